@@ -70,6 +70,7 @@ class Bound:
 Goal = Speed | Cost | OnTop | Bound
 
 _MPI = ("mpi", "mpi_chunked")
+_MOVERS = ("boto3", "rclone")
 GOALS: dict[str, tuple[Goal, ...]] = {
     "start_up_help": (Cost(1.3),),
     "start_up_list": (Cost(1.3),),
@@ -103,11 +104,12 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "checkpoint_restore_2gb": (Speed(1.2, ("dcp",)),),
     "checkpoint_kills": (Bound(0),),
     "cursor_file_2": (Bound(1e5),),
-    "store_load_1gb": (Speed(0.95, ("boto3",)),),
-    "store_load_1k": (Speed(0.95, ("boto3",)),),
+    "store_load_1gb": (Speed(0.95, _MOVERS),),
+    "store_load_10k": (Speed(0.95, _MOVERS),),
     "store_served": (Bound(1.05),),
-    "store_again": (Bound(10_000),),
-    "store_save_1gb": (Speed(0.9, ("boto3",)),),
+    "store_again": (Bound(0),),
+    "store_again_s": (OnTop(1),),
+    "store_save_1gb": (Speed(0.9, _MOVERS),),
     "psrv_2": (
         Speed(0.85),
         Speed(2, ("mpi_two_sided",)),

@@ -1,11 +1,14 @@
 """Data from and to an object store (`python -m benchmarks.stores`): a real Swift on this machine.
 
-store_load_1gb  1 GB by the S3 interface into DATA_DIR. The floor reads it through one plain
-connection; `boto3` downloads it by its own threads, and compares nothing.
-store_load_1k   1,000 objects of 10 kB, in the same way.
-store_served    bytes that leave the server, divided by those of the data, of two jobs at once.
-store_again     the second training with the same data: bytes from the server, less a listing's.
-store_save_1gb  1 GB of results. The floor copies the file; `boto3` uploads it.
+store_load_1gb   1 GB by the S3 interface into DATA_DIR. The floor reads it through one plain
+connection. `boto3` downloads it by its own threads, and compares nothing; `rclone` (if it is
+installed) by as many, and compares a small object's MD5.
+store_load_10k   10,000 objects of 10 kB, in the same way; once, as it takes minutes.
+store_served     bytes that leave the server, divided by those of the data, of two jobs at once. The
+peer `naive` is what it would be if each of 8 learners fetched for itself.
+store_again      the second training with the same data: bytes from the server, less a listing's.
+store_again_s    how long that takes; the floor is the listing alone.
+store_save_1gb   1 GB of results. The floor copies the file; `boto3` and `rclone` upload it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,7 @@ from benchmarks.report import Result, compare, main
 sys.path.append(str(REPOSITORY / "tests/support"))
 
 MIB, GB = 1 << 20, 10**9
-SMALL = 1000
+THREADS = 8
 _BOTO3 = """\
 import sys, time, boto3
 verb, url, user, password, bucket, folder = sys.argv[1:]
@@ -47,14 +51,14 @@ else:
 class Store:
     """Two containers with data and one for results, and programs that move them."""
 
-    def __init__(self, swift: Any, folder: Path) -> None:
+    def __init__(self, swift: Any, folder: Path, small: int) -> None:
         from swift_server import PYTHON
 
         self.swift, self.folder, self._python = swift, folder, str(PYTHON)
-        self._number = 0
+        self._number, self.small = 0, small
         big = os.urandom(MIB) * (GB // MIB + 1)
         swift.container("one", {"big": big[:GB]})
-        swift.container("many", {f"{n}": os.urandom(10_000) for n in range(SMALL)})
+        swift.container("many", {f"{n}": os.urandom(10_000) for n in range(small)})
         swift.container("results", {})
         self.file = folder / "model.pt"
         self.file.write_bytes(big[:GB])
@@ -96,6 +100,24 @@ class Store:
                 str(path or self.fresh())]  # fmt: skip
         return timed(lambda: subprocess.run(argv, check=True))
 
+    def rclone(self, verb: str, bucket: str, path: Path | None = None) -> float:
+        """Return how long rclone takes."""
+        kept = {k: v for k, v in os.environ.items() if k != "AWS_CA_BUNDLE"}  # it can't use one
+        env = {
+            **kept, "RCLONE_CONFIG": "/dev/null", "RCLONE_S3_PROVIDER": "Other",
+            "RCLONE_S3_ENDPOINT": self.swift.s3_url, "RCLONE_S3_ACCESS_KEY_ID": self.swift.user,
+            "RCLONE_S3_SECRET_ACCESS_KEY": self.swift.password, "RCLONE_S3_REGION": "us-east-1",
+            "RCLONE_TRANSFERS": str(THREADS), "RCLONE_CHECKERS": str(THREADS),
+            "RCLONE_MULTI_THREAD_STREAMS": str(THREADS), "RCLONE_MULTI_THREAD_CUTOFF": "16M",
+            "RCLONE_S3_CHUNK_SIZE": "16M", "RCLONE_S3_NO_CHECK_BUCKET": "true",
+        }  # fmt: skip
+        remote = f":s3:{bucket}"
+        argv = (
+            ["rclone", "copyto", "--ignore-times", str(path), f"{remote}/by-rclone"]
+            if verb == "save" else ["rclone", "copy", remote, str(self.fresh())]
+        )  # fmt: skip
+        return timed(lambda: subprocess.run(argv, env=env, check=True))
+
     def plain(self, container: str, count: int) -> float:
         """Return how long one connection takes that only reads."""
         token, folder = self.swift.token(), self.fresh()
@@ -130,22 +152,26 @@ def measure(quick: bool) -> Iterator[Result]:
 
     runs = 1 if quick else 5
     with tempfile.TemporaryDirectory() as folder, running_swift(Path(folder, "swift")) as swift:
-        store = Store(swift, Path(folder))
-        for what, container, count in (
-            ("store_load_1gb", "one", 1), ("store_load_1k", "many", SMALL),
-        ):  # fmt: skip
-            yield compare(
-                what, lambda c=container: store.load(c),  # type: ignore[misc]
-                lambda c=container, n=count: store.plain(c, n),  # type: ignore[misc]
-                {"boto3": lambda c=container: store.boto3("load", c)},  # type: ignore[misc,dict-item]
-                runs=runs, warm_up=0 if quick else 1,
+        store = Store(swift, Path(folder), small=1000 if quick else 10_000)
+        peers = {"boto3": store.boto3} | (
+            {"rclone": store.rclone} if shutil.which("rclone") else {}
+        )
+
+        def load(what: str, container: str, count: int, runs: int) -> Result:
+            return compare(
+                what, lambda: store.load(container), lambda: store.plain(container, count),
+                {name: partial(move, "load", container) for name, move in peers.items()},
+                runs=runs, warm_up=min(1, runs - 1),
             )  # fmt: skip
+
+        yield load("store_load_1gb", "one", 1, runs)
+        yield load("store_load_1k" if quick else "store_load_10k", "many", store.small, 1)
         yield from _served(store)
         yield compare(
             "store_save_1gb", store.save,
             lambda: timed(lambda: shutil.copyfile(store.file, store.fresh() / "copy")),
-            {"boto3": lambda: store.boto3("save", "results", store.file)},
-            runs=runs, warm_up=0 if quick else 1,
+            {name: partial(move, "save", "results", store.file) for name, move in peers.items()},
+            runs=runs, warm_up=min(1, runs - 1),
         )  # fmt: skip
 
 
@@ -153,20 +179,21 @@ def _served(store: Store) -> Iterator[Result]:
     from faulty_proxy import faulty_proxy
 
     with faulty_proxy(store.swift.port) as proxy:
-        program = store.program("many", f"http://{proxy.host}")
+        program = store.program("one", f"http://{proxy.host}")
         both = [program.start("load") for _ in range(2)]
         for process in both:
             done((process.wait(), "load"))
             process.communicate()
-        data = SMALL * 10_000
-        yield Result("store_served", "bytes / bytes", proxy.served_bytes / data, 1.0)
+        served = proxy.served_bytes / GB
+        yield Result("store_served", "bytes / bytes", round(served, 4), 1.0, {"naive": 8.0})
         (program.job / "stores/0/listing.json").unlink()
         proxy.served_bytes = 0
-        done(program.run("load"))
+        again_s = timed(lambda: done(program.run("load")))
         again = proxy.served_bytes
         proxy.served_bytes = 0
-        done(program.run("check"))
+        listing_s = timed(lambda: done(program.run("check")))
         yield Result("store_again", "B", float(max(0, again - proxy.served_bytes)), 0.0)
+        yield Result("store_again_s", "s", round(again_s, 4), round(listing_s, 4))
 
 
 if __name__ == "__main__":

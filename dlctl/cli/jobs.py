@@ -75,7 +75,8 @@ def submit(
     """
     from dlctl.lifecycle import make_environment
     from dlctl.lifecycle import submit as send
-    from dlctl.lifecycle.stores import bring_by_login, refuse_wrong_stores
+    from dlctl.lifecycle.store_checks import refuse_wrong_stores
+    from dlctl.lifecycle.stores import bring_by_login
     from dlctl.models.use import build
 
     overrides = make_overrides(

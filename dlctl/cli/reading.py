@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,6 +23,10 @@ from dlctl.cli.common import (
     shown_state,
     training,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record, RecordStore
 
 
 def register(app: typer.Typer) -> None:
@@ -120,6 +125,9 @@ def fetch(
     to: Path | None = typer.Option(
         None, "--to", help="Target folder; ./results/<training id> by default."
     ),
+    restore: bool = typer.Option(
+        False, "--restore", help="First have the login node write the results to the data stores."
+    ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Download the trained model, the logs and the metrics, and verify every file.
@@ -135,6 +143,8 @@ def fetch(
         what, training_id = _RESULTS, what
     with training(training_id) as (session, record, store):
         record = refresh(session, [record], store)[0]
+        if restore:
+            _restore(session, record, store)
         bring = results.fetch_results if what == _RESULTS else results.fetch_checkpoints
         with output.progress("fetching") as on_progress:
             folder = to or Path("results") / record.training_id
@@ -151,3 +161,10 @@ def fetch(
                     f"{', '.join(fetched.kept)}")  # fmt: skip
     if not fetched.complete:
         output.note(f"{record.training_id} is {record.state}: these are the files so far")
+
+
+def _restore(session: Session, record: Record, store: RecordStore) -> None:
+    from dlctl.lifecycle.stores import store_again
+
+    for line in store_again(session, record, store, output.note):
+        output.note(line)

@@ -269,6 +269,8 @@ class DataStore:
     """Python packages without which the node can't run the scripts."""
     via: str = "node"
     """Who moves the data: the job's `node`, or the `login` node outside the job."""
+    cache_limit_bytes: int | None = None
+    """How much the cache of the site may take; None: as much as there is room."""
 
 
 @dataclass(frozen=True)

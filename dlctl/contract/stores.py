@@ -17,6 +17,8 @@ LOAD, STORE = "load", "store"
 """The two scripts of a store."""
 EXIT_TRY_LATER = 75
 """Exit code of a script that failed for a reason of the infrastructure."""
+EXIT_SUPERSEDED = 76
+"""Exit code of a store script whose training has a later attempt, which stores its own results."""
 PREFIX = "STORE_"
 """Beginning of the variables of a script: `STORE_PASSWORD` holds `connection.password`."""
 MARKER = "_complete.json"
@@ -80,6 +82,20 @@ class Listing:
     listed_at: float
     objects: list[ListedObject]
     schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class CachedData:
+    """What the cache holds of one container, as one listing has it."""
+
+    endpoint: str
+    container: str
+    files: int
+    size_bytes: int
+    used_at: float
+    """When a training last asked for it, in Unix seconds."""
+    users: list[str]
+    """The trainings that use it and have not ended."""
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 from dlctl import contract
 from dlctl.errors import ResultsError, SiteError
-from dlctl.lifecycle.remote_module import run_module
+from dlctl.lifecycle.remote_module import SiteRuntime, run_module
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.submit import lacking_runtime, send
 from dlctl.site_admin.setup import SETUP_TIMEOUT_S
+
+
+def bring_runtime(session: Session) -> SiteRuntime:
+    """Send this version's runtime to a site that lacks it, and return what runs modules of it.
+
+    Raises:
+        SiteError: the site has no Python for its nodes.
+        TransportError
+    """
+    from dlctl.request.runtime import runtime_entries
+
+    site, settings = session.site, session.site.environment
+    if settings.python is None:
+        raise SiteError(
+            f"the site {site.name} has no Python for its nodes yet",
+            hint=f"`dlctl sites setup {site.name}` makes one; or set environment.python",
+        )
+    environment = contract.Environment(
+        python=sys.executable if settings.python == "auto" else settings.python,
+        modules=list(settings.modules), setup=list(settings.setup),
+        container=list(settings.container), variables=dict(settings.variables),
+    )  # fmt: skip
+    folder = f"{site.root}/runtime/{runtime_entries()[0]}"
+    made = SiteRuntime(site.name, site.root, folder, f"{site.umask:03o}", environment)
+    send(session, site.root, lacking_runtime(session, made))
+    return made
 
 
 def make_environment(

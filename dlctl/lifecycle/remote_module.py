@@ -19,11 +19,22 @@ from dlctl.errors import RemoteCommandError, ResultsError
 from dlctl.site_admin.setup import shell_environment, site_template, under_bash
 
 if TYPE_CHECKING:
-    from dlctl.contract import Plan
+    from dlctl.contract import Environment, Plan
     from dlctl.lifecycle import Session
     from dlctl.transport import Transport
 
 _OLD_RUNTIME = re.compile(r"No module named '?(learner|psrv|dlctl)\b")
+
+
+@dataclass(frozen=True)
+class SiteRuntime:
+    """This version's runtime at a site, and the site's own Python: no training is needed."""
+
+    site: str
+    root: str
+    runtime_dir: str
+    umask: str
+    environment: Environment
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,7 @@ class Answer:
 
 def run_module(
     session: Session,
-    plan: Plan,
+    plan: Plan | SiteRuntime,
     module: str,
     arguments: Sequence[str] = (),
     *,
@@ -59,7 +70,7 @@ def run_module(
     """
     mark = f"dlctl-answer-{secrets.token_hex(8)}"
     script = module_script(plan, module, arguments, mark)
-    if on_node:
+    if on_node and not isinstance(plan, SiteRuntime):
         script = session.scheduler.node_script(plan, script)
     lines = _Lines(on_line)
     end = session.transport.run(script, timeout_s=timeout_s, on_stderr=lines.add)
@@ -73,7 +84,7 @@ def run_module(
 
 
 def module_script(
-    plan: Plan, module: str, arguments: Sequence[str], mark: str
+    plan: Plan | SiteRuntime, module: str, arguments: Sequence[str], mark: str
 ) -> str:  # fmt: skip
     """Return the POSIX shell script that runs a module as the training's job would. Pure."""
     head = [

@@ -13,6 +13,7 @@ from dlctl.files.upload import Tree, read_files
 from dlctl.lifecycle.end import fence, interrupted
 from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.stores import bring_by_login
 from dlctl.lifecycle.submit import (
     ask,
     ask_again,
@@ -57,6 +58,7 @@ def resume(
         RecordError: it is running or has completed.
         PlanError: the request fits no partition; nothing has changed.
         SiteError: the manifest's requirements can't be installed; nothing was queued.
+        ResultsError: the login node can't load the training data; nothing was queued.
     """
     record = _resumable(session, record, store)
     asked = overrides or Overrides()
@@ -76,6 +78,7 @@ def resume(
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
     wants_changes = new_code or asked != Overrides()
     make_environment(session, files.plan, on_line)
+    bring_by_login(session, files.plan, on_line)
     if used_up or _was_begun(session, record):
         if not fence(session, record) and not record.state.final:  # its job has started meanwhile
             if wants_changes:

@@ -25,6 +25,7 @@ from dlctl.files.archive import Entry
 from dlctl.files.site_folders import damaged
 from dlctl.files.upload import Tree, upload
 from dlctl.lifecycle.observe import parse_answer
+from dlctl.lifecycle.remote_module import SiteRuntime
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
 from dlctl.record import Record, RecordStore
@@ -129,7 +130,7 @@ def _script_entries(scripts: dict[str, str]) -> list[Entry]:
     return [*made, *(Entry(name, text.encode(), mode=0o755) for name, text in scripts.items())]
 
 
-def _runtime_folder(plan: contract.Plan) -> str:
+def _runtime_folder(plan: contract.Plan | SiteRuntime) -> str:
     return f"runtime/{plan.runtime_dir.rpartition('/')[2]}"
 
 
@@ -168,7 +169,7 @@ def runs_as_sent(session: Session, plan: contract.Plan) -> bool:
     return not damaged(session.transport, plan.root, [target])
 
 
-def lacking_runtime(session: Session, plan: contract.Plan) -> list[Tree]:
+def lacking_runtime(session: Session, plan: contract.Plan | SiteRuntime) -> list[Tree]:
     """Return the plan's runtime if the site lacks it and it is this version's; else nothing."""
     from dlctl.request.runtime import runtime_entries
 

@@ -60,6 +60,8 @@ def _of_one(store: DataStoreSection, known: StoreType) -> list[_Problem]:
             found.append((("connection", key), "is no credential; the address itself is allowed"))
         elif key.endswith("url") and not str(value).startswith(("http://", "https://")):
             found.append((("connection", key), "is no URL; http://… or https://… is allowed"))
+        elif key.endswith("url") and set(str(value)) & set("?#"):
+            found.append((("connection", key), "must end before `?` or `#`"))
     for name, place in ((LOAD, "training_data"), (STORE, "training_results")):
         if getattr(store, place) is not None and name not in known.scripts:
             what = "gives no training data" if name == LOAD else "takes no results"

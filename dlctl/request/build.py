@@ -129,7 +129,10 @@ def _request(
     )
     notes = [*not_in_this_version(manifest), *remarks(manifest, framework, programs(code))]
     plan = make_plan(manifest, site, identity, notes)
-    plan = with_scripts(plan, folder, manifest.store_secrets(), site.endpoints, via=site.data_via)
+    plan = with_scripts(
+        plan, folder, manifest.store_secrets(), site.endpoints, site.data_via,
+        site.cache_limit_bytes,
+    )  # fmt: skip
     return Request(
         plan=plan,
         manifest=manifest.to_yaml(),

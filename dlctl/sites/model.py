@@ -255,6 +255,11 @@ class Site(_Settings):
     data_via: Literal["node", "login"] = "node"
     """Who moves the data of data stores with scripts: the job's first node, or the login node
     before the job."""
+    cache_limit_bytes: Annotated[int | None, BeforeValidator(_size)] = Field(
+        default=None, alias="cache_limit", ge=0
+    )
+    """How much data of stores the site keeps for later trainings, in the file `cache_limit:
+    500GB`; None: as much as there is room."""
     failures: Failures = Failures()
     price: Price | None = None
     """None: unknown, or free of charge."""

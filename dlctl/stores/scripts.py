@@ -14,7 +14,7 @@ from dlctl.stores.types import find_type
 
 def with_scripts(
     plan: contract.Plan, folder: Path, secret_names: Mapping[int, list[str]],
-    endpoints: Mapping[str, str], via: str,
+    endpoints: Mapping[str, str], via: str, cache_limit_bytes: int | None = None,
 ) -> contract.Plan:  # fmt: skip
     """Return the plan whose stores know their scripts, settings and references to credentials.
 
@@ -24,6 +24,7 @@ def with_scripts(
         secret_names: For each store by its position the keys whose values go as files.
         endpoints: Addresses that the site reaches in another way: from → to.
         via: Who moves the data at this site.
+        cache_limit_bytes: How much its cache may take.
     """
     secrets = f"{plan.root}/secrets/{plan.training_id}"
     stores = []
@@ -42,6 +43,7 @@ def with_scripts(
         stores.append(replace(
             store, connection=connection, via=via, needs=list(known.schema.needs),
             scripts=[name for name in known.scripts if used[name] is not None],
+            cache_limit_bytes=cache_limit_bytes,
             secrets={key: f"file:{secrets}/data_stores.{store.position}.{key}"
                      for key in secret_names.get(store.position, ())},
         ))  # fmt: skip

@@ -7,17 +7,19 @@ error ends with one sentence on failure; exit code 75 means that another try may
 from __future__ import annotations
 
 import itertools
+import math
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX, ListedObject
+from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX, ListedObject
 from learner.errors import SiteFault, UserFault
-from learner.storage.cache import Cache
-from learner.storage.listing import frozen, list_container, total_bytes
+from learner.storage.cache import Cache, Filled
+from learner.storage.listing import freeze, known_listing, list_container, total_bytes
 from learner.storage.objects import (
     Object,
     ObjectStore,
@@ -34,9 +36,8 @@ from learner.storage.upload import Superseded, Upload, save
 PATIENCE_VARIABLE = "DLCTL_STORE_PATIENCE_S"
 PATIENCE_S = 300.0
 CHECK_PATIENCE_S = 5.0
-EXIT_SUPERSEDED = 76
 _OURS = ("ID", "CONTAINER", "DIR", "CACHE", "DATA", "SOURCE", "PROGRESS", "JOB_DIR", "QUICK",
-         "MAY_BE_EMPTY")  # fmt: skip
+         "MAY_BE_EMPTY", "CACHE_LIMIT")  # fmt: skip
 """Variables that no key of `connection` sets."""
 
 
@@ -50,11 +51,24 @@ def main(arguments: list[str], env: Mapping[str, str] = os.environ) -> int:
         fault: UserFault = explained(error, place)
     except UserFault as error:
         fault = error
+    except OSError as error:
+        fault = _disk_fault(error, place)
     except Superseded:
         print("A later attempt stores its results: this one may not.", file=sys.stderr)
         return EXIT_SUPERSEDED
     print(fault, file=sys.stderr)
     return EXIT_TRY_LATER if isinstance(fault, SiteFault) else 1
+
+
+def _disk_fault(error: OSError, place: Place) -> SiteFault:
+    """Return the sentence of a file that can't be read or written here: a store's errors differ."""
+    where = f" {str(error.filename)!r}" if error.filename else ""
+    return SiteFault(
+        f"The files of data store {place.id!r} can't be moved on {socket.gethostname()}:{where} "
+        f"{error.strerror or error}.",
+        hint="Check the space, the quota and the permissions below the site's root, and what the "
+        "cache holds: dlctl stores cache",
+    )
 
 
 def place_of(env: Mapping[str, str]) -> Place:
@@ -89,20 +103,34 @@ def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
     """Fill the cache with the container's data, and make `STORE_DATA` a link to it."""
     began = time.monotonic()
     progress = _progress(place, env, "training data")
-    store = _opened(kind, place, env, progress, PATIENCE_S)
-    listing = frozen(Path(env[f"{PREFIX}DIR"]) / "listing.json", store, place)
-    filled = Cache(Path(env[f"{PREFIX}CACHE"]), place).fill(listing, store, progress)
-    link = Path(env[f"{PREFIX}DATA"])
-    new = link.with_name(f"{contract.WRITING}{link.name}")
-    new.unlink(missing_ok=True)
-    new.symlink_to(filled.tree, target_is_directory=True)
-    new.replace(link)
+    limit = env.get(f"{PREFIX}CACHE_LIMIT")
+    cache = Cache(Path(env[f"{PREFIX}CACHE"]), place, float(limit) if limit else math.inf)
+    file = Path(env[f"{PREFIX}DIR"]) / "listing.json"
+    listing = known_listing(file, place)
+    tree = cache.tree(listing) if listing else None
+    if listing and tree:  # then the store need not be reached from here
+        filled = Filled(tree, 0)
+    else:
+        store = _opened(kind, place, env, progress, PATIENCE_S)
+        listing = listing or freeze(file, store, place)
+        filled = cache.fill(listing, store, progress)
+    _point(Path(env[f"{PREFIX}DATA"]), filled.tree)
+    if not filled.tree.exists():  # removed before there was a link to it
+        return _load(kind, place, env)
     progress.say(
         f"{len(listing.objects)} objects, {size_text(total_bytes(listing))}, from "
         f"{place.container} at {place.endpoint}: {size_text(filled.fetched_bytes)} fetched in "
         f"{time.monotonic() - began:.1f} s"
     )
     return 0
+
+
+def _point(link: Path, target: Path) -> None:
+    """Make a link, in place of an earlier one."""
+    new = link.with_name(f"{contract.WRITING}{link.name}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(target, target_is_directory=True)
+    new.replace(link)
 
 
 def _save(kind: str, place: Place, env: Mapping[str, str]) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import threading
@@ -25,9 +26,10 @@ from dlctl import contract
 from dlctl.contract.stores import ListedObject, Listing
 from learner.errors import SiteFault
 from learner.storage.claim import Claim, claimed
+from learner.storage.eviction import evict, total_bytes
 from learner.storage.fetch import Fetcher, Overtaken, Wanted
 from learner.storage.listing import as_object, digest, file_name
-from learner.storage.objects import ObjectStore, Place
+from learner.storage.objects import Object, ObjectStore, Place
 from learner.storage.progress import Progress, size_text
 
 
@@ -41,16 +43,25 @@ class Filled:
 
 
 class Cache:
-    """The part of a site's cache that belongs to one container."""
+    """The part of a site's cache that belongs to one container.
 
-    def __init__(self, root: Path, place: Place, free: Callable[[Path], int] | None = None) -> None:
+    Args:
+        root: The cache, right below the site's root.
+        limit_bytes: How much the whole cache may take, as far as nobody uses it.
+    """
+
+    def __init__(
+        self, root: Path, place: Place, limit_bytes: float = math.inf,
+        free: Callable[[Path], int] | None = None,
+    ) -> None:  # fmt: skip
         name = f"{place.endpoint}\0{place.container}"
         self.folder = root / hashlib.sha256(name.encode()).hexdigest()[:32]
         self._place = place
+        self._limit_bytes = limit_bytes
         self._free_bytes = free or free_bytes
 
     def tree(self, listing: Listing) -> Path | None:
-        """Return the folder with a listing's files, if all of them are there."""
+        """Return the folder with a listing's files, if all are there; note that it is used."""
         tree = self.folder / "trees" / digest(listing)
         if not tree.is_dir():
             return None
@@ -59,6 +70,12 @@ class Cache:
                 if (tree / file_name(item.key, listing.prefix)).stat().st_size == item.size_bytes:
                     continue
             return None
+        try:
+            os.utime(tree)
+        except FileNotFoundError:  # just evicted
+            return None
+        except OSError:
+            pass
         return tree
 
     def fill(self, listing: Listing, store: ObjectStore, progress: Progress) -> Filled:
@@ -83,7 +100,10 @@ class Cache:
                 if (tree := self.tree(listing)) is not None:
                     return Filled(tree, 0)
                 fetched_bytes = self._fetch(listing, store, claim, progress)
-                return Filled(self._make_tree(listing, claim), fetched_bytes)
+                try:
+                    return Filled(self._make_tree(listing, claim), fetched_bytes)
+                except FileNotFoundError as error:  # somebody has emptied the cache meanwhile
+                    raise Overtaken from error
 
     def _content(self, item: ListedObject) -> Path:
         name = hashlib.sha256(f"{item.key}\0{item.etag}\0{item.size_bytes}".encode()).hexdigest()
@@ -93,13 +113,14 @@ class Cache:
         self, listing: Listing, store: ObjectStore, claim: Claim, progress: Progress
     ) -> int:  # fmt: skip
         lacking = [
-            Wanted(as_object(item), self._content(item))
+            Wanted(as_object(item), self._content(item), self._place.etags_are_md5)
             for item in listing.objects
             if not _is_whole(self._content(item), item)
         ]
         for folder in {each.file.parent for each in lacking}:
             folder.mkdir(exist_ok=True)
-        self._check_room(lacking)
+        self._sweep({each.file.name for each in lacking})
+        self._make_room(lacking, {self._content(item) for item in listing.objects})
         counted, lock = _Counted(store), threading.Lock()
         progress.begin(sum(each.item.size_bytes for each in lacking))
 
@@ -110,21 +131,37 @@ class Cache:
         Fetcher(counted, claim, arrived).fetch(lacking)
         return counted.read_bytes
 
-    def _check_room(self, lacking: list[Wanted]) -> None:
+    def _sweep(self, lacking: set[str]) -> None:
+        """Remove what killed fetchers have left and nobody can go on with."""
+        for left in self.folder.glob("objects/*/*.*"):
+            pair = (left.with_suffix(".part"), left.with_suffix(".chunks"))
+            is_wanted = left.name.partition(".")[0] in lacking
+            if not (is_wanted and all(each.exists() for each in pair)):
+                left.unlink(missing_ok=True)
+
+    def _make_room(self, lacking: list[Wanted], spared: set[Path]) -> None:
         there = (part.stat().st_blocks * 512 for part in self.folder.glob("objects/*/*.part"))
         needed = sum(each.item.size_bytes for each in lacking) - sum(there)
         free = self._free_bytes(self.folder)
+        root = self.folder.parent.parent
+        over: float = needed - free
+        if self._limit_bytes < math.inf:
+            over = max(over, total_bytes(root) + needed - self._limit_bytes)
+        if over > 0 and evict(root, over, self.folder, spared):
+            free = self._free_bytes(self.folder)
         if needed > free:
             raise SiteFault(
                 f"The data of data store {self._place.id!r} needs {size_text(needed)} in "
                 f"{str(self.folder.parent)!r}, where {size_text(free)} are free: No space left on "
                 "device.",
-                hint="Remove folders of data there that no training uses, or move the site's root "
-                "to a larger file system",
+                hint="All else there is in use, or no data of stores: remove what nobody needs, or "
+                "move the site's root to a larger file system",
             )
 
     def _make_tree(self, listing: Listing, claim: Claim) -> Path:
         trees = self.folder / "trees"
+        if not claim.still_owned():  # else it removes what its successor makes
+            raise Overtaken
         for old in trees.glob(".new.*"):
             shutil.rmtree(old, ignore_errors=True)
         new, tree = trees / f".new.{claim.token}", trees / digest(listing)
@@ -154,8 +191,8 @@ class _Counted:
         self.read_bytes = 0
         self.list, self.write, self.stat = store.list, store.write, store.stat
 
-    def read(self, item: object, start: int, length: int) -> bytes:
-        content = self._store.read(item, start, length)  # type: ignore[arg-type]
+    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
+        content = self._store.read(item, start, length)
         with self._lock:
             self.read_bytes += len(content)
         return content
@@ -171,6 +208,8 @@ def _link(content: Path, file: Path) -> None:
     """Give a content a second name; a file system without hard links gets a symbolic one."""
     try:
         os.link(content, file)
+    except FileNotFoundError:
+        raise
     except OSError:
         file.symlink_to(os.path.relpath(content, file.parent))
 

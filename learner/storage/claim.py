@@ -9,6 +9,7 @@ while by the clock of the process that waits.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import socket
@@ -72,7 +73,7 @@ def claimed(folder: Path, waiting: Callable[[str], None]) -> Iterator[Claim]:
         waiting: Called while another process has the claim, with its host.
     """
     lapse_s = float(os.environ.get(LAPSE_VARIABLE) or LAPSE_S)
-    token = f"{secrets.token_hex(6)}.{_machine()}.{os.getpid()}.{socket.gethostname()[:40]}"
+    token = _token()
     watch = _Watch(lapse_s)
     while not _taken(folder, token, watch, waiting):
         time.sleep(_WAIT_S)
@@ -82,6 +83,25 @@ def claimed(folder: Path, waiting: Callable[[str], None]) -> Iterator[Claim]:
         yield claim
     finally:
         claim.release()
+
+
+@contextlib.contextmanager
+def claim_if_free(folder: Path) -> Iterator[Claim | None]:
+    """Claim a folder for the block, unless another process has it: then yield None."""
+    token = _token()
+    if not _taken(folder, token, _Watch(math.inf), lambda _: None):
+        yield None
+        return
+    claim = Claim(folder, token)
+    claim.start()
+    try:
+        yield claim
+    finally:
+        claim.release()
+
+
+def _token() -> str:
+    return f"{secrets.token_hex(6)}.{_machine()}.{os.getpid()}.{socket.gethostname()[:40]}"
 
 
 def _taken(folder: Path, token: str, watch: _Watch, waiting: Callable[[str], None]) -> bool:

@@ -14,11 +14,15 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 class EtagCheck:
-    """Takes an object's content from its beginning to its end."""
+    """Takes an object's content from its beginning to its end.
 
-    def __init__(self, item: Object) -> None:
+    Args:
+        is_md5: Whether the store's etags are MD5s at all.
+    """
+
+    def __init__(self, item: Object, is_md5: bool = True) -> None:
         self._wanted = item.etag.partition("-")[0] if item.parts else item.etag
-        self._is_md5 = _MD5.fullmatch(self._wanted) is not None
+        self._is_md5 = is_md5 and _MD5.fullmatch(self._wanted) is not None
         self._lengths = list(item.parts)
         self._left = self._lengths.pop(0) if self._lengths else 0
         self._in_parts = bool(item.parts)
@@ -31,7 +35,7 @@ class EtagCheck:
         """Whether the etag says anything about the content."""
         return self._is_md5
 
-    def update(self, content: bytes) -> None:
+    def update(self, content: bytes | memoryview) -> None:
         """Take the next bytes."""
         if not self._is_md5:
             return

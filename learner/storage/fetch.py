@@ -21,11 +21,13 @@ from pathlib import Path
 from learner.storage.claim import Claim
 from learner.storage.etag_check import EtagCheck
 from learner.storage.objects import Object, ObjectStore, Refusal, Refused, Unavailable
-from learner.storage.objects.base import CHUNK_BYTES
+from learner.storage.objects.base import CHUNK_BYTES, OPAQUE_HINT
 
 THREADS = 8
 _TRIES = 3
 """How often an object is fetched whose content disagrees with its etag."""
+_BLOCK_BYTES = 1 << 18
+"""How much is read from a file at a time: it fits a processor's cache."""
 _PART, _CHUNKS = ".part", ".chunks"
 
 
@@ -39,9 +41,10 @@ class Wanted:
 
     item: Object
     file: Path
+    etag_is_md5: bool = True
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    done: dict[int, int] = field(default_factory=dict)
-    """The chunks that are in the part file, with their checksums."""
+    done: set[int] = field(default_factory=set)
+    """The chunks that are in the part file."""
 
     check: EtagCheck | None = None
     """Has taken the first `checked` chunks; the holder of `checking` goes on."""
@@ -110,7 +113,7 @@ class Fetcher:
         item = wanted.item
         for _ in range(_TRIES):
             content = self._store.read(item, 0, item.size_bytes) if item.size_bytes else b""
-            check = EtagCheck(item)
+            check = EtagCheck(item, wanted.etag_is_md5)
             check.update(content)
             if check.agrees():
                 break
@@ -144,7 +147,7 @@ class Fetcher:
                 start, length = wanted.span(int(number))
                 file.seek(start)
                 if zlib.crc32(file.read(length)) == int(told):
-                    wanted.done[int(number)] = int(told)
+                    wanted.done.add(int(number))
                     self._arrived(length)
 
     def _chunk(self, wanted: Wanted, number: int) -> None:
@@ -154,35 +157,42 @@ class Fetcher:
             with self._own(wanted, _PART).open("r+b") as file:  # by name: none after a takeover
                 file.seek(start)
                 file.write(content)
-            line = f"{number} {zlib.crc32(content)}\n"
+            line = f"{number} {zlib.crc32(content)}\n"  # proves it after a crash of the machine
             with wanted.lock, self._own(wanted, _CHUNKS).open("r+") as file:
                 file.seek(0, os.SEEK_END)
                 file.write(line)
         except FileNotFoundError as error:
             raise Overtaken from error
         with wanted.lock:
-            wanted.done[number] = zlib.crc32(content)
+            wanted.done.add(number)
             is_last = len(wanted.done) == wanted.count
         self._arrived(length)
         if is_last:
             self._finish(wanted)
         elif wanted.checking.acquire(blocking=False):
-            self._check(wanted)
+            self._check(wanted, number, content)
 
-    def _check(self, wanted: Wanted) -> bool:
+    def _check(self, wanted: Wanted, known: int = -1, content: bytes | memoryview = b"") -> bool:
         """Compare the chunks in order, as far as they are there; return whether they still agree.
 
         The caller holds `checking`.
+
+        Args:
+            known: A chunk whose content need not be read again.
         """
         try:
-            wanted.check = wanted.check or EtagCheck(wanted.item)
+            wanted.check = wanted.check or EtagCheck(wanted.item, wanted.etag_is_md5)
             if not wanted.check.can_tell:
                 return True
             with self._own(wanted, _PART).open("rb") as file:
                 while wanted.checked in wanted.done:
-                    start, length = wanted.span(wanted.checked)
-                    file.seek(start)
-                    wanted.check.update(file.read(length))
+                    if wanted.checked == known:
+                        wanted.check.update(content)
+                    else:
+                        start, length = wanted.span(wanted.checked)
+                        file.seek(start)
+                        for done in range(0, length, _BLOCK_BYTES):
+                            wanted.check.update(file.read(min(_BLOCK_BYTES, length - done)))
                     wanted.checked += 1
             return wanted.checked < wanted.count or wanted.check.agrees()
         except FileNotFoundError as error:
@@ -213,20 +223,22 @@ class Fetcher:
         self._own(wanted, _CHUNKS).unlink(missing_ok=True)
 
     def _publish(self, own: Path, wanted: Wanted) -> None:
-        if not self._claim.still_owned():
-            raise Overtaken
         try:
+            if not self._claim.still_owned():
+                own.unlink(missing_ok=True)
+                raise Overtaken
+            own.chmod(own.stat().st_mode & ~0o222)  # trainings share it
             own.rename(wanted.file)
         except FileNotFoundError as error:
             raise Overtaken from error
 
 
 def _agrees(path: Path, wanted: Wanted) -> bool:
-    check = EtagCheck(wanted.item)
+    check = EtagCheck(wanted.item, wanted.etag_is_md5)
     if not check.can_tell:
         return path.stat().st_size == wanted.item.size_bytes
     with path.open("rb") as file:
-        while content := file.read(CHUNK_BYTES):
+        while content := file.read(_BLOCK_BYTES):
             check.update(content)
     return check.agrees()
 
@@ -234,4 +246,6 @@ def _agrees(path: Path, wanted: Wanted) -> bool:
 def _damaged(item: Object) -> Exception:
     if not item.etag:
         return Refused(Refusal.CHANGED, key=item.key)
-    return Unavailable(f"{item.key!r} arrived damaged {_TRIES} times: it is not what its etag says")
+    return Unavailable(
+        f"{item.key!r} arrived damaged {_TRIES} times: it is not what its etag says{OPAQUE_HINT}"
+    )

@@ -16,18 +16,26 @@ _LONGEST_BYTES = 255
 """What file systems allow for one name."""
 
 
-def frozen(file: Path, store: ObjectStore, place: Place) -> Listing:
-    """Return the listing of a training; the first time it is asked for, list and write it.
+def freeze(file: Path, store: ObjectStore, place: Place) -> Listing:
+    """List a container, and write the listing that all attempts of a training use.
 
     Raises:
         Refused: an object's name can't be a file's.
-        UserFault: there is nothing, or the listing is another container's.
+        UserFault: there is nothing.
+    """
+    listing = list_container(store, place)
+    contract.write_whole(file, contract.to_json(listing))
+    return listing
+
+
+def known_listing(file: Path, place: Place) -> Listing | None:
+    """Return the listing of a training, if an attempt has written it.
+
+    Raises:
+        UserFault: it is another container's.
     """
     known = contract.read_record(Listing, file)
-    if known is None:
-        known = list_container(store, place)
-        contract.write_whole(file, contract.to_json(known))
-    elif (known.container, known.prefix) != (place.container, place.prefix):
+    if known and (known.container, known.prefix) != (place.container, place.prefix):
         raise UserFault(
             f"The listing {str(file)!r} is of the container {known.container!r}, but data store "
             f"{place.id!r} names {place.container!r}.",
@@ -38,9 +46,12 @@ def frozen(file: Path, store: ObjectStore, place: Place) -> Listing:
 
 def list_container(store: ObjectStore, place: Place) -> Listing:
     """Return what a container holds now, by name."""
+    found = sorted(store.list(), key=lambda item: item.key)
+    folders = {folder for item in found for folder in _folders(item.key)}
     objects = [
         ListedObject(each.key, each.size_bytes, each.etag, list(each.parts))
-        for each in sorted(store.list(), key=lambda item: item.key)
+        for each in found
+        if each.size_bytes or each.key not in folders  # an empty one only marks the folder
     ]
     if not objects:
         where = f"{place.container}/{place.prefix}".rstrip("/")
@@ -69,10 +80,15 @@ def check_names(objects: list[ListedObject], place: Place) -> None:
             why = f"no file may have a null character or a part of over {_LONGEST_BYTES} bytes"
             raise Refused(Refusal.BAD_NAME, why, item.key)
         files.add(name)
-        folders.update("/".join(parts[:end]) for end in range(1, len(parts)))
+        folders.update(_folders(name))
     if both := sorted(files & folders):
         key = next(item.key for item in objects if file_name(item.key, place.prefix) == both[0])
         raise Refused(Refusal.BAD_NAME, "other objects need a folder of this name", key)
+
+
+def _folders(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def file_name(key: str, prefix: str) -> str:

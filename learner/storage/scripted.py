@@ -19,6 +19,7 @@ from pathlib import Path
 from dlctl.contract import DataStore
 from dlctl.contract.stores import (
     CACHE,
+    EXIT_SUPERSEDED,
     EXIT_TRY_LATER,
     LOAD,
     PREFIX,
@@ -30,7 +31,7 @@ from dlctl.contract.stores import (
     store_script,
 )
 from learner.errors import SiteFault, UserFault
-from learner.storage.base import Tick
+from learner.storage.base import Interrupted, Tick
 from learner.system.processes import send_group
 from learner.system.secret_files import resolve_secret
 
@@ -77,6 +78,8 @@ def load(store: DataStore, root: Path, job_dir: Path, tick: Tick, show: Show) ->
     if LOAD not in store.scripts:
         return data if data.exists() else None
     own = {"CONTAINER": store.training_data, "DATA": str(data), "CACHE": str(root / CACHE)}
+    if store.cache_limit_bytes is not None:
+        own["CACHE_LIMIT"] = str(store.cache_limit_bytes)
     _run(store, LOAD, root, job_dir, own, tick, show)
     if not data.exists():
         raise UserFault(
@@ -132,8 +135,10 @@ def _run(
         code = _wait(script, env, log, tick, lambda: show(told_of(job_dir, store)))
         if code >= 0 and code <= 128:
             break
+    if code == EXIT_SUPERSEDED:
+        raise Interrupted
     if code != 0:
-        raise _failed(store, name, code, log)
+        raise _failed(store, name, code, log, [settings[key] for key in store.secrets])
 
 
 def _wait(
@@ -160,9 +165,12 @@ def _wait(
         process.wait()
 
 
-def _failed(store: DataStore, name: str, code: int, log: Path) -> UserFault:
-    """Return the fault of a script that failed, in its own last words."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+def _failed(store: DataStore, name: str, code: int, log: Path, hidden: list[str]) -> UserFault:
+    """Return the fault of a script that failed, in its own last words, without credentials."""
+    text = log.read_text(errors="replace")
+    for secret in filter(None, hidden):
+        text = text.replace(secret, "***")
+    lines = [line for line in text.splitlines() if line.strip()]
     hint = f"See {log}"
     if lines and lines[-1].startswith(_HINT):
         hint = lines.pop().removeprefix(_HINT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -14,11 +13,10 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract.stores import MARKER, Stored, StoredFile
 from learner.errors import UserFault
-from learner.storage.objects import ObjectStore
+from learner.storage.objects import ObjectStore, Unavailable, digests_of
 from learner.storage.progress import Progress, size_text
 
 _THREADS = 4
-_BLOCK_BYTES = 1 << 20
 
 
 class Superseded(Exception):
@@ -58,19 +56,22 @@ def save(
 
     def one(path: Path) -> StoredFile:
         name = path.relative_to(upload.source).as_posix()
-        md5, sha256, size_bytes = _digests(path)
+        known = digests_of(path)
         there = store.stat(upload.prefix + name)
-        if there is None or (there.size_bytes, there.etag) != (size_bytes, md5):
+        if there is None or not there.has(known):
             check()
-            store.write(upload.prefix + name, path, md5)
-            if _digests(path)[0] != md5:
+            try:
+                store.write(upload.prefix + name, path, known)
+            except Unavailable as error:
+                if digests_of(path) == known:
+                    raise
                 raise UserFault(
                     f"The file {name!r} changed while it was being stored.",
                     hint=f"Results are final once the learners have ended: dlctl resume "
                     f"{upload.training_id} stores them again",
-                )
-        progress.add(size_bytes)
-        return StoredFile(name, size_bytes, sha256)
+                ) from error
+        progress.add(known.size_bytes)
+        return StoredFile(name, known.size_bytes, known.sha256)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         files = list(pool.map(one, paths))
@@ -79,7 +80,7 @@ def save(
         file = Path(folder, MARKER)
         file.write_text(contract.to_json(stored))
         check()
-        store.write(marker, file, _digests(file)[0])
+        store.write(marker, file, digests_of(file))
     total = size_text(sum(each.size_bytes for each in files))
     progress.say(f"{len(files)} files, {total}, below {upload.prefix}")
     return stored
@@ -90,17 +91,6 @@ def _check_marker(upload: Upload, store: ObjectStore, marker: str) -> None:
     item = store.stat(marker)
     if item is None or item.size_bytes == 0:
         return
-    known = json.loads(store.read(item, 0, item.size_bytes))
+    known = json.loads(bytes(store.read(item, 0, item.size_bytes)))
     if known.get("attempt", 0) > upload.attempt:
         raise Superseded
-
-
-def _digests(path: Path) -> tuple[str, str, int]:
-    """Return the MD5, the SHA-256 and the size of a file in bytes."""
-    md5, sha256, size_bytes = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while content := file.read(_BLOCK_BYTES):
-            md5.update(content)
-            sha256.update(content)
-            size_bytes += len(content)
-    return md5.hexdigest(), sha256.hexdigest(), size_bytes

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from dlctl import contract
+from dlctl.contract import State
 from learner import storage
 from learner.job import answers
 from learner.job.context import read_plan
@@ -52,10 +54,11 @@ def main(arguments: list[str]) -> list[str]:
 
 
 def _state(job_dir: Path, attempt: int) -> str:
-    from dlctl import contract
-
-    verdict = contract.read_record(contract.Verdict, job_dir / contract.verdict_file(attempt))
-    return verdict.state.value if verdict is not None else "TRAINING"
+    """Return how an attempt has ended: one that has trained may have failed to store only."""
+    for file in (contract.trained_file(attempt), contract.verdict_file(attempt)):
+        if verdict := contract.read_record(contract.Verdict, job_dir / file):
+            return verdict.state.value
+    return State.FAILED.value
 
 
 def _no_tick() -> None:

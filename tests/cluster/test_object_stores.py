@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from faulty_proxy import faulty_proxy
 from relay import relayed
+from test_rehearsal import TRAIN
 from trainings import change_site, files_tell, submit, wait_for_state, write_training
 
 from dlctl import contract
@@ -22,6 +23,7 @@ from dlctl.contract.stores import Listing, Stored, listing_file
 
 CAFFE = Path(__file__).resolve().parents[2] / "examples/frameworks/caffe"
 PASSWORD = "correct-horse-battery"
+GONE = b"HTTP/1.1 503 Gone\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 def listing_1(swift, kind="softlayer_objectstore", **connection):
@@ -91,6 +93,61 @@ def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_the
     assert held == []
 
 
+def of_commands(dlctl, swift, data, command, **more):
+    """Write a training of Listing 1 that runs a command; return its folder and its credentials."""
+    swift.container("my_training_results", {})
+    manifest = listing_1(swift) | more
+    manifest["data_stores"][0]["training_data"]["container"] = data
+    manifest["framework"] = {"name": "any", "command": command}
+    folder = write_training(dlctl.cwd, {"command": "true"})
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
+    return folder, {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+
+
+def test_the_cache_of_a_site_is_listed_and_emptied(dlctl, local_site, swift, wait_until):
+    name = swift.container("cached", {"words": b"forty two"})
+    command = "while [ ! -e go ]; do sleep 0.05; done; cat $DATA_DIR/words"
+    folder, secret = of_commands(dlctl, swift, name, f'cd "$JOB_STATE_DIR"; {command}')
+    training_id = submit(dlctl, local_site, folder, env=secret)
+    job_dir = local_site.job_dir(training_id)
+    wait_until(lambda: files_tell(job_dir, 1, "TRAINING"))
+    early = dlctl("stores", "save", training_id)
+    assert early.exit_code != 0 and "stored when it has ended" in early.stderr
+    (used,) = dlctl("stores", "cache", "--clear", "--json", ok=True).json["held"]
+    assert (used["container"], used["users"]) == (name, [training_id])
+    (job_dir / "state/go").touch()
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    assert "cached" in dlctl("stores", "cache", ok=True).stdout
+    left = dlctl("stores", "cache", "--keep", "1KiB", "--json", ok=True).json
+    assert (len(left["held"]), left["total_bytes"]) == (1, 9)
+    gone = dlctl("stores", "cache", "--clear", "--json", ok=True).json
+    assert (gone["held"], gone["total_bytes"]) == ([], 0)
+    assert [each["container"] for each in gone["removed"]] == [name]
+
+
+def test_a_halted_training_is_stored_and_its_successor_replaces_it(
+    dlctl, local_site, swift, wait_until
+):
+    name = swift.container("to_halt", {"words": b"forty two"})
+    program = "trap 'echo halted >\"$RESULT_DIR/how\"; exit 85' USR2\n"
+    program += '[ -e $CHECKPOINT_DIR/1 ] && { echo resumed >"$RESULT_DIR/how"; exit 0; }\n'
+    program += "mkdir $CHECKPOINT_DIR/1; while :; do sleep 0.05; done"
+    folder, secret = of_commands(dlctl, swift, name, program)
+    training_id = submit(dlctl, local_site, folder, env=secret)
+    wait_until(lambda: any((local_site.job_dir(training_id) / "checkpoints").glob("*")))
+    dlctl("halt", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    there = f"my_training_results/{training_id}"
+    mark = json.loads(swift.get(f"{there}/_complete.json"))
+    assert (mark["state"], mark["attempt"]) == ("HALTED", 1)
+    assert swift.get(f"{there}/how") == b"halted\n"
+    dlctl("resume", training_id, ok=True, env=secret)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    mark = json.loads(swift.get(f"{there}/_complete.json"))
+    assert (mark["state"], mark["attempt"]) == ("COMPLETED", 2)
+    assert swift.get(f"{there}/how") == b"resumed\n"
+
+
 TAPE = {
     "templates/stores/tape/store.yml": "description: A tape that is a folder.\n"
     "connection:\n  shelf: {required: true}\n  combination: {secret: true}\n",
@@ -140,6 +197,12 @@ def test_the_stores_of_a_manifest_are_checked_before_anything_is_sent(
     wrong = {**right, "STORE_PASS": "wrong-one"}
     bad = dlctl("stores", "check", "manifest.yml", env=wrong)
     assert bad.exit_code == 4 and "refuses the user name or the password" in bad.stdout
+    for place in ("login", "node"):
+        asked = dlctl("stores", "check", "manifest.yml", "--json", "--from", place, env=right)
+        assert [each["state"] for each in asked.json] == ["ok", "ok"], asked
+        asked = dlctl("stores", "check", "manifest.yml", "--from", place, env=wrong)
+        assert asked.exit_code == 4 and "wrong-one" not in asked.stdout + asked.stderr
+    assert not list((local_site.root / "secrets").iterdir())
     refused = dlctl("submit", "manifest.yml", env=wrong)
     assert refused.exit_code == 5
     assert "nothing was sent: The store http://127.0.0.1:" in refused.stderr
@@ -186,9 +249,43 @@ def test_no_file_and_no_process_shows_the_password_while_a_training_runs(
         ("data_stores.0.password", 0o600)]  # fmt: skip
 
 
-def test_a_failed_training_stores_its_logs_and_a_store_that_fails_trains_nothing_again(
-    dlctl, local_site, swift, wait_until
-):
+def unstorable(dlctl, site, swift, wait_until):
+    """Run a training whose results its store refuses for now; return its id and credentials."""
+    name = swift.container("unstorable", {"words": b"forty two"})
+    with faulty_proxy(swift.port) as proxy:
+        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        command = 'echo trained >>"$RESULT_DIR/times"; cat $DATA_DIR/words'
+        folder, secret = of_commands(dlctl, seen, name, command)
+        secret["DLCTL_STORE_PATIENCE_S"] = "0.1"
+
+        def refuse(data):
+            if data.startswith(b"PUT"):
+                proxy.answers.append(GONE)
+
+        proxy.on_request = refuse
+        training_id = submit(dlctl, site, folder, env=secret)
+        wait_for_state(dlctl, wait_until, training_id, "FAILED")
+        proxy.on_request = lambda _: None
+        yield training_id, secret
+    mark = json.loads(swift.get(f"my_training_results/{training_id}/_complete.json"))
+    assert mark["state"] == "COMPLETED"
+    assert swift.get(f"my_training_results/{training_id}/times") == b"trained\n"
+
+
+def test_a_resumption_only_stores_what_was_trained(dlctl, local_site, swift, wait_until):
+    for training_id, secret in unstorable(dlctl, local_site, swift, wait_until):
+        dlctl("resume", training_id, ok=True, env=secret)
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+
+
+def test_results_are_stored_again_when_they_are_fetched(dlctl, local_site, swift, wait_until):
+    for training_id, _ in unstorable(dlctl, local_site, swift, wait_until):
+        fetched = dlctl("fetch", training_id, "--restore", ok=True)
+        assert "softlayer-object-storage: my_training_results: " in fetched.stderr
+        assert (dlctl.cwd / f"results/{training_id}/times").read_text() == "trained\n"
+
+
+def test_a_failed_training_stores_its_logs(dlctl, local_site, swift, wait_until):
     swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
     swift.container("my_training_results", {})
     manifest = listing_1(swift)
@@ -221,11 +318,58 @@ def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
         folder = write_training(dlctl.cwd, {"command": "true"})
         (folder / "manifest.yml").write_text(json.dumps(manifest))
         secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+        check = ("stores", "check", "manifest.yml", "--site", site.name, "--json", "--from")
+        for place, state in (("here", "unknown"), ("login", "ok"), ("node", "unknown")):
+            seen = dlctl(*check, place, cwd=folder, env=secret, ok=True).json
+            assert [each["state"] for each in seen] == [state, state], (place, seen)
         training_id = submit(dlctl, site, folder, env=secret)
         wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
         assert training_id not in str(swift.names("my_training_results"))
         dlctl("stores", "save", training_id, ok=True)
     assert swift.get(f"my_training_results/{training_id}/copy") == b"forty two"
+
+
+def test_an_interrupted_submission_loads_when_it_is_resumed(
+    dlctl, local_site, swift, xdg, wait_until
+):
+    site = change_site(local_site, xdg.config, data_via="login", root=str(local_site.root))
+    name = swift.container("interrupted", {"words": b"forty two"})
+    with faulty_proxy(swift.port) as proxy:
+        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        folder, secret = of_commands(dlctl, seen, name, "cat $DATA_DIR/words")
+        secret |= {"DLCTL_STORE_PATIENCE_S": "0.1"}
+
+        def refuse(data):
+            if b"ytes=" in data:
+                proxy.answers.append(GONE)
+
+        proxy.on_request = refuse
+        failed = dlctl("submit", "manifest.yml", "--site", site.name, cwd=folder, env=secret)
+        assert failed.exit_code != 0 and "can't be used now" in failed.stderr
+        proxy.on_request = lambda _: None
+        (shown,) = dlctl("list", "--json", ok=True).json
+        assert shown["state"] == "QUEUED" and "was interrupted" in shown["reason"]
+        dlctl("resume", shown["training_id"], ok=True, env=secret)
+    # The proxy is gone: only what was loaded before counts.
+    wait_for_state(dlctl, wait_until, shown["training_id"], "COMPLETED")
+
+
+def test_a_training_with_stores_is_rehearsed(dlctl, local_site, swift, xdg):
+    """Its data is loaded, by the login node here, and its results are not stored."""
+    site = change_site(local_site, xdg.config, data_via="login", root=str(local_site.root))
+    name = swift.container("rehearsed", {"words": b"forty two"})
+    folder, secret = of_commands(dlctl, swift, name, "true")
+    program = "import os\nassert open(os.environ['DATA_DIR'] + '/words').read()\n" + TRAIN
+    (folder / "train.py").write_text(program)
+    manifest = json.loads((folder / "manifest.yml").read_text())
+    manifest["framework"] = {"name": "pytorch", "job": "train.py"}
+    manifest["training"] = {"epochs": 100, "batch_size": 16}
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
+    done = dlctl("rehearse", "manifest.yml", "--site", site.name, "--steps", "9", "--json",
+                 cwd=folder, env=secret)  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert done.json["rehearsed"]["equal"]
+    assert done.json["training_id"] not in str(swift.names("my_training_results"))
 
 
 @pytest.fixture

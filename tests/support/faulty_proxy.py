@@ -30,6 +30,8 @@ class FaultyProxy:
         """What the next requests are answered, in place of the server."""
         self.pause_s = 0.0
         """How long each piece of an answer waits."""
+        self.rewrite: Callable[[bytes], bytes] = lambda data: data
+        """Changes each piece, of requests and answers; the length stays."""
         self.on_request: Callable[[bytes], None] = lambda _: None
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -60,6 +62,7 @@ class FaultyProxy:
                 back.start()
                 while data := client.recv(1 << 16):
                     self.requests += 1
+                    data = self.rewrite(data)
                     self.on_request(data)
                     with self._lock:
                         answer = self.answers.pop(0) if self.answers else None
@@ -77,7 +80,7 @@ class FaultyProxy:
                 if self.pause_s:
                     time.sleep(self.pause_s)
                 with self._lock:
-                    data = self._harmed(data, sent)
+                    data = self._harmed(self.rewrite(data), sent)
                     self.served_bytes += len(data)
                     if self.cut_after_bytes is not None and sent + len(data) > self.cut_after_bytes:
                         self.cut_after_bytes = None

@@ -45,10 +45,10 @@ class StoreProgram:
             cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def run(self, verb: str, **env: str) -> tuple[int, str]:
+    def run(self, verb: str, timeout_s: float = 100, **env: str) -> tuple[int, str]:
         """Run one verb; return its exit code and what it printed."""
         with self.start(verb, **env) as process:
-            out, err = process.communicate(timeout=100)
+            out, err = process.communicate(timeout=timeout_s)
         return process.returncode, out + err
 
     def contents(self) -> dict[str, bytes]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -18,9 +19,11 @@ from repository import SUPPORT
 PYTHON = Path(sys.prefix, "servers/bin/python")
 """An environment of its own: Swift's packages would be loaded by every Python of the tests."""
 USER, PASSWORD = "test:tester", "correct-horse-battery"
+_CONNECTIONS = 6
 _BACKENDS = ("account", "container", "object")
 _SWIFT_CONF = (
     "[swift-hash]\nswift_hash_path_suffix = tests\n[storage-policy:0]\nname = one\ndefault = yes\n"  # noqa: E501
+    "[swift-constraints]\ncontainer_listing_limit = 100\n"  # servers differ in it
 )
 _BACKEND_CONF = """\
 [DEFAULT]
@@ -57,6 +60,7 @@ use = egg:swift#bulk
 [filter:s3api]
 use = egg:swift#s3api
 dns_compliant_bucket_names = no
+max_bucket_listing = 99
 min_segment_size = 1
 location = us-east-1
 [filter:tempauth]
@@ -144,22 +148,36 @@ class Swift:
 
     def names(self, container: str) -> list[str]:
         """Return the names in a container."""
-        return self.request("GET", container)[2].decode().splitlines()
+        found: list[str] = []
+        while True:
+            after = quote(found[-1], safe="") if found else ""
+            path = f"/v1/AUTH_test/{quote(container)}?marker={after}"
+            page = self._ask("GET", path, b"", {"X-Auth-Token": self.token()})[2]
+            if not page:
+                return found
+            found += page.decode().splitlines()
 
     def container(self, name: str, objects: dict[str, bytes]) -> str:
-        """Make a container with objects in it, through one connection; return its name."""
+        """Make a container with objects in it, through a few connections; return its name."""
+        self.put(name)
+        keys = list(objects)
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            some = (keys[n::_CONNECTIONS] for n in range(_CONNECTIONS))
+            list(pool.map(lambda mine: self._put_all(name, mine, objects), some))
+        return name
+
+    def _put_all(self, name: str, keys: list[str], objects: dict[str, bytes]) -> None:
+        if not keys:
+            return
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         headers = {"X-Auth-Token": self.token()}
         with contextlib.closing(connection):
-            for path, body in {
-                "": b"",
-                **{f"/{key}": body for key, body in objects.items()},
-            }.items():
-                connection.request("PUT", f"/v1/AUTH_test/{quote(name + path)}", body, headers)
+            for key in keys:
+                path = f"/v1/AUTH_test/{quote(f'{name}/{key}')}"
+                connection.request("PUT", path, objects[key], headers)
                 answer = connection.getresponse()
-                assert answer.status in (201, 202), (path, answer.status)
+                assert answer.status in (201, 202), (key, answer.status)
                 answer.read()
-        return name
 
 
 @contextlib.contextmanager
@@ -175,21 +193,28 @@ def running_swift(folder: Path) -> Iterator[Swift]:
         (folder / f"{kind}.conf").write_text(_BACKEND_CONF.format(folder=folder, kind=kind))
     with contextlib.ExitStack() as stack:
         servers = [_start(folder, kind, stack) for kind in _BACKENDS]
-        ports = [str(_port(folder, kind, servers)) for kind in _BACKENDS]
+        ports = [str(port_of(folder, kind, servers)) for kind in _BACKENDS]
         subprocess.run([str(PYTHON), "-W", "ignore", "-c", _RINGS, str(folder), *ports], check=True)
         servers.append(_start(folder, "proxy", stack))
-        port = _port(folder, "proxy", servers)
-        yield Swift(folder, port, _port(folder, "memcached", servers))
+        port = port_of(folder, "proxy", servers)
+        yield Swift(folder, port, port_of(folder, "memcached", servers))
+
+
+def start_server(
+    argv: list[str], log: Path, stack: contextlib.ExitStack
+) -> subprocess.Popen[bytes]:
+    """Start a program of the servers' environment, which ends when the stack closes."""
+    output = stack.enter_context(log.open("wb"))
+    process = subprocess.Popen(
+        [str(PYTHON), *argv], stdin=subprocess.PIPE, stdout=output, stderr=output
+    )
+    stack.callback(_end, process)
+    return process
 
 
 def _start(folder: Path, kind: str, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
-    log = stack.enter_context((folder / f"{kind}.log").open("wb"))
-    process = subprocess.Popen(
-        [str(PYTHON), str(SUPPORT / "swift_process.py"), str(folder), kind],
-        stdin=subprocess.PIPE, stdout=log, stderr=log,
-    )  # fmt: skip
-    stack.callback(_end, process)
-    return process
+    argv = [str(SUPPORT / "swift_process.py"), str(folder), kind]
+    return start_server(argv, folder / f"{kind}.log", stack)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -202,7 +227,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _port(folder: Path, kind: str, servers: list[subprocess.Popen[bytes]]) -> int:
+def port_of(folder: Path, kind: str, servers: list[subprocess.Popen[bytes]]) -> int:
+    """Return the port that a server writes to a file once it listens."""
     file, until = folder / f"{kind}.port", time.monotonic() + 60
     while not file.exists():
         logs = {path.name: path.read_text()[-2000:] for path in folder.glob("*.log")}

@@ -95,13 +95,17 @@ def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordS
     """Submit a rehearsal and wait for its end."""
     from dlctl.contract import State
     from dlctl.lifecycle import make_environment, refresh, submit
+    from dlctl.lifecycle.store_checks import refuse_wrong_stores
+    from dlctl.lifecycle.stores import bring_by_login
     from dlctl.outputs.logs import LogReader, follow
     from dlctl.outputs.rehearsal import read_rehearsed
 
+    refuse_wrong_stores(request, output.note)
     make_environment(session, request.plan, output.note)
     store = open_record()
     with output.progress("sending") as on_progress:
-        known = [submit(session, request, store, on_progress)]
+        known = [submit(session, request, store, on_progress,
+                        lambda: bring_by_login(session, request.plan, output.note))]  # fmt: skip
     name = known[0].training_id
     output.note(f"{name}: a rehearsal, in four attempts of one job")
 

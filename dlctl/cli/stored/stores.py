@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import enum
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ID, JSON, SITE, training
+from dlctl.cli.common import ID, JSON, SITE, ago, opened, training
 from dlctl.cli.manifests import MANIFEST
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle.stores import SiteCache
 
 app = typer.Typer(help="The data stores: where training data comes from and results go.",
                   no_args_is_help=True)  # fmt: skip
+
+
+class Where(str, enum.Enum):
+    """From where data stores are asked."""
+
+    HERE = "here"
+    LOGIN = "login"
+    NODE = "node"
 
 
 def register(main: typer.Typer) -> None:
@@ -59,17 +73,26 @@ def show(
 
 
 @app.command()
-def check(manifest: Path = MANIFEST, site: str = SITE, as_json: bool = JSON) -> None:
-    """Ask a manifest's data stores, from this machine, for what is in their containers.
+def check(
+    manifest: Path = MANIFEST, site: str = SITE,
+    where: Where = typer.Option(
+        Where.HERE, "--from", help="Who asks: this machine, the site's login node, or one of its "
+        "nodes in a job of its own.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Ask a manifest's data stores for what is in their containers.
 
-    Example: dlctl stores check manifest.yml --site mycluster
+    Example: dlctl stores check manifest.yml --site mycluster --from login
     """
-    from dlctl.lifecycle.stores import check_stores
+    from dlctl.lifecycle.store_checks import ask_here, ask_there, check_stores
     from dlctl.manifest.overrides import Overrides
     from dlctl.request.build import prepare
-    from dlctl.sites.files import load_site
 
-    found = check_stores(prepare(manifest, Overrides(), load_site(site)))
+    with opened(site) as session:
+        request = prepare(manifest, Overrides(), session.site)
+        there = ask_there(session, request.plan, on_node=where is Where.NODE)
+        found = check_stores(request, ask_here if where is Where.HERE else there)
     rows = [[c.store, c.container, c.state, c.seen, c.hint] for c in found]
     columns = ["store", "container", "state", "seen", "do"]
     output.report(found, as_json, lambda _: output.table(columns, rows, "no store needs a check"))
@@ -78,15 +101,62 @@ def check(manifest: Path = MANIFEST, site: str = SITE, as_json: bool = JSON) -> 
 
 
 @app.command()
+def cache(
+    site: str = SITE,
+    clear: bool = typer.Option(False, "--clear", help="Remove all that no training uses."),
+    keep: str | None = typer.Option(
+        None, "--keep", metavar="SIZE",
+        help="Remove what no training uses, the longest unused first, until so much is left.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """List the data of stores that a site keeps for later trainings, and empty its cache.
+
+    Example: dlctl stores cache --site mycluster --keep 500GB
+    """
+    from dlctl.lifecycle.stores import look_into_cache
+    from dlctl.units import UnitError, parse_size
+
+    try:
+        keep_bytes = 0 if clear else None if keep is None else parse_size(keep)
+    except UnitError as error:
+        raise typer.BadParameter(str(error), param_hint="--keep") from None
+    with opened(site) as session:
+        found = look_into_cache(session, keep_bytes)
+    output.report(found, as_json, lambda _: _print_cache(found))
+
+
+def _print_cache(found: SiteCache) -> None:
+    rows = [
+        [
+            each.container,
+            each.endpoint,
+            str(each.files),
+            _decimal(each.size_bytes),
+            ago(time.time() - each.used_at),
+            ", ".join(each.users),
+        ]
+        for each in found.held
+    ]
+    columns = ["container", "store", "files", "size", "used", "by"]
+    output.table(columns, rows, "the cache is empty")
+    for each in found.removed:
+        output.note(f"removed: {each.container} of {each.endpoint}, {_decimal(each.size_bytes)}")
+    output.note(f"all together: {_decimal(found.total_bytes)}")
+
+
+def _decimal(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.3g} MB"
+
+
+@app.command()
 def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
-    """Store the results of a training from the login node, where its nodes can't reach the store.
+    """Store the results of a training from the login node: its nodes can't, or it failed there.
 
     Example: dlctl stores save digits-3k9f
     """
-    from dlctl.lifecycle import read_plan
-    from dlctl.lifecycle.stores import save_by_login
+    from dlctl.lifecycle.stores import store_again
 
-    with training(training_id) as (session, record, _):
-        plan = read_plan(session, record)
-        lines = save_by_login(session, plan, record.attempt, output.note)
+    with training(training_id) as (session, record, store):
+        lines = store_again(session, record, store, output.note)
     output.report(lines, as_json, lambda _: output.line("\n".join(lines)))

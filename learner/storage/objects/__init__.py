@@ -9,14 +9,17 @@ implementation, write its file and name it in `_MADE_BY`.
 from __future__ import annotations
 
 import importlib
+import socket
+import sys
 
-from learner.errors import UserFault
+from learner.errors import SiteFault, UserFault
 from learner.storage.objects.base import Object, ObjectStore, Place, Refusal, Refused, Unavailable
+from learner.storage.objects.digests import Digests, digests_of
 from learner.storage.objects.faults import explained
 from learner.storage.objects.patience import Patient
 
-__all__ = ["Object", "ObjectStore", "Patient", "Place", "Refusal", "Refused", "Unavailable",
-           "explained", "open_store"]  # fmt: skip
+__all__ = ["Digests", "Object", "ObjectStore", "Patient", "Place", "Refusal", "Refused",
+           "Unavailable", "digests_of", "explained", "open_store"]  # fmt: skip
 
 _MADE_BY = {"s3": "s3", "swift": "swift", "http": "web", "fsspec": "others"}
 """Module of each implementation; each has a function `connect(place)`."""
@@ -26,19 +29,21 @@ def open_store(kind: str, place: Place) -> ObjectStore:
     """Return the store of an implementation, which asks its server nothing yet.
 
     Raises:
-        UserFault: there is no such implementation, or its package is missing on this machine.
+        UserFault: there is no such implementation.
+        SiteFault: its package is missing on this machine.
     """
     if kind not in _MADE_BY:
         raise UserFault(
             f"There is no implementation {kind!r} of object stores.",
             hint=f"`uses` in the type's store.yml names one of: {', '.join(_MADE_BY)}",
         )
-    module = importlib.import_module(f"learner.storage.objects.{_MADE_BY[kind]}")
     try:
+        module = importlib.import_module(f"learner.storage.objects.{_MADE_BY[kind]}")
         store: ObjectStore = module.connect(place)
     except ModuleNotFoundError as error:
-        raise UserFault(
-            f"The package {error.name} is missing, without which no {kind} store can be reached.",
-            hint=f"install it here: python -m pip install {error.name}",
+        raise SiteFault(
+            f"The package {error.name} is missing on {socket.gethostname()}, without which no "
+            f"{kind} store can be reached.",
+            hint=f"Install it there: {sys.executable} -m pip install {error.name}",
         ) from error
     return store

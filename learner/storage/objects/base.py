@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from learner.storage.objects.digests import Digests
+
 CHUNK_BYTES = 8 << 20
 """How much of an object one request asks for."""
-PART_BYTES = 16 << 20
-"""The size of the parts in which large files are written."""
-LARGE_BYTES = 4 * PART_BYTES
-"""From this size on a file is written in parts."""
 TIMEOUT_S = 60.0
 """After this long without a byte, a request has failed."""
 
@@ -28,6 +26,10 @@ class Object:
     """Without quotes; changes with the content."""
     parts: tuple[int, ...] = ()
     """The sizes of an object's parts in bytes, if the etag is the MD5 of the parts' MD5s."""
+
+    def has(self, known: Digests) -> bool:
+        """Return whether the object is known to have a file's content."""
+        return self.size_bytes == known.size_bytes and self.etag in known.etags
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,20 @@ class Place:
     @property
     def endpoint(self) -> str:
         """The server, for messages; it never holds a credential."""
-        return self.settings.get("auth_url") or self.settings.get("url") or "the default server"
+        if address := self.settings.get("auth_url") or self.settings.get("url"):
+            return address
+        if host := self.settings.get("host"):
+            port = f":{self.settings['port']}" if self.settings.get("port") else ""
+            return f"{self.settings.get('protocol', 'sftp')}://{host}{port}"
+        return "the default server"
+
+    @property
+    def etags_are_md5(self) -> bool:
+        """Whether an etag that looks like an MD5 is one: not where the server encrypts objects."""
+        return self.settings.get("etags", "md5") != "opaque"
+
+
+OPAQUE_HINT = "; if it encrypts objects (SSE-KMS, SSE-C), add `etags: opaque` to `connection`"
 
 
 class Refusal(enum.Enum):
@@ -60,6 +75,10 @@ class Refusal(enum.Enum):
     CHANGED = enum.auto()
     """The object is no longer the one of the listing."""
     BAD_NAME = enum.auto()
+    FULL = enum.auto()
+    """The user's quota there is used up."""
+    OTHER_REGION = enum.auto()
+    """The container is in another region than `connection.region`."""
     NO_SUCH_SERVICE = enum.auto()
     """The server answers, but not as a store of this type does."""
 
@@ -90,15 +109,11 @@ class ObjectStore(Protocol):
     def list(self) -> Iterator[Object]:
         """Yield every object below the place's prefix."""
 
-    def read(self, item: Object, start: int, length: int) -> bytes:
+    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
         """Return `length` bytes of an object from `start` on, if its etag is still the same."""
 
-    def write(self, key: str, source: Path, md5: str) -> None:
-        """Write a file to an object, and compare what the server has with the file.
-
-        Args:
-            md5: The file's MD5, in hexadecimal.
-        """
+    def write(self, key: str, source: Path, known: Digests) -> None:
+        """Write a file to an object, and compare what the server has with what is known of it."""
 
     def stat(self, key: str) -> Object | None:
         """Return an object without its content; None if there is none."""

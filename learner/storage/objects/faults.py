@@ -38,6 +38,14 @@ _SENTENCES = {
         "file of DATA_DIR: {detail_only}.",
         "Rename it in the store, or name a prefix that leaves it out: `container: NAME/PREFIX`",
     ),
+    Refusal.FULL: (
+        "{server} takes no more from the user of data store {id!r}: the quota is used up{detail}.",
+        "Remove what nobody needs there, or ask for a larger quota",
+    ),
+    Refusal.OTHER_REGION: (
+        "{server} has the container {container!r} of data store {id!r} in another region{detail}.",
+        f"Set `connection.region` to the container's own, {_CHECK}",
+    ),
     Refusal.NO_SUCH_SERVICE: (
         "{server} does not answer as the type of data store {id!r} demands{detail}.",
         f"Check `type` and `connection.auth_url`, {_CHECK}",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import ssl
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from learner.storage.objects.base import TIMEOUT_S, Refusal, Refused, Unavailable
@@ -96,6 +97,18 @@ class HttpClient:
             what = f"it answers {answer.status} {answer.reason}"
             raise Unavailable(what, _seconds(found.get("retry-after")))
         return Answer(answer.status, found, content)
+
+
+def from_json(body: bytes) -> Any:
+    """Return what a server says in JSON.
+
+    Raises:
+        Refused: it speaks something else.
+    """
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise Refused(Refusal.NO_SUCH_SERVICE, "its answer is no JSON") from error
 
 
 def _part(answer: http.client.HTTPResponse, span: tuple[int, int]) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 import fsspec
 
 from learner.storage.objects.base import Object, Place, Refusal, Refused, Unavailable
+from learner.storage.objects.digests import Digests
 
 _OPTIONS = {"user_name": "username", "password": "password", "host": "host"}
 
@@ -64,7 +65,7 @@ class Others:
             raise Unavailable(f"it sent {len(content)} of {length} bytes of {item.key!r}")
         return bytes(content)
 
-    def write(self, key: str, source: Path, md5: str) -> None:  # noqa: ARG002
+    def write(self, key: str, source: Path, known: Digests) -> None:  # noqa: ARG002
         """Refuse: these servers are only read."""
         raise Refused(Refusal.FORBIDDEN, "stores of this type are only read", key)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from learner.storage.objects.base import Object, ObjectStore, Unavailable
+from learner.storage.objects.digests import Digests
 
 T = TypeVar("T")
 FIRST_S, LONGEST_S = 0.2, 20.0
@@ -34,13 +35,13 @@ class Patient:
         """Yield every object: a listing that fails in the middle begins again."""
         yield from self._repeat(lambda: list(self._store.list()))
 
-    def read(self, item: Object, start: int, length: int) -> bytes:
+    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
         """Return a range of an object."""
         return self._repeat(lambda: self._store.read(item, start, length))
 
-    def write(self, key: str, source: Path, md5: str) -> None:
+    def write(self, key: str, source: Path, known: Digests) -> None:
         """Write a file to an object."""
-        self._repeat(lambda: self._store.write(key, source, md5))
+        self._repeat(lambda: self._store.write(key, source, known))
 
     def stat(self, key: str) -> Object | None:
         """Return an object without its content."""

@@ -14,8 +14,8 @@ from obstore.exceptions import BaseError, InvalidPathError, PreconditionError
 from obstore.store import S3Store
 
 from learner.storage.objects.base import (
-    LARGE_BYTES,
-    PART_BYTES,
+    CHUNK_BYTES,
+    OPAQUE_HINT,
     TIMEOUT_S,
     Object,
     Place,
@@ -23,6 +23,7 @@ from learner.storage.objects.base import (
     Refused,
     Unavailable,
 )
+from learner.storage.objects.digests import PART_BYTES, Digests
 
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _HOST_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
@@ -40,6 +41,10 @@ _REFUSALS = {
     "AuthFailure": Refusal.CREDENTIALS,
     "ExpiredToken": Refusal.EXPIRED,
     "AccessDenied": Refusal.FORBIDDEN,
+    "QuotaExceeded": Refusal.FULL,
+    "PermanentRedirect": Refusal.OTHER_REGION,
+    "AuthorizationHeaderMalformed": Refusal.OTHER_REGION,
+    "IllegalLocationConstraintException": Refusal.OTHER_REGION,
     "PreconditionFailed": Refusal.CHANGED,
 }
 
@@ -82,34 +87,41 @@ class S3:
         except (BaseError, OSError) as error:
             _translate(error)
 
-    def read(self, item: Object, start: int, length: int) -> bytes:
+    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
         """Return a range of an object."""
         try:
             answer = obstore.get(
                 self._store, item.key,
                 options={"range": (start, start + length), "if_match": f'"{item.etag}"'},
             )  # fmt: skip
-            content = bytes(answer.bytes())
+            content = memoryview(answer.bytes())
         except (BaseError, OSError) as error:
             _translate(error, item.key)
         if len(content) != length:
             raise Refused(Refusal.CHANGED, key=item.key)
         return content
 
-    def write(self, key: str, source: Path, md5: str) -> None:
-        """Write a file, a large one in parts; compare the server's own checksum with the file."""
-        size_bytes = source.stat().st_size
-        large = size_bytes >= LARGE_BYTES
+    def write(self, key: str, source: Path, known: Digests) -> None:
+        """Write a file, a large one in parts; compare what the server has with what is known."""
         try:
             done = obstore.put(
-                self._store, key, source, use_multipart=large, chunk_size=PART_BYTES,
+                self._store, key, source, use_multipart=known.is_large, chunk_size=PART_BYTES,
                 max_concurrency=4,
             )  # fmt: skip
         except (BaseError, OSError) as error:
             _translate(error, key)
         etag = (done["e_tag"] or "").strip('"')
-        if etag not in (_md5_of_parts(source, size_bytes) if large else md5, ""):
-            raise Unavailable(f"what it has of {key!r} is not what was sent")
+        if not self._place.etags_are_md5:
+            self._read_back(Object(key, known.size_bytes, etag), known)
+        elif etag not in known.etags:
+            raise Unavailable(f"what it has of {key!r} is not what was sent{OPAQUE_HINT}")
+
+    def _read_back(self, item: Object, known: Digests) -> None:
+        sha256 = hashlib.sha256()
+        for start in range(0, item.size_bytes, CHUNK_BYTES):
+            sha256.update(self.read(item, start, min(CHUNK_BYTES, item.size_bytes - start)))
+        if sha256.hexdigest() != known.sha256:
+            raise Unavailable(f"what it has of {item.key!r} is not what was sent")
 
     def stat(self, key: str) -> Object | None:
         """Return an object without its content."""
@@ -145,14 +157,6 @@ def guessed_parts(size_bytes: int, etag: str) -> tuple[int, ...]:
     return (*[part] * (count - 1), size_bytes - part * (count - 1))
 
 
-def _md5_of_parts(source: Path, size_bytes: int) -> str:
-    digests = hashlib.md5(usedforsecurity=False)
-    with source.open("rb") as file:
-        while content := file.read(PART_BYTES):
-            digests.update(hashlib.md5(content, usedforsecurity=False).digest())
-    return f"{digests.hexdigest()}-{max(1, -(-size_bytes // PART_BYTES))}"
-
-
 def _translate(error: Exception, key: str = "") -> NoReturn:
     """Raise what an error of obstore means."""
     text = str(error).partition("Debug source")[0]
@@ -165,6 +169,8 @@ def _translate(error: Exception, key: str = "") -> NoReturn:
         ) from error
     if code in _REFUSALS:
         raise Refused(_REFUSALS[code], code, key) from error
+    if 300 <= status < 400 or "redirect without LOCATION" in text:
+        raise Refused(Refusal.OTHER_REGION, code or str(status or ""), key) from error
     if isinstance(error, PreconditionError):
         raise Refused(Refusal.CHANGED, key=key) from error
     if isinstance(error, _MISSING) or status == 404:

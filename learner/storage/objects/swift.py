@@ -12,18 +12,16 @@ from typing import IO, Any
 from urllib.parse import quote, unquote, urlencode
 
 from learner.storage.objects.base import (
-    LARGE_BYTES,
-    PART_BYTES,
     Object,
     Place,
     Refusal,
     Refused,
     Unavailable,
 )
-from learner.storage.objects.http_client import Answer, HttpClient
+from learner.storage.objects.digests import PART_BYTES, Digests
+from learner.storage.objects.http_client import Answer, HttpClient, from_json
 from learner.storage.objects.swift_auth import Session
 
-_PAGE = 10_000
 _SEGMENT_THREADS = 4
 _EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 
@@ -48,15 +46,16 @@ class Swift:
     def _list(self, container: str, prefix: str) -> Iterator[Object]:
         marker = ""
         while True:
-            query = {"format": "json", "limit": _PAGE, "prefix": prefix, "marker": marker}
+            query = {"format": "json", "prefix": prefix, "marker": marker}
             answer = self._ask("GET", f"{quote(container, safe='')}?{urlencode(query)}")
             if answer.status == 404:
                 raise Refused(Refusal.NO_CONTAINER)
-            rows = json.loads(answer.body or b"[]")
+            _expect(answer, (200, 204), container)
+            rows = from_json(answer.body or b"[]")
             for row in rows:
                 if not (row["name"].endswith("/") and row["bytes"] == 0):  # marks a folder
                     yield self._object(row)
-            if len(rows) < _PAGE:
+            if not rows:  # each server has its own size of a page
                 return
             marker = rows[-1]["name"]
 
@@ -93,7 +92,8 @@ class Swift:
         """Return the sizes of a large object's segments; none of any other object."""
         if headers.get("x-static-large-object", "").lower() == "true":
             answer = self._ask("GET", f"{self._path(key)}?multipart-manifest=get&format=raw")
-            rows = json.loads(answer.body)
+            _expect(answer, (200,), key)
+            rows = from_json(answer.body)
             if any("range" in row or "size_bytes" not in row or row.get("sub_slo") for row in rows):
                 return ()
             return tuple(int(row["size_bytes"]) for row in rows)
@@ -102,50 +102,50 @@ class Swift:
             return tuple(segment.size_bytes for segment in self._list(container, prefix))
         return ()
 
-    def write(self, key: str, source: Path, md5: str) -> None:
+    def write(self, key: str, source: Path, known: Digests) -> None:
         """Write a file, a large one as segments and a static large object that names them."""
-        size_bytes = source.stat().st_size
-        if size_bytes < LARGE_BYTES:
+        if not known.is_large:
             with source.open("rb") as content:
-                self._put(self._path(key), content, size_bytes, md5)
+                self._put(self._path(key), content, known.size_bytes, known.part_md5s[0])
             return
         container = f"{self._place.container}_segments"
         made = self._ask("PUT", quote(container, safe=""))
         _expect(made, (201, 202), container)
-        starts = range(0, size_bytes, PART_BYTES)
+        starts = range(0, known.size_bytes, PART_BYTES)
+        names = [f"{key}/{known.sha256}/{number:08}" for number in range(len(starts))]
+        lengths = [min(PART_BYTES, known.size_bytes - start) for start in starts]
         with ThreadPoolExecutor(_SEGMENT_THREADS) as pool:
-            names = [f"{key}/{md5}/{start // PART_BYTES:08}" for start in starts]
-            lengths = [min(PART_BYTES, size_bytes - start) for start in starts]
-            etags = list(pool.map(lambda *args: self._segment(container, source, *args),
-                                  names, starts, lengths))  # fmt: skip
+            list(pool.map(lambda *args: self._segment(container, source, *args),
+                          names, starts, lengths, known.part_md5s))  # fmt: skip
         rows = [
             {"path": f"/{container}/{name}", "etag": etag, "size_bytes": length}
-            for name, etag, length in zip(names, etags, lengths, strict=True)
+            for name, etag, length in zip(names, known.part_md5s, lengths, strict=True)
         ]
-        whole = hashlib.md5("".join(etags).encode(), usedforsecurity=False).hexdigest()
         body = json.dumps(rows).encode()
         path = f"{self._path(key)}?multipart-manifest=put"
         _expect(self._ask("PUT", path, body=body), (201, 202), key)
         found = self.stat(key)
-        if found is None or (found.size_bytes, found.etag) != (size_bytes, whole):
+        if found is None or not found.has(known):
             raise Unavailable(f"what it has of {key!r} is not what was sent")
 
-    def _segment(self, container: str, source: Path, name: str, start: int, length: int) -> str:
-        with source.open("rb") as file:
-            file.seek(start)
-            content = file.read(length)
-        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    def _segment(
+        self, container: str, source: Path, name: str, start: int, length: int, md5: str
+    ) -> None:
         path = f"{quote(container, safe='')}/{quote(name)}"
         answer = self._ask("HEAD", path)  # it may be there, from an interrupted try
         if (answer.status, answer.headers.get("etag")) != (200, md5):
+            with source.open("rb") as file:
+                file.seek(start)
+                content = file.read(length)
             self._put(path, content, length, md5)
-        return md5
 
     def _put(self, path: str, content: bytes | IO[bytes], size_bytes: int, md5: str) -> None:
         headers = {"Content-Length": str(size_bytes), "ETag": md5}
         answer = self._ask("PUT", path, headers, content)
         if answer.status == 404:
             raise Refused(Refusal.NO_CONTAINER)
+        if answer.status == 413:
+            raise Refused(Refusal.FULL, "413")
         if answer.status == 422 or answer.headers.get("etag", md5).strip('"') != md5:
             raise Unavailable("what arrived is not what was sent")
         _expect(answer, (201, 202), path)

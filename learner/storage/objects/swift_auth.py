@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from learner.storage.objects.base import Place, Refusal, Refused
-from learner.storage.objects.http_client import Answer, HttpClient
+from learner.storage.objects.http_client import Answer, HttpClient, from_json
 
 
 class Session:
@@ -62,7 +62,7 @@ class Session:
                                     {"Content-Type": "application/json"},
                                     json.dumps(wanted).encode())  # fmt: skip
         _check(answer)
-        catalog = json.loads(answer.body).get("token", {}).get("catalog", [])
+        catalog = from_json(answer.body).get("token", {}).get("catalog", [])
         region = settings.get("region")
         found = [
             end["url"] for service in catalog if service.get("type") == "object-store"

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 from learner.storage.objects.base import Object, Place, Refusal, Refused, Unavailable
+from learner.storage.objects.digests import Digests
 from learner.storage.objects.http_client import Answer, HttpClient
 
 _REDIRECTS = 5
@@ -68,13 +69,15 @@ class Web:
         answer, _ = self._ask("GET", self._url(item.key), wanted, (start, length))
         if answer.status == 404:
             raise Refused(Refusal.NO_OBJECT, key=item.key)
-        if answer.status == 416 or _etag(answer) != item.etag:
+        if answer.status == 416 or (answer.status in (200, 206) and _etag(answer) != item.etag):
             raise Refused(Refusal.CHANGED, key=item.key)
+        if answer.status not in (200, 206):
+            raise Refused(Refusal.NO_SUCH_SERVICE, f"{answer.status} to GET", item.key)
         if len(answer.body) != length:
             raise Unavailable(f"it sent {len(answer.body)} of {length} bytes of {item.key!r}")
         return answer.body
 
-    def write(self, key: str, source: Path, md5: str) -> None:  # noqa: ARG002
+    def write(self, key: str, source: Path, known: Digests) -> None:  # noqa: ARG002
         """Refuse: a web server takes no results."""
         raise Refused(Refusal.FORBIDDEN, "web servers are only read", key)
 

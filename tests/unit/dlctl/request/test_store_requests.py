@@ -66,6 +66,9 @@ def test_a_sites_file_rewrites_addresses_and_says_who_moves_the_data(tmp_path):
          " URL; http://"),
         ("s3_datastore", "s3_datastor", "m.yml:5:11: data_stores[0].type: 's3_datastor' is unknown;"
          " did you mean 's3_datastore'? Allowed: bluemix_objectstore, host_mount"),
+        ("http://s3.default", "http://me:hunter2@s3.default", "m.yml:8:7: data_stores[0].connection"
+         ".auth_url: is no credential"),
+        ("cluster.local/", "cluster.local/?token=hunter2", "auth_url: must end before `?`"),
         ("s3_datastore", "http", "data_stores[0].connection.auth_url: unknown key"),
     ],
 )  # fmt: skip

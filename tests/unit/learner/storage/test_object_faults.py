@@ -193,3 +193,40 @@ def test_an_expired_token_is_renewed(tmp_path, swift, proxy, container):
     proxy.on_request = forget
     loaded(program)
     assert forgot
+
+
+ELSEWHERE = b"<Error><Code>PermanentRedirect</Code></Error>"
+FULL = b"<Error><Code>QuotaExceeded</Code></Error>"
+
+
+def _answer(status, body=b""):
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (
+        status, len(body), body)  # fmt: skip
+
+
+def test_a_bucket_of_another_region_is_no_fault_of_the_network(tmp_path, swift, proxy, container):
+    program = StoreProgram(tmp_path, "s3", f"http://{proxy.host}", swift, container)
+    proxy.answers = [_answer(b"301 Moved Permanently", ELSEWHERE)]
+    code, told = program.run("check", DLCTL_STORE_PATIENCE_S="0")
+    assert code == 1 and "in another region" in told and "connection.region" in told
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_quota_that_is_used_up_is_named(kind, tmp_path, swift, proxy):
+    url = f"http://{proxy.host}" + ("/auth/v1.0" if kind == "swift" else "")
+    name = swift.container(f"quota_{kind}", {})
+    program = StoreProgram(tmp_path, kind, url, swift, name)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/a").write_bytes(b"1")
+
+    def refuse(data):
+        if data.startswith(b"PUT"):
+            said = (b"413 Too Large",) if kind == "swift" else (b"403 Forbidden", FULL)
+            proxy.answers = [_answer(*said)]
+
+    proxy.on_request = refuse
+    more = {"STORE_SOURCE": str(tmp_path / "source"), "TRAINING_ID": "t-1",
+            "STORE_JOB_DIR": str(program.job), "DLCTL_ATTEMPT": "1",
+            "TRAINING_STATE": "COMPLETED"}  # fmt: skip
+    code, told = program.run("save", **more, DLCTL_STORE_PATIENCE_S="0")
+    assert code == 1 and "the quota is used up" in told, told

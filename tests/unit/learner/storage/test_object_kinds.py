@@ -1,18 +1,22 @@
 """What each implementation of object stores can do: names, sizes, large objects, other servers."""
 
+import filecmp
 import functools
 import hashlib
 import http.server
 import json
 import os
+import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
 from urllib.request import urlopen
 
 import pytest
+from faulty_proxy import faulty_proxy
 from keystone import keystone
 from store_program import StoreProgram
 from swift_server import PYTHON
@@ -21,7 +25,7 @@ from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache
 from learner.storage.etag_check import EtagCheck
 from learner.storage.listing import list_container
-from learner.storage.objects import Object, Patient, Place, Unavailable, open_store
+from learner.storage.objects import Object, Patient, Place, Unavailable, digests_of, open_store
 from learner.storage.objects.s3 import guessed_parts
 from learner.storage.progress import Progress
 
@@ -68,14 +72,111 @@ def test_a_prefix_names_a_part_of_a_container(program, swift):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_ten_thousand_objects(tmp_path, swift):
-    """Over a minute: a real Swift takes most of it to store them; a page of it has 10,000."""
+    """Some minutes: a real Swift takes 5 ms to store one, and as long to read it."""
     objects = {f"d{n % 100}/{n}": b"%d" % n for n in range(10_002)}
     name = swift.container("many", objects)
     program = StoreProgram(tmp_path, "swift", swift.auth_url, swift, name)
-    code, told = program.run("load")
+    code, told = program.run("load", timeout_s=600)
     assert code == 0, told
     assert program.contents() == objects
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", ["swift", "s3"])
+def test_two_gigabytes_go_there_and_come_back(tmp_path, swift, kind):
+    """A minute: 2 GB are written in parts, read in pieces, and compared."""
+    url = swift.auth_url if kind == "swift" else swift.s3_url
+    program = StoreProgram(tmp_path, kind, url, swift, swift.container(f"huge_{kind}", {}))
+    source = program.folder / "source"
+    source.mkdir()
+    block = os.urandom(MIB)
+    with (source / "model.pt").open("wb") as file:
+        for number in range(2000):
+            file.write(number.to_bytes(8, "big") + block)
+    code, told = program.run("save", timeout_s=600, **_saving(program, source))
+    assert code == 0, told
+    program.env["STORE_CONTAINER"] += "/t-1"
+    code, told = program.run("load", timeout_s=600)
+    assert code == 0, told
+    assert filecmp.cmp(program.data / "model.pt", source / "model.pt", shallow=False)
+
+
+def _saving(program, source, attempt=1):
+    return {"STORE_SOURCE": str(source), "TRAINING_ID": "t-1", "STORE_JOB_DIR": str(program.job),
+            "DLCTL_ATTEMPT": str(attempt), "TRAINING_STATE": "COMPLETED"}  # fmt: skip
+
+
+def test_an_empty_object_that_marks_a_folder_is_no_file(program, swift):
+    """Web consoles make such objects, of a folder's name and a slash."""
+    name = swift.container(f"marked_{program.kind}", {"images/": b"", "images/a": b"1"})
+    code, told = program.run("load", STORE_CONTAINER=name)
+    assert code == 0, told
+    assert program.contents() == {"images/a": b"1"}
+
+
+def test_nothing_stays_of_a_killed_fetcher_of_other_data(program, swift):
+    name = swift.container(f"swept_{program.kind}", {"a": b"1"})
+    assert program.run("load", STORE_CONTAINER=name)[0] == 0
+    (content,) = [p for p in program.folder.glob("cache/*/objects/*/*")]
+    for suffix in (".part", ".chunks"):
+        content.with_name(f"{'0' * 62}.killed.host.example{suffix}").write_bytes(b"x")
+    swift.put(f"{name}/b", b"2")
+    (program.job / "stores/0/listing.json").unlink()
+    assert program.run("load", STORE_CONTAINER=name)[0] == 0
+    assert program.contents() == {"a": b"1", "b": b"2"}
+    left = [p.name for p in program.folder.glob("cache/*/objects/*/*.*")]
+    assert left == []
+
+
+def test_no_training_may_write_to_what_all_share(program, swift):
+    name = swift.container(f"shared_{program.kind}", {"a": b"1"})
+    assert program.run("load", STORE_CONTAINER=name)[0] == 0
+    assert (program.data / "a").stat().st_mode & 0o222 == 0
+
+
+def test_a_disk_that_takes_no_more_is_the_sites_fault(program, swift):
+    name = swift.container(f"full_{program.kind}", {"a": os.urandom(200_000)})
+    limited = ["bash", "-c", f"ulimit -f 100; exec {sys.executable} -m learner.storage load $0",
+               program.kind]  # fmt: skip
+    env = {**program.env, "STORE_CONTAINER": name}
+    done = subprocess.run(limited, env=env, capture_output=True, text=True)
+    assert done.returncode == 75
+    assert "The files of data store 'mine' can't be moved on " in done.stderr
+    assert "File too large" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_machine_without_packages_reaches_swift_and_says_what_s3_needs(program, swift):
+    """A laptop without it must not refuse a training: its nodes may have it."""
+    bare = [sys.executable, "-S", "-m", "learner.storage", "check", program.kind]
+    env = {**program.env, "STORE_CONTAINER": swift.container("bare", {"a": b"1"})}
+    done = subprocess.run(bare, env=env, capture_output=True, text=True)
+    if program.kind == "swift":
+        assert (done.returncode, done.stdout) == (0, "1 objects, 1 B\n")
+    else:
+        assert done.returncode == 75
+        assert done.stderr.startswith("The package obstore is missing on ")
+        assert f"HINT: Install it there: {sys.executable} -m pip install obstore" in done.stderr
+
+
+def test_a_server_that_is_no_keystone_is_named(tmp_path, swift):
+    page = b"HTTP/1.1 201 Created\r\nContent-Length: 6\r\n\r\n<html>"
+    with faulty_proxy(swift.port) as proxy:
+        proxy.answers = [page]
+        program = StoreProgram(tmp_path, "swift", f"http://{proxy.host}/v3", swift, "any")
+        code, told = program.run("check")
+    assert code == 1 and "does not answer as the type of data store 'mine' demands" in told
+    assert "Traceback" not in told
+
+
+def test_two_servers_with_the_same_path_are_not_one_store(tmp_path):
+    def folder(**settings):
+        return Cache(tmp_path, Place("mine", "/data", "", settings)).folder
+
+    assert folder(host="a.example") == folder(host="a.example")
+    assert len({folder(host="a"), folder(host="b"), folder(host="a", port="23"), folder()}) == 4
 
 
 def test_results_go_in_parts_and_come_back_whole(program, swift):
@@ -84,10 +185,8 @@ def test_results_go_in_parts_and_come_back_whole(program, swift):
     source.mkdir()
     content = os.urandom(70 * MIB + 5)
     (source / "model.pt").write_bytes(content)
-    more = {"STORE_CONTAINER": name, "STORE_SOURCE": str(source), "TRAINING_ID": "t-1",
-            "STORE_JOB_DIR": str(program.job), "DLCTL_ATTEMPT": "1",
-            "TRAINING_STATE": "COMPLETED"}  # fmt: skip
-    code, told = program.run("save", **more)
+    program.env["STORE_CONTAINER"] = name
+    code, told = program.run("save", **_saving(program, source))
     assert code == 0, told
     assert swift.get(f"{name}/t-1/model.pt") == content
     mark = json.loads(swift.get(f"{name}/t-1/_complete.json"))
@@ -102,16 +201,15 @@ def test_an_earlier_attempt_overwrites_nothing_of_a_later_one(program, swift):
     name = swift.container(f"fence_{program.kind}", {})
     source = program.folder / "source"
     source.mkdir()
-    more = {"STORE_CONTAINER": name, "STORE_SOURCE": str(source), "TRAINING_ID": "t-1",
-            "STORE_JOB_DIR": str(program.job), "TRAINING_STATE": "COMPLETED"}  # fmt: skip
+    program.env["STORE_CONTAINER"] = name
     (source / "a").write_text("second")
-    assert program.run("save", **more, DLCTL_ATTEMPT="2")[0] == 0
+    assert program.run("save", **_saving(program, source, 2))[0] == 0
     (source / "a").write_text("first")
-    code, told = program.run("save", **more, DLCTL_ATTEMPT="1")
+    code, told = program.run("save", **_saving(program, source, 1))
     assert (code, swift.get(f"{name}/t-1/a")) == (76, b"second"), told
     (program.job / "attempts/4").mkdir(parents=True)
     (program.job / "attempts/4/submit.begin").touch()
-    code, told = program.run("save", **more, DLCTL_ATTEMPT="3")
+    code, told = program.run("save", **_saving(program, source, 3))
     assert (code, swift.get(f"{name}/t-1/a")) == (76, b"second"), told
 
 
@@ -165,22 +263,54 @@ def moto():
         process.terminate()
 
 
+def make_bucket(url, name):
+    make = "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1], region_name='us-east-1'"
+    make += ", aws_access_key_id='id', aws_secret_access_key='k').create_bucket(Bucket=sys.argv[2])"
+    subprocess.run([PYTHON, "-W", "ignore", "-c", make, url, name], check=True)
+
+
 def test_another_server_of_s3(tmp_path, moto):
     bucket = Place("m", "tf_data", "", {"auth_url": moto.url, "user_name": "id", "password": "key"})
     program = StoreProgram(tmp_path, "s3", moto.url, moto, "tf_data")
     code, told = program.run("check")
     assert code == 1 and "has no container 'tf_data'" in told
-    make = "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1], region_name='us-east-1'"
-    make += ", aws_access_key_id='id', aws_secret_access_key='k').create_bucket(Bucket='tf_data')"
-    subprocess.run([PYTHON, "-W", "ignore", "-c", make, moto.url], check=True)
+    make_bucket(moto.url, "tf_data")
     store, file = open_store("s3", bucket), tmp_path / "file"
     file.write_bytes(os.urandom(66 * MIB))
-    md5 = hashlib.md5(file.read_bytes()).hexdigest()
-    store.write("a/b", file, md5)
+    store.write("a/b", file, digests_of(file))
     code, told = program.run("load")
     assert code == 0, told
     assert program.contents() == {"a/b": file.read_bytes()}
     assert store.stat("gone") is None
+
+
+def test_etags_that_are_no_checksums_are_not_taken_for_any(tmp_path, moto):
+    """Where S3 encrypts with a key of KMS, an etag looks like an MD5 and is none."""
+    mirror = bytes.maketrans(b"0123456789abcdef", b"fedcba9876543210")
+
+    def rewrite(data):
+        pattern = rb'(?i)(etag(?:>|: )(?:&quot;|")|if-match: ")([0-9a-f]{32})'
+        return re.sub(pattern, lambda found: found[1] + found[2].translate(mirror), data)
+
+    with faulty_proxy(int(moto.url.rpartition(":")[2])) as proxy:
+        proxy.rewrite = rewrite
+        url = f"http://{proxy.host}"
+        program = StoreProgram(tmp_path, "s3", url, moto, "encrypted")
+        make_bucket(moto.url, "encrypted")
+        source = program.folder / "source"
+        source.mkdir()
+        (source / "small").write_bytes(b"small")
+        (source / "large").write_bytes(os.urandom(65 * MIB))
+        code, told = program.run("save", **_saving(program, source), DLCTL_STORE_PATIENCE_S="0")
+        assert code == 75 and "add `etags: opaque` to `connection`" in told
+        program.env["STORE_ETAGS"] = "opaque"
+        code, told = program.run("save", **_saving(program, source))
+        assert code == 0, told
+        program.env["STORE_CONTAINER"] += "/t-1"
+        code, told = program.run("load")
+        assert code == 0, told
+        found = program.contents()
+        assert found["large"] == (source / "large").read_bytes() and found["small"] == b"small"
 
 
 @pytest.fixture

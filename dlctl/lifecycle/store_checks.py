@@ -1,0 +1,172 @@
+"""Ask data stores for their containers, from this machine or from a site."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX
+from dlctl.errors import PlanError
+from dlctl.files.archive import Entry
+from dlctl.files.upload import Tree
+from dlctl.lifecycle.remote_module import run_module
+from dlctl.lifecycle.submit import lacking_runtime, send
+from dlctl.stores.types import find_type
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle.session import Session
+    from dlctl.request.request import Request
+
+_RUNTIME = Path(__file__).resolve().parents[2]
+"""The folder in which the package `learner` lies beside this one."""
+_HINT = "  HINT: "
+_QUICK_S, _WHOLE_S = 8.0, 600.0
+"""How long a check may take: of what is there at all, and of everything that is there."""
+
+
+@dataclass(frozen=True)
+class StoreCheck:
+    """What was found in one container of a data store."""
+
+    store: str
+    """The store's id in the manifest."""
+    container: str
+    state: str
+    """`ok`, `failed`, or `unknown`: the machine that asked can't tell."""
+    seen: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One container of a data store, and what the program that asks has to know."""
+
+    store: str
+    container: str
+    uses: str
+    """The implementation; empty: the type's own scripts, which only a job runs."""
+    variables: dict[str, str]
+    limit_s: float
+
+
+Ask = Callable[[Sequence[Question]], Sequence[tuple[int, str]]]
+"""Returns for each question an exit code and what was said."""
+
+
+def check_stores(request: Request, ask: Ask, *, quick: bool = False) -> list[StoreCheck]:
+    """Ask each store with the manifest's credentials for its containers.
+
+    Args:
+        request: What would be submitted.
+        ask: From where: `ask_here`, or what `ask_there` returns.
+        quick: Whether it is enough to know that each container can be read.
+    """
+    asked = [
+        _question(request, store, container, is_results, quick)
+        for store in request.plan.data_stores if store.scripts
+        for container, is_results in (
+            (store.training_data, False), (store.training_results, True),
+        ) if container is not None
+    ]  # fmt: skip
+    known = [each for each in asked if each.uses]
+    found = dict(zip(map(id, known), ask(known) if known else (), strict=True))
+    return [_told(each, found.get(id(each))) for each in asked]
+
+
+def _question(
+    request: Request, store: contract.DataStore, container: str, is_results: bool, quick: bool
+) -> Question:
+    settings = dict(store.connection)
+    for key in store.secrets:
+        settings[key] = request.secrets[f"data_stores.{store.position}.{key}"]
+    variables = {PREFIX + key.upper(): value for key, value in settings.items()}
+    variables |= {f"{PREFIX}ID": store.id, f"{PREFIX}CONTAINER": container}
+    variables |= {f"{PREFIX}QUICK": "1"} if quick else {}
+    variables |= {f"{PREFIX}MAY_BE_EMPTY": "1"} if is_results else {}
+    variables["DLCTL_STORE_PATIENCE_S"] = "3"
+    uses = find_type(store.type, request.manifest_path.parent).uses
+    return Question(store.id, container, uses, variables, _QUICK_S if quick else _WHOLE_S)
+
+
+def _told(asked: Question, answer: tuple[int, str] | None) -> StoreCheck:
+    if answer is None:
+        seen = "its type has scripts of its own, which only a job runs"
+        return StoreCheck(asked.store, asked.container, "unknown", seen)
+    code, text = answer
+    lines = [line for line in text.splitlines() if line.strip()]
+    hint = lines.pop().removeprefix(_HINT) if lines and lines[-1].startswith(_HINT) else ""
+    state = {0: "ok", EXIT_TRY_LATER: "unknown"}.get(code, "failed")
+    seen = lines[-1] if lines else "no answer"
+    return StoreCheck(asked.store, asked.container, state, seen, hint)
+
+
+def ask_here(questions: Sequence[Question]) -> list[tuple[int, str]]:
+    """Ask from this machine."""
+    return [_ask_here(each) for each in questions]
+
+
+def _ask_here(asked: Question) -> tuple[int, str]:
+    env = {**os.environ, "PYTHONPATH": str(_RUNTIME), **asked.variables}
+    argv = [sys.executable, "-m", "learner.storage", "check", asked.uses]
+    try:
+        done = subprocess.run(
+            argv, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            timeout=asked.limit_s,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return EXIT_TRY_LATER, "it does not answer this machine in time"
+    return done.returncode, done.stdout + done.stderr
+
+
+def ask_there(session: Session, plan: contract.Plan, *, on_node: bool) -> Ask:
+    """Return what asks from a site.
+
+    Args:
+        on_node: In a job of its own on a compute node, instead of on the login node.
+    """
+    settings = plan.environment
+    python = settings.site_python or settings.python
+    plan = replace(plan, environment=replace(settings, python=python, site_python=None))
+    folder = f"secrets/check.{secrets.token_hex(8)}"
+
+    def ask(questions: Sequence[Question]) -> list[tuple[int, str]]:
+        rows = [{"uses": each.uses, "variables": each.variables, "limit_s": each.limit_s}
+                for each in questions]  # fmt: skip
+        file = Entry("asked.json", json.dumps(rows).encode(), mode=0o600)
+        send(session, plan.root, [*lacking_runtime(session, plan), Tree(folder, [file])])
+        try:
+            found = run_module(
+                session, plan, "learner.supervisor.check_stores",
+                [f"{plan.root}/{folder}/asked.json"], on_node=on_node,
+            ).value  # fmt: skip
+        finally:  # the module does so, too, if it begins
+            session.transport.run(f"rm -rf -- {shlex.quote(f'{plan.root}/{folder}')}")
+        return [(int(code), str(text)) for code, text in found]
+
+    return ask
+
+
+def refuse_wrong_stores(request: Request, on_line: Callable[[str], None]) -> None:
+    """Refuse a request whose stores this machine reaches, and which they refuse.
+
+    Args:
+        request: What is to be submitted.
+        on_line: Called with a sentence about each store that can't be reached from here.
+
+    Raises:
+        PlanError: a store refuses the credentials, or has no such container.
+    """
+    for check in check_stores(request, ask_here, quick=True):
+        if check.state == "failed":
+            raise PlanError(f"nothing was sent: {check.seen}", hint=check.hint)
+        if check.state == "unknown":
+            on_line(f"data store {check.store}: not checked from this machine: {check.seen}")
