@@ -1,7 +1,7 @@
 # demo: train the example on this machine.  test: everything the tests need, and all tests.
 # test-long: what repeats a proof too often for each commit; run it before a release.
 # TORCH_SOURCE says where torch comes from: `--find-links DIR` or `--index-url URL` (see README.md).
-.PHONY: chaos demo test test-long check bench docs picture cluster cluster-stop cluster-deps web-deps system-packages
+.PHONY: chaos demo test test-long check bench docs picture cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
 
 demo: .venv/.ready ; .venv/bin/dlctl submit examples/digits/manifest.yml --follow && .venv/bin/dlctl fetch results
 test: system-packages .venv/.ready ; @.ci/test
@@ -15,5 +15,6 @@ cluster: .venv/.ready ; @.venv/bin/python tests/cluster/by_hand.py start
 cluster-stop: .venv/.ready ; @.venv/bin/python tests/cluster/by_hand.py stop
 cluster-deps: ; .ci/system-packages
 web-deps: ; .ci/system-packages web
+cloud-deps: .venv/.ready ; npm install --no-audit --no-fund --prefix .venv/servers azurite@3.37.0
 system-packages: ; @.ci/system-packages --if-harmless && .ci/system-packages --if-harmless web
 .venv/.ready: pyproject.toml constraints.txt ; .ci/make-venv .venv

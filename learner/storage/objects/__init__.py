@@ -1,4 +1,4 @@
-"""Object stores: Swift, S3, web servers and what fsspec reads, behind one Protocol of four calls.
+"""Object stores behind one Protocol of four calls: Swift, S3, Google's, Azure's, and others.
 
 Imports the contract and `learner.errors`. What passes through are a `Place` on the way in, and
 objects and bytes on the way out. Each foreign error stops here: it becomes `Refused` (the user's
@@ -21,7 +21,8 @@ from learner.storage.objects.patience import Patient
 __all__ = ["Digests", "Object", "ObjectStore", "Patient", "Place", "Refusal", "Refused",
            "Unavailable", "digests_of", "explained", "open_store"]  # fmt: skip
 
-_MADE_BY = {"s3": "s3", "swift": "swift", "http": "web", "fsspec": "others"}
+_MADE_BY = {"s3": "s3", "gcs": "gcs", "azure": "azure", "swift": "swift", "http": "web",
+            "fsspec": "others"}  # fmt: skip
 """Module of each implementation; each has a function `connect(place)`."""
 
 

@@ -65,7 +65,7 @@ def test_a_sites_file_rewrites_addresses_and_says_who_moves_the_data(tmp_path):
         ("http://s3.default", "s3.default", "m.yml:8:7: data_stores[0].connection.auth_url: is no"
          " URL; http://"),
         ("s3_datastore", "s3_datastor", "m.yml:5:11: data_stores[0].type: 's3_datastor' is unknown;"
-         " did you mean 's3_datastore'? Allowed: bluemix_objectstore, host_mount"),
+         " did you mean 's3_datastore'? Allowed: azure_datastore, bluemix_objectstore"),
         ("http://s3.default", "http://me:hunter2@s3.default", "m.yml:8:7: data_stores[0].connection"
          ".auth_url: is no credential"),
         ("cluster.local/", "cluster.local/?token=hunter2", "auth_url: must end before `?`"),

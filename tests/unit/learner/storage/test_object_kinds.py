@@ -7,26 +7,23 @@ import http.server
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
-import time
 from types import SimpleNamespace
-from urllib.request import urlopen
 
 import pytest
 from faulty_proxy import faulty_proxy
 from keystone import keystone
+from moto_server import moto_server
 from store_program import StoreProgram
-from swift_server import PYTHON
 
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache
 from learner.storage.etag_check import EtagCheck
 from learner.storage.listing import list_container
 from learner.storage.objects import Object, Patient, Place, Unavailable, digests_of, open_store
-from learner.storage.objects.s3 import guessed_parts
+from learner.storage.objects.bucket import guessed_parts
 from learner.storage.progress import Progress
 
 MIB = 1 << 20
@@ -246,27 +243,8 @@ def test_a_site_reaches_the_store_at_another_address(tmp_path, swift):
 
 @pytest.fixture(scope="module")
 def moto():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    argv = [str(PYTHON), "-W", "ignore", "-m", "moto.server", "-p", str(port)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until = time.monotonic() + 60
-        while True:
-            try:
-                urlopen(f"http://127.0.0.1:{port}/moto-api/data.json", timeout=5).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < until
-                time.sleep(0.1)
-        yield SimpleNamespace(url=f"http://127.0.0.1:{port}", user="id", password="a secret key")
-        process.terminate()
-
-
-def make_bucket(url, name):
-    make = "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1], region_name='us-east-1'"
-    make += ", aws_access_key_id='id', aws_secret_access_key='k').create_bucket(Bucket=sys.argv[2])"
-    subprocess.run([PYTHON, "-W", "ignore", "-c", make, url, name], check=True)
+    with moto_server() as server:
+        yield server
 
 
 def test_another_server_of_s3(tmp_path, moto):
@@ -274,7 +252,7 @@ def test_another_server_of_s3(tmp_path, moto):
     program = StoreProgram(tmp_path, "s3", moto.url, moto, "tf_data")
     code, told = program.run("check")
     assert code == 1 and "has no container 'tf_data'" in told
-    make_bucket(moto.url, "tf_data")
+    moto.make_bucket("tf_data")
     store, file = open_store("s3", bucket), tmp_path / "file"
     file.write_bytes(os.urandom(66 * MIB))
     store.write("a/b", file, digests_of(file))
@@ -296,7 +274,7 @@ def test_etags_that_are_no_checksums_are_not_taken_for_any(tmp_path, moto):
         proxy.rewrite = rewrite
         url = f"http://{proxy.host}"
         program = StoreProgram(tmp_path, "s3", url, moto, "encrypted")
-        make_bucket(moto.url, "encrypted")
+        moto.make_bucket("encrypted")
         source = program.folder / "source"
         source.mkdir()
         (source / "small").write_bytes(b"small")

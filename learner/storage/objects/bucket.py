@@ -1,0 +1,181 @@
+"""Buckets by obstore. Its own retries are off: `Patient` repeats, and tells what it waits for."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import obstore
+from obstore.exceptions import BaseError, InvalidPathError, PreconditionError
+
+from learner.storage.objects.base import (
+    CHUNK_BYTES,
+    OPAQUE_HINT,
+    TIMEOUT_S,
+    Object,
+    Place,
+    Refusal,
+    Refused,
+    Unavailable,
+)
+from learner.storage.objects.digests import PART_BYTES, Digests
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_MISSING = (FileNotFoundError, obstore.exceptions.NotFoundError)
+_MEBIBYTE = 1 << 20
+_REFUSALS = {
+    "NoSuchBucket": Refusal.NO_CONTAINER,
+    "NoSuchKey": Refusal.NO_OBJECT,
+    "SignatureDoesNotMatch": Refusal.CREDENTIALS,
+    "InvalidAccessKeyId": Refusal.CREDENTIALS,
+    "AuthFailure": Refusal.CREDENTIALS,
+    "ExpiredToken": Refusal.EXPIRED,
+    "AccessDenied": Refusal.FORBIDDEN,
+    "QuotaExceeded": Refusal.FULL,
+    "PermanentRedirect": Refusal.OTHER_REGION,
+    "AuthorizationHeaderMalformed": Refusal.OTHER_REGION,
+    "IllegalLocationConstraintException": Refusal.OTHER_REGION,
+    "PreconditionFailed": Refusal.CHANGED,
+    "ContainerNotFound": Refusal.NO_CONTAINER,
+    "BlobNotFound": Refusal.NO_OBJECT,
+    "AuthenticationFailed": Refusal.CREDENTIALS,
+    "AuthorizationFailure": Refusal.CREDENTIALS,
+    "InvalidAuthenticationInfo": Refusal.CREDENTIALS,
+    "AuthorizationPermissionMismatch": Refusal.FORBIDDEN,
+    "ConditionNotMet": Refusal.CHANGED,
+}
+"""By the codes of the servers: Amazon's and Google's, then Azure's."""
+CLIENT: dict[str, Any] = {
+    "client_options": {"allow_http": True, "timeout": timedelta(seconds=4 * TIMEOUT_S),
+                       "connect_timeout": timedelta(seconds=TIMEOUT_S / 4)},
+    "retry_config": {"max_retries": 0},
+}  # fmt: skip
+"""What each of obstore's stores is told."""
+
+
+class Bucket:
+    """A bucket; see `ObjectStore`.
+
+    Args:
+        store: One of obstore's stores.
+    """
+
+    def __init__(self, place: Place, store: Any) -> None:
+        self._place = place
+        self._store = store
+
+    def list(self) -> Iterator[Object]:
+        """Yield every object below the prefix."""
+        try:
+            for rows in obstore.list(self._store, self._place.prefix or None):
+                for row in rows:
+                    yield _object(row)
+        except (BaseError, OSError) as error:
+            _translate(error)
+
+    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
+        """Return a range of an object."""
+        try:
+            answer = obstore.get(
+                self._store, item.key,
+                options={"range": (start, start + length), "if_match": f'"{item.etag}"'},
+            )  # fmt: skip
+            content = memoryview(answer.bytes())
+        except (BaseError, OSError) as error:
+            _translate(error, item.key)
+        if len(content) != length:
+            raise Refused(Refusal.CHANGED, key=item.key)
+        return content
+
+    def write(self, key: str, source: Path, known: Digests) -> None:
+        """Write a file, a large one in parts; compare what the server has with what is known."""
+        try:
+            done = obstore.put(
+                self._store, key, source, use_multipart=known.is_large, chunk_size=PART_BYTES,
+                max_concurrency=4,
+            )  # fmt: skip
+        except (BaseError, OSError) as error:
+            _translate(error, key)
+        etag = (done["e_tag"] or "").strip('"')
+        if not self._place.etags_are_md5:
+            self._read_back(Object(key, known.size_bytes, etag), known)
+        elif etag not in known.etags:
+            raise Unavailable(f"what it has of {key!r} is not what was sent{OPAQUE_HINT}")
+
+    def _read_back(self, item: Object, known: Digests) -> None:
+        sha256 = hashlib.sha256()
+        for start in range(0, item.size_bytes, CHUNK_BYTES):
+            sha256.update(self.read(item, start, min(CHUNK_BYTES, item.size_bytes - start)))
+        if sha256.hexdigest() != known.sha256:
+            raise Unavailable(f"what it has of {item.key!r} is not what was sent")
+
+    def stat(self, key: str) -> Object | None:
+        """Return an object without its content."""
+        try:
+            return _object(obstore.head(self._store, key))
+        except _MISSING:
+            return None
+        except (BaseError, OSError) as error:
+            _translate(error, key)
+
+
+def _object(row: Any) -> Object:
+    etag = (row["e_tag"] or "").strip('"')
+    return Object(row["path"], row["size"], etag, guessed_parts(row["size"], etag))
+
+
+def guessed_parts(size_bytes: int, etag: str) -> tuple[int, ...]:
+    """Return the sizes of the parts in which an object was written, if only one size can be.
+
+    The etag of an object in parts ends in their number. All parts but the last are of one size,
+    which programs choose in whole MiB.
+    """
+    count = int(etag.rpartition("-")[2]) if re.fullmatch(r"[0-9a-f]{32}-\d{1,5}", etag) else 0
+    if count == 0:
+        return ()
+    if count == 1:
+        return (size_bytes,)
+    least = -(-size_bytes // count)  # bytes of a part, rounded up; and to whole MiB
+    part = -(-least // _MEBIBYTE) * _MEBIBYTE
+    is_certain = -(-size_bytes // (part + _MEBIBYTE)) != count
+    if -(-size_bytes // part) != count or not is_certain:
+        return ()
+    return (*[part] * (count - 1), size_bytes - part * (count - 1))
+
+
+def _translate(error: Exception, key: str = "") -> NoReturn:
+    """Raise what an error of obstore means."""
+    text = str(error).partition("Debug source")[0]
+    code = next(iter(_CODE.findall(text)), "")
+    status = int(next(iter(_STATUS.findall(text)), "0"))
+    if isinstance(error, InvalidPathError):
+        name = next(iter(re.findall(r'[Pp]ath "(.*?)"', text)), key)
+        raise Refused(
+            Refusal.BAD_NAME, "its name leaves the folder, or is no path", name
+        ) from error
+    if code in _REFUSALS:
+        raise Refused(_REFUSALS[code], code, key) from error
+    if 300 <= status < 400 or "redirect without LOCATION" in text:
+        raise Refused(Refusal.OTHER_REGION, code or str(status or ""), key) from error
+    if isinstance(error, PreconditionError):
+        raise Refused(Refusal.CHANGED, key=key) from error
+    if isinstance(error, _MISSING) or status == 404:
+        raise Refused(Refusal.NO_OBJECT if key else Refusal.NO_CONTAINER, code, key) from error
+    if status in (401, 403):
+        raise Refused(Refusal.CREDENTIALS, code or str(status), key) from error
+    if 400 <= status < 500 and status not in (408, 416, 429):
+        raise Refused(Refusal.NO_SUCH_SERVICE, code or str(status), key) from error
+    raise Unavailable(
+        f"it answers {status} {code}".strip() if status else _network(text)
+    ) from error
+
+
+def _network(text: str) -> str:
+    """Return what failed in the network, without the address that obstore puts before it."""
+    last = text.strip().rpartition(" - ")[2] or text
+    return "the connection failed: " + " ".join(last.split())[:200]
