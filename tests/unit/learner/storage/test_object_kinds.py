@@ -5,17 +5,13 @@ import hashlib
 import http.server
 import json
 import os
-import socket
-import subprocess
 import threading
-import time
 from types import SimpleNamespace
-from urllib.request import urlopen
 
 import pytest
 from keystone import keystone
+from moto_server import running_moto
 from store_program import StoreProgram
-from swift_server import PYTHON
 
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache
@@ -148,21 +144,8 @@ def test_a_site_reaches_the_store_at_another_address(tmp_path, swift):
 
 @pytest.fixture(scope="module")
 def moto():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    argv = [str(PYTHON), "-W", "ignore", "-m", "moto.server", "-p", str(port)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until = time.monotonic() + 60
-        while True:
-            try:
-                urlopen(f"http://127.0.0.1:{port}/moto-api/data.json", timeout=5).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < until
-                time.sleep(0.1)
-        yield SimpleNamespace(url=f"http://127.0.0.1:{port}", user="id", password="a secret key")
-        process.terminate()
+    with running_moto() as server:
+        yield server
 
 
 def test_another_server_of_s3(tmp_path, moto):
@@ -170,9 +153,7 @@ def test_another_server_of_s3(tmp_path, moto):
     program = StoreProgram(tmp_path, "s3", moto.url, moto, "tf_data")
     code, told = program.run("check")
     assert code == 1 and "has no container 'tf_data'" in told
-    make = "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1], region_name='us-east-1'"
-    make += ", aws_access_key_id='id', aws_secret_access_key='k').create_bucket(Bucket='tf_data')"
-    subprocess.run([PYTHON, "-W", "ignore", "-c", make, moto.url], check=True)
+    moto.bucket("tf_data", {})
     store, file = open_store("s3", bucket), tmp_path / "file"
     file.write_bytes(os.urandom(66 * MIB))
     md5 = hashlib.md5(file.read_bytes()).hexdigest()
