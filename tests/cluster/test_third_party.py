@@ -16,19 +16,24 @@ ROWS = {
     "tensorflow": ("tf", {"epochs": 40}), "jax": ("jax", {"steps": 1500}),
     "keras": ("jax", {"epochs": 100}), "lightning": ("pt", {"steps": 1500}),
     "huggingface": ("pt", {"steps": 1500}), "xgboost": ("xgb", {"rounds": 200}),
+    "mpi": (None, {"steps": 1500}), "sklearn": (None, {"trees": 1500}),
 }  # fmt: skip
-"""For each framework its environment, and arguments by which the example trains long enough."""
+"""For each framework its environment, and arguments by which the example trains long enough.
+
+None: the nodes' own Python has it.
+"""
 
 WORDS = {"jax": "at step {}", "keras": "after epoch {}", "lightning": "from step={}.ckpt",
-         "xgboost": "after round"}  # fmt: skip
+         "xgboost": "after round", "mpi": "at step {}", "sklearn": "at step {}"}  # fmt: skip
 """What an example says when it goes on."""
 
 
-@pytest.mark.frameworks
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.frameworks] * bool(ROWS[n][0])) for n in ROWS]
+)
 def test_it_is_halted_and_goes_on_where_it_was(name, dlctl, site, xdg, wait_until):
     venv, arguments = ROWS[name]
-    python = python_of(venv, site)
+    python = python_of(venv, site) if venv else site.python
     folder = dlctl.cwd / "frameworks"
     shutil.copytree(REPOSITORY / "examples/frameworks", folder)
     manifest = yaml.safe_load((folder / f"{name}.yml").read_text())
