@@ -17,6 +17,7 @@ from dlctl.cli.frameworks import register
 from dlctl.errors import PlanError, SiteError
 from dlctl.manifest.overrides import Overrides
 from dlctl.plan.environments import chosen_environment
+from dlctl.request.attempts import decide_again, of_request
 from dlctl.request.build import prepare
 
 ENVIRONMENTS = """environments:
@@ -174,3 +175,61 @@ def test_frameworks_show_tells_what_the_sites_have(tmp_path, monkeypatch):
     assert json.loads(as_json)["environments"] == [
         {"site": "mine", "environment": "old", "versions": ["1.13"]}
     ]
+
+
+def run_script(tmp_path, plan, before=""):
+    """Run train.sh with what a learner has, as train.sh's users do."""
+    for name in ("data", "results", "state", "scratch"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data/x").write_text("data of the store\n")
+    script = plan.framework.recipe.script
+    env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "DATA_DIR": str(tmp_path / "data"),
+           "RESULT_DIR": str(tmp_path / "results"), "JOB_STATE_DIR": str(tmp_path / "state"),
+           "DLCTL_PROGRESS_FILE": str(tmp_path / "scratch/progress"), "TRAINING_ID": "t-1",
+           "SCRIPT": script, "DLCTL_AGAIN": 'exec bash -c "$SCRIPT"'}  # fmt: skip
+    command = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "sh",
+        "-c",
+        f'{before} exec bash -c "$SCRIPT"',
+    ]
+    return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+
+
+READS = """'cat /mnt/data/mnist/x; echo 1 >/mnt/results/trained/t-1/y; pwd'"""
+
+
+def test_a_program_sees_the_paths_of_the_containers(tmp_path):
+    """Slurm's nodes are in tests/cluster/test_learner_environments.py."""
+    plan = prepared(tmp_path, f"{{name: custom, command: {READS}}}", STORE, make_site())
+    done = run_script(tmp_path, plan)
+    assert (done.returncode, done.stdout) == (0, f"data of the store\n{tmp_path}\n"), done.stderr
+    assert (tmp_path / "results/y").read_text() == "1\n"
+    assert [path.name for path in (tmp_path / "scratch/root").iterdir()] == []
+
+
+def test_without_user_namespaces_the_program_runs_and_the_log_says_what_to_use(tmp_path):
+    plan = prepared(tmp_path, f"{{name: custom, command: {READS}}}", STORE, make_site())
+    done = run_script(tmp_path, plan, "echo 0 >/proc/sys/user/max_user_namespaces &&")
+    assert done.stdout == f"{tmp_path}\n"
+    assert "can't show the program /mnt/data/mnist, /mnt/results/trained/t-1 and" in done.stderr
+    assert "use $DATA_DIR, $RESULT_DIR and $JOB_STATE_DIR (unshare: " in done.stderr
+
+
+@pytest.mark.parametrize("framework", [
+    "{name: tensorflow, version: 2.21, command: x}", "{name: torch, version: 1.13, job: train.py}",
+])  # fmt: skip
+def test_a_later_attempt_stays_in_the_environment_of_the_first(tmp_path, framework):
+    """Whatever the site's file says by then."""
+    (tmp_path / "m.yml").write_text(
+        f"name: a\nframework: {framework}\nrequirements: [einops]\nmemory: 1GiB\n"
+    )
+    (tmp_path / "train.py").write_text("def build(arguments): ...\n")
+    first = of_request(prepare(tmp_path / "m.yml", Overrides(), SITE))
+    later = decide_again(first, Overrides(learners=2), make_site())
+    assert later.plan.resources.learners == 2
+    assert later.plan.learner_environment == first.plan.learner_environment
+    assert later.plan.environment == first.plan.environment
+    assert later.plan.made_environment.site_python.startswith("/sw/")
