@@ -68,6 +68,8 @@ class Document:
     data: Any = None
     key_marks: dict[Trail, tuple[int, int]] = field(default_factory=dict)
     value_marks: dict[Trail, tuple[int, int]] = field(default_factory=dict)
+    folded: set[Trail] = field(default_factory=set)
+    """The texts that are written as `>`."""
 
     def where(self, trail: Trail, *, key: bool = False) -> str:
         """Return `name:line:column` of a value (or its key), or of the nearest thing around it."""
@@ -220,6 +222,8 @@ class _Composer:
             while not isinstance(item := self._next(events), yaml.SequenceEndEvent):
                 items.append(self._value(item, events, (*trail, len(items)), depth + 1))
             return items
+        if event.style == ">":
+            self.document.folded.add(trail)
         is_plain = event.implicit[0] and event.style in (None, "")
         return parse_scalar(event.value) if is_plain else event.value
 

@@ -59,12 +59,14 @@ def show(
     """
     from dlctl.errors import ManifestError
     from dlctl.frameworks import find_framework, no_such
+    from dlctl.sites.files import site_environments
 
     found = find_framework(name, folder.resolve())
     if found is None:
         raise ManifestError(no_such(name, folder.resolve()), hint="dlctl frameworks list")
+    there = site_environments(found.name)
     told = {"name": found.name, "path": str(found.path), **found.settings.model_dump(),
-            "template": found.template}  # fmt: skip
+            "template": found.template, "environments": there}  # fmt: skip
     output.report(told, as_json, _print)
 
 
@@ -79,5 +81,9 @@ def _print(told: dict[str, Any]) -> None:
         "saves at": f"SIG{told['signal']}",
         "checkpoints": checkpoint["adapter"] or checkpoint["files"] or "your program's own",
         "versions": ", ".join(told["versions"]) or "any",
+        "at your sites": "\n".join(
+            f"{e['site']}: {', '.join(e['versions'])} (environment {e['environment']})"
+            for e in told["environments"]
+        ) or "in the nodes' Python",
     })  # fmt: skip
     output.raw(f"\n# train.sh.j2\n{told['template']}")

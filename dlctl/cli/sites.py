@@ -97,7 +97,7 @@ def remove(name: str = NAME) -> None:
 def check(
     name: str = NAME,
     on_node: bool = typer.Option(
-        False, "--on-node", help="Also try in a short job whether nodes may submit jobs."
+        False, "--on-node", help="Also try in a short job what nodes allow."
     ),
     as_json: bool = JSON,
 ) -> None:

@@ -88,6 +88,8 @@ class Environment:
     variables: dict[str, str] = field(default_factory=dict)
     site_python: str | None = None
     """The site's own Python, if `python` is not: it made the environment."""
+    name: str = ""
+    """Which of the site's `environments` this is; empty: its own `environment`."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class Recipe:
     """The packages for pip that bring them."""
     addresses: bool = False
     """Whether a learner gets LEARNER_ADDRESSES, `host:port` of each learner."""
+    fixed_paths: list[str] = field(default_factory=list)
+    """The paths of the service's containers that the program names, and train.sh shows it."""
 
 
 @dataclass(frozen=True)
@@ -319,6 +323,7 @@ class Plan:
     batch: Batch
     launch: Launch
     environment: Environment
+    """Where dlctl's own programs run, and the built-in loop."""
     framework: Framework
     training: Training
     checkpoint: CheckpointPolicy
@@ -355,4 +360,12 @@ class Plan:
     """The stored file from which it starts, if `framework.arguments.weights` names a model."""
     git: GitState | None = None
     """What git said about the user's folder; None without git."""
+    learner_environment: Environment | None = None
+    """Where train.sh runs the learners' program; None: in `environment`."""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def made_environment(self) -> Environment | None:
+        """Return the environment that dlctl makes for the requirements, if there are any."""
+        both = (self.learner_environment, self.environment)
+        return next((each for each in both if each is not None and each.site_python), None)

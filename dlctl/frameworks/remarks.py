@@ -19,39 +19,71 @@ _COMMENT = re.compile(r"(^|\s)#.*")
 
 
 def remarks(
-    manifest: Manifest, framework: FrameworkFolder, programs: Iterable[tuple[str, str]]
-) -> list[str]:
+    manifest: Manifest, framework: FrameworkFolder, programs: Iterable[tuple[str, str]],
+    *, version_is_there: bool = False,
+) -> list[str]:  # fmt: skip
     """Return what is odd about a request: the version, dead code, fixed paths, fractions.
 
     Args:
         programs: the name and text of each program in the submitted folder.
+        version_is_there: whether the site has the very version, with all that belongs to it.
     """
-    texts = [("framework.command", manifest.framework.command or ""), *programs]
-    found = [*_version(manifest, framework), *_fractions(manifest)]
-    for name, text in texts:
-        for number, line in enumerate(text.splitlines(), 1):
-            found += _of_line(f"{name}:{number}", _COMMENT.sub("", line), framework)
+    version = manifest.framework.version
+    known = version is None or framework.knows_version(version)
+    found = [] if known or version_is_there else [_unknown_version(framework, str(version))]
+    found += [*_fractions(manifest), *_several_stores(manifest)]
+    for where, line in _lines(manifest, programs):
+        if known or not version_is_there:
+            found += _gone(where, line, framework)
+        found += _fixed(where, line)
     return found
 
 
-def _of_line(where: str, line: str, framework: FrameworkFolder) -> Iterator[str]:
+def fixed_paths(manifest: Manifest, programs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the folders of the service's containers that a request's programs name."""
+    lines = _lines(manifest, programs)
+    return tuple(sorted({match[1] for _, line in lines for match in _FIXED.finditer(line)}))
+
+
+def _lines(
+    manifest: Manifest, programs: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:  # fmt: skip
+    for name, text in [("framework.command", manifest.framework.command or ""), *programs]:
+        for number, line in enumerate(text.splitlines(), 1):
+            yield f"{name}:{number}", _COMMENT.sub("", line)
+
+
+def _gone(where: str, line: str, framework: FrameworkFolder) -> Iterator[str]:
     for text, instead in framework.settings.gone.items():
         if re.search(rf"(?<![\w.]){re.escape(text)}\b", line):
             yield f"{where} uses {text}, which no longer exists: {instead}."
+
+
+def _fixed(where: str, line: str) -> Iterator[str]:
     for match in _FIXED.finditer(line):
         yield (
-            f"{where} uses {match[1]}, a path of the service's containers that does not exist "
-            f"here: use {FIXED_PATHS[match[1]]}."
+            f"{where} uses {match[1]}, a path of the service's containers: it exists on nodes that "
+            f"allow user namespaces (`dlctl sites check --on-node`); {FIXED_PATHS[match[1]]} "
+            "works on all."
         )
 
 
-def _version(manifest: Manifest, framework: FrameworkFolder) -> Iterator[str]:
-    version = manifest.framework.version
-    if version is not None and not framework.knows_version(version):
+def _unknown_version(framework: FrameworkFolder, version: str) -> str:
+    return (
+        f"The framework {framework.name} is known in the versions "
+        f"{', '.join(framework.settings.versions)}, not in {version}: the site's nodes decide "
+        "which one runs."
+    )
+
+
+def _several_stores(manifest: Manifest) -> Iterator[str]:
+    """Yield a remark on a manifest of the service's successor, which uses the first store only."""
+    sources = [store for store in manifest.data_stores if store.training_data is not None]
+    theirs = any(s.type == "mount_cos" or "type" in s.connection for s in manifest.data_stores)
+    if theirs and len(sources) > 1:
         yield (
-            f"The framework {framework.name} is known in the versions "
-            f"{', '.join(framework.settings.versions)}, not in {version}: the site's nodes decide "
-            "which one runs."
+            f"DATA_DIR has a folder for each of {len(sources)} data stores; the service's "
+            f"successor uses only the first, which is $DATA_DIR/{sources[0].id} here."
         )
 
 

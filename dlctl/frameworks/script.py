@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
-from dlctl.contract import Recipe
+from dlctl.contract import Environment, Recipe
 from dlctl.errors import ManifestError, PlanError
 from dlctl.frameworks.files import FOLDER
 from dlctl.frameworks.model import FrameworkFolder
@@ -20,7 +21,21 @@ _ONLY_PYTHON = re.compile(r"\s*(?:exec\s+)?python3?\s")
 """How a command begins that the node's own Python runs, rather than a container's or a module's."""
 
 
-def make_recipe(manifest: Manifest, framework: FrameworkFolder) -> Recipe:
+@dataclass(frozen=True)
+class Surroundings:
+    """What is around the program when it runs."""
+
+    environment: Environment | None = None
+    """The one of the site's environments that is the program's; None: the nodes' own Python."""
+    binds: tuple[str, ...] = ()
+    """The folders of the nodes that a container must see."""
+    fixed_paths: tuple[str, ...] = ()
+    """The paths of the service's containers that the program names."""
+
+
+def make_recipe(
+    manifest: Manifest, framework: FrameworkFolder, around: Surroundings = Surroundings()
+) -> Recipe:
     """Return how the learners of a manifest run.
 
     Raises:
@@ -32,16 +47,19 @@ def make_recipe(manifest: Manifest, framework: FrameworkFolder) -> Recipe:
     loop = settings.loop if section.job is not None else None
     command = section.command or ""
     installs = _PIP_INSTALL.search(command) is not None
+    if loop:  # dlctl's own program runs in the environment, which the whole job has
+        around = Surroundings()
     judged = section.job is not None or (_ONLY_PYTHON.match(command) and not installs)
     return Recipe(
         origin=f"{framework.name} ({framework.place})",
-        script="" if loop and not loop.unless else train_script(section, framework),
+        script="" if loop and not loop.unless else train_script(manifest, framework, around),
         loop=loop is not None,
         loop_unless=loop.unless if loop else None,
         signal=settings.signal,
         modules=list(settings.modules) if judged else [],
         install=settings.install,
         addresses=settings.addresses,
+        fixed_paths=list(around.fixed_paths),
     )
 
 
@@ -74,12 +92,15 @@ def _check_start(manifest: Manifest, framework: FrameworkFolder) -> None:
         )
 
 
-def train_script(section: FrameworkSection, framework: FrameworkFolder) -> str:
+def train_script(
+    manifest: Manifest, framework: FrameworkFolder, around: Surroundings = Surroundings()
+) -> str:
     """Return the text of train.sh.
 
     Raises:
         ManifestError: the template can't be rendered.
     """
+    section, environment = manifest.framework, around.environment
     program = section.command or _program(section, framework)
     values = {
         "name": framework.name, "title": framework.settings.title, "version": section.version,
@@ -90,12 +111,40 @@ def train_script(section: FrameworkSection, framework: FrameworkFolder) -> str:
     try:
         body = render_sandboxed(framework.template, **values)
         installs = _PIP_INSTALL.search(body) is not None
-        return render_sandboxed(frame, **values, body=body.strip("\n"), installs=installs)
+        return render_sandboxed(
+            frame, title=values["title"], body=body.strip("\n"), installs=installs,
+            before=_before(around), environment=environment,
+            binds=around.binds, fixed_paths=around.fixed_paths,
+            **_service_paths(manifest),
+            show_paths=(data_path(FOLDER) / "fixed_paths.sh").read_text(encoding="utf-8"),
+        )  # fmt: skip
     except (TemplateFault, OSError) as fault:
         raise ManifestError(
             f"{framework.path / 'train.sh.j2'}: {fault}",
             hint=f"it knows {', '.join(values)}, and the filter sh",
         ) from None
+
+
+def _before(around: Surroundings) -> bool:
+    """Return whether anything happens before the program's own shell."""
+    own = around.environment
+    steps = own is not None and (own.modules or own.setup or own.variables or own.container)
+    return bool(around.fixed_paths or steps)
+
+
+def _service_paths(manifest: Manifest) -> dict[str, str]:
+    """Return where the service's containers show data and results: those of the first store."""
+    sources = [store for store in manifest.data_stores if store.training_data]
+    targets = [store for store in manifest.data_stores if store.training_results]
+    data, results = (
+        f"{root}/{part.container.strip('/')}" if part else ""
+        for root, part in (
+            ("/mnt/data", sources[0].training_data if sources else None),
+            ("/mnt/results", targets[0].training_results if targets else None),
+        )
+    )
+    several = len(sources) > 1  # then DATA_DIR has a folder for each
+    return {"data_path": data, "result_path": results, "data_id": sources[0].id if several else ""}
 
 
 def _program(section: FrameworkSection, framework: FrameworkFolder) -> str:

@@ -54,8 +54,8 @@ def make_environment(
         SiteError: pip could not install them: its most telling line.
         TransportError
     """
-    settings = plan.environment
-    if settings.site_python is None:
+    settings = plan.made_environment
+    if settings is None or settings.site_python is None:
         return
     send(session, plan.root, lacking_runtime(session, plan))
     folder = str(PurePosixPath(settings.python).parent.parent)

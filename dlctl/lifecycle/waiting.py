@@ -51,8 +51,8 @@ def _line(path: str, job_dir: str, content: bytes | None) -> str:
         plan = contract.from_json(contract.Plan, content or b"")
         folders += [plan.runtime_dir, f"{plan.root}/store/{plan.code_digest}"]
         folders += [f"{plan.root}/secrets/{plan.training_id}"]
-        if plan.environment.site_python:  # dlctl made the environment, for the requirements
-            folders.append(plan.environment.python.rpartition("/bin/")[0])
+        if made := plan.made_environment:
+            folders.append(made.python.rpartition("/bin/")[0])
     return "renew " + " ".join(shlex.quote(word) for word in (path, *folders))
 
 

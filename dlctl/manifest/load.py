@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def _from_yaml(
     if not isinstance(document.data, dict):
         raise _error([f"{document.where(())}: keys with values are allowed, as in 'name: mine'"])
     problems = _lower_top_keys(document)
+    _join_options(document)
     options = apply(document.data, overrides or Overrides(), problems)
     secrets = credentials.extract(document.data, lambda name: secret_keys(name, folder))
     for trail, what in credentials.stray(document.data):
@@ -102,6 +104,19 @@ def _lower_top_keys(document: Document) -> list[str]:
                 marks[(lower,) + trail[1:]] = marks[trail]
     document.data = lowered
     return problems
+
+
+def _join_options(document: Document) -> None:
+    """Join a folded command's lines of options, as FfDL's manifests have them, to the line before.
+
+    YAML keeps the line break before a line that is indented more than the first. No shell command
+    begins with a `-`, so that such a line belongs to the one before.
+    """
+    framework = document.data.get("framework")
+    if ("framework", "command") in {
+        (str(each[0]).lower(), *each[1:]) for each in document.folded if each
+    } and isinstance(framework, dict):
+        framework["command"] = re.sub(r"\n[ \t]+(?=-)", " ", framework["command"])
 
 
 def _error(problems: list[str]) -> ManifestError:

@@ -181,9 +181,9 @@ class FrameworkSection(Section, title="Framework"):
 
     name: Line = Field(description="One of `dlctl frameworks list`; with `command`, any name.")
     version: Line | None = Field(
-        None, description="For people; the site decides which version its nodes have."
+        None, description="Selects one of the site's environments; else for people."
     )
-    image_tag: Line | None = Field(None, description="FfDL's container image tag.")
+    image_tag: Line | None = Field(None, description="FfDL's image; selects like `version`.")
     command: Text | None = Field(
         None, min_length=1, description="Shell text, run once per learner in the code folder."
     )

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
 
 _LACKS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
-    (lambda m: m.framework.image_tag, "This version does not choose an image by image_tag."),
     (
         lambda m: m.parameter_server is None and "parameter_server" in m.model_fields_set,
         "parameter_server is empty: there is none; {{}} is one with its defaults.",

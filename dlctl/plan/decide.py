@@ -70,6 +70,8 @@ class Identity:
     """How the framework's learners run; None for later attempts, which keep the first one's."""
     checkpoint_files: str | None = None
     """The framework's own checkpoints, if the manifest does not say which files they are."""
+    environment: Environment | None = None
+    """The one of the site's `environments` that the manifest's framework and version select."""
 
 
 def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[str]) -> Plan:
@@ -85,6 +87,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
     server = parameter_server(manifest, site, placement.learners_per_node)
     job_dir = f"{site.root}/jobs/{identity.training_id}"
     secret_names = manifest.secret_names()
+    has_loop = _has_loop(manifest, identity)
     return Plan(
         training_id=identity.training_id,
         name=manifest.name,
@@ -101,7 +104,8 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         resources=_resources(manifest, placement),
         batch=_batch(manifest, site, placement),
         launch=_launch(manifest, site, placement),
-        environment=_environment(manifest, site, identity.local_python),
+        environment=_environment(manifest, site, identity, has_loop),
+        learner_environment=None if has_loop else _learner_environment(manifest, site, identity),
         framework=Framework(
             name=manifest.framework.name,
             version=manifest.framework.version,
@@ -127,7 +131,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         requirements=list(manifest.requirements),
         lifecycle=_lifecycle(manifest, site, placement),
         stop=stop_rules(manifest.stop),
-        hang=hang_policy(manifest.hang, own_program=not _has_loop(manifest, identity)),
+        hang=hang_policy(manifest.hang, own_program=not has_loop),
         notify=notify_plan(manifest.notify, f"{site.root}/secrets/{identity.training_id}"),
         not_in_this_version=[*notes, *_without_slurm(manifest, site)],
     )
@@ -287,35 +291,46 @@ def _with_spares(manifest: Manifest, site: Site, placement: Placement) -> Launch
     return Launch(launcher.kind, learners, each_node_argv=[*each, "--kill-on-bad-exit=0"])
 
 
-def _environment(manifest: Manifest, site: Site, local_python: str) -> Environment:
+def _environment(manifest: Manifest, site: Site, identity: Identity, has_loop: bool) -> Environment:
+    """Return where dlctl's own programs run, and the built-in loop, whose version counts here."""
     settings = site.environment
     if settings.python is None:
         raise PlanError(
             f"the site {site.name} has no Python for its nodes yet",
             hint=f"`dlctl sites setup {site.name}` makes one; or set environment.python",
         )
-    site_python = local_python if settings.python == "auto" else settings.python
-    own = _own_environment(manifest, site, site_python)
-    return Environment(
-        python=f"{own}/bin/python" if own else site_python,
+    python = identity.local_python if settings.python == "auto" else settings.python
+    chosen = identity.environment
+    if has_loop and chosen is not None:
+        return _with_requirements(manifest, site, replace(chosen, python=chosen.python or python))
+    own = Environment(
+        python=python,
         modules=list(settings.modules),
         setup=list(settings.setup),
         container=list(settings.container),
         variables=dict(settings.variables),
-        site_python=site_python if own else None,
     )
+    return own if chosen is not None else _with_requirements(manifest, site, own)
 
 
-def _own_environment(manifest: Manifest, site: Site, site_python: str) -> str:
-    """Return the folder of the environment with the manifest's requirements, or ""."""
+def _learner_environment(manifest: Manifest, site: Site, identity: Identity) -> Environment | None:
+    chosen = identity.environment
+    return None if chosen is None else _with_requirements(manifest, site, chosen)
+
+
+def _with_requirements(manifest: Manifest, site: Site, base: Environment) -> Environment:
+    """Return an environment of its own with the manifest's requirements; without any, `base`."""
     lines = manifest.requirements
     if not lines or any(map(named_file, lines)):  # stored by 0.1.0 before it installed them
-        return ""
-    if site.environment.container:
+        return base
+    where = f"the environment {base.name} of the site {site.name}" if base.name else (
+        f"the site {site.name}")  # fmt: skip
+    if base.container or not base.python:
+        what = "runs Python in a container" if base.container else "names no Python"
         raise PlanError(
-            f"the site {site.name} runs Python in a container, to which `requirements` can't be "
-            "added",
-            hint="if the image has them, leave them out: --set requirements=[]",
+            f"{where} {what}, to which `requirements` can't be added",
+            hint="if it has them, leave them out: --set requirements=[]",
         )
-    digest = hashlib.sha256("\0".join([site_python, *lines]).encode()).hexdigest()[:32]
-    return f"{site.root}/{contract.ENVIRONMENTS}/{digest}"
+    digest = hashlib.sha256("\0".join([base.python, *lines]).encode()).hexdigest()[:32]
+    own = f"{site.root}/{contract.ENVIRONMENTS}/{digest}"
+    return replace(base, python=f"{own}/bin/python", site_python=base.python)

@@ -127,6 +127,7 @@ def with_code(files: AttemptFiles, request: Request, sent_index: bytes | None) -
     plan = replace(
         files.plan, code_digest=code.digest, code_changes=changes, requirements=requirements,
         environment=request.plan.environment,
+        learner_environment=request.plan.learner_environment,
     )  # fmt: skip
     manifest, _ = parse_manifest(files.manifest, contract.MANIFEST, stored=True).extract_secrets()
     manifest = manifest.model_copy(update={"requirements": requirements})
@@ -153,12 +154,13 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
     runtime_digest, _ = runtime_entries()
     identity = Identity(
         old.training_id, old.created_at, old.code_digest, runtime_digest, sys.executable,
-        this_machine(site),
+        this_machine(site), recipe=old.framework.recipe, environment=_named(old),
     )  # fmt: skip
     new = make_plan(manifest, site, identity, not_in_this_version(manifest))
     plan = replace(
         old, resources=new.resources, batch=new.batch, launch=new.launch,
-        environment=new.environment, dlctl_version=__version__,
+        environment=new.environment, learner_environment=new.learner_environment,
+        dlctl_version=__version__,
         parameter_server=new.parameter_server, alone_on_server=new.alone_on_server,
         not_in_this_version=new.not_in_this_version,
         # This version's runtime can continue with another number of learners.
@@ -168,3 +170,11 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
         code_changes=[],
     )  # fmt: skip
     return _files(plan, manifest.to_yaml(), render(plan))
+
+
+def _named(plan: contract.Plan) -> contract.Environment | None:
+    """Return the one of the site's environments that the first attempt ran in."""
+    used = plan.learner_environment or plan.environment
+    if not used.name:
+        return None
+    return replace(used, python=used.site_python or used.python, site_python=None)

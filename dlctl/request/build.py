@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.errors import DlctlError, ManifestError
-from dlctl.frameworks import checkpoint_files, framework_of, make_recipe, remarks
+from dlctl.frameworks import (
+    Surroundings,
+    checkpoint_files,
+    fixed_paths,
+    framework_of,
+    make_recipe,
+    remarks,
+)
 from dlctl.manifest.checks import check_files, named_files
 from dlctl.manifest.load import load_manifest, parse_manifest
 from dlctl.manifest.model import Manifest
@@ -25,6 +32,7 @@ from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
 from dlctl.manifest.unsupported import not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
+from dlctl.plan.environments import chosen_environment
 from dlctl.plan.render import render
 from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect, programs
 from dlctl.request.credentials import secret_values
@@ -115,6 +123,10 @@ def _request(
 ) -> Request:  # fmt: skip
     framework = framework_of(manifest, folder)
     manifest, weights = _with_weights(manifest, find_weights)
+    environment, is_it, told = chosen_environment(manifest, site, framework.name)
+    texts = list(programs(code))
+    binds = [site.root, *filter(None, (store.path for store in manifest.plan_stores()))]
+    around = Surroundings(environment, tuple(binds), fixed_paths(manifest, texts))
     runtime_digest, runtime = runtime_entries()
     identity = Identity(
         training_id=training_id or new_training_id(manifest.name),
@@ -124,10 +136,12 @@ def _request(
         local_python=sys.executable,
         machine=this_machine(site),
         weights=weights,
-        recipe=make_recipe(manifest, framework),
+        recipe=make_recipe(manifest, framework, around),
         checkpoint_files=checkpoint_files(manifest, framework),
+        environment=environment,
     )
-    notes = [*not_in_this_version(manifest), *remarks(manifest, framework, programs(code))]
+    odd = remarks(manifest, framework, texts, version_is_there=is_it)
+    notes = [*not_in_this_version(manifest), *told, *odd]
     plan = make_plan(manifest, site, identity, notes)
     plan = with_scripts(
         plan, folder, manifest.store_secrets(), site.endpoints, site.data_via,

@@ -126,13 +126,13 @@ def check(name: str, prompt: Prompt | None = None, *, on_node: bool = False) -> 
     """Check a site against its file.
 
     Args:
-        on_node: try in a short job, too, who can start the next attempt of a training.
+        on_node: try in a short job, too, what only a node can tell.
     """
     site = load_site(name)
     with _opened(site.transport, prompt) as connection:
         checks = check_site(site, connection)
         if on_node and site.scheduler.kind == "slurm" and checks[0].outcome != FAILED:
-            checks.append(check_on_node(site, connection))
+            checks += check_on_node(site, connection)
         return checks
 
 

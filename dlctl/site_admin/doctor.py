@@ -204,6 +204,7 @@ def node_script(site: Site) -> str:
         f"root={shlex.quote(site.root)}",
         f"python={shlex.quote(python or '')}",
         f"mpirun={shlex.quote(site.launcher.executable or 'mpirun')}",
+        f"own_pythons={shlex.quote(' '.join(_own_pythons(site).values()))}",
     ]
     return under_bash("\n".join([*head, environment_script(site), site_template("check.sh")]))
 
@@ -228,6 +229,7 @@ def check_node(site: Site, found: Discovered, transport: Transport) -> list[Chec
     return [
         _root(site, answers),
         *_python_checks(site, answers),
+        *_environments(site, answers),
         _launcher(site, found, answers),
     ]
 
@@ -288,6 +290,27 @@ def _gpus(site: Site, answers: dict[str, list[str]]) -> list[Check]:
     if site.environment.container:
         hint = "add the Python package nvidia-ml-py to the container's image"
     return [Check("gpus", WARNING, seen, hint)]
+
+
+def _own_pythons(site: Site) -> dict[str, str]:
+    """Return the Python of each of the site's environments whose Python is a file there."""
+    return {
+        name: each.python
+        for name, each in site.environments.items()
+        if each.python and not each.container and " " not in each.python
+    }
+
+
+def _environments(site: Site, answers: dict[str, list[str]]) -> list[Check]:
+    """Return whether the Pythons of the site's environments are there. Pure."""
+    absent = {name: p for name, p in _own_pythons(site).items() if p in answers.get("absent", [])}
+    name = "environments"
+    if absent:
+        seen = "; ".join(f"{each}: there is no {python}" for each, python in absent.items())
+        return [Check(name, FAILED, seen, "correct environments in the site's file")]
+    told = [f"{each} ({', '.join(environment.frameworks)})"
+            for each, environment in site.environments.items()]  # fmt: skip
+    return [Check(name, OK, ", ".join(told))] if told else []
 
 
 def _launcher(site: Site, found: Discovered, answers: dict[str, list[str]]) -> Check:

@@ -1,4 +1,4 @@
-"""Try on a compute node what a job needs to start the next one: `dlctl sites check --on-node`."""
+"""Try on a compute node what only a node can tell: `dlctl sites check --on-node`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,18 @@ def probe_script(site: Site) -> str:
     return "\n".join([*lines, site_template("probe_node.sh")])
 
 
-def check_on_node(site: Site, transport: Transport) -> Check:
-    """Check from a compute node, in a job of its own, who can start the next attempt there."""
+def check_on_node(site: Site, transport: Transport) -> list[Check]:
+    """Check from a compute node, in a job of its own.
+
+    Returns:
+        Who can start the next attempt there; whether programs can see the service's paths.
+    """
     try:
         end = transport.run(probe_script(site), timeout_s=_TIMEOUT_S)
     except TransportError as error:
-        return Check(_NAME, FAILED, error.message, error.hint)
-    return judge(site, end.text, end.last_error_line or f"exit code {end.exit_code}")
+        return [Check(_NAME, FAILED, error.message, error.hint)]
+    why = end.last_error_line or f"exit code {end.exit_code}"
+    return [judge(site, end.text, why), *judge_namespaces(end.text)]
 
 
 def judge(site: Site, answer: str, error: str) -> Check:
@@ -43,10 +48,7 @@ def judge(site: Site, answer: str, error: str) -> Check:
     Args:
         error: why the probe may have said nothing.
     """
-    told = {}
-    for line in answer.splitlines():
-        kind, _, rest = line.partition(" ")
-        told[kind.removeprefix("dlctl-")] = rest.strip()
+    told = _told(answer)
     if "submit" not in told:
         hint = "try again when a node of the default partition is free"
         return Check(_NAME, WARNING, f"no node has answered: {error}", hint)
@@ -62,3 +64,22 @@ def judge(site: Site, answer: str, error: str) -> Check:
     rest = ", ".join(kind for kind in allowed if kind not in closed)
     hint = f"set scheduler.next_attempt: [{rest}] in the site's file"
     return Check(_NAME, WARNING, f"not possible from {node}: {why}", hint)
+
+
+def judge_namespaces(answer: str) -> list[Check]:
+    """Return whether the node allows what /mnt/data, /mnt/results and /job need. Pure."""
+    told = _told(answer)
+    if "namespaces" not in told:
+        return []
+    name, node = "paths of the service", told.get("node", "?")
+    code, _, said = told["namespaces"].partition(" ")
+    if code == "0":
+        return [Check(name, OK, f"programs can see /mnt/data, /mnt/results and /job on {node}")]
+    hint = "in programs use $DATA_DIR, $RESULT_DIR and $JOB_STATE_DIR, or a container"
+    seen = f"{node} allows no user namespaces: {said or f'exit code {code}'}"
+    return [Check(name, WARNING, seen, hint)]
+
+
+def _told(answer: str) -> dict[str, str]:
+    lines = (line.partition(" ") for line in answer.splitlines())
+    return {kind.removeprefix("dlctl-"): rest.strip() for kind, _, rest in lines}

@@ -6,9 +6,11 @@ The user's own are `$XDG_CONFIG_HOME/dlctl/sites/NAME.yml` and come before those
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -101,6 +103,20 @@ def load_site(name: str) -> Site:
         return _site(load_file(file.path, str(file.path)), name)
     except YamlError as error:
         raise _wrong(name, error.problems) from error
+
+
+def site_environments(framework: str) -> list[dict[str, Any]]:
+    """Return the environments of the user's sites for a framework; wrong files are left out."""
+    found = []
+    for file in list_sites():
+        with contextlib.suppress(SiteError):
+            found += [
+                {"site": file.name, "environment": name, "versions": versions}
+                for name, settings in load_site(file.name).environments.items()
+                for each, versions in settings.frameworks.items()
+                if each.lower() == framework.lower() and not file.example
+            ]
+    return found
 
 
 def parse_site(name: str, text: str, shown: str = "") -> Site:

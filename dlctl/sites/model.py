@@ -58,6 +58,11 @@ def _words(value: Any) -> Any:
     return shlex.split(value) if isinstance(value, str) else value
 
 
+def _list(value: Any) -> Any:
+    """Accept one version for a list of them."""
+    return value if isinstance(value, list) else [value]
+
+
 def _texts(value: Any) -> Any:
     """Accept `OMP_NUM_THREADS: 1`."""
     if not isinstance(value, dict):
@@ -78,6 +83,7 @@ def _duration(value: Any) -> Any:
 
 
 Line = Annotated[str, BeforeValidator(_line)]
+Versions = Annotated[list[Line], BeforeValidator(_list)]
 Words = Annotated[list[Line], BeforeValidator(_words)]
 
 
@@ -196,6 +202,22 @@ class EnvironmentSettings(_Settings):
         return value
 
 
+class NamedEnvironment(EnvironmentSettings):
+    """One of several environments: what the learners' program runs in, beside dlctl's own Python.
+
+    Only a framework with the built-in loop needs dlctl's packages in it.
+    """
+
+    frameworks: Annotated[dict[str, Versions], BeforeValidator(_texts)]
+    """Framework → its versions here, and image tags that mean this environment."""
+
+    @model_validator(mode="after")
+    def _own_path(self) -> NamedEnvironment:
+        if self.python == "auto":
+            raise ValueError("python: an absolute path or null is allowed")
+        return self
+
+
 class Partition(_Settings):
     """The limits of one partition; None is unknown or unlimited."""
 
@@ -247,6 +269,8 @@ class Site(_Settings):
     """If empty, they are unknown, and nothing is refused before submission."""
     launcher: LauncherSettings
     environment: EnvironmentSettings
+    environments: dict[str, NamedEnvironment] = {}
+    """Further ones, which `framework.version` or `image_tag` of a manifest selects."""
     network: Line | None = None
     """What parameter servers on several nodes talk through: an interface, or addresses as
     10.1.0.0/16. None: the address that a node's own name resolves to."""

@@ -4,17 +4,39 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shlex
 import shutil
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan, Recipe
+from dlctl.contract.launchers import Ranks
 from learner.errors import EXIT_HALTED, Mistake
 from learner.frameworks.base import Traits
 from learner.frameworks.command import UserCommand
+from learner.job.environment import PROGRESS_FILE, service_variables
+
+_ANSWER = "dlctl-lacks"
+_CHECK = f"""
+import os
+from importlib.util import find_spec
+lacks = []
+for name in os.environ["DLCTL_MODULES"].split():
+    try:
+        if find_spec(name) is None:
+            raise ImportError
+    except (ImportError, ValueError):
+        lacks.append(name)
+print("{_ANSWER}", *lacks)
+"""
+"""Runs in the learners' own Python, which may be as old as 3.4."""
+_CHECK_S = 120.0
 
 
 class TrainScript(UserCommand):
@@ -41,17 +63,57 @@ class TrainScript(UserCommand):
         script = shlex.quote(str(job_dir / contract.train_script(attempt)))
         # Debian's bash reads ~/.bashrc where it takes its parent for sshd.
         shell = [bash, "--norc"] if (bash := shutil.which("bash")) else ["/bin/sh"]
-        trap = f"trap 'exit {EXIT_HALTED}' {self._recipe.signal}"
-        return [*shell, "-c", f"{trap}\n. {script}"]
+        start = f"trap 'exit {EXIT_HALTED}' {self._recipe.signal}\n. {script}"
+        return [*shell, "-c", f"export DLCTL_AGAIN={shlex.quote(_again(start))}\n{start}"]
+
+    def adapt(self, env: dict[str, str], plan: Plan) -> None:
+        """Name the folder of the learners' own Python, which train.sh puts onto the path."""
+        super().adapt(env, plan)
+        own = plan.learner_environment
+        if own is not None and own.python:
+            env["DLCTL_PYTHON_FOLDER"] = str(Path(own.python).parent)
+
+    def _ask_environment(self, plan: Plan, job_dir: Path) -> tuple[list[str], list[str]]:
+        """Return the modules that the learners' own Python lacks, or why it can't be asked."""
+        env = dict(os.environ)
+        self.adapt(env, plan)
+        env |= service_variables(job_dir, 1, Ranks(0, 1, 0, 1, 0))
+        env |= {PROGRESS_FILE: str(job_dir / "progress.json"), "DLCTL_CHECK": _CHECK}
+        env |= {"DLCTL_MODULES": " ".join(self._recipe.modules)}
+        env["DLCTL_AGAIN"] = _again(self._recipe.script)
+        shell = shutil.which("bash") or "/bin/sh"
+        with tempfile.TemporaryFile() as said:
+            try:
+                done = subprocess.run([shell, "-c", self._recipe.script], env=env, stdout=said,
+                                      stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                      cwd=self.folder(plan, job_dir), timeout=_CHECK_S)  # fmt: skip
+                code: int | str = done.returncode
+            except subprocess.TimeoutExpired:
+                code = f"no answer within {_CHECK_S} s"
+            said.seek(0)
+            lines = said.read().decode(errors="replace").strip().splitlines()
+        answers = [line for line in lines if line.startswith(_ANSWER)]
+        if answers:
+            return answers[-1].removeprefix(_ANSWER).split(), []
+        why = lines[-1].strip() if lines else f"exit code {code}"
+        name = plan.learner_environment.name if plan.learner_environment else ""
+        return [], [
+            f"The environment {name!r} can't be used on {socket.gethostname()}: {why!r}.\n"
+            f"Correct environments.{name} in the site file of {plan.site}."
+        ]
 
     def problems(self, plan: Plan, job_dir: Path) -> list[str]:  # noqa: ARG002
         """Return the missing modules, or a file that is not there."""
-        lacks = [name for name in self._recipe.modules if not _is_there(name)]
         found: list[str] = []
+        if plan.learner_environment is None:
+            lacks = [name for name in self._recipe.modules if not _is_there(name)]
+        else:
+            lacks, wrong = self._ask_environment(plan, job_dir)
+            found += wrong
         if lacks:
             names, packages = ", ".join(lacks), self._recipe.install or " ".join(lacks)
             found.append(Mistake(
-                f"Python {sys.executable!r} lacks {names}, which {plan.framework.name} needs.\n"
+                f"{_python(plan)} lacks {names}, which {plan.framework.name} needs.\n"
                 f"Add to the manifest: requirements: [{', '.join(packages.split())}]  "
                 f"(or install them at the site {plan.site})"
             ))  # fmt: skip
@@ -62,6 +124,17 @@ class TrainScript(UserCommand):
                 "Name a file of the submitted folder (.gitignore and .dlctlignore leave out)."
             ))  # fmt: skip
         return found
+
+
+def _again(text: str) -> str:
+    """Return the shell text by which train.sh runs itself in a container or a namespace."""
+    quoted = shlex.quote(text)
+    return f"for s in bash sh; do command -v $s >/dev/null && exec $s -c {quoted}; done"
+
+
+def _python(plan: Plan) -> str:
+    own = plan.learner_environment
+    return f"The environment {own.name!r}" if own else f"Python {sys.executable!r}"
 
 
 def _is_there(module: str) -> bool:

@@ -160,7 +160,8 @@ class Keeper:
     def _environment(self) -> Path | None:
         """Return the folder of the job's Python if dlctl made it for the manifest."""
         environments = Path(self._plan.root) / contract.ENVIRONMENTS
-        python = Path(self._plan.environment.python)
+        made = self._plan.made_environment
+        python = Path((made or self._plan.environment).python)
         if python.is_relative_to(environments):
             return environments / python.relative_to(environments).parts[0]
         return None

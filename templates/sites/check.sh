@@ -1,5 +1,5 @@
 # What a job would find on this site: `dlctl sites check` runs this after environment.sh.
-# dlctl prepends: root, python (or nothing), mpirun. Each answer is one line `dlctl-KIND TEXT`.
+# dlctl prepends: root, python (or nothing), mpirun, own_pythons (of environments without a container). Each answer is one line `dlctl-KIND TEXT`.
 # shellcheck shell=sh disable=SC2154
 site_environment >/dev/null 2>&1
 probe=$root/.dlctl-probe.$$
@@ -11,6 +11,9 @@ else
   printf 'dlctl-unwritable %s\n' "$(printf %s "$why" | tail -n 1)" >&3
 fi
 printf 'dlctl-mpirun %s\n' "$(PATH=${python:+${python%/*}:}$PATH && command -v "$mpirun")" >&3
+for each in $own_pythons; do
+  [ -x "$each" ] || printf 'dlctl-absent %s\n' "$each" >&3
+done
 [ -n "$python" ] || exit 0
 in_container "$python" - 3>&1 >/dev/null 2>&1 <<'PYTHON' | sed 's/^/dlctl-/' >&3
 import glob, os, sys

@@ -1,4 +1,4 @@
-# Tries on a compute node what a job needs to start the next one: dlctl/site_admin/node_probe.py runs this.
+# Tries on a compute node what a job needs to start the next one, and what paths of containers need: dlctl/site_admin/node_probe.py runs this.
 # dlctl prepends: folder (of Slurm's commands, or empty), partition and account (or empty).
 # shellcheck shell=sh disable=SC2154
 [ -z "$folder" ] || PATH=$folder:$PATH
@@ -12,4 +12,6 @@ echo "dlctl-node $(uname -n)"
 said=$(sbatch --test-only --time=2 ${1:+"--partition=$1"} ${2:+"--account=$2"} --wrap=true 2>&1)
 echo "dlctl-submit $? $(printf %s "$said" | tr "\n" " ")"
 said=$(scontrol show job "$SLURM_JOB_ID" 2>&1 >/dev/null)
-echo "dlctl-control $? $(printf %s "$said" | tr "\n" " ")"' probe "$partition" "$account" </dev/null
+echo "dlctl-control $? $(printf %s "$said" | tr "\n" " ")"
+said=$(unshare --user --map-root-user --mount mount -t tmpfs tmpfs /mnt 2>&1)
+echo "dlctl-namespaces $? $(printf %s "$said" | tr "\n" " ")"' probe "$partition" "$account" </dev/null

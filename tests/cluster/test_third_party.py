@@ -1,39 +1,39 @@
-"""Frameworks of others: halted and continued, where their environments are. CI has none of them.
+"""Frameworks of others: halted and continued. CI has XGBoost, `make test-frameworks` all of them.
 
-DLCTL_FRAMEWORKS names a folder with a virtual environment for each row below. Each test runs two
-attempts of a real framework, whose import alone takes seconds.
+Each test runs two attempts of a real framework, whose import alone takes seconds.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
+from third_party import python_of
 from trainings import REPOSITORY, change_site, submit, wait_for_state
 
-PLACE = Path(os.environ.get("DLCTL_FRAMEWORKS", "/absent"))
 ROWS = {
     "tensorflow": ("tf", {"epochs": 40}), "jax": ("jax", {"steps": 1500}),
     "keras": ("jax", {"epochs": 100}), "lightning": ("pt", {"steps": 1500}),
     "huggingface": ("pt", {"steps": 1500}), "xgboost": ("xgb", {"rounds": 200}),
+    "mpi": (None, {"steps": 1500}), "sklearn": (None, {"trees": 1500}),
 }  # fmt: skip
-"""For each framework its environment, and arguments by which the example trains long enough."""
+"""For each framework its environment, and arguments by which the example trains long enough.
+
+None: the nodes' own Python has it.
+"""
 
 WORDS = {"jax": "at step {}", "keras": "after epoch {}", "lightning": "from step={}.ckpt",
-         "xgboost": "after round"}  # fmt: skip
+         "xgboost": "after round", "mpi": "at step {}", "sklearn": "at step {}"}  # fmt: skip
 """What an example says when it goes on."""
 
 
-@pytest.mark.frameworks
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.frameworks] * bool(ROWS[n][0])) for n in ROWS]
+)
 def test_it_is_halted_and_goes_on_where_it_was(name, dlctl, site, xdg, wait_until):
     venv, arguments = ROWS[name]
-    python = PLACE / venv / "bin/python"
-    if not python.exists():
-        pytest.skip(f"there is no {python}: set DLCTL_FRAMEWORKS")
+    python = python_of(venv, site) if venv else site.python
     folder = dlctl.cwd / "frameworks"
     shutil.copytree(REPOSITORY / "examples/frameworks", folder)
     manifest = yaml.safe_load((folder / f"{name}.yml").read_text())

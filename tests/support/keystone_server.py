@@ -132,5 +132,3 @@ def _ask(url: str, method: str, path: str, body: Any, token: str = "") -> tuple[
     data = None if body is None else json.dumps(body).encode()
     with urlopen(Request(f"{url}/v3/{path}", data, headers, method=method)) as answer:
         return answer.headers, json.loads(answer.read() or b"null")
-
-

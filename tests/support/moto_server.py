@@ -1,27 +1,21 @@
-"""A second implementation of S3: moto's server, on a free port."""
+"""A second implementation of S3, moto's server, as a process on a free port."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
+import obstore
 from swift_server import PYTHON
-
-_MAKE = """\
-import boto3, sys
-s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1",
-                  aws_access_key_id="id", aws_secret_access_key="k")
-s3.create_bucket(Bucket=sys.argv[2])
-"""
 
 
 @dataclass(frozen=True)
-class MotoServer:
+class Moto:
     """A running server, which takes any credentials."""
 
     port: int
@@ -30,31 +24,48 @@ class MotoServer:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Return its address on this machine."""
         return f"http://127.0.0.1:{self.port}"
 
-    def make_bucket(self, name: str) -> None:
-        """Make an empty bucket."""
-        subprocess.run([PYTHON, "-W", "ignore", "-c", _MAKE, self.url, name], check=True)
+    def bucket(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Make a bucket with these objects."""
+        urlopen(Request(f"{self.url}/{name}", method="PUT"), timeout=20).close()
+        for key, content in files.items():
+            obstore.put(self._store(name), key, content)
+
+    def names(self, bucket: str) -> set[str]:
+        """Return the keys of a bucket."""
+        return {each["path"] for part in obstore.list(self._store(bucket)) for each in part}
+
+    def get(self, bucket: str, key: str) -> bytes:
+        """Return an object."""
+        return bytes(obstore.get(self._store(bucket), key).bytes())
+
+    def _store(self, bucket: str) -> obstore.store.S3Store:
+        return obstore.store.S3Store(
+            bucket, endpoint=self.url, access_key_id=self.user, secret_access_key=self.password,
+            region="us-east-1", virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+        )  # fmt: skip
 
 
-@contextmanager
-def moto_server() -> Iterator[MotoServer]:
-    """Run a server."""
+@contextlib.contextmanager
+def running_moto() -> Iterator[Moto]:
+    """Yield a server, which ends with the block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     argv = [str(PYTHON), "-W", "ignore", "-m", "moto.server", "-p", str(port)]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        server, until = MotoServer(port), time.monotonic() + 60
         try:
+            until = time.monotonic() + 60
             while True:
                 try:
-                    urlopen(f"{server.url}/moto-api/data.json", timeout=5).close()
+                    urlopen(f"http://127.0.0.1:{port}/moto-api/data.json", timeout=5).close()
                     break
                 except OSError:
                     assert process.poll() is None and time.monotonic() < until
                     time.sleep(0.1)
-            yield server
+            yield Moto(port)
         finally:
             process.terminate()

@@ -174,8 +174,9 @@ def test_dead_code_fixed_paths_versions_and_fractions_are_named(tmp_path):
     assert (places.count("framework.command"), places.count("model.py")) == (1, 2)
     text = " ".join(notes)
     assert "model.py:2 uses tf.contrib, which no longer exists: TensorFlow 2 has no contrib" in text
-    assert "framework.command:1 uses /mnt/results" in text and "use $RESULT_DIR" in text
+    assert "framework.command:1 uses /mnt/results" in text and "$RESULT_DIR works on all" in text
     assert "model.py:4 uses /job, a path" in text
+    assert made.plan.framework.recipe.fixed_paths == ["/job", "/mnt/results"]
     assert "known in the versions 2, not in 1.4" in text
     assert "each learner gets 1 for gpus: 0.5" in text
     assert made.plan.resources.gpus_per_learner == 1

@@ -62,6 +62,16 @@ def test_a_mounted_store_and_fractional_cpus() -> None:
     assert (store.path, store.training_data) == ("/cosdata", "digits-in")
 
 
+def test_lines_of_options_in_a_folded_command_belong_to_it() -> None:
+    command = load_manifest(FIXTURES[0]).framework.command
+    assert command is not None and "\n" not in command.strip()
+    assert "images.gz --labels ${DATA_DIR}/labels.gz --rate" in command
+    folded = "name: a\nframework:\n  name: x\n  command: >\n    if a; then\n      b\n    fi\n"
+    assert manifest(folded).framework.command == "if a; then\n  b\nfi\n"
+    kept = folded.replace(">", "|").replace("      b", "      -b")
+    assert manifest(kept).framework.command == "if a; then\n  -b\nfi\n"
+
+
 def test_all_of_our_own_keys() -> None:
     loaded = manifest(
         SMALL

@@ -288,6 +288,17 @@ def test_a_check_makes_no_root_that_submissions_refuse(tmp_path):
     assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
 
 
+def test_an_environment_without_its_python_is_named(tmp_path):
+    environments = "environments:\n  good: {{frameworks: {{jax: 1}}, python: {}}}\n{}"
+    bad = "  bad: {frameworks: {tensorflow: 2}, python: /absent/python}\n"
+    for more, outcome, seen in (
+        (bad, "failed", "bad: there is no /absent/python"), ("", "ok", "good (jax)"),
+    ):  # fmt: skip
+        site = local(tmp_path / "root", more=environments.format(sys.executable, more))
+        check = named(check_site(site, LocalTransport()))["environments"]
+        assert (check.outcome, check.seen) == (outcome, seen)
+
+
 def test_the_name_of_the_mpi_library_is_short(tmp_path):
     """Who built Open MPI, and when, filled the table beyond the width of a terminal."""
     told = "Open MPI v5.0.11, package: Open MPI builder@host Distribution, ident: 5.0.11\0"

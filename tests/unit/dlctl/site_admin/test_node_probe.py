@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlctl.site_admin.node_probe import judge
+from dlctl.site_admin.node_probe import judge, judge_namespaces
 from dlctl.sites.files import parse_site
 
 SITE = parse_site(
@@ -36,3 +36,14 @@ def test_the_answer_of_a_node(answer, outcome, seen, hint):
     check = judge(SITE, answer, "srun: error: busy")
     assert (check.outcome, check.seen) == (outcome, seen)
     assert check.hint.startswith(hint)
+
+
+def test_a_node_without_user_namespaces_is_named():
+    said = "unshare: Operation not permitted"
+    (check,) = judge_namespaces(f"dlctl-node n7\ndlctl-namespaces 1 {said}")
+    assert (check.outcome, check.name) == ("warning", "paths of the service")
+    assert check.seen == f"n7 allows no user namespaces: {said}"
+    assert "$DATA_DIR" in check.hint
+    (check,) = judge_namespaces("dlctl-node n7\ndlctl-namespaces 0 ")
+    assert check.outcome == "ok"
+    assert judge_namespaces("") == []

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from azurite import azurite, find_azurite
 from faulty_proxy import faulty_proxy
-from moto_server import moto_server
+from moto_server import running_moto
 from store_program import StoreProgram
 
 from learner.storage.objects import Place, Refusal, Refused, digests_of, open_store
@@ -45,9 +45,9 @@ def azure(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def google():
-    with moto_server() as server, faulty_proxy(server.port) as proxy:
+    with running_moto() as server, faulty_proxy(server.port) as proxy:
         proxy.rewrite = signed
-        yield SimpleNamespace(url=f"http://{proxy.host}", make_bucket=server.make_bucket,
+        yield SimpleNamespace(url=f"http://{proxy.host}", bucket=server.bucket,
                               user="", password=json.dumps(UNSIGNED))  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def of_azure(tmp_path, server, container):
 
 
 def of_google(tmp_path, server, container):
-    server.make_bucket(container)
+    server.bucket(container, {})
     return StoreProgram(tmp_path, "gcs", server.url, server, container)
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from faulty_proxy import faulty_proxy
 from keystone import keystone
-from moto_server import moto_server
+from moto_server import running_moto
 from store_program import StoreProgram
 
 from learner.errors import SiteFault, UserFault
@@ -243,7 +243,7 @@ def test_a_site_reaches_the_store_at_another_address(tmp_path, swift):
 
 @pytest.fixture(scope="module")
 def moto():
-    with moto_server() as server:
+    with running_moto() as server:
         yield server
 
 
@@ -252,7 +252,7 @@ def test_another_server_of_s3(tmp_path, moto):
     program = StoreProgram(tmp_path, "s3", moto.url, moto, "tf_data")
     code, told = program.run("check")
     assert code == 1 and "has no container 'tf_data'" in told
-    moto.make_bucket("tf_data")
+    moto.bucket("tf_data", {})
     store, file = open_store("s3", bucket), tmp_path / "file"
     file.write_bytes(os.urandom(66 * MIB))
     store.write("a/b", file, digests_of(file))
@@ -274,7 +274,7 @@ def test_etags_that_are_no_checksums_are_not_taken_for_any(tmp_path, moto):
         proxy.rewrite = rewrite
         url = f"http://{proxy.host}"
         program = StoreProgram(tmp_path, "s3", url, moto, "encrypted")
-        moto.make_bucket("encrypted")
+        moto.bucket("encrypted", {})
         source = program.folder / "source"
         source.mkdir()
         (source / "small").write_bytes(b"small")
