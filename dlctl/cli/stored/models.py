@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
+from dlctl.cli.at_sites import ask_all
 from dlctl.cli.common import (
     JSON,
     ago,
@@ -316,21 +317,30 @@ def _remember(session: Session, record: ModelRecord) -> list[KnownModel]:
 
 def _known(site: str | None, *, offline: bool) -> list[KnownModel]:
     """Return the models of one site, or of all where models are known; stale ones of a silent."""
-    from dlctl.errors import TransportError
+    from dlctl.errors import DlctlError, TransportError
+    from dlctl.models.reading import read_models
     from dlctl.models.record import ModelRecord
 
     record = ModelRecord(tell=output.warn)
     if offline:
         return [model for model in record.all() if site in (None, model.site)]
-    found: list[KnownModel] = []
-    for name in [site] if site else sorted({"local", *record.sites()}):
+    if site:
         try:
-            with _site(name) as (_, models, _):
-                found += models
+            with _site(site) as (_, models, _):
+                return models
         except TransportError as error:
-            output.warn(f"{name}: {error.message}")
-            found += record.stale(name)
-    return found
+            output.warn(f"{site}: {error.message}")
+            return record.stale(site)
+    found: dict[str, list[KnownModel]] = {}
+    for name, answer in ask_all({"local", *record.sites()}, read_models):
+        if isinstance(answer, DlctlError):
+            output.warn(f"{name}: {answer.message}")
+            unheard = isinstance(answer, TransportError)
+            found[name] = record.stale(name) if unheard else record.of(name)
+        else:
+            record.remember(name, answer)
+            found[name] = answer
+    return [model for name in sorted(found) for model in found[name]]
 
 
 def _age(model: KnownModel, *, offline: bool) -> str:

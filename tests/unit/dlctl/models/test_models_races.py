@@ -48,7 +48,8 @@ def before(tmp_path, monkeypatch):
         real = shutil.which(command)
         (place / command).write_text(
             f"#!/bin/sh\nPATH='{os.environ['PATH']}'\n"
-            f'if mkdir "$0.once" 2>/dev/null; then (\n{lines}\n) || [ $? -ne 4 ] || exit 4; fi\nexec {real} "$@"\n'
+            f'if mkdir "$0.once" 2>/dev/null; then (\n{lines}\n) || [ $? -ne 4 ] || exit 4; fi\n'
+            f'exec {real} "$@"\n'
         )
         (place / command).chmod(0o755)
         monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
