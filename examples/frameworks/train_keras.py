@@ -65,11 +65,12 @@ def main():
                 variable.assign(found[str(number)])
             print(f"continuing after epoch {done}", flush=True)
         keep = Keep(keeper)
+        images, labels = train
         for epoch in range(done, options.epochs):  # each in an order that depends on it alone
-            keras.utils.set_random_seed(epoch)
+            order = np.random.default_rng(epoch).permutation(len(images))
             model.fit(
-                *train, batch_size=64, epochs=epoch + 1, initial_epoch=epoch, verbose=2,
-                callbacks=[keep],
+                images[order], labels[order], batch_size=64, epochs=epoch + 1, initial_epoch=epoch,
+                shuffle=False, verbose=2, callbacks=[keep],
             )  # fmt: skip
         keeper.wait_until_finished()
     accuracy = model.evaluate(*test, verbose=0)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class Checkpoints:
 
         Another number of learners may read it than wrote it.
         """
-        from torch.distributed import checkpoint
+        checkpoint = import_module("torch.distributed.checkpoint")
 
         found = newest(PATTERN, self._folder)
         if found is None:
@@ -40,7 +41,7 @@ class Checkpoints:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save the state; every learner calls this after the same step."""
-        from torch.distributed import checkpoint
+        checkpoint = import_module("torch.distributed.checkpoint")
 
         part, whole = self._folder / f".step-{step}.part", self._folder / f"step-{step}"
         checkpoint.save(state, checkpoint_id=str(part))

@@ -20,12 +20,10 @@ def backup_and_restore(save_freq: int) -> Any:
     base: Any = import_module("tf_keras").callbacks.BackupAndRestore
     halt = Halt()
 
-    def add(asked: Any) -> Any:
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, asked)
-
     @tf.function  # type: ignore[untyped-decorator]
     def total(strategy: Any, asked: Any) -> Any:
-        return strategy.run(add, (asked,))
+        here = strategy.run(lambda value: value + 0.0, (asked,))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, here, axis=None)
 
     class BackupAtHalt(base):  # type: ignore[misc]
         """Saves after the step in which any worker got the signal, and ends all of them there."""

@@ -1,4 +1,4 @@
-"""Commands about stored models: models create, list, show, update, delete, diff, pull, gc."""
+"""Commands about stored models: models create, list, show, update, delete, diff, pull, copy, gc."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Store versions of models at a site, and train from them."
     )
     group.command("list")(list_)
-    for command in (create, show, update, delete, diff, pull, gc):
+    for command in (create, show, update, delete, diff, pull, copy, gc):
         group.command()(command)
     app.add_typer(group, name="models")
 
@@ -280,6 +280,31 @@ def pull(
     answer = {"model": found.version.label, "folder": str(to), "files": files}
     output.report(answer, as_json,
                   lambda _: output.line(f"{len(files)} files in {folder_name(to)}"))  # fmt: skip
+
+
+def copy(
+    model: str = MODEL,
+    to: str = typer.Option(..., "--to", autocompletion=complete_sites, help="The other site."),
+    aliases: list[str] = ALIASES, site: str | None = SITE, as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Copy a version to another site, where it gets an id of its own; sends only what is not there.
+
+    Example: dlctl models copy digits@best --to mycluster --alias best
+    """
+    from dlctl.models import copy as copying
+    from dlctl.models.reading import whole_version
+    from dlctl.models.reference import parse_reference
+
+    where, wish = _where(model, site), said("", None, aliases, None)
+    if where == to:
+        raise typer.BadParameter(f"{model} is at {to} already")
+    with _site(where) as (source, models, _), _site(to) as (target, there, record):
+        found = whole_version(source, models, parse_reference(model))
+        with output.progress("copying") as on_progress:
+            made = copying.copy(source, found, target, there, wish.aliases, on_progress)
+        _remember(target, record)
+    output.report(shown(made), as_json, lambda _: output.line(made.label))
+    output.note(f"{found.version.label} at {where} is {made.label} at {to}")
 
 
 def gc(
