@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, ago, open_record, opened, plain, span
+from dlctl.cli.at_sites import ask_all
+from dlctl.cli.common import JSON, ago, open_record, plain, span
 
 if TYPE_CHECKING:
-    from dlctl.errors import DlctlError
     from dlctl.record import Record, RecordStore
 
-_LIMIT_S = 10.0
-"""How long the sites have for their answers, all at the same time."""
 _COLUMNS = ["training", "site", "state", "elapsed", "progress", "loss"]
 
 
@@ -52,43 +48,20 @@ def ask_sites(records: list[Record], store: RecordStore) -> dict[str, Record]:
 
     Asks nothing at the terminal: a site that wants a password counts as one that does not answer.
     """
-    from dlctl.errors import TransportError, TransportTimeout
-    from dlctl.lifecycle import stale
+    from dlctl.errors import DlctlError, TransportError
+    from dlctl.lifecycle import refresh, stale
 
     by_site: dict[str, list[Record]] = {}
     for record in records:
         by_site.setdefault(record.site, []).append(record)
-    answers: queue.SimpleQueue[tuple[str, list[Record] | DlctlError]] = queue.SimpleQueue()
-    for name, mine in by_site.items():
-        asking = (name, mine, store, answers)
-        threading.Thread(target=_ask, args=asking, name=f"dlctl-list-{name}", daemon=True).start()
     known: dict[str, Record] = {}
-    deadline = time.monotonic() + _LIMIT_S
-    while by_site:
-        try:
-            name, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            name, answer = min(by_site), TransportTimeout(f"no answer within {_LIMIT_S:g} s")
-        mine = by_site.pop(name)
-        if not isinstance(answer, list):
-            output.warn(f"{name}: {answer.message}")
-            answer = stale(mine, answer, store) if isinstance(answer, TransportError) else mine
-        known |= {record.training_id: record for record in answer}
+    for name, answer in ask_all(by_site, lambda s: refresh(s, by_site[s.site.name], store)):
+        told, mine = answer, by_site[name]
+        if isinstance(told, DlctlError):
+            output.warn(f"{name}: {told.message}")
+            told = stale(mine, told, store) if isinstance(told, TransportError) else mine
+        known |= {record.training_id: record for record in told}
     return known
-
-
-def _ask(
-    name: str, mine: list[Record], store: RecordStore,
-    answers: queue.SimpleQueue[tuple[str, list[Record] | DlctlError]],
-) -> None:  # fmt: skip
-    from dlctl.errors import DlctlError
-    from dlctl.lifecycle import refresh
-
-    try:
-        with opened(name, may_ask=False) as session:
-            answers.put((name, refresh(session, mine, store)))
-    except DlctlError as error:
-        answers.put((name, error))
 
 
 def _row(record: Record, fresh: bool) -> list[str]:

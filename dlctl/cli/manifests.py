@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, SITE
+from dlctl.cli.common import JSON, SITE, opened
 
 if TYPE_CHECKING:
     from dlctl.manifest.overrides import Overrides
@@ -104,7 +104,7 @@ def render(
     training_id: str | None = typer.Option(None, "--training-id", hidden=True),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Show the plan and the batch script; sends nothing and uses no network.
+    """Show the plan and the batch script; sends nothing, and asks the site only for stored weights.
 
     Example: dlctl render manifest.yml --site mycluster --learners 4
     """
@@ -115,7 +115,14 @@ def render(
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, time, partition, set_
     )
-    request = prepare(manifest, overrides, load_site(site), training_id)
+
+    def ask_site(named: str) -> contract.StoredWeights:
+        from dlctl.models.use import find_weights
+
+        with opened(site) as session:
+            return find_weights(session, named)
+
+    request = prepare(manifest, overrides, load_site(site), training_id, ask_site)
     if script:
         return output.report({"script": request.script}, as_json,
                              lambda v: output.raw(v["script"]))  # fmt: skip

@@ -35,8 +35,12 @@ MODEL_PREFIX = "model:"
 """How `framework.arguments.weights` names a stored model: `model:ID@best`."""
 LATEST = "latest"
 """The alias of the newest version, which every model has."""
-CODE_FILE, WEIGHTS_FILE, RESULT_FILE = "code", "weights", "result"
-"""What a file of a version is. Only results come from a training; they have paths of their own."""
+CODE_FILE, WEIGHTS_FILE, RESULT_FILE, DATA_FILE = "code", "weights", "result", "data"
+"""What a file of a version is: `data` is the listing of a data store that a training read."""
+MADE_FILES = (RESULT_FILE, DATA_FILE)
+"""What comes from a training; these files have paths of their own."""
+DATA_LISTINGS = ".dlctl-data"
+"""The folder in the paths of listings."""
 PULLED_FROM = ".dlctl-model"
 """In a folder that `dlctl models pull` has made: the version, `ID@N`."""
 DAMAGED_BLOB = ".damaged"
@@ -55,7 +59,7 @@ class ModelFile:
     """Of a link: of its target."""
     mode: str = "644"
     part: str = CODE_FILE
-    """`code`, `weights` or `result`."""
+    """`code`, `weights`, `result` or `data`."""
     link: str = ""
     """The target of a symbolic link; empty for a file."""
 
@@ -78,6 +82,8 @@ class ModelVersion:
     name: str
     parent: str = ""
     """The version that it was made from, as `ID@N`; empty if there is none."""
+    copy_of: str = ""
+    """The version at another site that it was copied from, as `ID@N`; empty if it was not."""
     training_id: str = ""
     """The training that made it; empty if a folder did."""
     attempt: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,13 +61,16 @@ def change(session: Session, model: KnownModel, changes: Changes) -> None:
         lines.append(f"say . {contract.MODEL_DESCRIPTION} {text}")
     folder = f"{contract.MODEL_VERSIONS}/{model.model_id}"
     still_there = f"[ -f {changes.number}.json ] || exit {_CHANGED}" if changes.aliases else ""
+    token = secrets.token_hex(8)
     end = _run(session, f"""\
 cd {folder} || exit {_CHANGED}
 {still_there}
 say() {{ # folder, name, text: replaces the file whole
-    mkdir -p "$1" && printf '%s\\n' "$3" >"$1/.$2.new" && mv -f "$1/.$2.new" "$1/$2" || exit 1
+    mkdir -p "$1" && printf '%s\\n' "$3" >"$1/.$2.{token}" &&
+        mv -f "$1/.$2.{token}" "$1/$2" || exit 1
 }}
 {chr(10).join(lines)}
+{still_there}
 exit 0""")  # fmt: skip
     if end.exit_code == _CHANGED:
         raise _gone_meanwhile(session, model)
@@ -110,30 +114,53 @@ def delete(session: Session, model: KnownModel, number: int | None) -> None:
         RecordError: a version or a use has come or gone since the model was read.
         TransportError
     """
-    numbers = model.numbers if number is None else [number]
     folder = f"{contract.MODEL_VERSIONS}/{model.model_id}"
-    words = " ".join(map(str, numbers))
-    remove = f"cd .. && rm -rf -- {model.model_id}" if number is None else ":"
+    script = _delete_model(model) if number is None else _delete_version(model, number)
     # A training that is being submitted first leaves a mark, then looks for the version.
-    end = _run(session, f"""\
+    end = _run(
+        session,
+        f"""\
 cd {folder} || exit {_CHANGED}
-undo() {{
-    for n in {words}; do [ ! -f $n.deleted ] || [ -f $n.json ] || mv $n.deleted $n.json; done
+same() {{ # versions: whether these are all that there are, and no use has come or gone
+    uses=$(ls {contract.MODEL_USES} 2>/dev/null) left=$(ls *.json 2>/dev/null)
+    [ "$uses" = {shlex.quote(chr(10).join(model.uses))} ] && [ "$left" = "$1" ]
 }}
-for n in {words}; do mv $n.json $n.deleted || {{ undo; exit 1; }}; done
-uses=$(ls {contract.MODEL_USES} 2>/dev/null) left=$(ls *.json 2>/dev/null)
-[ "$uses" = {shlex.quote(chr(10).join(model.uses))} ] &&
-    [ "$left" = {shlex.quote(_left(model, numbers))} ] || {{ undo; exit {_CHANGED}; }}
-{remove}""")  # fmt: skip
+{script}""",
+    )
     if end.exit_code == _CHANGED:
         raise _gone_meanwhile(session, model)
     if end.exit_code:
         raise explained(session.transport.name, session.site.root, end)
 
 
-def _left(model: KnownModel, numbers: list[int]) -> str:
-    """Return what `ls *.json` prints once versions are deleted: sorted as text."""
-    return "\n".join(sorted(f"{n}.json" for n in model.numbers if n not in numbers))
+def _delete_version(model: KnownModel, number: int) -> str:
+    """Return the lines that delete a version unless something refers to it by now."""
+    return f"""\
+mv {number}.json {number}.deleted || exit 1
+same {_listed(model, without=number)} &&
+    ! cat {contract.MODEL_ALIASES}/* 2>/dev/null | grep -qx {number} ||
+    {{ mv {number}.deleted {number}.json; exit {_CHANGED}; }}"""
+
+
+def _delete_model(model: KnownModel) -> str:
+    """Return the lines that delete a model: what comes to it later, fails, because it is not there.
+
+    `dlctl models gc` finishes or undoes a deletion that was killed: the folder's name says which.
+    """
+    here, aside, gone = (
+        f"{where}{model.model_id}"
+        for where in (f"{contract.MODEL_VERSIONS.rpartition('/')[2]}/", ".deleting.", ".deleted.")
+    )
+    return f"""\
+touch . && cd ../.. && mv {here} {aside} || exit 1
+(cd {aside} && same {_listed(model)}) || {{ mv {aside} {here}; exit {_CHANGED}; }}
+mv {aside} {gone} && rm -rf -- {gone}"""
+
+
+def _listed(model: KnownModel, without: int = 0) -> str:
+    """Return what `ls *.json` prints, as a word of a shell: sorted as text."""
+    names = sorted(f"{number}.json" for number in model.numbers if number != without)
+    return shlex.quote("\n".join(names))
 
 
 def _aliases(model: KnownModel, number: int) -> list[tuple[str, str]]:

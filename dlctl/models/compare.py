@@ -25,7 +25,7 @@ def compare(first: ModelVersion, second: ModelVersion) -> dict[str, Any]:
 
 def files(first: ModelVersion, second: ModelVersion) -> list[dict[str, Any]]:
     """Return the files that differ, with what happened to each."""
-    old, new = ({(f.part == contract.RESULT_FILE, f.path): f for f in v.files}
+    old, new = ({(f.part in contract.MADE_FILES, f.path): f for f in v.files}
                 for v in (first, second))  # fmt: skip
     found = []
     for key in sorted(old.keys() | new.keys()):
@@ -69,6 +69,7 @@ def told_origin(version: ModelVersion) -> dict[str, str]:
     training = version.training_id
     return {
         "parent": version.parent,
+        "copy of": version.copy_of,
         "training": f"{training}, attempt {version.attempt}" if training else "",
         "git": state + (", with changes" if git and git.dirty else ""),
         "data": ", ".join(f"{d.id}: {d.path or ''}/{d.training_data}" for d in version.data),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import getpass
+import hashlib
 import math
 import shlex
 import socket
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING
 from dlctl import __version__, contract
 from dlctl.contract import (
     CODE_FILE,
+    DATA_FILE,
     RESULT_FILE,
     WEIGHTS_FILE,
     MetricSummary,
     ModelFile,
     ModelVersion,
 )
+from dlctl.contract.stores import listing_file
 from dlctl.errors import ManifestError, ResultsError
 from dlctl.files.upload import Progress, read_files
 from dlctl.models.publish import NewVersion, publish
@@ -163,11 +166,15 @@ def from_training(
     code = _sent_code(session, training, store)
     sources = {f.sha256: f"{store}/{f.path}" for f in code if not f.link}
     sources |= {f.sha256: f"{folder}/{f.path}" for f in files}
+    for listing, path in _listings(session, plan, training.job_dir):
+        files.append(listing)
+        sources[listing.sha256] = path
     record = ModelVersion(
         "", 0, plan.name, plan.model or (plan.weights.model if plan.weights else ""),
-        training.training_id, training.attempt, newest.manifest.decode(),
-        [each for each in plan.data_stores if each.training_data],
-        _metrics(session, training), plan.git,
+        training_id=training.training_id, attempt=training.attempt,
+        manifest=newest.manifest.decode(),
+        data=[each for each in plan.data_stores if each.training_data],
+        metrics=_metrics(session, training), git=plan.git,
     )  # fmt: skip
     return _store(session, _Content([*code, *files], record, there=sources), wish, None)
 
@@ -206,6 +213,20 @@ def _targets(session: Session, store: str, links: list[str]) -> list[str]:
     )
     told = end.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
     return [target.removesuffix("\n") for target in told]
+
+
+def _listings(session: Session, plan: contract.Plan, job_dir: str) -> list[tuple[ModelFile, str]]:
+    """Return the listings of the stores that a training read: which objects, with their etags."""
+    paths = [
+        f"{job_dir}/{listing_file(position)}"
+        for position, store in enumerate(plan.data_stores) if store.training_data
+    ]  # fmt: skip
+    found = read_files(session.transport, paths) if paths else {}
+    return [
+        (ModelFile(f"{contract.DATA_LISTINGS}/store-{number}.json", len(content),
+                   hashlib.sha256(content).hexdigest(), "644", DATA_FILE), path)
+        for number, path in enumerate(paths) if (content := found[path]) is not None
+    ]  # fmt: skip
 
 
 def _metrics(session: Session, training: Record) -> dict[str, MetricSummary]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract import RESULT_FILE, ModelFile, ModelVersion
+from dlctl.contract import MADE_FILES, ModelFile, ModelVersion
 from dlctl.errors import ResultsError
 from dlctl.files.archive import printable
 from dlctl.files.upload import Progress, download
@@ -21,7 +21,7 @@ from dlctl.models.reading import Found
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
 
-_AT_ONCE = 4000
+AT_ONCE = 4000
 """Contents in one request, whose names must fit into the arguments of one command."""
 _TRAINED = "trained"
 
@@ -31,11 +31,11 @@ def layout(version: ModelVersion) -> list[tuple[ModelFile, str]]:
 
     Results are in `trained/`, or if the code has such a folder in `trained-2/`, and so on.
     """
-    tops = {f.path.split("/")[0] for f in version.files if f.part != RESULT_FILE}
+    tops = {f.path.split("/")[0] for f in version.files if f.part not in MADE_FILES}
     names = (_TRAINED, *(f"{_TRAINED}-{n}" for n in range(2, len(tops) + 3)))
     trained = next(name for name in names if name not in tops)
     return [
-        (file, f"{trained}/{file.path}" if file.part == RESULT_FILE else file.path)
+        (file, f"{trained}/{file.path}" if file.part in MADE_FILES else file.path)
         for file in version.files
     ]
 
@@ -93,8 +93,8 @@ def _bring(
             last.parent.mkdir(parents=True, exist_ok=True)
             _put(arrived, last, mode)
 
-        for at in range(0, len(contents), _AT_ONCE):
-            some = {sha256: sha256 for sha256 in contents[at : at + _AT_ONCE]}
+        for at in range(0, len(contents), AT_ONCE):
+            some = {sha256: sha256 for sha256 in contents[at : at + AT_ONCE]}
             download(session.transport, base, some, temporary, on_progress, place=place)
 
 

@@ -40,6 +40,9 @@ class Found:
 def read_models(session: Session) -> list[KnownModel]:
     """Return all models of a site, in one round trip; the records' lists of files stay there.
 
+    Once a day this renews what is older than a week, as sites remove what nobody has changed for
+    some weeks: the records and what they name.
+
     Raises:
         TransportError
     """
@@ -48,6 +51,14 @@ def read_models(session: Session) -> list[KnownModel]:
     script = f"""\
 LC_ALL=C; export LC_ALL
 cd -- {shlex.quote(f"{session.site.root}/{contract.MODEL_VERSIONS}")} 2>/dev/null || exit 0
+renew() {{
+    [ -O .. ] && [ -z "$(find ../.renewed -mtime -1 2>/dev/null)" ] && : >../.renewed || return
+    find . -type f -mtime +7 -exec touch -c {{}} +
+    find . -type f -name '*.json' -exec sed -n 's/.*"sha256": "\\([0-9a-f]*\\)".*/\\1/p' {{}} + |
+        sort -u | (cd ../blobs && xargs sh -c '[ $# -eq 0 ] || find "$@" -mtime +7' sh |
+            xargs touch -c)
+}}
+renew >/dev/null 2>&1
 find . -type f -path '{uses}' # their names say all
 find . -type f ! -name '.*' ! -name '*.deleted' ! -path '{uses}' -exec awk -v mark='{mark}' '
     FNR == 1 {{ print mark FILENAME; skip = 0 }}

@@ -64,13 +64,13 @@ class ModelRecord:
     def stale(self, site: str) -> list[KnownModel]:
         """Return a site's models as they were last known, and remember that it does not answer."""
         now = time.time()
-        known = [
-            replace(model, stale_since=model.stale_since or now)
-            for model in self.all()
-            if model.site == site
-        ]
+        known = [replace(m, stale_since=m.stale_since or now) for m in self.of(site)]
         self.remember(site, known)
         return known
+
+    def of(self, site: str) -> list[KnownModel]:
+        """Return a site's models as they were last known."""
+        return [model for model in self.all() if model.site == site]
 
     def sites(self) -> list[str]:
         """Return the sites that are known to have models."""

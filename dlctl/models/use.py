@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract import RESULT_FILE, WEIGHTS_FILE, ModelFile, ModelVersion, StoredWeights
+from dlctl.contract import (
+    MADE_FILES,
+    RESULT_FILE,
+    WEIGHTS_FILE,
+    ModelFile,
+    ModelVersion,
+    StoredWeights,
+)
 from dlctl.errors import RecordError, ResultsError
 from dlctl.files.archive import printable
 from dlctl.files.site_folders import UNSAFE, damaged, guard, refusal
@@ -69,8 +76,8 @@ def build_again(session: Session, record: Record) -> Request:
 
 
 def code_of(version: ModelVersion) -> Bundle:
-    """Return the files of a version that a training of it runs: all but results."""
-    files = [file for file in version.files if file.part != RESULT_FILE]
+    """Return the files of a version that a training of it runs: all but what a training made."""
+    files = [file for file in version.files if file.part not in MADE_FILES]
     kinds = {"644": "f", "755": "x"}
     index = contract.index_text(
         contract.SentFile(f.sha256, f.size_bytes, "l" if f.link else kinds[f.mode], f.path)  # type: ignore[arg-type]
@@ -89,7 +96,7 @@ def bring_code(session: Session, version: ModelVersion, code: Bundle) -> None:
     target = f"store/{code.digest}"
     if not damaged(session.transport, session.site.root, [target]):
         return
-    files = [file for file in version.files if file.part != RESULT_FILE]
+    files = [file for file in version.files if file.part not in MADE_FILES]
     _check_blobs(session, version, files)
     lines = "".join(f"{_line(file)}\n" for file in files)
     data = f"{lines}\n".encode("utf-8", "surrogateescape") + code.index

@@ -77,6 +77,8 @@ def main():
             if step % 50 == 0 and RANK == 0:
                 print(f"step {step} loss {float(loss):.4f}", flush=True)
             if halt:
+                if RANK == 0:
+                    print(f"halted after step {step}", flush=True)
                 keeper.wait_until_finished()
                 sys.exit(HALTED)
         keeper.wait_until_finished()
@@ -85,7 +87,8 @@ def main():
         scores = np.maximum(test_images @ here["w1"] + here["b1"], 0) @ here["w2"] + here["b2"]
         np.savez(Path(os.environ["RESULT_DIR"], "weights.npz"), **here)
         accuracy = np.mean(scores.argmax(1) == test_labels)
-        print(f"trained by {LEARNERS} processes, test accuracy {accuracy:.4f}", flush=True)
+        print(f"trained by {LEARNERS} processes, final loss {float(loss):.6f}, "
+              f"test accuracy {accuracy:.4f}", flush=True)  # fmt: skip
 
 
 main()

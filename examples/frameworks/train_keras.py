@@ -34,6 +34,7 @@ class Keep(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.keeper.save(epoch + 1, args=ocp.args.StandardSave(state_of(self.model)))
         if self.asked:
+            print(f"halted after epoch {epoch + 1}", flush=True)
             self.keeper.wait_until_finished()
             sys.exit(HALTED)
 
@@ -63,14 +64,20 @@ def main():
             for number, variable in enumerate(model.variables + model.optimizer.variables):
                 variable.assign(found[str(number)])
             print(f"continuing after epoch {done}", flush=True)
-        model.fit(
-            *train, batch_size=64, epochs=options.epochs, initial_epoch=done, verbose=2,
-            callbacks=[Keep(keeper)],
-        )  # fmt: skip
+        keep = Keep(keeper)
+        images, labels = train
+        for epoch in range(done, options.epochs):  # each in an order that depends on it alone
+            order = np.random.default_rng(epoch).permutation(len(images))
+            model.fit(
+                images[order], labels[order], batch_size=64, epochs=epoch + 1, initial_epoch=epoch,
+                shuffle=False, verbose=2, callbacks=[keep],
+            )  # fmt: skip
         keeper.wait_until_finished()
     accuracy = model.evaluate(*test, verbose=0)[1]
     model.save(Path(os.environ["RESULT_DIR"], "model.keras"))
-    print(f"on {keras.backend.backend()}, test accuracy {accuracy:.4f}", flush=True)
+    final = model.evaluate(*train, verbose=0)[0]
+    print(f"on {keras.backend.backend()}, final loss {final:.6f}, test accuracy {accuracy:.4f}",
+          flush=True)  # fmt: skip
 
 
 main()

@@ -9,18 +9,53 @@ import h5py
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from learner.caffe import wire
 from learner.caffe.prototxt import Message
+from learner.caffe.weights import read_mean
 from learner.errors import UserFault
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = 1, 2, 3, 4, 5, 6, 7
 """Fields of caffe.proto's Datum."""
 
 
-def dataset(layer: Message, folder: Path) -> tuple[TensorDataset, int]:
+class Augmented(Dataset[tuple[Tensor, Tensor]]):
+    """Images, each cropped at a random place and mirrored at random whenever it is read.
+
+    Draws from torch's generator, whose state a checkpoint keeps.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, size: int, mirror: bool) -> None:
+        self._images, self._labels, self._size, self._mirror = images, labels, size, mirror
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return an image and its label."""
+        image, size = self._images[index], self._size
+        if size:
+            top, left = (int(torch.randint(n - size + 1, ())) for n in image.shape[-2:])
+            image = image[..., top : top + size, left : left + size]
+        if self._mirror and int(torch.randint(2, ())):
+            image = image.flip(-1)
+        return image, self._labels[index]
+
+    def example(self) -> Tensor:
+        """Return a batch of one image, without drawing a number."""
+        return _middle(self._images[:1], self._size) if self._size else self._images[:1]
+
+
+Samples = TensorDataset | Augmented
+
+
+def dataset(layer: Message, folder: Path, phase: str) -> tuple[Samples, int]:
     """Return the samples of a data layer, and its batch size.
+
+    Args:
+        phase: In TRAIN crops are at random places, in TEST in the middle.
 
     Raises:
         UserFault: the data can't be read, or the layer asks for what this version lacks.
@@ -40,7 +75,7 @@ def dataset(layer: Message, folder: Path) -> tuple[TensorDataset, int]:
     batch = p.get("batch_size", 0)
     if batch < 1:
         raise UserFault(f"{layer.where}: batch_size is missing")
-    return TensorDataset(_transformed(layer, data), labels), batch
+    return _transformed(layer, data, labels, folder, phase), batch
 
 
 def find(source: str, folder: Path, layer: Message) -> Path:
@@ -112,10 +147,32 @@ def _datum(record: memoryview, layer: Message) -> tuple[np.ndarray, float]:
     return np.concatenate(values).reshape(shape), float(numbers[_LABEL])
 
 
-def _transformed(layer: Message, data: Tensor) -> Tensor:
+def _transformed(layer: Message, data: Tensor, labels: Tensor, folder: Path, phase: str) -> Samples:
+    """Return the samples as Caffe's DataTransformer makes them: (pixel - mean) * scale, a crop."""
     p = layer.message("transform_param")
     means, scale = p.list_of("mean_value", 0.0), p.get("scale", 1.0)
+    mean_file, size, mirror = p.get("mean_file", ""), p.get("crop_size", 0), p.get("mirror", False)
     p.refuse_unknown((), "transform_param")
-    if means:
+    if means and mean_file:
+        raise UserFault(f"{layer.where}: give mean_file or mean_value, not both")
+    if mean_file:
+        path = find(mean_file, folder, layer)
+        mean = read_mean(path)
+        if mean.numel() != data[0].numel():
+            raise UserFault(f"{layer.where}: {path.name} has the shape {list(mean.shape)}, and the "
+                            f"images have {list(data.shape[1:])}")  # fmt: skip
+        data = data - mean.reshape(data.shape[1:])
+    elif means:
         data = data - torch.tensor(means).reshape(1, -1, 1, 1)
-    return data * scale if scale != 1.0 else data
+    data = data * scale if scale != 1.0 else data
+    if size and (data.dim() != 4 or size > min(data.shape[2:])):
+        raise UserFault(f"{layer.where}: crop_size is {size}, and the images have the shape "
+                        f"{list(data.shape[1:])}")  # fmt: skip
+    if size and phase != "TRAIN":
+        data, size = _middle(data, size), 0
+    return Augmented(data, labels, size, mirror) if size or mirror else TensorDataset(data, labels)
+
+
+def _middle(images: Tensor, size: int) -> Tensor:
+    top, left = ((length - size) // 2 for length in images.shape[-2:])
+    return images[..., top : top + size, left : left + size]

@@ -97,6 +97,8 @@ class CaffeNet(nn.Module):
         self.kinds: dict[str, str] = {}
         self.multipliers: dict[str, list[tuple[float, float]]] = {}
         """lr_mult and decay_mult of each layer's blobs."""
+        self.owners: dict[str, tuple[str, int]] = {}
+        """The layer and the blob that each `param.name` means: the first that has the name."""
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Return the blobs that the losses and metrics of the phase use."""
@@ -134,10 +136,14 @@ class CaffeNet(nn.Module):
 
     def groups(self) -> list[dict[str, Any]]:
         """Return a group for each parameter, with its multipliers."""
-        found = []
+        found: list[dict[str, Any]] = []
+        seen: set[int] = set()
         for name, key in self.keys.items():
             known = self.multipliers[name]
             for number, parameter in enumerate(self.layers[key].parameters()):
+                if id(parameter) in seen:
+                    continue  # shared: the multipliers are those of the layer that has it first
+                seen.add(id(parameter))
                 lr_mult, decay_mult = known[number] if number < len(known) else (1.0, 1.0)
                 parameter.requires_grad_(lr_mult != 0)
                 found.append({"params": [parameter], "lr_mult": lr_mult, "decay_mult": decay_mult})
@@ -173,11 +179,11 @@ class CaffeNet(nn.Module):
         })  # fmt: skip
 
 
-def read_net(train: Path, test: Path, example: Callable[[Message], Tensor | None]) -> CaffeNet:
+def read_net(train: Path, test: Path, example: Callable[[Message, str], Tensor | None]) -> CaffeNet:
     """Return the net in the files for both phases.
 
     Args:
-        example: Returns one input of a data layer, of batch size 1, for the shapes.
+        example: Returns one input of a data layer in a phase, of batch size 1, for the shapes.
 
     Raises:
         UserFault: a file is wrong, or has a layer that this version lacks.
@@ -198,7 +204,7 @@ def read_net(train: Path, test: Path, example: Callable[[Message], Tensor | None
             raise UserFault(
                 f"{content.where}: the phase {phase} has {len(data)} data layers; one is allowed"
             )
-        net.graphs[phase] = _graph(net, data[0], chosen, example(data[0]))
+        net.graphs[phase] = _graph(net, data[0], chosen, example(data[0], phase))
     if not any(end.kind in LOSSES for end in net.graphs[TRAIN].ends):
         raise UserFault(f"{train.name}: there is no loss layer; there are {', '.join(LOSSES)}")
     return net
@@ -256,8 +262,7 @@ def _add(net: CaffeNet, layer: Message, inputs: Sequence[Tensor]) -> None:
     net.multipliers[name] = [
         (each.get("lr_mult", 1.0), each.get("decay_mult", 1.0)) for each in parameters
     ]
-    if any(each.has("name") for each in parameters):
-        raise UserFault(f"{layer.where}: dlctl's small caffe shares no weights by param.name")
+    shared = [(each.get("name", ""), each.get("share_mode", "STRICT")) for each in parameters]
     try:
         module = LAYERS[kind](layer, inputs)
     except (RuntimeError, IndexError) as error:
@@ -266,6 +271,29 @@ def _add(net: CaffeNet, layer: Message, inputs: Sequence[Tensor]) -> None:
     for part in (value for values in layer.fields.values() for value in values):
         if isinstance(part, Message) and part.asked:
             part.refuse_unknown((), f"the layer {name!r}")
+    for number, (named, mode) in enumerate(shared):
+        if named:
+            _share(net, layer, module, number, named, strict=mode == "STRICT")
     key = name.replace(".", "_")
     net.layers[key] = module
     net.keys[name], net.kinds[name] = key, kind
+
+
+def _share(
+    net: CaffeNet, layer: Message, module: nn.Module, number: int, named: str, *, strict: bool
+) -> None:
+    """Let a blob of a layer be the blob of the layer that has its name first."""
+    blobs = [name for name, _ in module.named_parameters()]
+    if number >= len(blobs):
+        raise UserFault(f"{layer.where}: the layer has no blob {number} that could be {named!r}")
+    if named not in net.owners:
+        net.owners[named] = layer.get("name", ""), number
+        return
+    owner, position = net.owners[named]
+    theirs = list(net.layers[net.keys[owner]].parameters())[position]
+    mine = module.get_parameter(blobs[number])
+    if mine.shape != theirs.shape:
+        shapes = f"{list(mine.shape)}, in the layer {owner!r} {list(theirs.shape)}"
+        how = "needs" if strict else "with the share_mode PERMISSIVE needs, in dlctl's small caffe,"
+        raise UserFault(f"{layer.where}: {named!r} has the shape {shapes}: sharing {how} the same")
+    setattr(module, blobs[number], theirs)

@@ -1,4 +1,4 @@
-"""Caffe's SGD, Nesterov and Adam, with its learning-rate policies and multipliers of each blob."""
+"""Caffe's solvers, with its learning-rate policies and multipliers of each blob."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CaffeOptimizer(torch.optim.Optimizer):
         solver, state = self._solver, self.state[parameter]
         if "history" not in state:
             state["history"] = torch.zeros_like(parameter)
-            if solver.type == "Adam":
+            if solver.type in ("Adam", "AdaDelta"):
                 state["square"] = torch.zeros_like(parameter)
         history: torch.Tensor = state["history"]
         if solver.type == "Adam":
@@ -60,6 +60,20 @@ class CaffeOptimizer(torch.optim.Optimizer):
             t = iteration + 1
             correction = math.sqrt(1 - solver.momentum2**t) / (1 - solver.momentum**t)
             return history / (square.sqrt() + solver.delta) * (rate * correction)
+        if solver.type == "AdaGrad":
+            history.addcmul_(gradient, gradient)
+            return gradient / (history.sqrt() + solver.delta) * rate
+        if solver.type == "RMSProp":
+            decay = solver.rms_decay
+            history.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
+            return gradient / (history.sqrt() + solver.delta) * rate
+        if solver.type == "AdaDelta":
+            decay, updates = solver.momentum, state["square"]
+            history.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
+            ratio = (updates + solver.delta) / (history + solver.delta)
+            update: torch.Tensor = gradient * ratio.sqrt()
+            updates.mul_(decay).addcmul_(update, update, value=1 - decay)
+            return update * rate
         if solver.type == "Nesterov":
             before = history.clone()
             history.mul_(solver.momentum).add_(gradient, alpha=rate)

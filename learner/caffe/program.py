@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import TensorDataset
 
-from learner.caffe.data import dataset
+from learner.caffe.data import Augmented, Samples, dataset
 from learner.caffe.net import TEST, TRAIN, CaffeNet, read_net
 from learner.caffe.optimizer import CaffeOptimizer
 from learner.caffe.prototxt import Message
@@ -77,13 +76,13 @@ def settings(path: Path, folder: Path, learners: int) -> Settings:
     )
 
 
-def _read(solver: Solver, folder: Path) -> tuple[CaffeNet, dict[str, tuple[TensorDataset, int]]]:
-    known: dict[str, tuple[TensorDataset, int]] = {}
-    by_layer: dict[int, tuple[TensorDataset, int]] = {}
+def _read(solver: Solver, folder: Path) -> tuple[CaffeNet, dict[str, tuple[Samples, int]]]:
+    known: dict[str, tuple[Samples, int]] = {}
+    by_layer: dict[int, tuple[Samples, int]] = {}
 
-    def example(layer: Message) -> Tensor:
-        by_layer[id(layer)] = found = dataset(layer, folder)
-        return found[0].tensors[0][:1]
+    def example(layer: Message, phase: str) -> Tensor:
+        samples, _ = by_layer[id(layer)] = dataset(layer, folder, phase)
+        return samples.example() if isinstance(samples, Augmented) else samples.tensors[0][:1]
 
     net = read_net(*net_paths(solver, folder), example)
     for phase, graph in net.graphs.items():

@@ -10,7 +10,8 @@ from learner.caffe.prototxt import Message, read
 from learner.errors import UserFault
 
 POLICIES = ("fixed", "step", "exp", "inv", "multistep", "poly", "sigmoid")
-TYPES = ("SGD", "Nesterov", "Adam")
+TYPES = ("SGD", "Nesterov", "Adam", "AdaGrad", "RMSProp", "AdaDelta")
+_WITHOUT_MOMENTUM = ("AdaGrad", "RMSProp")
 _WITHOUT_EFFECT = (
     "solver_mode", "device_id", "debug_info", "test_initialization", "average_loss",
     "snapshot_diff", "snapshot_format", "snapshot_after_train", "test_compute_loss",
@@ -38,6 +39,7 @@ class Solver:
     momentum: float
     momentum2: float
     delta: float
+    rms_decay: float
     weight_decay: float
     regularization: str
     clip_gradients: float
@@ -93,6 +95,7 @@ def read_solver(path: Path) -> Solver:
         momentum=found.get("momentum", 0.0),
         momentum2=found.get("momentum2", 0.999),
         delta=found.get("delta", 1e-8),
+        rms_decay=found.get("rms_decay", 0.99),
         weight_decay=found.get("weight_decay", 0.0),
         regularization=found.get("regularization_type", "L2"),
         clip_gradients=found.get("clip_gradients", -1.0),
@@ -108,7 +111,7 @@ def read_solver(path: Path) -> Solver:
 
 
 def _named(kind: str) -> str:
-    return {"SGD": "SGD", "NESTEROV": "Nesterov", "ADAM": "Adam"}.get(kind.upper(), kind)
+    return {name.upper(): name for name in TYPES}.get(kind.upper(), kind)
 
 
 def _needed(found: Message, name: str) -> float:
@@ -121,6 +124,8 @@ def _check(solver: Solver) -> None:
     wrong = ""
     if solver.type not in TYPES:
         wrong = f"type is {solver.type!r}; dlctl's small caffe has {', '.join(TYPES)}"
+    elif solver.type in _WITHOUT_MOMENTUM and solver.momentum:
+        wrong = f"momentum can't be used with {solver.type}, as in Caffe"
     elif solver.lr_policy not in POLICIES:
         wrong = f"lr_policy is {solver.lr_policy!r}; there are {', '.join(POLICIES)}"
     elif solver.lr_policy in ("step", "sigmoid") and solver.stepsize < 1:

@@ -42,6 +42,18 @@ def read_blobs(path: Path) -> Blobs:
         raise UserFault(f"{path.name} is no .caffemodel: {error}") from None
 
 
+def read_mean(path: Path) -> torch.Tensor:
+    """Return the blob of a mean file, as Caffe's compute_image_mean writes it.
+
+    Raises:
+        UserFault: the file can't be read, or is none.
+    """
+    try:
+        return _blob(memoryview(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise UserFault(f"{path.name} is no mean file of Caffe: {error}") from None
+
+
 def _layer(value: wire.Value, *, old: bool) -> tuple[str, list[torch.Tensor]]:
     name_field, blob_field = (
         (_OLD_LAYER_NAME, _OLD_LAYER_BLOBS) if old else (_LAYER_NAME, _LAYER_BLOBS)

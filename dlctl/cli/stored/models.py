@@ -1,4 +1,4 @@
-"""Commands about stored models: models create, list, show, update, delete, diff, pull, gc."""
+"""Commands about stored models: models create, list, show, update, delete, diff, pull, copy, gc."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
+from dlctl.cli.at_sites import ask_all
 from dlctl.cli.common import (
     JSON,
     ago,
@@ -75,7 +76,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Store versions of models at a site, and train from them."
     )
     group.command("list")(list_)
-    for command in (create, show, update, delete, diff, pull, gc):
+    for command in (create, show, update, delete, diff, pull, copy, gc):
         group.command()(command)
     app.add_typer(group, name="models")
 
@@ -281,6 +282,31 @@ def pull(
                   lambda _: output.line(f"{len(files)} files in {folder_name(to)}"))  # fmt: skip
 
 
+def copy(
+    model: str = MODEL,
+    to: str = typer.Option(..., "--to", autocompletion=complete_sites, help="The other site."),
+    aliases: list[str] = ALIASES, site: str | None = SITE, as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Copy a version to another site, where it gets an id of its own; sends only what is not there.
+
+    Example: dlctl models copy digits@best --to mycluster --alias best
+    """
+    from dlctl.models import copy as copying
+    from dlctl.models.reading import whole_version
+    from dlctl.models.reference import parse_reference
+
+    where, wish = _where(model, site), said("", None, aliases, None)
+    if where == to:
+        raise typer.BadParameter(f"{model} is at {to} already")
+    with _site(where) as (source, models, _), _site(to) as (target, there, record):
+        found = whole_version(source, models, parse_reference(model))
+        with output.progress("copying") as on_progress:
+            made = copying.copy(source, found, target, there, wish.aliases, on_progress)
+        _remember(target, record)
+    output.report(shown(made), as_json, lambda _: output.line(made.label))
+    output.note(f"{found.version.label} at {where} is {made.label} at {to}")
+
+
 def gc(
     older_than: str = typer.Option(
         "1d", "--older-than", help="Spare what is younger: a version may be in the making."
@@ -316,21 +342,30 @@ def _remember(session: Session, record: ModelRecord) -> list[KnownModel]:
 
 def _known(site: str | None, *, offline: bool) -> list[KnownModel]:
     """Return the models of one site, or of all where models are known; stale ones of a silent."""
-    from dlctl.errors import TransportError
+    from dlctl.errors import DlctlError, TransportError
+    from dlctl.models.reading import read_models
     from dlctl.models.record import ModelRecord
 
     record = ModelRecord(tell=output.warn)
     if offline:
         return [model for model in record.all() if site in (None, model.site)]
-    found: list[KnownModel] = []
-    for name in [site] if site else sorted({"local", *record.sites()}):
+    if site:
         try:
-            with _site(name) as (_, models, _):
-                found += models
+            with _site(site) as (_, models, _):
+                return models
         except TransportError as error:
-            output.warn(f"{name}: {error.message}")
-            found += record.stale(name)
-    return found
+            output.warn(f"{site}: {error.message}")
+            return record.stale(site)
+    found: dict[str, list[KnownModel]] = {}
+    for name, answer in ask_all({"local", *record.sites()}, read_models):
+        if isinstance(answer, DlctlError):
+            output.warn(f"{name}: {answer.message}")
+            unheard = isinstance(answer, TransportError)
+            found[name] = record.stale(name) if unheard else record.of(name)
+        else:
+            record.remember(name, answer)
+            found[name] = answer
+    return [model for name in sorted(found) for model in found[name]]
 
 
 def _age(model: KnownModel, *, offline: bool) -> str:

@@ -2,13 +2,14 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from login_side import make_record
 from typer.testing import CliRunner
 
 from dlctl import lifecycle
-from dlctl.cli import common, listing, main, output
+from dlctl.cli import at_sites, common, listing, main, output
 from dlctl.cli.views import metrics as views_metrics
 from dlctl.contract import State
 from dlctl.contract.metrics import Source, make_line
@@ -22,14 +23,14 @@ OPEN = {"state": State.TRAINING, "job_id": "7", "seen_at": time.time() - 5 * 360
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(listing, "opened", lambda name, may_ask=True: Site(name, may_ask))
+    monkeypatch.setattr(at_sites, "opened", lambda name, may_ask=True: Site(name, may_ask))
     monkeypatch.setattr(common, "opened", lambda name, may_ask=True: Site(name, may_ask))
     return RecordStore()
 
 
 class Site:
     def __init__(self, name, may_ask):
-        self.name, self.may_ask = name, may_ask
+        self.name, self.may_ask, self.site = name, may_ask, SimpleNamespace(name=name)
 
     def __enter__(self):
         return self
@@ -100,7 +101,7 @@ def test_offline_asks_no_site_and_says_how_old_it_is(store, asked, run):
 def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
     store, asked, run, monkeypatch
 ):
-    monkeypatch.setattr(listing, "_LIMIT_S", 2.0)
+    monkeypatch.setattr(at_sites, "LIMIT_S", 2.0)
     for name in ("dead", "hangs", "lives"):
         store.add(make_record(training_id=f"{name}-1", site=name, **OPEN))
 

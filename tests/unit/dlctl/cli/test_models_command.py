@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+import socket
+import time
 
 import pytest
 from repository import REPOSITORY
 from stored_models import write_folder
+
+from dlctl import contract
+from dlctl.models.known import KnownModel
+from dlctl.models.record import ModelRecord
 
 
 @pytest.fixture
@@ -87,13 +95,49 @@ def test_weights_of_a_model_need_a_site(dlctl, local_site):
     )
     assert dlctl("validate", ok=True).stdout == "manifest.yml is valid\n"
     rendered = dlctl("render")
-    assert (rendered.exit_code, "only a site can tell what model:x@best is" in rendered.stderr) == (
-        3, True,
-    )  # fmt: skip
+    assert rendered.exit_code == 8
+    assert "there is no model 'x' at the site local" in rendered.stderr
     refused = dlctl("submit")
     assert refused.exit_code == 8
     assert "there is no model 'x' at the site local" in refused.stderr
     assert dlctl("list", "--json", ok=True).json == [], "nothing was queued"
+
+
+def test_a_rendered_plan_names_the_version_that_an_alias_means_now(dlctl, folder):
+    model = dlctl("models", "create", folder, "--name", "x", "--alias", "best", ok=True).stdout
+    (dlctl.cwd / "train.py").write_text("")
+    (dlctl.cwd / "manifest.yml").write_text(
+        "name: a\nframework: {name: pytorch, job: train.py, arguments: {weights: 'model:x@best'}}\n"
+    )
+    plan = dlctl("render", "--json", ok=True).json["plan"]
+    assert (plan["weights"]["model"], plan["weights"]["path"]) == (model.strip(), "net.pt")
+    assert plan["framework"]["arguments"]["weights"] == f"{plan['job_dir']}/weights/net.pt"
+
+
+def test_a_list_waits_for_no_silent_site_longer_than_for_one(dlctl, folder, xdg):
+    """Each site would hold a list up for 5 s; they are asked at the same time."""
+    dlctl("models", "create", folder, ok=True)
+    sites = xdg.config / "dlctl/sites"
+    sites.mkdir(parents=True)
+    record = ModelRecord(xdg.state / "dlctl/models.db")
+    with contextlib.ExitStack() as stack:
+        for number in range(4):
+            silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            (sites / f"silent-{number}.yml").write_text(
+                f"transport: {{kind: ssh, host: 127.0.0.1, port: {silent.getsockname()[1]}, "
+                "connect_timeout_s: 5}\nroot: /tmp/nothing\nscheduler: {kind: local}\n"
+                "launcher: {kind: mpirun}\nenvironment: {}\n"
+            )
+            head = json.loads(contract.to_json(contract.ModelVersion(f"m-{number}", 1, "m")))
+            record.remember(f"silent-{number}", [
+                KnownModel(f"m-{number}", f"silent-{number}", {"1": head})
+            ])  # fmt: skip
+        began = time.monotonic()
+        listed = dlctl("models", "list", "--json", ok=True).json
+        took_s = time.monotonic() - began
+    assert [bool(model["stale_since"]) for model in listed].count(True) == 4
+    assert len(listed) == 5
+    assert took_s < 18, "one after the other they take 20 s"
 
 
 def test_the_session_on_the_page_of_models_runs_as_printed(dlctl, local_site):

@@ -23,7 +23,7 @@ def net(tmp_path, layers, last, example=None):
     path = tmp_path / "net.prototxt"
     path.write_text("\n".join(['name: "small"', DATA, *layers, LOSS % last]))
     image = torch.zeros(1, 3, 13, 13) if example is None else example
-    return read_net(path, path, lambda _: image)
+    return read_net(path, path, lambda *_: image)
 
 
 def layer(kind, bottom, top, settings=""):
@@ -157,6 +157,37 @@ def test_weights_go_to_the_layers_of_the_same_name(tmp_path):
     assert made.take({}, "w") == ["the layer ip has no weights there"]
     with pytest.raises(UserFault, match="the layer ip has blobs of the shapes"):
         made.take({"ip": [torch.ones(2, 2), weights[1]]}, "w")
+
+
+def test_layers_with_the_same_param_name_have_one_weight(tmp_path):
+    """Two products with W, at first 1, and rates 1 and 1: y = W (W x), dy/dW = 2 W x."""
+    shared = 'param { name: "w" lr_mult: 2 } inner_product_param { num_output: 1 bias_term: false }'
+    made = net(tmp_path, [
+        layer("InnerProduct", "data", "a", shared), layer("InnerProduct", "a", "b", shared),
+    ], "b", torch.zeros(1, 1))  # fmt: skip
+    (only,) = list(made.parameters())
+    assert [(g["params"][0] is only, g["lr_mult"]) for g in made.groups()] == [(True, 2.0)]
+    with torch.no_grad():
+        only.fill_(3.0)
+    output = made(torch.tensor([[5.0]]))["b"]
+    output.sum().backward()
+    assert (output.item(), only.grad.item()) == (45.0, 30.0)
+    blobs = _messages()()
+    blobs.ParseFromString(made.caffemodel())
+    assert [list(found.blobs[0].data) for found in blobs.layer] == [[3.0], [3.0]]
+
+
+@pytest.mark.parametrize(("second", "said"), [
+    ('param { name: "w" } inner_product_param { num_output: 2 bias_term: false }',
+     r"'w' has the shape \[2, 1\], in the layer 'a' \[1, 1\]"),
+    ('param {} param { name: "w" } inner_product_param { num_output: 1 bias_term: false }',
+     "has no blob 1 that could be 'w'"),
+])  # fmt: skip
+def test_what_can_not_be_shared_is_named(tmp_path, second, said):
+    first = 'param { name: "w" } inner_product_param { num_output: 1 bias_term: false }'
+    layers = [layer("InnerProduct", "data", "a", first), layer("InnerProduct", "a", "b", second)]
+    with pytest.raises(UserFault, match=said):
+        net(tmp_path, layers, "b", torch.zeros(1, 1))
 
 
 # The whole example -------------------------------------------------------------------------------

@@ -32,7 +32,9 @@ def test_each_policy_gives_the_rate_of_its_formula(tmp_path, text, iteration, ra
 @pytest.mark.parametrize(("text", "said"), [
     ('lr_policy: "cosine"', "lr_policy is 'cosine'; there are fixed"),
     ('lr_policy: "step"', "needs a stepsize"),
-    ('type: "AdaDelta"', "type is 'AdaDelta'"),
+    ('type: "LBFGS"', "type is 'LBFGS'"),
+    ('type: "AdaGrad" momentum: 0.9', "momentum can't be used with AdaGrad, as in Caffe"),
+    ('type: "RMSPROP" momentum: 0.5', "momentum can't be used with RMSProp"),
     ("momentun: 0.9", "the solver has 'momentun'"),
 ])  # fmt: skip
 def test_what_it_can_not_do_is_named(tmp_path, text, said):
@@ -58,6 +60,34 @@ def test_momentum_keeps_the_rate_of_each_step_and_decay_its_multiplier(tmp_path)
         vb = 0.9 * vb + 2 * rate
         w, b = w - vw, b - vb
         assert (weight.item(), bias.item()) == pytest.approx((w, b))
+
+
+@pytest.mark.parametrize(("text", "weights"), [
+    # h = 4, then 4 + 1; W -= 0.1 * g / (sqrt(h) + delta)
+    ('type: "AdaGrad" delta: 1', [1 - 0.1 * 2 / 3, 1 - 0.1 * 2 / 3 - 0.1 * 1 / (5**0.5 + 1)]),
+    # h = 0.5 * 4 = 2, then 0.5 * 2 + 0.5 * 1 = 1.5
+    ('type: "RMSProp" rms_decay: 0.5 delta: 1',
+     [1 - 0.1 * 2 / (2**0.5 + 1), 1 - 0.1 * 2 / (2**0.5 + 1) - 0.1 / (1.5**0.5 + 1)]),
+    # V = 0.2, then 0.9 * 0.2 + 0.1 = 0.28; W -= (1 + m) * V - m * V before
+    ('type: "Nesterov" momentum: 0.9', [1 - 1.9 * 0.2, 1 - 0.38 - (1.9 * 0.28 - 0.9 * 0.2)]),
+    # h = 2, u = 2 * sqrt(1 / 3) with u² = 4 / 3; then h = 1.5, history of u 2 / 3,
+    # u = sqrt((2 / 3 + 1) / 2.5)
+    ('type: "AdaDelta" momentum: 0.5 delta: 1',
+     [1 - 0.1 * 2 * (1 / 3) ** 0.5, 1 - 0.1 * 2 * (1 / 3) ** 0.5 - 0.1 * (5 / 3 / 2.5) ** 0.5]),
+    # m = 0.2, v = 0.004; then m = 0.28, v = 0.004996
+    ('type: "Adam" momentum: 0.9 momentum2: 0.999 delta: 0',
+     [1 - 0.1 * (0.001**0.5 / 0.1) * 0.2 / 0.004**0.5,
+      0.9 - 0.1 * ((1 - 0.999**2) ** 0.5 / 0.19) * 0.28 / 0.004996**0.5]),
+])  # fmt: skip
+def test_each_type_updates_by_the_formula_of_caffe(tmp_path, text, weights):
+    """Gradients 2 and 1 from the weight 1; the hand-made sums stand above each row."""
+    weight = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    group = {"params": [weight], "lr_mult": 1.0, "decay_mult": 1.0}
+    optimizer = CaffeOptimizer([group], solver(tmp_path, text))
+    for gradient, expected in zip((2.0, 1.0), weights, strict=True):
+        weight.grad = torch.tensor([gradient], dtype=torch.float64)
+        optimizer.step()
+        assert weight.item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_restored_optimizer_goes_on_at_its_iteration(tmp_path):

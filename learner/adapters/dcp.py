@@ -1,0 +1,84 @@
+"""torch.distributed.checkpoint: each learner writes its part of a sharded state, all at once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from learner.adapters.halt import Halt, any_asked
+from learner.adapters.saved import checkpoint_dir, newest
+
+PATTERN = "step-*"
+
+
+class Checkpoints:
+    """Saves a state as `step-N`, which is whole or not there, and reads the newest one.
+
+    Args:
+        keep: How many checkpoints stay.
+    """
+
+    def __init__(self, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError(f"keep {keep}: at least one checkpoint has to stay")
+        self._folder, self._keep, self._halt = checkpoint_dir(), keep, Halt()
+
+    def restore(self, state: dict[str, Any]) -> int:
+        """Read the newest checkpoint into the state; return its step, 0 if there is none.
+
+        Another number of learners may read it than wrote it.
+        """
+        checkpoint = import_module("torch.distributed.checkpoint")
+
+        found = newest(PATTERN, self._folder)
+        if found is None:
+            return 0
+        checkpoint.load(state, checkpoint_id=str(found))
+        return int(found.name.rpartition("-")[2])
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Save the state; every learner calls this after the same step."""
+        checkpoint = import_module("torch.distributed.checkpoint")
+
+        part, whole = self._folder / f".step-{step}.part", self._folder / f"step-{step}"
+        checkpoint.save(state, checkpoint_id=str(part))
+        if _rank() == 0:
+            shutil.rmtree(whole, ignore_errors=True)
+            part.rename(whole)
+            for old in sorted(self._folder.glob(PATTERN), key=_step)[: -self._keep]:
+                shutil.rmtree(old, ignore_errors=True)
+        _barrier()
+
+    def leave_if_asked(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
+        """End the process after saving, if any learner was asked to; call this after each step.
+
+        Args:
+            step: The steps that were taken.
+            state: Returns what `save` saves; called only then.
+        """
+        if any_asked(self._halt):
+            self.save(step, state())
+            if _rank() == 0:
+                print(f"halted after step {step}", flush=True)
+            self._halt.leave()
+
+
+def _step(path: Path) -> int:
+    number = path.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1
+
+
+def _rank() -> int:
+    from torch import distributed
+
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def _barrier() -> None:
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.barrier()

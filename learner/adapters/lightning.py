@@ -1,0 +1,45 @@
+"""Lightning: a callback that saves at a halt, after the step in which any learner was asked to."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from learner.adapters.halt import Halt
+from learner.adapters.saved import checkpoint_dir, newest
+
+PATTERN = "step=*.ckpt"
+
+
+def newest_checkpoint() -> tuple[str | None, int]:
+    """Return what `trainer.fit(…, ckpt_path=…)` takes, and how many steps were taken before."""
+    found = newest(PATTERN)
+    return (None, 0) if found is None else (str(found), int(found.stem.rpartition("=")[2]))
+
+
+def save_at_halt() -> Any:
+    """Return a callback for the Trainer, beside a `ModelCheckpoint(…, "{step}")`.
+
+    Its checkpoint has the name that ModelCheckpoint's would have.
+    """
+    base: Any = import_module("lightning.pytorch.callbacks").Callback
+    halt = Halt()
+
+    class SaveAtHalt(base):  # type: ignore[misc]
+        """Saves after the step in which any learner got the signal, and ends all of them there."""
+
+        def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+            import torch
+
+            asked = trainer.strategy.reduce(
+                torch.tensor(float(halt.asked), device=trainer.strategy.root_device),
+                reduce_op="sum",
+            )
+            if float(asked) > 0:
+                trainer.save_checkpoint(checkpoint_dir() / f"step={trainer.global_step}.ckpt")
+                if trainer.is_global_zero:
+                    print(f"halted after step {trainer.global_step}", flush=True)
+                trainer.strategy.barrier()
+                halt.leave()
+
+    return SaveAtHalt()

@@ -1,0 +1,73 @@
+"""Halted or killed, and gone on: the final loss is that of a training that nobody disturbed.
+
+Each test runs a real framework three times, whose import alone takes seconds. The signal reaches
+one learner only: all of them have to stop after the same step.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from framework_runs import EXAMPLES, Learners
+
+from learner.errors import EXIT_HALTED
+
+LOSS = r"final loss ([\d.]+)"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The final loss of each example that nobody disturbs."""
+    known: dict[str, float] = {}
+
+    def loss(name: str) -> float:
+        if name not in known:
+            learners = Learners(name, tmp_path_factory.mktemp(name))
+            try:
+                assert set(learners.codes()) == {0}
+                known[name] = float(learners.said(LOSS))
+            finally:
+                learners.kill()
+        return known[name]
+
+    return loss
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start an example; its next attempt finds the checkpoints of the one before."""
+    started = []
+
+    def begin(name: str) -> Learners:
+        started.append(Learners(name, tmp_path))
+        return started[-1]
+
+    yield begin
+    for learners in started:
+        learners.kill()
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("how", ["halted", "killed"])
+def test_it_ends_with_the_loss_of_an_undisturbed_training(
+    name, how, start, undisturbed, wait_until
+):
+    if not EXAMPLES[name].python.exists():
+        pytest.skip(f"there is no {EXAMPLES[name].python}: set DLCTL_FRAMEWORKS")
+    first = start(name)
+    wait_until(first.has_saved, 150)
+    if how == "halted":
+        first.processes[-1].send_signal(signal.SIGUSR2)
+        assert set(first.codes()) == {EXIT_HALTED}, first.said("(?s)(.*)")[-3000:]
+        word = "batch" if name == "tensorflow" else "epoch" if name == "keras" else "step"
+        halted_after = int(first.said(rf"halted after {word} (\d+)"))
+    else:
+        first.kill()
+    second = start(name)
+    assert set(second.codes()) == {0}, second.said("(?s)(.*)")[-3000:]
+    if how == "halted" and name != "tensorflow":  # which counts batches of an epoch
+        assert int(second.said(r"continuing (?:at step|after epoch) (\d+)")) == halted_after
+    expected = pytest.approx(undisturbed(name), rel=EXAMPLES[name].tolerance)
+    assert float(second.said(LOSS)) == expected
