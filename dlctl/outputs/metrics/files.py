@@ -142,8 +142,8 @@ class MetricsFiles:
 
     def _without_overlaps(self, transport: Transport, fresh: dict[str, bytes]) -> dict[str, bytes]:
         """Return what is new. Of a file that is gone, as after a purge, stays what was kept."""
-        overlaps = self._overlaps.items()
-        changed = {n for n, last in overlaps if not fresh.get(n, b"").startswith(last)}
+        kept = self._overlaps.items()
+        changed = {n for n, last in kept if not fresh.get(n, b"").startswith(last)}
         if changed and not changed.isdisjoint(self.read_sizes(transport)):
             raise Changed
         overlaps, self._overlaps = self._overlaps, {}
