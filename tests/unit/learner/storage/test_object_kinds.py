@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 from faulty_proxy import faulty_proxy
-from keystone import keystone
+from keystone_server import running_keystone
 from store_program import StoreProgram
 from swift_server import PYTHON
 
@@ -224,16 +224,28 @@ def test_a_dynamic_large_object_is_whole(tmp_path, swift):
 
 
 def test_keystone_names_the_store_of_the_region(tmp_path, swift):
-    name = swift.container("by_keystone", {"a": b"1"})
-    with keystone(swift, "p-1", "mine", "dallas") as url:
-        program = StoreProgram(tmp_path, "swift", url, swift, name)
-        v3 = {"STORE_PROJECT_ID": "p-1", "STORE_DOMAIN_NAME": "mine", "STORE_REGION": "dallas"}
-        assert program.run("load", **v3)[0] == 0
-        assert program.contents() == {"a": b"1"}
+    """Ten seconds: a real keystone makes its database first."""
+    with running_keystone(tmp_path / "keystone", swift) as keystone:
+        keystone.put("by_keystone")
+        keystone.put("by_keystone/t-0/a", b"1")
+        program = StoreProgram(tmp_path, "swift", keystone.url, swift, "by_keystone")
+        v3 = {"STORE_PROJECT_ID": keystone.project_id, "STORE_DOMAIN_NAME": keystone.domain,
+              "STORE_REGION": keystone.region}  # fmt: skip
+        (tmp_path / "source").mkdir()
+        (tmp_path / "source/b").write_bytes(b"2" * (65 * MIB))
+        code, told = program.run("save", **v3, **_saving(program, tmp_path / "source"))
+        assert code == 0, told
+        code, told = program.run("load", **v3)
+        assert code == 0, told
+        found = program.contents()
+        assert set(found) == {"t-0/a", "t-1/b", "t-1/_complete.json"}
+        assert found["t-1/b"] == b"2" * (65 * MIB)
         code, told = program.run("check", **v3 | {"STORE_DOMAIN_NAME": "other"})
         assert code == 1 and "refuses the user name or the password" in told
         code, told = program.run("check", **v3 | {"STORE_REGION": "paris"})
         assert code == 1 and "no object store in the region 'paris'" in told
+        code, told = program.run("check", **v3 | {"STORE_PROJECT_ID": ""})
+        assert code == 1 and "`project_id` says whose" in told, "a project has a catalog"
 
 
 def test_a_site_reaches_the_store_at_another_address(tmp_path, swift):
