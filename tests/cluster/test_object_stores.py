@@ -329,6 +329,32 @@ def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
     assert swift.get(f"my_training_results/{training_id}/copy") == b"forty two"
 
 
+def test_this_machine_moves_the_data_where_the_site_has_no_way_to_the_store(
+    dlctl, cluster_site, swift, xdg, wait_until
+):
+    """Neither nodes nor login node reach this machine's Swift."""
+    site = change_site(cluster_site, xdg.config, data_via="laptop")
+    content = os.urandom(20 << 20)
+    name = swift.container("by_laptop", {"deep/big": content, "small": b"1", "empty": b""})
+    with faulty_proxy(swift.port) as proxy:
+        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        command = 'cp -rL "$DATA_DIR/." "$RESULT_DIR/"; echo trained'
+        folder, secret = of_commands(dlctl, seen, name, command)
+        training_id = submit(dlctl, site, folder, env=secret)
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        assert training_id not in str(swift.names("my_training_results"))
+        dlctl("fetch", training_id, "--restore", ok=True)
+        there = f"my_training_results/{training_id}"
+        assert swift.get(f"{there}/deep/big") == content
+        assert b"trained" in swift.get(f"{there}/learner-1/training-log.txt")
+        assert json.loads(swift.get(f"{there}/_complete.json"))["state"] == "COMPLETED"
+        before = proxy.served_bytes
+        again = submit(dlctl, site, folder, env=secret)
+        assert proxy.served_bytes - before < 20_000, "the site's cache has it already"
+        wait_for_state(dlctl, wait_until, again, "COMPLETED")
+    assert (site.job_dir(again) / "results/deep/big").read_bytes() == content
+
+
 def test_an_interrupted_submission_loads_when_it_is_resumed(
     dlctl, local_site, swift, xdg, wait_until
 ):
