@@ -50,7 +50,8 @@ def main(arguments: list[str]) -> list[str] | dict[str, object]:
                 done.append(f"{store.id}: {scripted.told_of(job_dir, store)}")
         return done
     if verb == "lay-out":
-        files = _laid_out(lay_out(plan, job_dir, attempt), job_dir.resolve())
+        wanted = any(store.takes_checkpoints for store in plan.data_stores)
+        files = _laid_out(lay_out(plan, job_dir, attempt, wanted), job_dir.resolve())
         return {"files": files, "state": _state(job_dir, attempt)}
     here = [dataclasses.replace(store, via="node") for store in plan.data_stores]
     plan = dataclasses.replace(plan, data_stores=here)

@@ -131,16 +131,22 @@ def test_a_halted_training_is_stored_and_its_successor_replaces_it(
     name = swift.container("to_halt", {"words": b"forty two"})
     program = "trap 'echo halted >\"$RESULT_DIR/how\"; exit 85' USR2\n"
     program += '[ -e $CHECKPOINT_DIR/1 ] && { echo resumed >"$RESULT_DIR/how"; exit 0; }\n'
-    program += "mkdir $CHECKPOINT_DIR/1; while :; do sleep 0.05; done"
+    program += (
+        "mkdir $CHECKPOINT_DIR/1; echo 7 >$CHECKPOINT_DIR/1/step; while :; do sleep 0.05; done"
+    )
     folder, secret = of_commands(dlctl, swift, name, program)
+    manifest = json.loads((folder / "manifest.yml").read_text())
+    manifest["data_stores"][0]["training_results"]["checkpoints"] = True
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
     training_id = submit(dlctl, local_site, folder, env=secret)
-    wait_until(lambda: any((local_site.job_dir(training_id) / "checkpoints").glob("*")))
+    wait_until(lambda: any((local_site.job_dir(training_id) / "checkpoints").glob("*/step")))
     dlctl("halt", training_id, ok=True)
     wait_for_state(dlctl, wait_until, training_id, "HALTED")
     there = f"my_training_results/{training_id}"
     mark = json.loads(swift.get(f"{there}/_complete.json"))
     assert (mark["state"], mark["attempt"]) == ("HALTED", 1)
     assert swift.get(f"{there}/how") == b"halted\n"
+    assert swift.get(f"{there}/_checkpoints/1/step") == b"7\n"
     dlctl("resume", training_id, ok=True, env=secret)
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     mark = json.loads(swift.get(f"{there}/_complete.json"))
