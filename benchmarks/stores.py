@@ -2,7 +2,7 @@
 
 store_load_1gb   1 GB by the S3 interface into DATA_DIR. The floor reads it through one plain
 connection. `boto3` downloads it by its own threads, and compares nothing; `rclone` (if it is
-installed) by as many, and compares a small object's MD5.
+installed) by as many, and compares a small object's MD5. `unchecked` is ours with `etags: opaque`.
 store_load_10k   10,000 objects of 10 kB, in the same way; once, as it takes minutes.
 store_served     bytes that leave the server, divided by those of the data, of two jobs at once. The
 peer `naive` is what it would be if each of 8 learners fetched for itself.
@@ -77,10 +77,10 @@ class Store:
 
         return StoreProgram(self.fresh(), "s3", url or self.swift.s3_url, self.swift, container)
 
-    def load(self, container: str) -> float:
+    def load(self, container: str, **env: str) -> float:
         """Return how long our program takes."""
         program = self.program(container)
-        return timed(lambda: done(program.run("load")))
+        return timed(lambda: done(program.run("load", **env)))
 
     def save(self) -> float:
         """Return how long our program takes to store the file, and compare it with the server's."""
@@ -160,7 +160,8 @@ def measure(quick: bool) -> Iterator[Result]:
         def load(what: str, container: str, count: int, runs: int) -> Result:
             return compare(
                 what, lambda: store.load(container), lambda: store.plain(container, count),
-                {name: partial(move, "load", container) for name, move in peers.items()},
+                {name: partial(move, "load", container) for name, move in peers.items()}
+                | {"unchecked": partial(store.load, container, STORE_ETAGS="opaque")},
                 runs=runs, warm_up=min(1, runs - 1),
             )  # fmt: skip
 

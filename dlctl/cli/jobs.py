@@ -73,10 +73,10 @@ def submit(
 
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
+    from dlctl.data.checks import refuse_wrong_stores
     from dlctl.lifecycle import make_environment
     from dlctl.lifecycle import submit as send
-    from dlctl.lifecycle.store_checks import refuse_wrong_stores
-    from dlctl.lifecycle.stores import bring_by_login
+    from dlctl.lifecycle.stores import bring
     from dlctl.models.use import build
 
     overrides = make_overrides(
@@ -93,7 +93,7 @@ def submit(
         make_environment(session, request.plan, output.note)
         with output.progress("sending") as on_progress:
             record = send(session, request, store := open_record(), on_progress,
-                          lambda: bring_by_login(session, request.plan, output.note))  # fmt: skip
+                          lambda: bring(session, request.plan, output.note))  # fmt: skip
         output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
         if stay:
             return end_of_following(follow(session, record, store, as_json=as_json))

@@ -164,7 +164,7 @@ def fetch(
 
 
 def _restore(session: Session, record: Record, store: RecordStore) -> None:
-    from dlctl.lifecycle.stores import store_again
+    from dlctl.data.results import store_again
 
     for line in store_again(session, record, store, output.note):
         output.note(line)

@@ -272,7 +272,11 @@ class DataStore:
     needs: list[str] = field(default_factory=list)
     """Python packages without which the node can't run the scripts."""
     via: str = "node"
-    """Who moves the data: the job's `node`, or the `login` node outside the job."""
+    """Who moves the data: the job's `node`, or outside the job the `login` node or the `laptop`."""
+    uses: str = ""
+    """The implementation of its type; empty: the type's scripts are its own."""
+    takes_checkpoints: bool = False
+    """Whether the checkpoints go to the store with the results."""
     cache_limit_bytes: int | None = None
     """How much the cache of the site may take; None: as much as there is room."""
 

@@ -13,7 +13,7 @@ from dlctl.files.upload import Tree, read_files
 from dlctl.lifecycle.end import fence, interrupted
 from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.stores import bring_by_login
+from dlctl.lifecycle.stores import bring
 from dlctl.lifecycle.submit import (
     ask,
     ask_again,
@@ -78,7 +78,7 @@ def resume(
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
     wants_changes = new_code or asked != Overrides()
     make_environment(session, files.plan, on_line)
-    bring_by_login(session, files.plan, on_line)
+    bring(session, files.plan, on_line)
     if used_up or _was_begun(session, record):
         if not fence(session, record) and not record.state.final:  # its job has started meanwhile
             if wants_changes:

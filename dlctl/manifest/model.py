@@ -219,6 +219,9 @@ class Manifest(Section):
                 training_results=store.training_results.container
                 if store.training_results
                 else None,
+                takes_checkpoints=bool(
+                    store.training_results and store.training_results.checkpoints
+                ),
                 connection={k: v for k, v in store.connection.items() if isinstance(v, str)},
                 position=position,
             )

@@ -237,13 +237,23 @@ class Container(Section):
     container: Line = Field(description="A bucket, or a directory below connection.path.")
 
 
+class ResultsContainer(Container):
+    """Where results go in a data store."""
+
+    checkpoints: bool = Field(
+        False, description="Whether the checkpoints go there, too; not into mounted directories."
+    )
+
+
 class DataStoreSection(Section, title="DataStore"):
     """Where training data comes from and where results go."""
 
     id: Line = Field(description="A name that you choose.")
     type: Line = Field(description="Which kind of store: a name in `dlctl stores list`.")
     training_data: Container | None = Field(None, description="What DATA_DIR names.")
-    training_results: Container | None = Field(None, description="Where results are copied to.")
+    training_results: ResultsContainer | None = Field(
+        None, description="Where results are copied to."
+    )
     connection: dict[str, Value] = Field(
         default_factory=dict, description="How to reach it; for a mounted store `path`."
     )

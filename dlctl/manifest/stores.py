@@ -42,6 +42,9 @@ def store_problems(manifest: Manifest, folder: Path) -> list[_Problem]:
             continue  # `type_problems` tells
         if not known.is_mounted:
             found += [((*trail, *at), what) for at, what in _of_one(store, known)]
+        elif store.training_results and store.training_results.checkpoints:
+            at = (*trail, "training_results", "checkpoints")
+            found.append((at, f"a {store.type} takes no checkpoints"))
     return found
 
 

@@ -276,9 +276,9 @@ class Site(_Settings):
     10.1.0.0/16. None: the address that a node's own name resolves to."""
     endpoints: Annotated[dict[str, str], BeforeValidator(_texts)] = {}
     """Addresses of data stores that the site reaches in another way: from → to."""
-    data_via: Literal["node", "login"] = "node"
-    """Who moves the data of data stores with scripts: the job's first node, or the login node
-    before the job."""
+    data_via: Literal["node", "login", "laptop"] = "node"
+    """Who moves the data of data stores with scripts: the job's first node, or before the job the
+    login node or the user's machine."""
     cache_limit_bytes: Annotated[int | None, BeforeValidator(_size)] = Field(
         default=None, alias="cache_limit", ge=0
     )

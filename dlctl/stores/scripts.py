@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract.stores import LOAD, MOUNTED_STORES, STORE, store_script
+from dlctl.errors import PlanError
 from dlctl.script_templates import render_template
 from dlctl.stores.types import find_type
 
@@ -25,6 +26,9 @@ def with_scripts(
         endpoints: Addresses that the site reaches in another way: from → to.
         via: Who moves the data at this site.
         cache_limit_bytes: How much its cache may take.
+
+    Raises:
+        PlanError: this machine is to move the data, and can't for a store of this type.
     """
     secrets = f"{plan.root}/secrets/{plan.training_id}"
     stores = []
@@ -33,6 +37,12 @@ def with_scripts(
             stores.append(store)
             continue
         known = find_type(store.type, folder)
+        if via == "laptop" and not known.uses:
+            raise PlanError(
+                f"the type {store.type} of data store {store.id} has scripts of its own, which "
+                "don't run on this machine",
+                hint="set `data_via: node` or `login` in the site's file",
+            )
         defaults = {k: key.default for k, key in known.connection.items() if key.default}
         connection = {
             k: rewritten(v, endpoints) for k, v in {**defaults, **store.connection}.items()
@@ -43,7 +53,7 @@ def with_scripts(
         stores.append(replace(
             store, connection=connection, via=via, needs=list(known.schema.needs),
             scripts=[name for name in known.scripts if used[name] is not None],
-            cache_limit_bytes=cache_limit_bytes,
+            cache_limit_bytes=cache_limit_bytes, uses=known.uses,
             secrets={key: f"file:{secrets}/data_stores.{store.position}.{key}"
                      for key in secret_names.get(store.position, ())},
         ))  # fmt: skip

@@ -154,12 +154,12 @@ def save_all(
     stores = [store for store in takes_all(plan) if store.via == "node"]
     if not stores:
         return []
-    source = lay_out(plan, job_dir, publication.attempt)
     more = {"TRAINING_ID": plan.training_id, "TRAINING_STATE": state,
             "DLCTL_ATTEMPT": str(publication.attempt)}  # fmt: skip
     done = []
     for store in stores:
         publication.check()
+        source = lay_out(plan, job_dir, publication.attempt, store.takes_checkpoints)
         root, tick = Path(plan.root), publication.tick
         where = scripted.save(store, root, job_dir, source, more, tick, show)
         done.append(f"{store.id}: {where}")

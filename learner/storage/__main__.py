@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from dlctl import contract
@@ -111,9 +112,9 @@ def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
     if listing and tree:  # then the store need not be reached from here
         filled = Filled(tree, 0)
     else:
-        store = _opened(kind, place, env, progress, PATIENCE_S)
-        listing = listing or freeze(file, store, place)
-        filled = cache.fill(listing, store, progress)
+        opened = partial(_opened, kind, place, env, progress, PATIENCE_S)
+        listing = listing or freeze(file, opened(), place)
+        filled = cache.fill(listing, opened, progress)
     _point(Path(env[f"{PREFIX}DATA"]), filled.tree)
     if not filled.tree.exists():  # removed before there was a link to it
         return _load(kind, place, env)

@@ -78,8 +78,13 @@ class Cache:
             pass
         return tree
 
-    def fill(self, listing: Listing, store: ObjectStore, progress: Progress) -> Filled:
+    def fill(
+        self, listing: Listing, opened: Callable[[], ObjectStore], progress: Progress
+    ) -> Filled:
         """Make the folder with a listing's files; fetch what the cache lacks, once.
+
+        Args:
+            opened: Returns the store; not called if the cache lacks nothing.
 
         Raises:
             SiteFault: there is no room.
@@ -99,7 +104,7 @@ class Cache:
             ):
                 if (tree := self.tree(listing)) is not None:
                     return Filled(tree, 0)
-                fetched_bytes = self._fetch(listing, store, claim, progress)
+                fetched_bytes = self._fetch(listing, opened, claim, progress)
                 try:
                     return Filled(self._make_tree(listing, claim), fetched_bytes)
                 except FileNotFoundError as error:  # somebody has emptied the cache meanwhile
@@ -110,7 +115,7 @@ class Cache:
         return self.folder / "objects" / name[:2] / name[2:]
 
     def _fetch(
-        self, listing: Listing, store: ObjectStore, claim: Claim, progress: Progress
+        self, listing: Listing, opened: Callable[[], ObjectStore], claim: Claim, progress: Progress
     ) -> int:  # fmt: skip
         lacking = [
             Wanted(as_object(item), self._content(item), self._place.etags_are_md5)
@@ -121,7 +126,9 @@ class Cache:
             folder.mkdir(exist_ok=True)
         self._sweep({each.file.name for each in lacking})
         self._make_room(lacking, {self._content(item) for item in listing.objects})
-        counted, lock = _Counted(store), threading.Lock()
+        if not lacking:
+            return 0
+        counted, lock = _Counted(opened()), threading.Lock()
         progress.begin(sum(each.item.size_bytes for each in lacking))
 
         def arrived(size_bytes: int) -> None:

@@ -1,7 +1,8 @@
 """What of an attempt goes to a store, and in which order of folders: a tree of links.
 
 The layout is that of the service's open-source successor: the results at the top, a folder
-`learner-<number>` for each learner's log, counted from 1, and `_submitted_code/model.zip`.
+`learner-<number>` for each learner's log, counted from 1, `_submitted_code/model.zip`, and, if the
+manifest wants them, `_checkpoints/`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ from learner.storage.index import result_files
 
 LOG_NAME = "training-log.txt"
 CODE_NAME = "_submitted_code/model.zip"
+CHECKPOINTS_NAME = "_checkpoints"
 _OLDEST = (1980, 1, 1, 0, 0, 0)
 """The time of each file in the archive: the same code is the same archive."""
 
 
-def lay_out(plan: Plan, job_dir: Path, attempt: int) -> Path:
-    """Make the folder with links to all that an attempt stores, and return it."""
+def lay_out(plan: Plan, job_dir: Path, attempt: int, checkpoints: bool = False) -> Path:
+    """Make the folder with links to all that an attempt stores, and return it.
+
+    Args:
+        checkpoints: Whether those are stored, too: all that are there now, as they are.
+    """
     folder = job_dir / storing_dir(attempt)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -34,6 +40,10 @@ def lay_out(plan: Plan, job_dir: Path, attempt: int) -> Path:
     for rank in range(plan.resources.learners):
         log = job_dir / contract.learner_log(attempt, rank)
         _link(folder, f"learner-{rank + 1}/{LOG_NAME}", log)
+    if checkpoints:
+        kept = job_dir / contract.CHECKPOINTS
+        for path in result_files(kept)[0]:
+            _link(folder, f"{CHECKPOINTS_NAME}/{path.relative_to(kept).as_posix()}", path.resolve())
     _pack(job_dir / contract.CODE, folder / CODE_NAME)
     return folder
 

@@ -131,16 +131,22 @@ def test_a_halted_training_is_stored_and_its_successor_replaces_it(
     name = swift.container("to_halt", {"words": b"forty two"})
     program = "trap 'echo halted >\"$RESULT_DIR/how\"; exit 85' USR2\n"
     program += '[ -e $CHECKPOINT_DIR/1 ] && { echo resumed >"$RESULT_DIR/how"; exit 0; }\n'
-    program += "mkdir $CHECKPOINT_DIR/1; while :; do sleep 0.05; done"
+    program += (
+        "mkdir $CHECKPOINT_DIR/1; echo 7 >$CHECKPOINT_DIR/1/step; while :; do sleep 0.05; done"
+    )
     folder, secret = of_commands(dlctl, swift, name, program)
+    manifest = json.loads((folder / "manifest.yml").read_text())
+    manifest["data_stores"][0]["training_results"]["checkpoints"] = True
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
     training_id = submit(dlctl, local_site, folder, env=secret)
-    wait_until(lambda: any((local_site.job_dir(training_id) / "checkpoints").glob("*")))
+    wait_until(lambda: any((local_site.job_dir(training_id) / "checkpoints").glob("*/step")))
     dlctl("halt", training_id, ok=True)
     wait_for_state(dlctl, wait_until, training_id, "HALTED")
     there = f"my_training_results/{training_id}"
     mark = json.loads(swift.get(f"{there}/_complete.json"))
     assert (mark["state"], mark["attempt"]) == ("HALTED", 1)
     assert swift.get(f"{there}/how") == b"halted\n"
+    assert swift.get(f"{there}/_checkpoints/1/step") == b"7\n"
     dlctl("resume", training_id, ok=True, env=secret)
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     mark = json.loads(swift.get(f"{there}/_complete.json"))
@@ -327,6 +333,32 @@ def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
         assert training_id not in str(swift.names("my_training_results"))
         dlctl("stores", "save", training_id, ok=True)
     assert swift.get(f"my_training_results/{training_id}/copy") == b"forty two"
+
+
+def test_this_machine_moves_the_data_where_the_site_has_no_way_to_the_store(
+    dlctl, cluster_site, swift, xdg, wait_until
+):
+    """Neither nodes nor login node reach this machine's Swift."""
+    site = change_site(cluster_site, xdg.config, data_via="laptop")
+    content = os.urandom(20 << 20)
+    name = swift.container("by_laptop", {"deep/big": content, "small": b"1", "empty": b""})
+    with faulty_proxy(swift.port) as proxy:
+        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        command = 'cp -rL "$DATA_DIR/." "$RESULT_DIR/"; echo trained'
+        folder, secret = of_commands(dlctl, seen, name, command)
+        training_id = submit(dlctl, site, folder, env=secret)
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        assert training_id not in str(swift.names("my_training_results"))
+        dlctl("fetch", training_id, "--restore", ok=True)
+        there = f"my_training_results/{training_id}"
+        assert swift.get(f"{there}/deep/big") == content
+        assert b"trained" in swift.get(f"{there}/learner-1/training-log.txt")
+        assert json.loads(swift.get(f"{there}/_complete.json"))["state"] == "COMPLETED"
+        before = proxy.served_bytes
+        again = submit(dlctl, site, folder, env=secret)
+        assert proxy.served_bytes - before < 20_000, "the site's cache has it already"
+        wait_for_state(dlctl, wait_until, again, "COMPLETED")
+    assert (site.job_dir(again) / "results/deep/big").read_bytes() == content
 
 
 def test_an_interrupted_submission_loads_when_it_is_resumed(

@@ -32,7 +32,7 @@ _PROXY = """\
 swift_dir = {swift}
 log_level = ERROR
 [pipeline:main]
-pipeline = cache authtoken keystoneauth slo dlo proxy-server
+pipeline = catch_errors cache authtoken keystoneauth slo dlo proxy-server
 [app:proxy-server]
 use = egg:swift#proxy
 allow_account_management = true
@@ -74,6 +74,14 @@ class Keystone:
     swift: Swift
     """Swift as it is reached with keystone's tokens, of the same name and password."""
 
+    def put(self, path: str, body: bytes = b"") -> None:
+        """Make a container, or an object in one, as the user."""
+        user = {"name": self.swift.user, "password": self.swift.password,
+                "domain": {"name": self.domain}}  # fmt: skip
+        headers = {"X-Auth-Token": _token(self.url, user, {"id": self.project_id})}
+        url = f"http://127.0.0.1:{self.swift.port}/v1/AUTH_{self.project_id}/{path}"
+        urlopen(Request(url, body, headers, method="PUT")).close()
+
 
 @contextlib.contextmanager
 def running_keystone(folder: Path, swift: Swift) -> Iterator[Keystone]:
@@ -104,10 +112,9 @@ def _manage(folder: Path, *words: str) -> None:
 
 def _with_user(url: str, swift: Swift) -> Keystone:
     """Make a domain, a project and a user who may use Swift, and name Swift in the catalog."""
-    identity = {"user": {"name": "admin", "password": _ADMIN, "domain": {"id": "default"}}}
-    scope = {"project": {"name": "admin", "domain": {"id": "default"}}}
-    asked = {"auth": {"identity": {"methods": ["password"], "password": identity}, "scope": scope}}
-    token = _ask(url, "POST", "auth/tokens", asked)[0]["X-Subject-Token"]
+    default = {"domain": {"id": "default"}}
+    admin = {"name": "admin", "password": _ADMIN, **default}
+    token = _token(url, admin, {"name": "admin", **default})
 
     def make(kind: str, **values: Any) -> str:
         answer = _ask(url, "POST", f"{kind}s", {kind: values}, token)[1]
@@ -118,6 +125,8 @@ def _with_user(url: str, swift: Swift) -> Keystone:
     user = make("user", name=swift.user, password=swift.password, domain_id=domain)
     roles = _ask(url, "GET", "roles?name=admin", None, token)[1]["roles"]
     _ask(url, "PUT", f"projects/{project}/users/{user}/roles/{roles[0]['id']}", None, token)
+    own = make("service", type="identity", name="keystone")
+    make("endpoint", service_id=own, region_id="dallas", interface="internal", url=f"{url}/v3")
     service = make("service", type="object-store", name="swift")
     for region, port in (("elsewhere", 9), ("dallas", swift.port)):
         if region != "dallas":
@@ -125,6 +134,12 @@ def _with_user(url: str, swift: Swift) -> Keystone:
         make("endpoint", service_id=service, region_id=region, interface="public",
              url=f"http://127.0.0.1:{port}/v1/AUTH_%(project_id)s")  # fmt: skip
     return Keystone(url, project, "mine", "dallas", swift)
+
+
+def _token(url: str, user: dict[str, Any], project: dict[str, Any]) -> str:
+    identity = {"methods": ["password"], "password": {"user": user}}
+    asked = {"auth": {"identity": identity, "scope": {"project": project}}}
+    return str(_ask(url, "POST", "auth/tokens", asked)[0]["X-Subject-Token"])
 
 
 def _ask(url: str, method: str, path: str, body: Any, token: str = "") -> tuple[Any, Any]:

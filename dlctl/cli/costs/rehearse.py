@@ -94,9 +94,9 @@ def _seconds(limit: str) -> int:
 def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordStore]:
     """Submit a rehearsal and wait for its end."""
     from dlctl.contract import State
+    from dlctl.data.checks import refuse_wrong_stores
     from dlctl.lifecycle import make_environment, refresh, submit
-    from dlctl.lifecycle.store_checks import refuse_wrong_stores
-    from dlctl.lifecycle.stores import bring_by_login
+    from dlctl.lifecycle.stores import bring
     from dlctl.outputs.logs import LogReader, follow
     from dlctl.outputs.rehearsal import read_rehearsed
 
@@ -105,7 +105,7 @@ def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordS
     store = open_record()
     with output.progress("sending") as on_progress:
         known = [submit(session, request, store, on_progress,
-                        lambda: bring_by_login(session, request.plan, output.note))]  # fmt: skip
+                        lambda: bring(session, request.plan, output.note))]  # fmt: skip
     name = known[0].training_id
     output.note(f"{name}: a rehearsal, in four attempts of one job")
 

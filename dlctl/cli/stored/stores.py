@@ -14,7 +14,7 @@ from dlctl.cli.common import ID, JSON, SITE, ago, opened, training
 from dlctl.cli.manifests import MANIFEST
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle.stores import SiteCache
+    from dlctl.data.cache import SiteCache
 
 app = typer.Typer(help="The data stores: where training data comes from and results go.",
                   no_args_is_help=True)  # fmt: skip
@@ -85,7 +85,7 @@ def check(
 
     Example: dlctl stores check manifest.yml --site mycluster --from login
     """
-    from dlctl.lifecycle.store_checks import ask_here, ask_there, check_stores
+    from dlctl.data.checks import ask_here, ask_there, check_stores
     from dlctl.manifest.overrides import Overrides
     from dlctl.request.build import prepare
 
@@ -114,7 +114,7 @@ def cache(
 
     Example: dlctl stores cache --site mycluster --keep 500GB
     """
-    from dlctl.lifecycle.stores import look_into_cache
+    from dlctl.data.cache import look_into_cache
     from dlctl.units import UnitError, parse_size
 
     try:
@@ -155,7 +155,7 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
 
     Example: dlctl stores save digits-3k9f
     """
-    from dlctl.lifecycle.stores import store_again
+    from dlctl.data.results import store_again
 
     with training(training_id) as (session, record, store):
         lines = store_again(session, record, store, output.note)

@@ -75,6 +75,8 @@ class Refusal(enum.Enum):
     CHANGED = enum.auto()
     """The object is no longer the one of the listing."""
     BAD_NAME = enum.auto()
+    HOST_KEY = enum.auto()
+    """The server's SSH key is unknown, or another one than before."""
     FULL = enum.auto()
     """The user's quota there is used up."""
     OTHER_REGION = enum.auto()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from learner.errors import SiteFault, UserFault
 from learner.storage.objects.base import Place, Refusal, Refused, Unavailable
 
@@ -38,6 +40,11 @@ _SENTENCES = {
         "file of DATA_DIR: {detail_only}.",
         "Rename it in the store, or name a prefix that leaves it out: `container: NAME/PREFIX`",
     ),
+    Refusal.HOST_KEY: (
+        "{server} of data store {id!r} shows an SSH key that is not in ~/.ssh/known_hosts of "
+        "{here}{detail}.",
+        "Log in to it once with ssh from there, and compare the fingerprint that ssh shows",
+    ),
     Refusal.FULL: (
         "{server} takes no more from the user of data store {id!r}: the quota is used up{detail}.",
         "Remove what nobody needs there, or ask for a larger quota",
@@ -65,7 +72,8 @@ def explained(error: Refused | Unavailable, place: Place) -> UserFault:
     message, hint = _SENTENCES[error.why]
     container = place.container
     values = {
-        "server": f"The store {place.endpoint}", "id": place.id, "container": container,
+        "here": socket.gethostname(), "server": f"The store {place.endpoint}", "id": place.id,
+        "container": container,
         "key": error.key, "what": repr(f"{container}/{error.key}" if error.key else container),
         "detail": f" ({error.detail})" if error.detail else "", "detail_only": error.detail,
     }  # fmt: skip

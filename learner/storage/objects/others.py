@@ -9,7 +9,14 @@ from typing import Any
 
 import fsspec
 
-from learner.storage.objects.base import Object, Place, Refusal, Refused, Unavailable
+from learner.storage.objects.base import (
+    TIMEOUT_S,
+    Object,
+    Place,
+    Refusal,
+    Refused,
+    Unavailable,
+)
 from learner.storage.objects.digests import Digests
 
 _OPTIONS = {"user_name": "username", "password": "password", "host": "host"}
@@ -18,6 +25,25 @@ _OPTIONS = {"user_name": "username", "password": "password", "host": "host"}
 def connect(place: Place) -> Others:
     """Return the folder of a place."""
     return Others(place)
+
+
+def _checked_sftp() -> Any:
+    """Return fsspec's SFTP, made to check the server's key: by itself it trusts any server."""
+    import paramiko
+    from fsspec.implementations.sftp import SFTPFileSystem
+
+    class CheckedSftp(SFTPFileSystem):  # type: ignore[misc]
+        def _connect(self) -> None:
+            self.client = paramiko.SSHClient()  # refuses a server that it does not know
+            self.client.load_system_host_keys()
+            self.client.connect(self.host, timeout=TIMEOUT_S, **self.ssh_kwargs)
+            self.ftp = self.client.open_sftp()
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return path  # fsspec's own takes `#` and `?` for the end of a path
+
+    return CheckedSftp
 
 
 class Others:
@@ -32,13 +58,15 @@ class Others:
         if settings.get("port"):
             self._options["port"] = int(settings["port"])
         self._protocol = settings.get("protocol", "sftp")
+        self._sftp = _checked_sftp() if self._protocol in ("sftp", "ssh") else None
         self._mine = threading.local()
         self._root = f"{place.container}/{place.prefix}".rstrip("/")
 
     def _files(self) -> Any:
         """Return this thread's connection: most servers' are for one thread."""
         if not hasattr(self._mine, "files"):
-            made = fsspec.filesystem(self._protocol, skip_instance_cache=True, **self._options)
+            own = {"skip_instance_cache": True, **self._options}
+            made = self._sftp(**own) if self._sftp else fsspec.filesystem(self._protocol, **own)
             self._mine.files = made
         return self._mine.files
 
@@ -96,6 +124,8 @@ class Others:
         except Exception as error:
             if "uthentication" in type(error).__name__:
                 raise Refused(Refusal.CREDENTIALS) from error
+            if "known_hosts" in str(error) or type(error).__name__ == "BadHostKeyException":
+                raise Refused(Refusal.HOST_KEY) from error
             if isinstance(error, (ImportError, TypeError, ValueError)):
                 raise Refused(Refusal.NO_SUCH_SERVICE, str(error)) from error
             raise Unavailable(f"the connection failed: {error or type(error).__name__}") from error

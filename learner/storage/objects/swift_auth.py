@@ -36,7 +36,8 @@ class Session:
     def _is_v3(self) -> bool:
         settings = self._place.settings
         path = urlsplit(settings["auth_url"]).path.rstrip("/")
-        return bool(settings.get("project_id")) or path.endswith("/v3")
+        named = settings.get("project_id") or settings.get("domain_name")
+        return bool(named) or path.endswith("/v3")
 
     def _v1(self) -> tuple[str, str]:
         settings = self._place.settings
@@ -72,6 +73,7 @@ class Session:
         ]  # fmt: skip
         if not found:
             where = f" in the region {region!r}" if region else ""
+            where += "" if settings.get("project_id") else "; `project_id` says whose"
             raise Refused(Refusal.NO_SUCH_SERVICE, f"its catalog has no object store{where}")
         return answer.headers.get("x-subject-token", ""), self._rewritten(found[0].rstrip("/"))
 

@@ -6,7 +6,7 @@ import pytest
 from login_side import make_site
 
 from dlctl.contract.stores import store_script
-from dlctl.errors import ManifestError
+from dlctl.errors import ManifestError, PlanError
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.request.build import prepare
@@ -131,3 +131,30 @@ def test_credentials_from_a_profile(tmp_path, monkeypatch):
 def test_credentials_from_a_keyring_that_is_not_installed(tmp_path):
     with pytest.raises(ManifestError, match="password: the package keyring is not installed"):
         prepared(tmp_path, S3.replace("hunter2-hunter2", "{from_keyring: cos/me}"))
+
+
+def test_a_port_may_be_a_number(tmp_path):
+    text = (
+        "  - {id: a, type: sftp, training_data: {container: /x}, connection: {host: h, port: 2222,"
+        " user_name: me}}\n"
+    )
+    assert prepared(tmp_path, text).plan.data_stores[0].connection["port"] == "2222"
+
+
+def test_mounted_directories_take_no_checkpoints(tmp_path):
+    text = (
+        "  - {id: a, type: mount_volume, connection: {path: /d}, training_results: {container: x,"
+        " checkpoints: true}}\n"
+    )
+    (problem,) = problems(tmp_path, text)
+    assert "training_results.checkpoints: a mount_volume takes no checkpoints" in problem
+
+
+def test_a_laptop_runs_no_scripts_of_a_type(tmp_path):
+    mine = tmp_path / "templates/stores/tape"
+    mine.mkdir(parents=True)
+    (mine / "store.yml").write_text("connection: {}\n")
+    (mine / "load.sh.j2").write_text("true\n")
+    text = "  - {id: a, type: tape, training_data: {container: x}, connection: {}}\n"
+    with pytest.raises(PlanError, match="scripts of its own, which don't run on this machine"):
+        prepared(tmp_path, text, data_via="laptop")

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from faulty_proxy import faulty_proxy
-from keystone import keystone
+from keystone_server import running_keystone
 from moto_server import running_moto
 from store_program import StoreProgram
 
@@ -220,17 +220,30 @@ def test_a_dynamic_large_object_is_whole(tmp_path, swift):
     assert program.contents() == {"big": b"a" * MIB + b"b" * MIB}
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="keystone needs Python 3.11")
 def test_keystone_names_the_store_of_the_region(tmp_path, swift):
-    name = swift.container("by_keystone", {"a": b"1"})
-    with keystone(swift, "p-1", "mine", "dallas") as url:
-        program = StoreProgram(tmp_path, "swift", url, swift, name)
-        v3 = {"STORE_PROJECT_ID": "p-1", "STORE_DOMAIN_NAME": "mine", "STORE_REGION": "dallas"}
-        assert program.run("load", **v3)[0] == 0
-        assert program.contents() == {"a": b"1"}
+    """Ten seconds: a real keystone makes its database first."""
+    with running_keystone(tmp_path / "keystone", swift) as keystone:
+        keystone.put("by_keystone")
+        keystone.put("by_keystone/t-0/a", b"1")
+        program = StoreProgram(tmp_path, "swift", keystone.url, swift, "by_keystone")
+        v3 = {"STORE_PROJECT_ID": keystone.project_id, "STORE_DOMAIN_NAME": keystone.domain,
+              "STORE_REGION": keystone.region}  # fmt: skip
+        (tmp_path / "source").mkdir()
+        (tmp_path / "source/b").write_bytes(b"2" * (65 * MIB))
+        code, told = program.run("save", **v3, **_saving(program, tmp_path / "source"))
+        assert code == 0, told
+        code, told = program.run("load", **v3)
+        assert code == 0, told
+        found = program.contents()
+        assert set(found) == {"t-0/a", "t-1/b", "t-1/_complete.json"}
+        assert found["t-1/b"] == b"2" * (65 * MIB)
         code, told = program.run("check", **v3 | {"STORE_DOMAIN_NAME": "other"})
         assert code == 1 and "refuses the user name or the password" in told
         code, told = program.run("check", **v3 | {"STORE_REGION": "paris"})
         assert code == 1 and "no object store in the region 'paris'" in told
+        code, told = program.run("check", **v3 | {"STORE_PROJECT_ID": ""})
+        assert code == 1 and "`project_id` says whose" in told, "a project has a catalog"
 
 
 def test_a_site_reaches_the_store_at_another_address(tmp_path, swift):
@@ -342,9 +355,9 @@ def test_a_cache_without_room_says_what_is_needed(tmp_path):
     store = open_store("fsspec", place)
     cache = Cache(tmp_path / "cache", place, free=lambda _: 4000)
     with pytest.raises(SiteFault, match="needs 5 kB in .*, where 4 kB are free: No space left"):
-        cache.fill(list_container(store, place), store, Progress(None, ""))
+        cache.fill(list_container(store, place), lambda: store, Progress(None, ""))
     cache = Cache(tmp_path / "cache", place, free=lambda _: 5000)
-    filled = cache.fill(list_container(store, place), store, Progress(None, ""))
+    filled = cache.fill(list_container(store, place), lambda: store, Progress(None, ""))
     assert (filled.tree / "a").read_bytes() == b"x" * 5000
 
 

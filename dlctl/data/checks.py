@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
@@ -18,6 +17,7 @@ from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX
 from dlctl.errors import PlanError
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree
+from dlctl.lifecycle.by_laptop import RUNTIME
 from dlctl.lifecycle.remote_module import run_module
 from dlctl.lifecycle.submit import lacking_runtime, send
 from dlctl.stores.types import find_type
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from dlctl.lifecycle.session import Session
     from dlctl.request.request import Request
 
-_RUNTIME = Path(__file__).resolve().parents[2]
-"""The folder in which the package `learner` lies beside this one."""
 _HINT = "  HINT: "
 _QUICK_S, _WHOLE_S = 8.0, 600.0
 """How long a check may take: of what is there at all, and of everything that is there."""
@@ -115,7 +113,7 @@ def ask_here(questions: Sequence[Question]) -> list[tuple[int, str]]:
 
 
 def _ask_here(asked: Question) -> tuple[int, str]:
-    env = {**os.environ, "PYTHONPATH": str(_RUNTIME), **asked.variables}
+    env = {**os.environ, "PYTHONPATH": str(RUNTIME), **asked.variables}
     argv = [sys.executable, "-m", "learner.storage", "check", asked.uses]
     try:
         done = subprocess.run(

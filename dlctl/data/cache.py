@@ -1,0 +1,44 @@
+"""The cache of a site: what it holds of data stores, and emptying it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dlctl.contract.stores import CachedData
+from dlctl.lifecycle.environment import bring_runtime
+from dlctl.lifecycle.remote_module import run_module
+from dlctl.lifecycle.stores import MOVE_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle.session import Session
+
+
+@dataclass(frozen=True)
+class SiteCache:
+    """The cache of a site: what it holds, and what was removed just now."""
+
+    held: list[CachedData]
+    """The longest unused first."""
+    removed: list[CachedData]
+    total_bytes: int
+    """Less than all of `held` together if they share contents."""
+
+
+def look_into_cache(session: Session, keep_bytes: int | None = None) -> SiteCache:
+    """Return what a site's cache holds; first remove what no training uses, down to a size.
+
+    Args:
+        keep_bytes: How much may stay; None removes nothing.
+
+    Raises:
+        SiteError: the site has no Python for its nodes.
+        TransportError
+    """
+    words = [session.site.root] if keep_bytes is None else [session.site.root, str(keep_bytes)]
+    runtime = bring_runtime(session)
+    told = run_module(
+        session, runtime, "learner.supervisor.cached", words, timeout_s=MOVE_TIMEOUT_S
+    ).value
+    held, removed = ([CachedData(**row) for row in told[name]] for name in ("held", "removed"))
+    return SiteCache(held, removed, int(told["total_bytes"]))
