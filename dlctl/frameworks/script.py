@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from dlctl.contract import Environment, Recipe
+from dlctl.contract import MODEL_PREFIX, Environment, Recipe
 from dlctl.errors import ManifestError, PlanError
 from dlctl.frameworks.files import FOLDER
 from dlctl.frameworks.model import FrameworkFolder
@@ -159,15 +160,19 @@ def _program(section: FrameworkSection, framework: FrameworkFolder) -> str:
 def options(arguments: dict[str, Any]) -> str:
     """Return arguments as options, quoted: `{lr: 0.1, big: true}` is `--lr 0.1 --big`.
 
-    false and null leave an option out; a list repeats its values behind the option.
+    false and null leave an option out; a list repeats its values behind the option; a mapping
+    becomes JSON. A stored model's weights are the file that the job has.
     """
     words: list[str] = []
     for name, value in arguments.items():
         if value is None or value is False:
             continue
-        words.append(f"--{name}")
-        if isinstance(value, list):
-            words += map(str, value)
+        words.append(shlex.quote(f"--{name}"))
+        if name == "weights" and str(value).startswith(MODEL_PREFIX):
+            words.append('"$WEIGHTS_FILE"')
+        elif isinstance(value, list):
+            words += [shlex.quote(str(each)) for each in value]
         elif value is not True:
-            words.append(str(value))
-    return shlex.join(words)
+            told = json.dumps(value) if isinstance(value, dict) else str(value)
+            words.append(shlex.quote(told))
+    return " ".join(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from dlctl import contract
@@ -40,8 +41,9 @@ class UserCommand:
 
     def warning(self, plan: Plan, job_dir: Path) -> str:
         """Return why the learners seem to train alone, if they do."""
-        learners = plan.resources.learners
-        return warn_if_alone(plan.framework.command, learners, job_dir / contract.CODE)
+        framework, learners = plan.framework, plan.resources.learners
+        command = framework.command or f"python {shlex.quote(str(framework.job))}"
+        return warn_if_alone(command, learners, job_dir / contract.CODE)
 
     def visible_gpus(self) -> int:
         """Return the number of devices that the environment or /dev names."""

@@ -118,5 +118,15 @@ def test_only_a_command_may_import_user_files_before_dlctls(kind, plan):
     assert (first == "/theirs") == KNOWN[kind].traits.in_shell
 
 
+def test_a_job_whose_learners_train_alone_is_named(plan, tmp_path):
+    framework = contract.Framework("sklearn", None, None, "train.py", recipe=RECIPE)
+    several = dataclasses.replace(plan.resources, learners=2)
+    two = dataclasses.replace(plan, framework=framework, resources=several)
+    (tmp_path / contract.CODE / "train.py").write_text("import sklearn\n")
+    assert "each of the 2 learners trains alone" in TrainScript(RECIPE).warning(two, tmp_path)
+    (tmp_path / contract.CODE / "train.py").write_text("import os; os.environ['RANK']\n")
+    assert TrainScript(RECIPE).warning(two, tmp_path) == ""
+
+
 def test_a_framework_counts_gpus(kind):
     assert KNOWN[kind].visible_gpus() >= 0

@@ -8,6 +8,7 @@ import pytest
 from login_side import make_site
 from repository import REPOSITORY
 
+from dlctl.contract import StoredWeights
 from dlctl.errors import ManifestError, PlanError
 from dlctl.frameworks import list_frameworks
 from dlctl.frameworks.script import options
@@ -195,3 +196,20 @@ def test_pip_installs_into_an_environment_of_the_learner(tmp_path):
     made = recipe(tmp_path, folded)
     assert "own=$JOB_STATE_DIR/packages/learner-$LEARNER_ID" in made.script
     assert "own=" not in recipe(tmp_path, "{name: custom, command: python3 train.py}").script
+
+
+def test_stored_weights_are_a_file_for_every_program(tmp_path):
+    (tmp_path / "m.yml").write_text(
+        "name: a\nframework:\n  name: jax\n  job: train.py\n"
+        "  arguments: {weights: 'model:a@best', n: 1}\n"
+    )
+    (tmp_path / "train.py").write_text("")
+    weights = StoredWeights("a-abcdefgh@1", "w.npz", "0" * 64, 1, "weights/w.npz")
+    made = prepare(tmp_path / "m.yml", Overrides(), make_site(), find_weights=lambda _: weights)
+    assert 'python train.py --weights "$WEIGHTS_FILE" --n 1\n' in made.plan.framework.recipe.script
+    place = f"/data/dl/jobs/{made.plan.training_id}/weights/w.npz"
+    assert made.plan.framework.arguments["weights"] == place
+
+
+def test_a_mapping_becomes_json():
+    assert options({"sizes": {"a": [1, 2]}}) == """--sizes '{"a": [1, 2]}'"""
