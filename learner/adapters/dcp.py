@@ -71,14 +71,20 @@ def _step(path: Path) -> int:
     return int(number) if number.isdecimal() else -1
 
 
+def _alone() -> bool:
+    from torch import distributed
+
+    return not (distributed.is_available() and distributed.is_initialized())
+
+
 def _rank() -> int:
     from torch import distributed
 
-    return distributed.get_rank() if distributed.is_initialized() else 0
+    return 0 if _alone() else distributed.get_rank()
 
 
 def _barrier() -> None:
     from torch import distributed
 
-    if distributed.is_initialized():
+    if not _alone():
         distributed.barrier()
