@@ -83,7 +83,8 @@ def test_caffes_net_has_the_weights_of_an_undisturbed_training(dlctl, site, wait
     shutil.copytree(REPOSITORY / "examples/frameworks", folder := dlctl.cwd / "caffe")
     (folder / "manifest.yml").write_text((folder / "caffe.yml").read_text())
     solver = folder / "caffe/lenet_solver.prototxt"
-    solver.write_text(solver.read_text().replace("snapshot: 100", "snapshot: 20"))
+    text = solver.read_text().replace("max_iter: 300", "max_iter: 1500")
+    solver.write_text(text.replace("snapshot: 100", "snapshot: 20"))
     weights = []
     for disturbed in (True, False):
         training_id = submit(dlctl, site, folder)
@@ -95,5 +96,5 @@ def test_caffes_net_has_the_weights_of_an_undisturbed_training(dlctl, site, wait
             dlctl("resume", training_id, "--follow", timeout_s=250, ok=True)
         else:
             wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-        weights.append((job_dir / "results/lenet_iter_300.caffemodel").read_bytes())
+        weights.append((job_dir / "results/lenet_iter_1500.caffemodel").read_bytes())
     assert weights[0] == weights[1]

@@ -107,9 +107,9 @@ def test_a_sharded_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
     for step in (5, 9, 10):
         state["weight"] += 1
         kept.save(step, state)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-9"]
-    (tmp_path / ".step-11.part").mkdir()  # killed while it wrote
-    (tmp_path / ".step-11.part/x").write_text("x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sharded-10", "sharded-9"]
+    (tmp_path / ".sharded-11.part").mkdir()  # killed while it wrote
+    (tmp_path / ".sharded-11.part/x").write_text("x")
     again = {"weight": torch.zeros(3)}
     assert Checkpoints().restore(again) == 10
     assert again["weight"].tolist() == [3, 4, 5]
