@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore
 
 R = TypeVar("R", bound="Reader")
+Answer = TypeVar("Answer")
 
 
 def complete_ids(incomplete: str) -> list[str]:
@@ -349,3 +352,45 @@ def folder_name(path: Path) -> str:
         return f"./{path.relative_to(Path.cwd())}"
     except ValueError:
         return str(path)
+
+
+LIMIT_S = 10.0
+"""How long the sites have for their answers, all at the same time."""
+
+
+def ask_all(
+    names: Iterable[str], ask: Callable[[Session], Answer]
+) -> Iterator[tuple[str, Answer | DlctlError]]:
+    """Yield each site's name with its answer, or with the error that it ended with.
+
+    Asks nothing at the terminal: a site that wants a password counts as one that does not answer.
+    """
+    from dlctl.errors import TransportTimeout
+
+    waiting = set(names)
+    answers: queue.SimpleQueue[tuple[str, Answer | DlctlError]] = queue.SimpleQueue()
+    for name in waiting:
+        threading.Thread(
+            target=_ask, args=(name, ask, answers), name=f"dlctl-ask-{name}", daemon=True
+        ).start()
+    deadline = time.monotonic() + LIMIT_S
+    while waiting:
+        try:
+            name, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            name, answer = min(waiting), TransportTimeout(f"no answer within {LIMIT_S:g} s")
+        waiting.discard(name)
+        yield name, answer
+
+
+def _ask(
+    name: str, ask: Callable[[Session], Answer],
+    answers: queue.SimpleQueue[tuple[str, Answer | DlctlError]],
+) -> None:  # fmt: skip
+    from dlctl.errors import DlctlError
+
+    try:
+        with opened(name, may_ask=False) as session:
+            answers.put((name, ask(session)))
+    except DlctlError as error:
+        answers.put((name, error))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.at_sites import ask_all
-from dlctl.cli.common import JSON, ago, open_record, plain, span
+from dlctl.cli.common import JSON, ago, ask_all, open_record, plain, span
 
 if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore

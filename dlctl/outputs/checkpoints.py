@@ -29,7 +29,7 @@ _LIST = r"""cd {} 2>/dev/null || exit 0
 find . -type f ! -path '*/.*' ! -name '*
 *' -exec sh -c 'stat -c "%Y %s %n" -- "$@" 2>/dev/null || stat -f "%m %z %N" -- "$@"' sh {{}} +"""
 _TIMEOUT_S = 3600.0
-_FOLDER = re.compile("step-([0-9]+)")
+_FOLDER = re.compile("step-([0-9]{12,})")  # a program of the user's may write step-7
 _MARKER, _STATE = "complete.json", "state.json"
 _RECORD = re.compile(r"share-[0-9]+\.json")
 _PATHS = 300

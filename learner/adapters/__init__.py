@@ -10,8 +10,8 @@
             halt.leave()
 
 A module for each framework has the callback that does this; each imports its framework when it is
-called, so a program needs no other. Imports the standard library and `dlctl.contract`. What passes
-through are signals, names of checkpoints, and which samples a step takes.
+called, so a program needs no other. Imports `learner.frameworks`. What passes through are signals,
+names of checkpoints, and which samples a step takes.
 """
 
 from learner.adapters.batches import Batches

@@ -11,11 +11,11 @@ from typing import Any
 from learner.adapters.halt import Halt, any_asked
 from learner.adapters.saved import checkpoint_dir, newest
 
-PATTERN = "step-*"
+PATTERN = "sharded-*"
 
 
 class Checkpoints:
-    """Saves a state as `step-N`, which is whole or not there, and reads the newest one.
+    """Saves a state as `sharded-N`, which is whole or not there, and reads the newest one.
 
     Args:
         keep: How many checkpoints stay.
@@ -43,7 +43,7 @@ class Checkpoints:
         """Save the state; every learner calls this after the same step."""
         checkpoint = import_module("torch.distributed.checkpoint")
 
-        part, whole = self._folder / f".step-{step}.part", self._folder / f"step-{step}"
+        part, whole = self._folder / f".sharded-{step}.part", self._folder / f"sharded-{step}"
         checkpoint.save(state, checkpoint_id=str(part))
         if _rank() == 0:
             shutil.rmtree(whole, ignore_errors=True)
@@ -71,14 +71,20 @@ def _step(path: Path) -> int:
     return int(number) if number.isdecimal() else -1
 
 
+def _alone() -> bool:
+    from torch import distributed
+
+    return not (distributed.is_available() and distributed.is_initialized())
+
+
 def _rank() -> int:
     from torch import distributed
 
-    return distributed.get_rank() if distributed.is_initialized() else 0
+    return 0 if _alone() else distributed.get_rank()
 
 
 def _barrier() -> None:
     from torch import distributed
 
-    if distributed.is_initialized():
+    if not _alone():
         distributed.barrier()

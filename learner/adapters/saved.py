@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.own_checkpoints import MARKER, SavedFile, own_checkpoints
+from dlctl.contract.own_checkpoints import MARKER
+from learner.frameworks import own_checkpoints
 
 
 def checkpoint_dir() -> Path:
@@ -24,15 +25,8 @@ def newest(pattern: str | None = None, folder: Path | None = None) -> Path | Non
         folder: CHECKPOINT_DIR if there is none.
     """
     root = folder or checkpoint_dir()
-    files = []
-    for place, _, names in os.walk(root):
-        for name in names:
-            path = Path(place, name)
-            status = path.stat()
-            relative = path.relative_to(root).as_posix()
-            files.append(SavedFile(relative, status.st_size, status.st_mtime))
-    found = own_checkpoints(files, pattern)
-    return next((root / each.name for each in found if each.complete), None)
+    found = own_checkpoints.newest(root, pattern)
+    return None if found is None else root / found.name
 
 
 def mark_complete(checkpoint: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -72,8 +71,3 @@ def varint(number: int) -> bytes:
 def block(number: int, content: bytes) -> bytes:
     """Return a field that holds bytes: a text, a nested message or packed numbers."""
     return varint(number << 3 | BYTES) + varint(len(content)) + content
-
-
-def double(value: memoryview) -> float:
-    """Return the float64 in eight bytes."""
-    return float(struct.unpack("<d", value)[0])

@@ -30,6 +30,8 @@ REMOVED_PREFIX = ".removed-"
 BLOCK_BYTES = 4 * 1024**2
 """A piece is checked in blocks of this size, the last one shorter."""
 _PREFIX = "step-"
+_DIGITS = 12
+"""At least: a program of the user's may name its own checkpoints step-7."""
 
 
 class DamagedCheckpoint(Exception):
@@ -119,7 +121,7 @@ def disown_leftovers(root: Path) -> None:
 
 def directory_name(step: int) -> str:
     """Return the name of the checkpoint after `step` steps."""
-    return f"{_PREFIX}{step:012d}"
+    return f"{_PREFIX}{step:0{_DIGITS}d}"
 
 
 def steps_present(root: Path) -> list[int]:
@@ -133,7 +135,8 @@ def steps_present(root: Path) -> list[int]:
     except FileNotFoundError:
         return []
     steps = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
-    return sorted((int(step) for step in steps if step.isdecimal()), reverse=True)
+    ours = (step for step in steps if step.isdecimal() and len(step) >= _DIGITS)
+    return sorted(map(int, ours), reverse=True)
 
 
 def covered_bytes(ranges: Iterable[tuple[int, int]]) -> int:

@@ -91,6 +91,10 @@ def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_the
     assert there == {f"{training_id}/{name}" for name in [*names, "_complete.json"]}
     held = [p for p in job_dir.rglob("*") if p.is_file() and PASSWORD.encode() in p.read_bytes()]
     assert held == []
+    made = dlctl("models", "create", "--from", training_id, "--json", ok=True).json
+    (data,) = [f for f in made["files"] if f["part"] == "data"]
+    content = (site.root / contract.blob_path("", data["sha256"]).lstrip("/")).read_bytes()
+    assert contract.from_json(Listing, content) == listing, "each object with its etag"
 
 
 def of_commands(dlctl, swift, data, command, **more):

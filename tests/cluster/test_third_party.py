@@ -1,48 +1,57 @@
 """Frameworks of others: halted and continued. CI has XGBoost, `make test-frameworks` all of them.
 
-Each test runs two attempts of a real framework, whose import alone takes seconds.
+Each test runs two attempts of a real framework, whose import alone takes seconds, and then the same
+training undisturbed, to compare the final loss.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
 import yaml
-from third_party import python_of
+from framework_runs import EXAMPLES, Learners
+from third_party import IN_CI, python_of
 from trainings import REPOSITORY, change_site, submit, wait_for_state
 
-ROWS = {
-    "tensorflow": ("tf", {"epochs": 40}), "jax": ("jax", {"steps": 1500}),
-    "keras": ("jax", {"epochs": 100}), "lightning": ("pt", {"steps": 1500}),
-    "huggingface": ("pt", {"steps": 1500}), "xgboost": ("xgb", {"rounds": 200}),
-    "mpi": (None, {"steps": 1500}), "sklearn": (None, {"trees": 1500}),
-}  # fmt: skip
-"""For each framework its environment, and arguments by which the example trains long enough.
-
-None: the nodes' own Python has it.
-"""
-
-WORDS = {"jax": "at step {}", "keras": "after epoch {}", "lightning": "from step={}.ckpt",
-         "xgboost": "after round", "mpi": "at step {}", "sklearn": "at step {}"}  # fmt: skip
-"""What an example says when it goes on."""
+OWN = {"mpi": ("steps", 1500), "sklearn": ("trees", 1500)}
+"""Examples that the nodes' own Python runs, and what says how long they train."""
+LOSS = r"final loss ([\d.]+)"
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.frameworks] * bool(ROWS[n][0])) for n in ROWS]
-)
-def test_it_is_halted_and_goes_on_where_it_was(name, dlctl, site, xdg, wait_until):
-    venv, arguments = ROWS[name]
-    python = python_of(venv, site) if venv else site.python
-    folder = dlctl.cwd / "frameworks"
+@pytest.fixture
+def undisturbed(tmp_path):
+    """The final loss of an example that nobody disturbs, on this machine and without dlctl."""
+    started = []
+
+    def loss(name: str) -> float:
+        started.append(Learners(name, tmp_path / "undisturbed"))
+        assert set(started[-1].codes()) == {0}
+        return float(started[-1].said(LOSS))
+
+    yield loss
+    for learners in started:
+        learners.kill()
+
+
+def prepare(name, folder, site):
+    """Copy the examples; the manifest trains for as long as `EXAMPLES` says."""
+    argument, value = OWN.get(name) or EXAMPLES[name][1:3]
     shutil.copytree(REPOSITORY / "examples/frameworks", folder)
     manifest = yaml.safe_load((folder / f"{name}.yml").read_text())
-    manifest["framework"]["arguments"] = arguments
+    framework = manifest["framework"]
+    if "command" in framework:
+        framework["command"] = f"python train_{name}.py --{argument} {value}"
+    else:
+        framework["arguments"] = {argument: value}
     if site.is_cluster and manifest["learners"] == 2:
         manifest["nodes"] = 2
     (folder / "manifest.yml").write_text(yaml.safe_dump(manifest))
-    changed = change_site(site, xdg.config, environment={"python": str(python)})
-    training_id = submit(dlctl, changed, folder)
+
+
+def halt_and_resume(dlctl, site, training_id, wait_until):
+    """Halt a training that has saved, and resume it; return the saved step and the last command."""
     saved = site.job_dir(training_id) / "checkpoints"
     wait_until(lambda: any(path.is_file() for path in saved.rglob("*")), 150)
     dlctl("halt", training_id, ok=True)
@@ -54,7 +63,56 @@ def test_it_is_halted_and_goes_on_where_it_was(name, dlctl, site, xdg, wait_unti
     dlctl("checkpoints", "verify", training_id, ok=True)
     done = dlctl("resume", training_id, "--follow", timeout_s=250)
     assert done.exit_code == 0, (done.stdout[-3000:], done.stderr)
-    accuracy = float(done.stdout.partition("test accuracy ")[2].split()[0])
-    assert accuracy > 0.9
-    if name not in ("tensorflow", "huggingface"):  # these two go on without saying so
-        assert f"continuing {WORDS[name].format(listed[0]['step'])}" in done.stdout
+    assert float(re.findall(r"test accuracy ([\d.]+)", done.stdout)[-1]) > 0.9
+    return listed[0]["step"], done
+
+
+def named(name):
+    return pytest.param(name, marks=[pytest.mark.frameworks] * (EXAMPLES[name].venv not in IN_CI))
+
+
+@pytest.mark.parametrize("name", map(named, EXAMPLES))
+def test_it_is_halted_and_goes_on_where_it_was(name, dlctl, site, xdg, wait_until, undisturbed):
+    example = EXAMPLES[name]
+    python = python_of(example.venv, site)
+    prepare(name, folder := dlctl.cwd / "frameworks", site)
+    changed = change_site(site, xdg.config, environment={"python": str(python)})
+    training_id = submit(dlctl, changed, folder)
+    step, done = halt_and_resume(dlctl, site, training_id, wait_until)
+    if name != "tensorflow":  # whose checkpoints are counted, not named by their steps
+        first = (site.job_dir(training_id) / "attempts/1/learner-0.log").read_text()
+        (halted,) = re.findall(r"halted after (?:step|epoch) (\d+)", first)
+        (went_on,) = set(re.findall(r"continuing (?:at step|after epoch) (\d+)", done.stdout))
+        assert int(halted) == int(went_on) == step, "no step is lost"
+    final = float(re.findall(LOSS, done.stdout)[-1])
+    assert final == pytest.approx(undisturbed(name), rel=example.tolerance)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_the_nodes_python_runs_is_halted_and_goes_on(name, dlctl, site, wait_until):
+    prepare(name, folder := dlctl.cwd / "frameworks", site)
+    step, done = halt_and_resume(dlctl, site, submit(dlctl, site, folder), wait_until)
+    assert f"continuing at step {step}" in done.stdout
+
+
+@pytest.mark.frameworks
+def test_caffes_net_has_the_weights_of_an_undisturbed_training(dlctl, site, wait_until):
+    """Two trainings of Listing 1's net on dlctl's own caffe; the weights are equal to the bit."""
+    shutil.copytree(REPOSITORY / "examples/frameworks", folder := dlctl.cwd / "caffe")
+    (folder / "manifest.yml").write_text((folder / "caffe.yml").read_text())
+    solver = folder / "caffe/lenet_solver.prototxt"
+    text = solver.read_text().replace("max_iter: 300", "max_iter: 1500")
+    solver.write_text(text.replace("snapshot: 100", "snapshot: 20"))
+    weights = []
+    for disturbed in (True, False):
+        training_id = submit(dlctl, site, folder)
+        job_dir = site.job_dir(training_id)
+        if disturbed:
+            wait_until(lambda at=job_dir / "checkpoints": list(at.glob("step-*")), 120)
+            dlctl("halt", training_id, ok=True)
+            wait_for_state(dlctl, wait_until, training_id, "HALTED")
+            dlctl("resume", training_id, "--follow", timeout_s=250, ok=True)
+        else:
+            wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        weights.append((job_dir / "results/lenet_iter_1500.caffemodel").read_bytes())
+    assert weights[0] == weights[1]

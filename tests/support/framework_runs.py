@@ -1,7 +1,4 @@
-"""The examples of frameworks of others, run as dlctl runs them, in the environments that are here.
-
-DLCTL_FRAMEWORKS names a folder with a virtual environment for each framework; CI has none.
-"""
+"""The examples of frameworks of others, run as dlctl runs them, in the environments of `place`."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from repository import REPOSITORY
-
-PLACE = Path(os.environ.get("DLCTL_FRAMEWORKS", "/absent"))
+from third_party import place
 
 
 class Example(NamedTuple):
@@ -31,7 +27,7 @@ class Example(NamedTuple):
     @property
     def python(self) -> Path:
         """Return its Python."""
-        return PLACE / self.venv / "bin/python"
+        return place() / self.venv / "bin/python"
 
 
 EXAMPLES = {
@@ -49,8 +45,8 @@ class Learners:
         example = EXAMPLES[name]
         self.saved, results = folder / "checkpoints", folder / "results"
         self.logs = [folder / f"learner-{rank}.log" for rank in range(example.learners)]
-        for place in (self.saved, results):
-            place.mkdir(parents=True, exist_ok=True)
+        for each in (self.saved, results):
+            each.mkdir(parents=True, exist_ok=True)
         ports = _free_ports(example.learners + 1)
         workers = ", ".join(f'"127.0.0.1:{port}"' for port in ports[1:])
         self.processes = []

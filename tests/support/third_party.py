@@ -14,16 +14,18 @@ IN_CI = ("xgb",)
 """Light enough for each commit."""
 
 
-def python_of(name: str, site: Any) -> Path:
-    """Return the Python of an environment as a site's nodes see it; skip where there is none.
+def place() -> Path:
+    """Return the folder with the environments; DLCTL_FRAMEWORKS names another one."""
+    return Path(os.environ.get("DLCTL_FRAMEWORKS", OWN))
 
-    DLCTL_FRAMEWORKS names another folder with such environments.
-    """
-    place = Path(os.environ.get("DLCTL_FRAMEWORKS", OWN))
-    if not (place / name / "bin/python").exists():
+
+def python_of(name: str, site: Any) -> Path:
+    """Return the Python of an environment as a site's nodes see it; skip where there is none."""
+    here = place()
+    if not (here / name / "bin/python").exists():
         (pytest.fail if os.environ.get("CI") == "true" and name in IN_CI else pytest.skip)(
-            f"there is no environment {place / name}: run `.ci/make-frameworks {place} {name}`"
+            f"there is no environment {here / name}: run `.ci/make-frameworks {here} {name}`"
         )
-    if place == OWN and site.is_cluster:  # it does not see the clone, but .venv elsewhere
-        place = site.python.parents[1] / "frameworks"
-    return place / name / "bin/python"
+    if here == OWN and site.is_cluster:  # it does not see the clone, but .venv elsewhere
+        here = site.python.parents[1] / "frameworks"
+    return here / name / "bin/python"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.at_sites import ask_all
 from dlctl.cli.common import (
     JSON,
     ago,
+    ask_all,
     complete_ids,
     complete_sites,
     folder_name,
@@ -284,12 +284,14 @@ def pull(
 
 def copy(
     model: str = MODEL,
-    to: str = typer.Option(..., "--to", autocompletion=complete_sites, help="The other site."),
+    to: str = typer.Argument(
+        ..., metavar="SITE", autocompletion=complete_sites, help="The site to copy to."
+    ),
     aliases: list[str] = ALIASES, site: str | None = SITE, as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Copy a version to another site, where it gets an id of its own; sends only what is not there.
 
-    Example: dlctl models copy digits@best --to mycluster --alias best
+    Example: dlctl models copy digits@best mycluster --alias best
     """
     from dlctl.models import copy as copying
     from dlctl.models.reading import whole_version

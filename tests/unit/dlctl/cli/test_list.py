@@ -9,7 +9,7 @@ from login_side import make_record
 from typer.testing import CliRunner
 
 from dlctl import lifecycle
-from dlctl.cli import at_sites, common, listing, main, output
+from dlctl.cli import common, listing, main, output
 from dlctl.cli.views import metrics as views_metrics
 from dlctl.contract import State
 from dlctl.contract.metrics import Source, make_line
@@ -23,7 +23,6 @@ OPEN = {"state": State.TRAINING, "job_id": "7", "seen_at": time.time() - 5 * 360
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(at_sites, "opened", lambda name, may_ask=True: Site(name, may_ask))
     monkeypatch.setattr(common, "opened", lambda name, may_ask=True: Site(name, may_ask))
     return RecordStore()
 
@@ -101,7 +100,7 @@ def test_offline_asks_no_site_and_says_how_old_it_is(store, asked, run):
 def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
     store, asked, run, monkeypatch
 ):
-    monkeypatch.setattr(at_sites, "LIMIT_S", 2.0)
+    monkeypatch.setattr(common, "LIMIT_S", 2.0)
     for name in ("dead", "hangs", "lives"):
         store.add(make_record(training_id=f"{name}-1", site=name, **OPEN))
 

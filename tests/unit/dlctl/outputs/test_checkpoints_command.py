@@ -26,6 +26,7 @@ from learner.checkpoint.engine import Keep
 from learner.checkpoint_files import layout
 from learner.errors import UserFault
 from learner.export import job
+from learner.lifecycle.history import newest_checkpoint
 
 SESSION = Session(None, LocalTransport(), None)
 
@@ -38,6 +39,18 @@ def job_dir(tmp_path: Path) -> Path:
     (directory / "checkpoints" / layout.directory_name(30) / layout.MARKER_FILE).unlink()
     (directory / "checkpoints" / ".tmp-x").mkdir()
     return directory
+
+
+def test_a_programs_own_folders_named_by_steps_are_its_own(tmp_path):
+    """dlctl's have twelve digits; only these have a marker of dlctl's."""
+    for step in (9, 10):
+        (tmp_path / f"checkpoints/step-{step}").mkdir(parents=True)
+        (tmp_path / f"checkpoints/step-{step}/model.bin").write_text("x" * step)
+    found = checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))
+    assert [(c.name, c.step, c.complete) for c in found] == [
+        ("step-10", 10, True), ("step-9", 9, True),
+    ]  # fmt: skip
+    assert newest_checkpoint(tmp_path, "step-*")[0] == 10
 
 
 def test_they_are_listed_and_shown_with_a_shell_alone(job_dir: Path) -> None:
