@@ -131,7 +131,7 @@ def with_code(files: AttemptFiles, request: Request, sent_index: bytes | None) -
         was, to = (each.name if each else "of the nodes" for each in (before, now))
         raise RecordError(
             f"{files.plan.training_id} ran in the environment {was}, and its manifest selects {to}",
-            hint="put framework.version, or the site's environments, back, or submit a new training",
+            hint="put framework.version, or the site's file, back, or submit a new training",
         )
     changes = [] if sent_index is None else differences(sent_index, code.index)
     plan = replace(
