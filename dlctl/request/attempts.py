@@ -118,11 +118,21 @@ def with_code(files: AttemptFiles, request: Request, sent_index: bytes | None) -
     Args:
         request: Rebuilt from the user's folder.
         sent_index: The index of the code that runs until now; None: unknown.
+
+    Raises:
+        RecordError: the manifest selects another environment of the site than the first attempt's.
     """
     from dlctl.manifest.load import parse_manifest
     from dlctl.plan.render import render
 
     code, requirements = request.code, request.plan.requirements
+    before, now = _named(files.plan), _named(request.plan)
+    if (before and before.name) != (now and now.name):
+        was, to = (each.name if each else "of the nodes" for each in (before, now))
+        raise RecordError(
+            f"{files.plan.training_id} ran in the environment {was}, and its manifest selects {to}",
+            hint="put framework.version, or the site's file, back, or submit a new training",
+        )
     changes = [] if sent_index is None else differences(sent_index, code.index)
     plan = replace(
         files.plan, code_digest=code.digest, code_changes=changes, requirements=requirements,

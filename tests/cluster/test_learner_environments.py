@@ -10,7 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainings import COUNTER, change_site, run, submit, wait_for_state, write_training
+from trainings import (
+    COUNTER,
+    ON_THE_CLUSTER,
+    change_site,
+    run,
+    submit,
+    wait_for_state,
+    write_training,
+)
 
 NAMESPACE = "unshare --user --map-root-user --mount"
 """A container without an image: its programs see another user and mounts of their own."""
@@ -27,6 +35,7 @@ def make_python(site) -> Path:
     return place
 
 
+@ON_THE_CLUSTER
 def test_the_learners_run_in_the_environment_of_their_version(dlctl, site, xdg):
     """The nodes' own Python has no `only_here`, and this one has none of dlctl's packages."""
     place = make_python(site)
@@ -94,14 +103,15 @@ def test_a_learner_in_a_container_is_halted_and_goes_on(dlctl, site, xdg, wait_u
 PATHS = """\
 set -e
 echo "I am $(id -u)"
-cat /mnt/data/mnist/digits.txt
-echo 99 >"/mnt/results/trained/$TRAINING_ID/accuracy"
+cat /mnt/data/in/digits.txt
+echo 99 >"$RESULT_DIR/accuracy"
 echo state >/job/state-of-it
 test ! -e /.before
 test -w "$PWD" && test -d /usr/lib && test -r /proc/self/status && ls /mnt /job
 """
 
 
+@ON_THE_CLUSTER
 def test_a_program_finds_the_paths_of_the_services_containers(dlctl, site, xdg):
     """Two learners on two nodes, where there are two; each as the user it is."""
     store = site.root.parent / f"{site.root.name}-store"
@@ -113,9 +123,6 @@ def test_a_program_finds_the_paths_of_the_services_containers(dlctl, site, xdg):
         data_stores=[{"id": "a", "type": "mount_volume", "connection": {"path": str(store)},
                       "training_data": {"container": "in"}}],
     )  # fmt: skip
-    text = (folder / "run.sh").read_text()
-    (folder / "run.sh").write_text(text.replace("/mnt/data/mnist", "/mnt/data/in").replace(
-        '/mnt/results/trained/$TRAINING_ID', '$RESULT_DIR'))  # fmt: skip
     done, training_id = run(dlctl, site, folder)
     assert done.exit_code == 0, (done.stdout, done.stderr)
     uid = site.job_dir(training_id).stat().st_uid

@@ -14,10 +14,10 @@ from login_side import make_manifest, make_site
 from typer.testing import CliRunner
 
 from dlctl.cli.frameworks import register
-from dlctl.errors import PlanError, SiteError
+from dlctl.errors import PlanError, RecordError, SiteError
 from dlctl.manifest.overrides import Overrides
 from dlctl.plan.environments import chosen_environment
-from dlctl.request.attempts import decide_again, of_request
+from dlctl.request.attempts import decide_again, of_request, with_code
 from dlctl.request.build import prepare
 
 ENVIRONMENTS = """environments:
@@ -233,3 +233,23 @@ def test_a_later_attempt_stays_in_the_environment_of_the_first(tmp_path, framewo
     assert later.plan.learner_environment == first.plan.learner_environment
     assert later.plan.environment == first.plan.environment
     assert later.plan.made_environment.site_python.startswith("/sw/")
+
+
+def test_new_code_can_not_bring_another_environment(tmp_path):
+    """train.sh stays the first attempt's."""
+
+    def asked(version, requirements):
+        (tmp_path / "m.yml").write_text(
+            f"name: a\nframework: {{name: tensorflow, version: {version}, command: x}}\n"
+            f"requirements: [{requirements}]\n"
+        )
+        return prepare(tmp_path / "m.yml", Overrides(), SITE)
+
+    first = of_request(asked("2.21", "einops"))
+    later = with_code(first, again := asked("2.21", "tqdm"), None)
+    assert later.plan.learner_environment == again.plan.learner_environment
+    assert later.plan.learner_environment != first.plan.learner_environment
+    with pytest.raises(
+        RecordError, match="ran in the environment tf, and its manifest selects tf1"
+    ):
+        with_code(first, asked("1.15", ""), None)
