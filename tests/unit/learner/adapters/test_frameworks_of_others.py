@@ -49,6 +49,7 @@ def start(tmp_path):
 
 
 @pytest.mark.frameworks
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("how", ["halted", "killed"])
 def test_it_ends_with_the_loss_of_an_undisturbed_training(
