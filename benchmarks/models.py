@@ -1,9 +1,9 @@
 """What stored models take: `python -m benchmarks.models`.
 
 models_20    bytes below `models/` of 20 versions that share 90 % of their contents; floor: the
-             unique bytes; peers: MLflow's artifacts and DVC's cache after the same versions
+             unique bytes; peer: MLflow's artifacts after the same versions
 
-MODEL_PEERS names a Python that has the peers' packages; without it there are no peers.
+MODEL_PEERS names a Python with mlflow-skinny, sqlalchemy and alembic; without it there is no peer.
 """
 
 from __future__ import annotations
@@ -42,17 +42,7 @@ mlflow.set_experiment("bench")
 with mlflow.start_run():
     mlflow.log_artifacts(sys.argv[1])
 """
-_DVC = """\
-import sys
-from dvc.repo import Repo
-folder, place = sys.argv[1:]
-try:
-    repo = Repo(place)
-except Exception:
-    repo = Repo.init(place, no_scm=True)
-repo.add(folder)
-"""
-_PEERS = {"MLflow": (_MLFLOW, "artifacts"), "DVC": (_DVC, ".dvc/cache")}
+_PEERS = {"MLflow": (_MLFLOW, "artifacts")}
 """Of each peer: what stores one version, and the folder with the contents."""
 
 

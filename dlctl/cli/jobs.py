@@ -102,12 +102,15 @@ def submit(
 
 def _site_of(model: str, site: str) -> str:
     """Return the site that has a stored model, as far as is known; refuse another one."""
-    from dlctl.models.record import site_of
+    from dlctl.models.record import sites_of, the_site_of
 
-    known = site_of(model) or site
-    if site not in ("local", known):
-        raise typer.BadParameter(f"the model {model} is stored at the site {known}, not at {site}")
-    return known
+    sites = sites_of(model)
+    if site in sites or not sites:
+        return site
+    if site != "local":
+        there = " and ".join(sites)
+        raise typer.BadParameter(f"the model {model} is stored at the site {there}, not at {site}")
+    return the_site_of(model) or site
 
 
 def _say_models(plan: Plan) -> None:

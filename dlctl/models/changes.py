@@ -45,13 +45,7 @@ def change(session: Session, model: KnownModel, changes: Changes) -> None:
         RecordError: an alias or a tag that is to go is not there.
         TransportError
     """
-    for gone, known, what in ((changes.removed_tags, model.tags, "tag"),
-                              (changes.removed_aliases, list(model.aliases), "alias")):  # fmt: skip
-        if missing := [word for word in gone if word not in known]:
-            raise RecordError(
-                f"the model {model.model_id} has no {what} {missing[0]}",
-                hint=f"dlctl models show {model.model_id}",
-            )
+    refuse_unknown(model, changes)
     lines = [f"say {contract.MODEL_ALIASES} {word} {changes.number}" for word in changes.aliases]
     lines += [f"say {contract.MODEL_TAGS} {word} {word}" for word in changes.tags]
     lines += [f"rm -f {contract.MODEL_TAGS}/{word}" for word in changes.removed_tags]
@@ -76,6 +70,21 @@ exit 0""")  # fmt: skip
         raise _gone_meanwhile(session, model)
     if end.exit_code:
         raise explained(session.transport.name, session.site.root, end)
+
+
+def refuse_unknown(model: KnownModel, changes: Changes) -> None:
+    """Refuse to take away what is not there.
+
+    Raises:
+        RecordError
+    """
+    for gone, known, what in ((changes.removed_tags, model.tags, "tag"),
+                              (changes.removed_aliases, list(model.aliases), "alias")):  # fmt: skip
+        if missing := [word for word in gone if word not in known]:
+            raise RecordError(
+                f"the model {model.model_id} has no {what} {missing[0]}",
+                hint=f"dlctl models show {model.model_id}",
+            )
 
 
 def check_unused(

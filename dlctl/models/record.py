@@ -86,14 +86,31 @@ class ModelRecord:
         ]
 
 
-def site_of(wanted: str) -> str | None:
-    """Return the site where the model that a person names was last seen; None if it never was.
+def sites_of(wanted: str) -> list[str]:
+    """Return the sites where the models that a person may mean were last seen.
 
     Raises:
         RecordError: the text names no model.
     """
     name, known = parse_reference(wanted).model, ModelRecord().all()
-    found = [m for m in known if m.model_id.startswith(name)] or [
-        m for m in known if m.model_id.endswith(name)
-    ]
-    return found[0].site if found else None
+    found = (
+        [m for m in known if m.model_id == name]
+        or [m for m in known if m.model_id.startswith(name)]
+        or [m for m in known if m.model_id.endswith(name)]
+    )
+    return sorted({model.site for model in found})
+
+
+def the_site_of(wanted: str) -> str | None:
+    """Return the only one of these sites; None if there is none.
+
+    Raises:
+        RecordError: there are several, or the text names no model.
+    """
+    sites = sites_of(wanted)
+    if len(sites) > 1:
+        raise RecordError(
+            f"{wanted!r} fits models at {' and '.join(sites)}",
+            hint="add --site, or type the whole id: `dlctl models list` shows both",
+        )
+    return sites[0] if sites else None

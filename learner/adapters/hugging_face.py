@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from learner.adapters.halt import Halt, any_asked
-from learner.adapters.saved import mark_complete, newest
+from learner.adapters.saved import is_marked, mark_complete, newest
 
 PATTERN = "checkpoint-*"
 
 
 def newest_checkpoint() -> str | None:
-    """Return what `trainer.train(resume_from_checkpoint=…)` takes."""
+    """Return what `trainer.train(resume_from_checkpoint=…)` takes: only what has the mark."""
     found = newest(PATTERN)
-    return None if found is None else str(found)
+    return str(found) if found is not None and is_marked(found) else None
 
 
 def save_at_halt() -> Any:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import zipfile
 from importlib import import_module
 from typing import Any
 
 from learner.adapters.halt import Halt
-from learner.adapters.saved import checkpoint_dir, newest
+from learner.adapters.saved import checkpoint_dir
 
-PATTERN = "step=*.ckpt"
+_STEP = re.compile(r"step=(\d+)(-v\d+)?\.ckpt")
 
 
 def newest_checkpoint() -> tuple[str | None, int]:
-    """Return what `trainer.fit(…, ckpt_path=…)` takes, and how many steps were taken before."""
-    found = newest(PATTERN)
-    return (None, 0) if found is None else (str(found), int(found.stem.rpartition("=")[2]))
+    """Return what `trainer.fit(…, ckpt_path=…)` takes, and how many steps were taken before.
+
+    Lightning writes a file elsewhere and moves it, which between two file systems is a copy: one
+    that was cut off by a kill is passed over. A second file of a step has `-v1` in its name.
+    """
+    found = [(int(m[1]), path) for path in checkpoint_dir().iterdir()
+             if (m := _STEP.fullmatch(path.name))]  # fmt: skip
+    for step, path in sorted(found, reverse=True):
+        if zipfile.is_zipfile(path):
+            return str(path), step
+    return None, 0
 
 
 def save_at_halt() -> Any:

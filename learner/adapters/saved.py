@@ -29,6 +29,11 @@ def newest(pattern: str | None = None, folder: Path | None = None) -> Path | Non
     return None if found is None else root / found.name
 
 
+def is_marked(checkpoint: Path) -> bool:
+    """Return whether a folder has `complete.json`."""
+    return (checkpoint / MARKER).is_file()
+
+
 def mark_complete(checkpoint: Path) -> None:
     """Write `complete.json` into the folder of a checkpoint, with the sizes of all of its files.
 

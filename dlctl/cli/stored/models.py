@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,9 +97,9 @@ def _site(name: str) -> Iterator[tuple[Session, list[KnownModel], ModelRecord]]:
 
 def _where(wanted: str, site: str | None) -> str:
     """Return the site that has a model, as far as is known."""
-    from dlctl.models.record import site_of
+    from dlctl.models.record import the_site_of
 
-    return site or site_of(wanted) or "local"
+    return site or the_site_of(wanted) or "local"
 
 
 def create(
@@ -188,7 +189,7 @@ def update(
 
     Example: dlctl models update digits@2 --alias best
     """
-    from dlctl.models.changes import Changes, change
+    from dlctl.models.changes import Changes, change, refuse_unknown
     from dlctl.models.known import find_model
     from dlctl.models.reference import parse_reference
 
@@ -197,14 +198,14 @@ def update(
     with _site(_where(model, site)) as (session, models, record):
         old = find_model(models, wanted.model, f"at {session.site.name}")
         number = old.number_of(wanted.which)
+        gone = Changes(removed_tags=remove_tags or [], removed_aliases=remove_aliases or [])
+        refuse_unknown(old, gone)  # before a version is stored
         if folder or training_id:
-            from dataclasses import replace
-
             parent = replace(wish, model=old, parent=number)
             number = make(session, parent, folder, training_id, results).version
             wish = said("", [], [], None)
-        change(session, old, Changes(wish.aliases, number, wish.tags, remove_tags or [],
-                                     remove_aliases or [], wish.description))  # fmt: skip
+        change(session, old, replace(gone, aliases=wish.aliases, number=number, tags=wish.tags,
+                                     description=wish.description))  # fmt: skip
         new = find_model(_remember(session, record), old.model_id, f"at {session.site.name}")
     answer = shown(new.version(number)) | {"aliases": new.aliases, "tags": new.tags}
     output.report(answer, as_json, lambda _: print_changes(new, number))

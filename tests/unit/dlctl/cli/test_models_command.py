@@ -103,6 +103,39 @@ def test_weights_of_a_model_need_a_site(dlctl, local_site):
     assert dlctl("list", "--json", ok=True).json == [], "nothing was queued"
 
 
+def test_a_mistake_in_an_update_stores_no_version(dlctl, folder):
+    model = dlctl("models", "create", folder, "--alias", "best", ok=True).stdout.partition("@")[0]
+    for words, said in (
+        (["--remove-tag", "x"], "no tag x"),
+        (["--remove-alias", "y"], "no alias y"),
+    ):
+        wrong = dlctl("models", "update", model, folder, *words)
+        assert (wrong.exit_code, said in wrong.stderr) == (8, True)
+    [listed] = dlctl("models", "list", "--json", ok=True).json
+    assert len(listed["versions"]) == 1
+
+
+def test_a_copy_to_the_same_site_is_refused_and_to_another_has_its_id(dlctl, folder, xdg, tmp_path):
+    made = dlctl("models", "create", folder, "--name", "x", ok=True).stdout.strip()
+    assert "is at local already" in dlctl("models", "copy", "x", "local").stderr
+    sites = xdg.config / "dlctl/sites"
+    sites.mkdir(parents=True)
+    (sites / "other.yml").write_text(
+        f"transport: {{kind: local}}\nroot: {tmp_path}/other\nscheduler: {{kind: local}}\n"
+        "launcher: {kind: mpirun}\nenvironment: {}\n"
+    )
+    done = dlctl("models", "copy", "x", "other", "--alias", "best", ok=True)
+    copied = done.stdout.strip()
+    assert (copied != made, done.stderr) == (True, f"{made} at local is {copied} at other\n")
+    shown = dlctl("models", "show", copied, "--verify", ok=True).stdout
+    assert re.search(rf"copy of +{made}", shown)
+    unclear = dlctl("models", "show", "x")
+    assert (unclear.exit_code, "fits models at local and other" in unclear.stderr) == (8, True)
+    again = dlctl("models", "copy", made, "other", ok=True)
+    assert again.stdout == done.stdout, "it is there already"
+    assert len(dlctl("models", "list", "--json", ok=True).json) == 2
+
+
 def test_a_rendered_plan_names_the_version_that_an_alias_means_now(dlctl, folder):
     model = dlctl("models", "create", folder, "--name", "x", "--alias", "best", ok=True).stdout
     (dlctl.cwd / "train.py").write_text("")

@@ -14,9 +14,11 @@ import pytest
 from repository import REPOSITORY
 from stored_models import ModelSite, write_folder
 
+from dlctl import contract
 from dlctl.errors import DlctlError, RecordError, RemoteCommandError, TransferError
 from dlctl.models import changes
 from dlctl.models.reading import read_models, verify
+from dlctl.models.use import bring_code, code_of
 
 GC = """\
 import sys
@@ -145,3 +147,15 @@ def test_a_deletion_that_was_killed_is_undone_or_finished_by_gc(site, folder):
     assert [m.model_id for m in read_models(site.session)] == [first.model_id]
     assert verify(site.session, first) == []
     assert not list(models.glob(".delet*"))
+
+
+def test_two_submissions_of_a_version_make_its_folder_once(site, folder, before):
+    """The other one is done just before this one moves its folder into place."""
+    version = site.version(site.store(folder).label)
+    code = code_of(version)
+    before("mv", 'case $1 in */.part.*) cp -R "$1" "$2" ;; *) rmdir "$0.once" ;; esac')
+    bring_code(site.session, version, code)
+    place = site.root / "store"
+    assert [path.name for path in place.iterdir()] == [code.digest]
+    names = {path.name for path in (place / code.digest).iterdir()}
+    assert names == {"words.txt", "model.pt", contract.SENT_INDEX}

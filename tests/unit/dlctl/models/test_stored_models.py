@@ -25,7 +25,7 @@ from dlctl.models.compare import compare
 from dlctl.models.known import KnownModel, find_model
 from dlctl.models.pull import layout, pull
 from dlctl.models.reading import find_version, read_models, verify
-from dlctl.models.record import ModelRecord, site_of
+from dlctl.models.record import ModelRecord, the_site_of
 from dlctl.models.reference import Reference, check_alias, check_word, parse_reference
 from dlctl.models.use import bring_code, choose_weights, code_of, find_weights
 from dlctl.record import RecordStore
@@ -571,8 +571,8 @@ def test_the_record_lists_models_of_a_silent_site_as_stale(tmp_path, site, folde
     record.remember("other", [])
     [known] = record.all()
     assert (known.model_id, known.aliases, known.stale_since) == (made.model_id, {"best": 1}, None)
-    assert site_of(made.label) == site_of("words") == "testbed"
-    assert site_of("nothing") is None
+    assert the_site_of(made.label) == the_site_of("words") == "testbed"
+    assert the_site_of("nothing") is None
     [stale] = record.stale("testbed")
     assert time.time() - stale.stale_since < 60
     assert record.stale("testbed") == [stale], "it stays stale since the first silence"

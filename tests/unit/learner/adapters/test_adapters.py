@@ -12,7 +12,7 @@ import pytest
 import torch
 from repository import REPOSITORY
 
-from learner.adapters import Batches, mark_complete, newest
+from learner.adapters import Batches, hugging_face, lightning, mark_complete, newest
 from learner.adapters.dcp import Checkpoints
 from learner.errors import EXIT_HALTED
 
@@ -61,6 +61,29 @@ def test_the_newest_complete_checkpoint_is_found(tmp_path, monkeypatch):
     assert newest("checkpoint-*") == tmp_path / "checkpoint-9", "10 was being written"
     said = json.loads((tmp_path / "checkpoint-9/complete.json").read_text())
     assert said == {"files": {"inner/model.bin": {"size_bytes": 9}}}
+
+
+def test_a_trainer_never_begins_with_a_checkpoint_that_has_no_mark(tmp_path, monkeypatch):
+    """Killed while it wrote its first one: no other has a mark, either."""
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path))
+    (tmp_path / "checkpoint-20").mkdir()
+    (tmp_path / "checkpoint-20/model.safetensors").write_text("x")
+    assert hugging_face.newest_checkpoint() is None
+    mark_complete(tmp_path / "checkpoint-20")
+    assert hugging_face.newest_checkpoint() == str(tmp_path / "checkpoint-20")
+
+
+def test_a_file_of_lightning_that_was_cut_off_is_passed_over(tmp_path, monkeypatch):
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path))
+    assert lightning.newest_checkpoint() == (None, 0)
+    for name in ("step=9.ckpt", "step=20.ckpt", "step=40.ckpt"):
+        torch.save({"state": torch.ones(100)}, tmp_path / name)
+    assert lightning.newest_checkpoint() == (str(tmp_path / "step=40.ckpt"), 40)
+    whole = (tmp_path / "step=40.ckpt").read_bytes()
+    (tmp_path / "step=40.ckpt").write_bytes(whole[: len(whole) // 2])
+    assert lightning.newest_checkpoint() == (str(tmp_path / "step=20.ckpt"), 20)
+    (tmp_path / "step=40-v1.ckpt").write_bytes(whole)
+    assert lightning.newest_checkpoint() == (str(tmp_path / "step=40-v1.ckpt"), 40)
 
 
 def test_files_that_vanish_while_it_looks_are_left_out(tmp_path, monkeypatch):
