@@ -23,6 +23,8 @@ PREFIX = "STORE_"
 """Beginning of the variables of a script: `STORE_PASSWORD` holds `connection.password`."""
 MARKER = "_complete.json"
 """Name of the object that is written last, below a training's id: a `Stored`."""
+STORING = "STORING"
+"""The state of a marker while files are replaced that an earlier one has named."""
 
 
 def store_dir(position: int) -> str:
@@ -115,6 +117,6 @@ class Stored:
     training_id: str
     attempt: int
     state: str
-    """How the attempt has ended: COMPLETED, HALTED, FAILED."""
+    """How the attempt has ended: COMPLETED, HALTED, FAILED; or STORING."""
     files: list[StoredFile]
     schema_version: int = SCHEMA_VERSION

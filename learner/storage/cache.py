@@ -128,14 +128,9 @@ class Cache:
         self._make_room(lacking, {self._content(item) for item in listing.objects})
         if not lacking:
             return 0
-        counted, lock = _Counted(opened()), threading.Lock()
+        counted = _Counted(opened())
         progress.begin(sum(each.item.size_bytes for each in lacking))
-
-        def arrived(size_bytes: int) -> None:
-            with lock:
-                progress.add(size_bytes)
-
-        Fetcher(counted, claim, arrived).fetch(lacking)
+        Fetcher(counted, claim, progress.add).fetch(lacking)
         return counted.read_bytes
 
     def _sweep(self, lacking: set[str]) -> None:

@@ -120,11 +120,12 @@ def _sweep(container: Path, spared: Set[Path]) -> int:
         kept |= {(found.st_dev, found.st_ino) for found in (path.stat() for path in _files(tree))}
     freed_bytes = 0
     for path in container.glob("objects/*/*"):
-        found = path.stat()
         whole = path.with_name(path.name.partition(".")[0])
-        if (found.st_dev, found.st_ino) not in kept and whole not in spared:
-            path.unlink()
-            freed_bytes += found.st_size
+        with contextlib.suppress(FileNotFoundError):  # a late fetcher's own file
+            found = path.stat()
+            if (found.st_dev, found.st_ino) not in kept and whole not in spared:
+                path.unlink()
+                freed_bytes += found.st_size
     return freed_bytes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -12,7 +13,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 class Progress:
-    """Bytes, rate and time left of one store's transfer.
+    """Bytes, rate and time left of one store's transfer; all its threads may call it.
 
     Args:
         file: The sentence's file; None: nobody reads it.
@@ -25,31 +26,35 @@ class Progress:
         self._total = self._done = 0
         self._seen: deque[tuple[float, int]] = deque()
         self._due = 0.0
+        self._lock = threading.Lock()
 
     def begin(self, total_bytes: int) -> None:
         """Set how much there is to move."""
-        self._total, self._done = total_bytes, 0
-        self._seen.append((time.monotonic(), 0))
-        self._tell()
+        with self._lock:
+            self._total, self._done = total_bytes, 0
+            self._seen.append((time.monotonic(), 0))
+            self._tell()
 
     def add(self, size_bytes: int) -> None:
         """Note that so much more has moved."""
-        self._done += size_bytes
-        self._tell()
+        with self._lock:
+            self._done += size_bytes
+            self._tell()
 
     def wait(self, host: str) -> None:
         """Say that another process fetches the same data."""
-        self._tell(f"{self._what}: waiting for {host}, which fetches the same data")
+        with self._lock:
+            self._tell(f"{self._what}: waiting for {host}, which fetches the same data")
 
     def notice(self, fault: str) -> None:
         """Say that a request failed and will be repeated."""
-        self._due = 0.0
-        self._tell(f"{self._what}: {fault}; trying again")
+        self.say(f"{self._what}: {fault}; trying again")
 
     def say(self, text: str) -> None:
         """Write a sentence now."""
-        self._due = 0.0
-        self._tell(text)
+        with self._lock:
+            self._due = 0.0
+            self._tell(text)
 
     def _tell(self, text: str = "") -> None:
         now = time.monotonic()

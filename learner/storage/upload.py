@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.stores import MARKER, Stored, StoredFile
+from dlctl.contract.stores import MARKER, STORING, Stored, StoredFile
 from learner.errors import UserFault
 from learner.storage.objects import ObjectStore, Unavailable, digests_of
 from learner.storage.progress import Progress, size_text
@@ -49,7 +49,8 @@ def save(
         Refused, Unavailable: the store's words.
     """
     marker = upload.prefix + MARKER
-    _check_marker(upload, store, marker)
+    if _is_marked(upload, store, marker):  # it must not name files that are about to change
+        _mark(upload, store, marker, STORING, [], check)
     paths = sorted(Path(folder, name) for folder, _, names in
                    os.walk(upload.source, followlinks=True) for name in names)  # fmt: skip
     progress.begin(sum(path.stat().st_size for path in paths))
@@ -75,22 +76,31 @@ def save(
 
     with ThreadPoolExecutor(_THREADS) as pool:
         files = list(pool.map(one, paths))
-    stored = Stored(upload.training_id, upload.attempt, upload.state, files)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, MARKER)
-        file.write_text(contract.to_json(stored))
-        check()
-        store.write(marker, file, digests_of(file))
+    stored = _mark(upload, store, marker, upload.state, files, check)
     total = size_text(sum(each.size_bytes for each in files))
     progress.say(f"{len(files)} files, {total}, below {upload.prefix}")
     return stored
 
 
-def _check_marker(upload: Upload, store: ObjectStore, marker: str) -> None:
-    """Refuse to write what a later attempt has written."""
+def _mark(
+    upload: Upload, store: ObjectStore, marker: str, state: str, files: list[StoredFile],
+    check: Callable[[], None],
+) -> Stored:  # fmt: skip
+    stored = Stored(upload.training_id, upload.attempt, state, files)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, MARKER)
+        file.write_text(contract.to_json(stored))
+        check()
+        store.write(marker, file, digests_of(file))
+    return stored
+
+
+def _is_marked(upload: Upload, store: ObjectStore, marker: str) -> bool:
+    """Return whether an earlier try has ended; refuse to write what a later attempt has written."""
     item = store.stat(marker)
     if item is None or item.size_bytes == 0:
-        return
+        return False
     known = json.loads(bytes(store.read(item, 0, item.size_bytes)))
     if known.get("attempt", 0) > upload.attempt:
         raise Superseded
+    return True

@@ -1,5 +1,6 @@
 """Faults between a node and a real Swift, through both of its interfaces: each has its sentence."""
 
+import json
 import os
 import re
 import signal
@@ -230,3 +231,30 @@ def test_a_quota_that_is_used_up_is_named(kind, tmp_path, swift, proxy):
             "TRAINING_STATE": "COMPLETED"}  # fmt: skip
     code, told = program.run("save", **more, DLCTL_STORE_PATIENCE_S="0")
     assert code == 1 and "the quota is used up" in told, told
+
+
+def test_a_marker_never_names_files_that_are_being_replaced(program, proxy, swift, tmp_path):
+    name = swift.container(f"replaced_{program.kind}", {})
+    source = tmp_path / "source"
+    source.mkdir()
+    more = {"STORE_CONTAINER": name, "STORE_SOURCE": str(source), "TRAINING_ID": "t-1",
+            "STORE_JOB_DIR": str(program.job), "TRAINING_STATE": "HALTED"}  # fmt: skip
+
+    def save(attempt):
+        code, told = program.run("save", **more, DLCTL_ATTEMPT=attempt, DLCTL_STORE_PATIENCE_S="0")
+        return code, json.loads(swift.get(f"{name}/t-1/_complete.json")), told
+
+    (source / "a").write_text("first")
+    assert save("1")[0] == 0
+
+    def refuse(data):
+        if data.startswith(b"PUT") and b"t-1/a" in data.split(b"\r\n")[0]:
+            proxy.answers = [BROKEN]
+
+    proxy.on_request = refuse
+    (source / "a").write_text("second")
+    code, mark, told = save("2")
+    assert (code, mark["state"], mark["attempt"], mark["files"]) == (75, "STORING", 2, []), told
+    proxy.on_request = lambda _: None
+    code, mark, told = save("2")
+    assert (code, mark["state"], len(mark["files"])) == (0, "HALTED", 1), told

@@ -291,7 +291,7 @@ def test_etags_that_are_no_checksums_are_not_taken_for_any(tmp_path, moto):
         source = program.folder / "source"
         source.mkdir()
         (source / "small").write_bytes(b"small")
-        (source / "large").write_bytes(os.urandom(65 * MIB))
+        (source / "large").write_bytes(os.urandom(9 * MIB))
         code, told = program.run("save", **_saving(program, source), DLCTL_STORE_PATIENCE_S="0")
         assert code == 75 and "add `etags: opaque` to `connection`" in told
         program.env["STORE_ETAGS"] = "opaque"
