@@ -11,7 +11,7 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON, ago, complete_sites, span
 
 if TYPE_CHECKING:
-    from dlctl.site_admin.doctor import Check
+    from dlctl.site_admin.check import Check
 
 app = typer.Typer(help="The sites: clusters and machines that trainings run on.",
                   no_args_is_help=True)  # fmt: skip

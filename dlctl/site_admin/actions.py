@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.errors import SiteError
+from dlctl.site_admin.check import FAILED, Check
 from dlctl.site_admin.discovery import Discovered
-from dlctl.site_admin.doctor import FAILED, Check, check_site, discover, doctor
+from dlctl.site_admin.doctor import check_site, discover, doctor
 from dlctl.site_admin.draft import make_site, site_text
 from dlctl.site_admin.node_probe import check_on_node
 from dlctl.site_admin.setup import (

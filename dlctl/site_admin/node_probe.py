@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import StarterKind
 from dlctl.errors import TransportError
-from dlctl.site_admin.doctor import FAILED, OK, WARNING, Check
+from dlctl.site_admin.check import FAILED, OK, WARNING, Check
 from dlctl.site_admin.setup import site_template
 
 if TYPE_CHECKING:

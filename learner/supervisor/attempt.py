@@ -28,6 +28,7 @@ from learner.supervisor.finish import (
 )
 from learner.supervisor.oversight.guards import Overseer, guarded
 from learner.supervisor.oversight.hang import HangCheck
+from learner.supervisor.oversight.silence import SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
 from learner.supervisor.statuses import Statuses
 from learner.system.disk_reserve import Reserve
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 PREFLIGHT_S = 300.0
 PREFLIGHT_VARIABLE = "DLCTL_PREFLIGHT_TIMEOUT_S"
 TICK_S = 0.25
-SILENCE_S = 30.0
-"""After this long without a heartbeat, the supervisor reports a learner as silent."""
 _LATE_SIGNAL_S = 0.5
 OVERTIME_S = 15.0
 """How long after the grace period the watchdogs may take before the launcher is ended."""
@@ -67,7 +66,7 @@ class Supervisor:
         self._keeper = Keeper(plan, job_dir, attempt)
         self._overseer = Overseer(plan, job_dir, attempt, tell=self._tell_plateau)
         self._hosts: list[str] = []
-        self._silent: dict[int, tuple[float, float]] = {}
+        self._silence = SilenceCheck()
         self._warned = ""
         self._hang = HangCheck(plan.hang, job_dir, attempt, plan.training_id, self._direct)
 
@@ -376,16 +375,8 @@ class Supervisor:
         return self._known.learners(self.plan.resources.learners)
 
     def _look_for_silence(self, now: float) -> None:
-        """Report learners whose heartbeat has not changed for `SILENCE_S` by this node's clock."""
-        silent = []
-        for status in self._statuses():
-            seen, since = self._silent.get(status.rank, (-1.0, now))
-            if status.heartbeat_at != seen or status.state.final:
-                since = now
-            self._silent[status.rank] = (status.heartbeat_at, since)
-            if now - since > SILENCE_S:
-                silent.append(f"learner {status.rank} on {status.host} ({now - since:.0f} s)")
-        reason = f"no heartbeat from {', '.join(silent)}" if silent else ""
+        """Report learners whose heartbeat has not changed for long by this node's clock."""
+        reason = self._silence.look(now, self._statuses())
         if bool(reason) != bool(self.heart.status.reason):
             say(reason or "all heartbeats are back")
         self.heart.beat(reason=reason)

@@ -14,17 +14,11 @@ from typer.testing import CliRunner
 from dlctl.cli.sites import app
 from dlctl.errors import ConnectError, SiteError
 from dlctl.site_admin.actions import add_site, failed, parse_target
+from dlctl.site_admin.check import Check
 from dlctl.site_admin.discovery import parse_discovery
-from dlctl.site_admin.doctor import (
-    Check,
-    check_connection,
-    check_here,
-    check_site,
-    check_slurm,
-    doctor,
-    node_script,
-)
+from dlctl.site_admin.doctor import check_connection, check_here, check_site, doctor, node_script
 from dlctl.site_admin.draft import make_site, site_text
+from dlctl.site_admin.slurm_checks import check_slurm
 from dlctl.sites.files import Partition, Site, TransportSettings, load_site, parse_site, save_site
 from dlctl.transport import open_transport
 from dlctl.transport.base import Completed
