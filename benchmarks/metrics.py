@@ -19,6 +19,7 @@ import contextlib
 import math
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -272,19 +273,25 @@ def _parse(runs: int) -> Iterator[Result]:
 
 
 def _plainly(groups: list[Group], text: str) -> list[MetricsLine]:
-    """Parse as FfDL does: a `match` of each group on the joined window, at each line."""
+    """Parse the plain way: a `match` of each group on the joined window, at each line."""
     window: deque[str] = deque(maxlen=4)
     found = []
     for line in text.splitlines(keepends=True):
         window.append(line)
-        joined = "".join(window)
-        for group in groups:
-            if (match := group.pattern.match(joined)) is not None:
-                if (record := group.record(match, "")) is not None:
-                    found.append(record)
-                window.clear()
-                break
+        while window and (first := _first_match(groups, "".join(window))):
+            group, match = first
+            if (record := group.record(match, "")) is not None:
+                found.append(record)
+            for _ in range(match[0].count("\n") + 1):
+                window.popleft()
     return found
+
+
+def _first_match(groups: list[Group], text: str) -> tuple[Group, re.Match[str]] | None:
+    for group in groups:
+        if (match := group.pattern.match(text)) is not None:
+            return group, match
+    return None
 
 
 def _sample_cost(lasts_s: float) -> Result:
