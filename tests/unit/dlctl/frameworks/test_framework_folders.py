@@ -104,9 +104,10 @@ def test_the_nearest_folder_wins(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("settings", "said"), [
-    ("title: a\nsignall: TERM\n", "framework.yml:2:1: signall: is unknown; there are title"),
-    ("title: a\nsignal: KILL\n", "framework.yml:2:1: signal: Input should be 'USR2'"),
-    ("job: {}\n", "title: Field required"),
+    ("title: a\nsignall: TERM\n", "framework.yml:2:1: signall: unknown key; did you mean 'sign"),
+    ("title: a\njob: {exampel: a.lua}\n", "2:7: job.exampel: unknown key; did you mean 'example'?"),
+    ("title: a\nsignal: KILL\n", "framework.yml:2:9: signal: 'KILL' is unknown. Allowed: USR2"),
+    ("job: {}\n", "title: is missing"),
     ("title: [\n", "not valid YAML"),
 ])  # fmt: skip
 def test_a_wrong_folder_is_named_with_its_line(tmp_path, settings, said):

@@ -96,6 +96,10 @@ def test_a_type_of_the_folder_wins_and_a_wrong_one_is_named(tmp_path):
     assert any("is like itself" in each for each in problems(tmp_path, S3))
     (mine / "store.yml").write_text("connection: {Auth: {}}\n")
     assert any("connection.Auth: small letters" in each for each in problems(tmp_path, S3))
+    (mine / "store.yml").write_text("conection: {}\nconnection:\n  a: {requird: true}\n")
+    found = "\n".join(problems(tmp_path, S3))
+    assert f"{mine}/store.yml:1:1: conection: unknown key; Allowed: description, like" in found
+    assert f"{mine}/store.yml:3:7: connection.a.requird: unknown key; Allowed: descr" in found
     (mine / "store.yml").write_text("like: swift_datastore\n")
     (mine / "load.sh.j2").write_text("{{ nothing }}\n")
     with pytest.raises(ManifestError, match="load.sh.j2: 'nothing' is undefined"):
