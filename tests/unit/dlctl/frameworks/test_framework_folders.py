@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from login_side import make_site
+from login_side import make_manifest, make_site
 from repository import REPOSITORY
 
 from dlctl.contract import StoredWeights
@@ -115,6 +115,13 @@ def test_a_wrong_folder_is_named_with_its_line(tmp_path, settings, said):
     with pytest.raises(ManifestError) as caught:
         prepared(tmp_path, "{name: mine, command: x}")
     assert said in caught.value.message
+
+
+def test_validate_finds_a_fault_of_the_template(tmp_path):
+    write_framework(tmp_path, "mine", "title: a\n", "echo\n{{ program }\n")
+    manifest = make_manifest("name: a\nframework: {name: mine, command: x}\n")
+    with pytest.raises(ManifestError, match=r"mine/train.sh.j2: line 2: unexpected"):
+        look_over(manifest, tmp_path)
 
 
 @pytest.mark.parametrize("template", [
