@@ -163,8 +163,11 @@ def refuse_wrong_stores(request: Request, on_line: Callable[[str], None]) -> Non
     Raises:
         PlanError: a store refuses the credentials, or has no such container.
     """
+    told = set()
     for check in check_stores(request, ask_here, quick=True):
         if check.state == "failed":
             raise PlanError(f"nothing was sent: {check.seen}", hint=check.hint)
         if check.state == "unknown":
-            on_line(f"data store {check.store}: not checked from this machine: {check.seen}")
+            told.add(f"data store {check.store}: not checked from this machine: {check.seen}")
+    for line in sorted(told):
+        on_line(line)

@@ -16,10 +16,11 @@ from pydantic import ValidationError
 
 from dlctl.errors import ManifestError
 from dlctl.frameworks.model import FrameworkFolder, FrameworkSettings
+from dlctl.manifest.errors import sentences
 from dlctl.manifest.model import Manifest
 from dlctl.package_data import data_path
 from dlctl.sites.model import xdg_directory
-from dlctl.yaml_source import Document, YamlError, load_file
+from dlctl.yaml_source import YamlError, load_file
 
 CUSTOM = "custom"
 FOLDER = "templates/frameworks"
@@ -126,17 +127,11 @@ def _read(name: str, place: str, path: Path) -> FrameworkFolder:
     try:
         settings = FrameworkSettings.model_validate(document.data)
     except ValidationError as error:
-        problems = [_sentence(document, each["loc"], each["msg"]) for each in error.errors()]
+        problems = sentences(error, FrameworkSettings, document, {})
         raise ManifestError("\n".join(problems), problems=problems) from None
     if settings.same_as is None and not (path / TEMPLATE).is_file():
         raise ManifestError(f"{path / TEMPLATE}: does not exist; it says how a learner is run")
     return FrameworkFolder(name, place, path, settings)
-
-
-def _sentence(document: Document, trail: tuple[int | str, ...], message: str) -> str:
-    known = ", ".join(FrameworkSettings.model_fields)
-    what = f"is unknown; there are {known}" if "Extra" in message else message
-    return f"{document.where(trail, key=True)}: {'.'.join(map(str, trail))}: {what}"
 
 
 __all__ = ["CUSTOM", "find_framework", "framework_of", "list_frameworks", "no_such"]

@@ -16,6 +16,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import (
     DlctlError,
+    RecordError,
     RemoteCommandError,
     SchedulerError,
     SubmitUnknown,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from dlctl.request.request import Request
 
 _SUBMIT_TIMEOUT_S = 120.0
-_BEGUN_ALREADY, _ANSWERED_ALREADY = 73, 74
+_BEGUN_ALREADY, _ANSWERED_ALREADY, _MODEL_GONE = 73, 74, 75
 
 
 def submit(
@@ -198,6 +199,12 @@ def ask(
         store.update(replace(record, reason=why))
         hint = f"`dlctl status {record.training_id}` looks for it; it is never submitted twice"
         raise SubmitUnknown(f"{record.training_id}: {why}", hint=hint) from error
+    if end.exit_code == _MODEL_GONE:
+        raise RecordError(
+            f"{session.transport.name}: nothing was queued: {end.last_error_line}",
+            hint="submit what another version has: `dlctl models list` shows them; "
+            f"`dlctl cancel {record.training_id}` ends this training",
+        )
     if end.exit_code not in (0, _BEGUN_ALREADY, _ANSWERED_ALREADY):
         raise RemoteCommandError(
             f"{session.transport.name}: can't prepare the job directory {record.job_dir} "
@@ -243,5 +250,5 @@ def _ask_script(
         answer=contract.submit_answer(n), submit_command=scheduler.submit_script(plan, n),
         submit_next=scheduler.submit_script(plan, contract.NEXT),
         successors=scheduler.successors_script(plan, n),
-        begun_already=_BEGUN_ALREADY, answered_already=_ANSWERED_ALREADY,
+        begun_already=_BEGUN_ALREADY, answered_already=_ANSWERED_ALREADY, model_gone=_MODEL_GONE,
     )  # fmt: skip

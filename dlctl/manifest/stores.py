@@ -60,7 +60,8 @@ def _of_one(store: DataStoreSection, known: StoreType) -> list[_Problem]:
         elif isinstance(value, str) and any(c in value for c in "\r\n"):
             found.append((("connection", key), "one line is allowed"))
         elif key.endswith("url") and isinstance(value, Reference):
-            found.append((("connection", key), "is no credential; the address itself is allowed"))
+            what = "holds a credential, or refers to one; the address alone is allowed"
+            found.append((("connection", key), what))
         elif key.endswith("url") and not str(value).startswith(("http://", "https://")):
             found.append((("connection", key), "is no URL; http://… or https://… is allowed"))
         elif key.endswith("url") and set(str(value)) & set("?#"):

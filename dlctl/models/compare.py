@@ -6,7 +6,7 @@ import difflib
 from typing import Any
 
 from dlctl import contract
-from dlctl.contract import ModelVersion
+from dlctl.contract import DataStore, ModelVersion
 from dlctl.files.archive import printable
 
 
@@ -62,6 +62,11 @@ def origin(first: ModelVersion, second: ModelVersion) -> list[dict[str, str]]:
     ]  # fmt: skip
 
 
+def _data(store: DataStore) -> str:
+    place = f"{store.path}/" if store.path else ""  # a container is no path
+    return f"{store.id}: {place}{store.training_data}"
+
+
 def told_origin(version: ModelVersion) -> dict[str, str]:
     """Return where a version comes from, in words."""
     git = version.git
@@ -72,7 +77,7 @@ def told_origin(version: ModelVersion) -> dict[str, str]:
         "copy of": version.copy_of,
         "training": f"{training}, attempt {version.attempt}" if training else "",
         "git": state + (", with changes" if git and git.dirty else ""),
-        "data": ", ".join(f"{d.id}: {d.path or ''}/{d.training_data}" for d in version.data),
+        "data": ", ".join(_data(d) for d in version.data),
         "dlctl": version.dlctl_version,
         "by": version.created_by,
     }

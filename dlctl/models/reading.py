@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
 from dlctl.contract import ModelFile, ModelVersion
-from dlctl.errors import RemoteCommandError, ResultsError
+from dlctl.errors import RecordError, RemoteCommandError, ResultsError
 from dlctl.files.archive import printable
 from dlctl.files.upload import read_files
 from dlctl.models.known import KnownModel, find_model
@@ -132,7 +132,7 @@ def find_version(session: Session, wanted: str) -> Found:
     """Return the version that a person names, with its files.
 
     Raises:
-        RecordError: there is no such model or version.
+        RecordError: there is no such model or version, or it is deleted at this moment.
         ResultsError: the version's record is damaged.
     """
     return whole_version(session, read_models(session), parse_reference(wanted))
@@ -144,8 +144,13 @@ def whole_version(session: Session, models: list[KnownModel], wanted: Reference)
     number = model.number_of(wanted.which)
     path = f"{session.site.root}/{contract.MODEL_VERSIONS}/{model.model_id}/{number}.json"
     content = read_files(session.transport, [path], timeout_s=_TIMEOUT_S)[path]
+    if content is None:
+        raise RecordError(
+            f"{session.transport.name}: {model.model_id}@{number} was deleted at this moment",
+            hint=f"`dlctl models show {model.model_id}` lists its versions and aliases",
+        )
     try:
-        text = (content or b"").decode()
+        text = content.decode()
         return Found(model, contract.from_json(ModelVersion, text), text)
     except (ValueError, contract.ContractError) as error:
         raise ResultsError(

@@ -24,6 +24,7 @@ from dlctl.frameworks import (
     framework_of,
     make_recipe,
     remarks,
+    train_script,
 )
 from dlctl.manifest.checks import check_files, named_files
 from dlctl.manifest.load import load_manifest, parse_manifest
@@ -191,9 +192,10 @@ def look_over(manifest: Manifest, folder: Path) -> list[str]:
     """Check what a manifest names; return what is odd about it, a sentence each.
 
     Raises:
-        ManifestError: its framework is unknown, or a file is missing.
+        ManifestError: its framework is unknown, or its train.sh.j2 is wrong, or a file is missing.
     """
     framework = framework_of(manifest, folder)
+    train_script(manifest, framework)
     check_files(manifest, folder)
     try:
         texts = list(programs(collect(folder)))

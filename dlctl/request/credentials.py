@@ -46,7 +46,11 @@ def secret_values(manifest: Manifest, literal: dict[str, str], folder: Path) -> 
 
 
 def _key(name: str) -> str:
-    return name if "." in name else f"env.{name}"
+    """Return where the manifest has a credential: `data_stores.0.password` is of a connection."""
+    section, _, rest = name.partition(".")
+    if section == "data_stores":
+        return "data_stores[{}].connection.{}".format(*rest.split(".", 1))
+    return name if rest else f"env.{name}"
 
 
 def _from_environment(name: str, variable: str) -> str:

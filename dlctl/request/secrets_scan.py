@@ -30,6 +30,10 @@ _CONTENTS = {
     "an API key": rb"\bsk-(?:ant-|proj-)?[0-9A-Za-z_-]{40,}",
     "a service account's key": rb"\"private_key\"\s*:\s*\"-----BEGIN",
 }
+_STORE_PASSWORD = re.compile(
+    rb"^['\"]?data_stores['\"]?[ \t]*:.*?\bpassword['\"]?[ \t]*:[ \t]*['\"]?[^\s{'\"#&*]",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def secret_in_name(path: str) -> str:
@@ -53,4 +57,6 @@ def secret_in_content(file: Path, size_bytes: int) -> str:
     content = file.read_bytes()
     if b"\0" in content[:1024]:
         return ""
+    if file.suffix in (".yml", ".yaml") and _STORE_PASSWORD.search(content):
+        return "a data store's password"
     return next((what for what, text in _CONTENTS.items() if re.search(text, content)), "")

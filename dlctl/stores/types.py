@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from dlctl.contract.stores import LOAD, MOUNTED_STORES, STORE
 from dlctl.errors import ManifestError
 from dlctl.package_data import data_path
-from dlctl.yaml_source import YamlError, load_file, plain
+from dlctl.yaml_source import Document, Trail, YamlError, load_file, plain
 
 FOLDER = "templates/stores"
 SCHEMA = "store.yml"
@@ -135,17 +136,26 @@ def find_type(name: str, folder: Path | None = None, seen: tuple[str, ...] = ())
 
 def _read(path: Path) -> Schema:
     try:
-        schema = Schema.model_validate(_with_texts(plain(load_file(path).data or {})))
+        document = load_file(path, str(path))
+        schema = Schema.model_validate(_with_texts(plain(document.data or {})))
     except YamlError as error:
         raise ManifestError("\n".join(error.problems), problems=error.problems) from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ManifestError(f"{path}: {where}: {first['msg']}") from None
+        problems = [_sentence(document, each) for each in error.errors(include_input=False)]
+        raise ManifestError("\n".join(problems), problems=problems) from None
     if wrong := [key for key in schema.connection if not _KEY.fullmatch(key)]:
         allowed = "small letters, digits and _ are allowed"
         raise ManifestError(f"{path}: connection.{wrong[0]}: {allowed}")
     return schema
+
+
+def _sentence(document: Document, fault: ErrorDetails) -> str:
+    trail: Trail = fault["loc"]
+    what = fault["msg"]
+    if fault["type"] == "extra_forbidden":
+        known = Key if trail[0] == "connection" else Schema
+        what = f"unknown key; Allowed: {', '.join(known.model_fields)}"
+    return f"{document.where(trail, key=True)}: {'.'.join(map(str, trail))}: {what}"
 
 
 def _with_texts(data: Any) -> Any:

@@ -38,8 +38,9 @@ def lay_out(plan: Plan, job_dir: Path, attempt: int, checkpoints: bool = False) 
     for path in result_files(results)[0]:
         _link(folder, path.relative_to(results).as_posix(), path.resolve())
     for rank in range(plan.resources.learners):
-        log = job_dir / contract.learner_log(attempt, rank)
-        _link(folder, f"learner-{rank + 1}/{LOG_NAME}", log)
+        for number in range(attempt, 0, -1):  # of two logs the newer one counts
+            log = job_dir / contract.learner_log(number, rank)
+            _link(folder, f"learner-{rank + 1}/{LOG_NAME}", log)
     if checkpoints:
         kept = job_dir / contract.CHECKPOINTS
         for path in result_files(kept)[0]:

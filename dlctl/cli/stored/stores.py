@@ -12,6 +12,7 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import ID, JSON, SITE, ago, opened, training
 from dlctl.cli.manifests import MANIFEST
+from dlctl.cli.stored.shown import size
 
 if TYPE_CHECKING:
     from dlctl.data.cache import SiteCache
@@ -132,21 +133,18 @@ def _print_cache(found: SiteCache) -> None:
             each.container,
             each.endpoint,
             str(each.files),
-            _decimal(each.size_bytes),
+            size(each.size_bytes),
             ago(time.time() - each.used_at),
             ", ".join(each.users),
         ]
         for each in found.held
     ]
     columns = ["container", "store", "files", "size", "used", "by"]
-    output.table(columns, rows, "the cache is empty")
     for each in found.removed:
-        output.note(f"removed: {each.container} of {each.endpoint}, {_decimal(each.size_bytes)}")
-    output.note(f"all together: {_decimal(found.total_bytes)}")
-
-
-def _decimal(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.3g} MB"
+        output.note(f"removed: {each.container} of {each.endpoint}, {size(each.size_bytes)}")
+    output.table(columns, rows, "the cache is empty")
+    if found.held:
+        output.note(f"all together: {size(found.total_bytes)}")
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from login_side import make_site
+from login_side import make_manifest, make_site
 from repository import REPOSITORY
 
 from dlctl.contract import StoredWeights
@@ -104,9 +104,10 @@ def test_the_nearest_folder_wins(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("settings", "said"), [
-    ("title: a\nsignall: TERM\n", "framework.yml:2:1: signall: is unknown; there are title"),
-    ("title: a\nsignal: KILL\n", "framework.yml:2:1: signal: Input should be 'USR2'"),
-    ("job: {}\n", "title: Field required"),
+    ("title: a\nsignall: TERM\n", "framework.yml:2:1: signall: unknown key; did you mean 'sign"),
+    ("title: a\njob: {exampel: a.lua}\n", "2:7: job.exampel: unknown key; did you mean 'example'?"),
+    ("title: a\nsignal: KILL\n", "framework.yml:2:9: signal: 'KILL' is unknown. Allowed: USR2"),
+    ("job: {}\n", "title: is missing"),
     ("title: [\n", "not valid YAML"),
 ])  # fmt: skip
 def test_a_wrong_folder_is_named_with_its_line(tmp_path, settings, said):
@@ -114,6 +115,13 @@ def test_a_wrong_folder_is_named_with_its_line(tmp_path, settings, said):
     with pytest.raises(ManifestError) as caught:
         prepared(tmp_path, "{name: mine, command: x}")
     assert said in caught.value.message
+
+
+def test_validate_finds_a_fault_of_the_template(tmp_path):
+    write_framework(tmp_path, "mine", "title: a\n", "echo\n{{ program }\n")
+    manifest = make_manifest("name: a\nframework: {name: mine, command: x}\n")
+    with pytest.raises(ManifestError, match=r"mine/train.sh.j2: line 2: unexpected"):
+        look_over(manifest, tmp_path)
 
 
 @pytest.mark.parametrize("template", [

@@ -180,7 +180,7 @@ def test_frameworks_show_tells_what_the_sites_have(tmp_path, monkeypatch):
 def run_script(tmp_path, plan, before=""):
     """Run train.sh with what a learner has, as train.sh's users do."""
     for name in ("data", "results", "state", "scratch"):
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(exist_ok=True)
     (tmp_path / "data/x").write_text("data of the store\n")
     script = plan.framework.recipe.script
     env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "DATA_DIR": str(tmp_path / "data"),
@@ -208,6 +208,18 @@ def test_a_program_sees_the_paths_of_the_containers(tmp_path):
     assert (done.returncode, done.stdout) == (0, f"data of the store\n{tmp_path}\n"), done.stderr
     assert (tmp_path / "results/y").read_text() == "1\n"
     assert [path.name for path in (tmp_path / "scratch/root").iterdir()] == []
+
+
+def test_an_environment_without_its_python_ends_there(tmp_path):
+    """Another Python is on the path, and would run the program."""
+    framework = "{name: tensorflow, version: 2.21, command: python train.py}"
+    plan = prepared(tmp_path, framework, program="print('ran')\n")
+    done = run_script(tmp_path, plan, f"DLCTL_PYTHON_FOLDER={tmp_path}/gone")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"the environment tf has no python in {tmp_path}/gone on " in done.stderr
+    (tmp_path / "gone").symlink_to("/usr/bin")
+    done = run_script(tmp_path, plan, f"DLCTL_PYTHON_FOLDER={tmp_path}/gone")
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
 
 
 def test_without_user_namespaces_the_program_runs_and_the_log_says_what_to_use(tmp_path):

@@ -10,7 +10,7 @@ from login_side import BadTransport, Scene
 from stored_models import write_folder
 
 from dlctl import contract
-from dlctl.errors import ConnectionLost, RecordError, RemoteCommandError
+from dlctl.errors import ConnectionLost, RecordError
 from dlctl.lifecycle import resume, submit
 from dlctl.manifest.overrides import Overrides
 from dlctl.models import changes
@@ -98,8 +98,9 @@ def run_script(script, attempt, job_id):
 def test_a_model_that_is_deleted_meanwhile_is_named_and_nothing_is_queued(scene, base):
     asked = request(scene)
     changes.delete(scene.session, known(scene), None)
-    with pytest.raises(RemoteCommandError, match=f"the model {base.label} was deleted"):
+    with pytest.raises(RecordError, match=f"the model {base.label} was deleted") as caught:
         submit(scene.session, asked, scene.store)
+    assert f"dlctl cancel {asked.plan.training_id}" in caught.value.hint
     assert scene.scheduler.jobs() == {}
 
 

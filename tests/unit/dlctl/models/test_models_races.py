@@ -17,7 +17,8 @@ from stored_models import ModelSite, write_folder
 from dlctl import contract
 from dlctl.errors import DlctlError, RecordError, RemoteCommandError, TransferError
 from dlctl.models import changes
-from dlctl.models.reading import read_models, verify
+from dlctl.models.reading import read_models, verify, whole_version
+from dlctl.models.reference import parse_reference
 from dlctl.models.use import bring_code, code_of
 
 GC = """\
@@ -147,6 +148,14 @@ def test_a_deletion_that_was_killed_is_undone_or_finished_by_gc(site, folder):
     assert [m.model_id for m in read_models(site.session)] == [first.model_id]
     assert verify(site.session, first) == []
     assert not list(models.glob(".delet*"))
+
+
+def test_a_version_that_is_deleted_between_list_and_record_is_told(site, folder):
+    made = site.store(folder)
+    models = read_models(site.session)
+    changes.delete(site.session, site.model(made.model_id), None)
+    with pytest.raises(RecordError, match=f"{made.label} was deleted at this moment"):
+        whole_version(site.session, models, parse_reference(made.label))
 
 
 def test_two_submissions_of_a_version_make_its_folder_once(site, folder, before):

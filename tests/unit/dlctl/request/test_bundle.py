@@ -135,6 +135,23 @@ def test_contents_of_secrets_are_refused(folder, text):
         collect(folder)
 
 
+STORE = "name: a\ndata_stores:\n  - id: a\n    connection:\n      user_name: me\n      password: "
+
+
+def test_another_manifest_with_a_password_is_refused(folder):
+    """It would go to the site and, with the code, into the container of the results."""
+    for harmless in ("{from_env: X}", "\n        from_env: X", ""):
+        add(folder, "other.yml", STORE + harmless)
+        assert "other.yml" in names(folder)
+    for literal in ("hunter2", "'hunter2'", "4711"):
+        add(folder, "other.yml", STORE + literal)
+        with pytest.raises(BundleError, match=r"other.yml: looks like a secret \(a data st"):
+            collect(folder)
+    add(folder, "other.yml", "data_stores: [{connection: {user_name: me, password: x}}]")
+    with pytest.raises(BundleError):
+        collect(folder)
+
+
 def test_harmless_names_pass(folder):
     for name in (".env.example", "id_rsa.pub", "tokenizer.json", "keys.py"):
         add(folder, name)

@@ -6,6 +6,7 @@ import pytest
 from login_side import make_site
 
 from dlctl.contract.stores import store_script
+from dlctl.data.checks import refuse_wrong_stores
 from dlctl.errors import ManifestError, PlanError
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
@@ -67,7 +68,7 @@ def test_a_sites_file_rewrites_addresses_and_says_who_moves_the_data(tmp_path):
         ("s3_datastore", "s3_datastor", "m.yml:5:11: data_stores[0].type: 's3_datastor' is unknown;"
          " did you mean 's3_datastore'? Allowed: azure_datastore, bluemix_objectstore"),
         ("http://s3.default", "http://me:hunter2@s3.default", "m.yml:8:7: data_stores[0].connection"
-         ".auth_url: is no credential"),
+         ".auth_url: holds a credential, or refers to one; the address alone"),
         ("cluster.local/", "cluster.local/?token=hunter2", "auth_url: must end before `?`"),
         ("s3_datastore", "http", "data_stores[0].connection.auth_url: unknown key"),
     ],
@@ -77,6 +78,30 @@ def test_what_is_wrong_with_a_store_has_a_place(tmp_path, old, new, said):
     found = problems(tmp_path, S3.replace(old, new))
     assert any(said in each for each in found), found
     assert not any("hunter2" in each for each in found)
+
+
+def test_a_credential_that_is_not_set_is_named_as_in_the_manifest(tmp_path, monkeypatch):
+    monkeypatch.delenv("ABSENT", raising=False)
+    assert "password: hunter2-hunter2" in S3
+    text = S3.replace("hunter2-hunter2", "{from_env: ABSENT}")
+    said = r"data_stores\[0\].connection.password: the variable ABSENT is not set"
+    with pytest.raises(ManifestError, match=said):
+        prepared(tmp_path, text)
+
+
+def test_a_store_that_cannot_be_asked_from_here_is_named_once(tmp_path):
+    mine = tmp_path / "templates/stores/tape"
+    mine.mkdir(parents=True)
+    (mine / "store.yml").write_text("connection: {}\n")
+    for script in ("load", "store"):
+        (mine / f"{script}.sh.j2").write_text("true\n")
+    text = (
+        "  - {id: a, type: tape, training_data: {container: x}, training_results: {container: y}}"
+    )
+    told = []
+    refuse_wrong_stores(prepared(tmp_path, text), told.append)
+    assert len(told) == 1
+    assert "data store a: not checked from this machine: its type has scripts" in told[0]
 
 
 def test_a_store_that_is_only_read_takes_no_results(tmp_path):
@@ -96,6 +121,10 @@ def test_a_type_of_the_folder_wins_and_a_wrong_one_is_named(tmp_path):
     assert any("is like itself" in each for each in problems(tmp_path, S3))
     (mine / "store.yml").write_text("connection: {Auth: {}}\n")
     assert any("connection.Auth: small letters" in each for each in problems(tmp_path, S3))
+    (mine / "store.yml").write_text("conection: {}\nconnection:\n  a: {requird: true}\n")
+    found = "\n".join(problems(tmp_path, S3))
+    assert f"{mine}/store.yml:1:1: conection: unknown key; Allowed: description, like" in found
+    assert f"{mine}/store.yml:3:7: connection.a.requird: unknown key; Allowed: descr" in found
     (mine / "store.yml").write_text("like: swift_datastore\n")
     (mine / "load.sh.j2").write_text("{{ nothing }}\n")
     with pytest.raises(ManifestError, match="load.sh.j2: 'nothing' is undefined"):
