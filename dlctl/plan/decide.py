@@ -106,14 +106,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         launch=_launch(manifest, site, placement),
         environment=_environment(manifest, site, identity, has_loop),
         learner_environment=None if has_loop else _learner_environment(manifest, site, identity),
-        framework=Framework(
-            name=manifest.framework.name,
-            version=manifest.framework.version,
-            command=manifest.framework.command,
-            job=manifest.framework.job,
-            arguments=_arguments(manifest, job_dir, identity.weights),
-            recipe=identity.recipe,
-        ),
+        framework=_framework(manifest, job_dir, identity),
         weights=identity.weights,
         training=manifest.training_settings(),
         checkpoint=replace(
@@ -134,6 +127,17 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         hang=hang_policy(manifest.hang, own_program=not has_loop),
         notify=notify_plan(manifest.notify, f"{site.root}/secrets/{identity.training_id}"),
         not_in_this_version=[*notes, *_without_slurm(manifest, site)],
+    )
+
+
+def _framework(manifest: Manifest, job_dir: str, identity: Identity) -> Framework:
+    return Framework(
+        name=manifest.framework.name,
+        version=manifest.framework.version,
+        command=manifest.framework.command,
+        job=manifest.framework.job,
+        arguments=_arguments(manifest, job_dir, identity.weights),
+        recipe=identity.recipe,
     )
 
 

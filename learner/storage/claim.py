@@ -77,12 +77,8 @@ def claimed(folder: Path, waiting: Callable[[str], None]) -> Iterator[Claim]:
     watch = _Watch(lapse_s)
     while not _taken(folder, token, watch, waiting):
         time.sleep(_WAIT_S)
-    claim = Claim(folder, token)
-    claim.start()
-    try:
+    with _held(folder, token) as claim:
         yield claim
-    finally:
-        claim.release()
 
 
 @contextlib.contextmanager
@@ -92,6 +88,13 @@ def claim_if_free(folder: Path) -> Iterator[Claim | None]:
     if not _taken(folder, token, _Watch(math.inf), lambda _: None):
         yield None
         return
+    with _held(folder, token) as claim:
+        yield claim
+
+
+@contextlib.contextmanager
+def _held(folder: Path, token: str) -> Iterator[Claim]:
+    """Keep a claim alive for the block, and release it at the end."""
     claim = Claim(folder, token)
     claim.start()
     try:

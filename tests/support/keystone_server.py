@@ -13,7 +13,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from repository import SUPPORT
-from swift_server import PYTHON, Swift, port_of, start_server
+from swift_server import PROXY_PARTS, PYTHON, Swift, port_of, start_server
 
 _CONF = """\
 [DEFAULT]
@@ -33,14 +33,6 @@ swift_dir = {swift}
 log_level = ERROR
 [pipeline:main]
 pipeline = catch_errors cache authtoken keystoneauth slo dlo proxy-server
-[app:proxy-server]
-use = egg:swift#proxy
-allow_account_management = true
-account_autocreate = true
-[filter:catch_errors]
-use = egg:swift#catch_errors
-[filter:cache]
-use = egg:swift#memcache
 [filter:authtoken]
 paste.filter_factory = keystonemiddleware.auth_token:filter_factory
 www_authenticate_uri = {url}
@@ -55,10 +47,6 @@ delay_auth_decision = true
 [filter:keystoneauth]
 use = egg:swift#keystoneauth
 operator_roles = admin
-[filter:slo]
-use = egg:swift#slo
-[filter:dlo]
-use = egg:swift#dlo
 """
 _ADMIN = "the-admins-own"
 
@@ -97,7 +85,7 @@ def running_keystone(folder: Path, swift: Swift) -> Iterator[Keystone]:
         process = start_server([str(SUPPORT / "keystone_process.py"), str(folder)],
                                folder / "process.log", stack)  # fmt: skip
         url = f"http://127.0.0.1:{port_of(folder, 'keystone', [process])}"
-        conf = _PROXY.format(swift=swift.folder, url=url, admin=_ADMIN)
+        conf = _PROXY.format(swift=swift.folder, url=url, admin=_ADMIN) + PROXY_PARTS
         (swift.folder / "by_keystone.conf").write_text(conf)
         proxy = start_server([str(SUPPORT / "swift_process.py"), str(swift.folder), "by_keystone"],
                              swift.folder / "by_keystone.log", stack)  # fmt: skip

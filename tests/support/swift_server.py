@@ -37,22 +37,30 @@ pipeline = {kind}-server
 use = egg:swift#{kind}
 fallocate_reserve = 0
 """
-_PROXY_CONF = """\
-[DEFAULT]
-swift_dir = {folder}
-log_level = ERROR
-[pipeline:main]
-pipeline = catch_errors healthcheck cache listing_formats bulk s3api tempauth slo dlo proxy-server
+PROXY_PARTS = """\
 [app:proxy-server]
 use = egg:swift#proxy
 allow_account_management = true
 account_autocreate = true
 [filter:catch_errors]
 use = egg:swift#catch_errors
-[filter:healthcheck]
-use = egg:swift#healthcheck
 [filter:cache]
 use = egg:swift#memcache
+[filter:slo]
+use = egg:swift#slo
+min_segment_size = 1
+[filter:dlo]
+use = egg:swift#dlo
+"""
+"""What the configuration of each proxy ends with."""
+_PROXY_CONF = """\
+[DEFAULT]
+swift_dir = {folder}
+log_level = ERROR
+[pipeline:main]
+pipeline = catch_errors healthcheck cache listing_formats bulk s3api tempauth slo dlo proxy-server
+[filter:healthcheck]
+use = egg:swift#healthcheck
 [filter:listing_formats]
 use = egg:swift#listing_formats
 [filter:bulk]
@@ -66,11 +74,6 @@ location = us-east-1
 [filter:tempauth]
 use = egg:swift#tempauth
 user_{user} = {password} .admin
-[filter:slo]
-use = egg:swift#slo
-min_segment_size = 1
-[filter:dlo]
-use = egg:swift#dlo
 """
 _RINGS = """\
 import sys
@@ -187,7 +190,7 @@ def running_swift(folder: Path) -> Iterator[Swift]:
     (folder / "swift.conf").write_text(_SWIFT_CONF)
     user = USER.replace(":", "_")
     (folder / "proxy.conf").write_text(
-        _PROXY_CONF.format(folder=folder, user=user, password=PASSWORD)
+        _PROXY_CONF.format(folder=folder, user=user, password=PASSWORD) + PROXY_PARTS
     )
     for kind in _BACKENDS:
         (folder / f"{kind}.conf").write_text(_BACKEND_CONF.format(folder=folder, kind=kind))
