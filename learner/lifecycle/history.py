@@ -29,6 +29,30 @@ def verdicts_before(job_dir: Path, attempt: int) -> list[Verdict]:
     return found
 
 
+def trained(job_dir: Path, plan: Plan, before: int) -> tuple[int, Verdict] | None:
+    """Return the newest attempt that has trained this code, with its verdict, or None.
+
+    Only storing is left after such an attempt. If an attempt after it has run other code, the
+    results are no longer those of this code.
+
+    Args:
+        before: the attempt of which the earlier ones are asked.
+    """
+    for attempt in range(before - 1, 0, -1):
+        if not (job_dir / contract.status_file(attempt, "supervisor", 0)).exists():
+            continue  # it never began
+        try:
+            done = contract.read_record(Verdict, job_dir / contract.trained_file(attempt))
+            ran = contract.read_record(Plan, job_dir / contract.plan_file(attempt))
+        except (contract.ContractError, OSError):
+            return None
+        if ran is None or ran.code_digest != plan.code_digest:
+            return None
+        if done is not None:
+            return attempt, done
+    return None
+
+
 def requests(job_dir: Path) -> Requests:
     """Return what people have asked for."""
     return Requests(

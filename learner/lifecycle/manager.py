@@ -50,7 +50,8 @@ def conclude(
     if plan.rehearsal is not None:
         may_go_on = in_job and not is_fresh and asked == policy.Requests()
         return _rehearsed(job_dir, plan, verdict, left_s, may_go_on=may_go_on)
-    action = policy.decide(plan.lifecycle, verdicts, asked, time.time())
+    has_trained = history.trained(job_dir, plan, verdict.attempt + 1) is not None
+    action = policy.decide(plan.lifecycle, verdicts, asked, time.time(), has_trained=has_trained)
     if verdict.action is not None and verdict.action.goes_on and action.goes_on:
         action = replace(action, not_before=verdict.action.not_before)  # it has waited before
     if not action.goes_on:

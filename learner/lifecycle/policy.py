@@ -62,6 +62,8 @@ def decide(
     requests: Requests,
     now: float,
     chance: float | None = None,
+    *,
+    has_trained: bool = False,
 ) -> Action:
     """Return what follows the newest verdict.
 
@@ -69,6 +71,7 @@ def decide(
         verdicts: of all attempts, the oldest first; the last one has no action yet.
         now: Unix seconds.
         chance: from 0 to 1, for the jitter; None: random.
+        has_trained: whether the training is done, so that the next attempt only stores its results.
     """
     newest = verdicts[-1]
     kind = _kind(newest)
@@ -88,7 +91,7 @@ def decide(
     if kind in _NOT_FAULTS:
         return following
     chance = random.random() if chance is None else chance  # noqa: S311 - no secret
-    return _retry(lifecycle, verdicts, following, chance)
+    return _retry(lifecycle, verdicts, following, chance, has_trained=has_trained)
 
 
 def _kind(verdict: Verdict) -> VerdictKind:
@@ -99,7 +102,12 @@ def _kind(verdict: Verdict) -> VerdictKind:
 
 
 def _retry(
-    lifecycle: Lifecycle, verdicts: Sequence[Verdict], following: Action, chance: float
+    lifecycle: Lifecycle,
+    verdicts: Sequence[Verdict],
+    following: Action,
+    chance: float,
+    *,
+    has_trained: bool,
 ) -> Action:
     """Return the retry of a fault, or why there is none."""
     newest, kind = verdicts[-1], _kind(verdicts[-1])
@@ -118,7 +126,7 @@ def _retry(
         loses_nothing = bool(newest.bad_hosts) and newest.step < 0
         # The program asks for it, or the user does for more memory.
         asked_for = (VerdictKind.TRY_AGAIN, VerdictKind.OUT_OF_MEMORY)
-        loses_nothing = loses_nothing or kind in asked_for
+        loses_nothing = loses_nothing or kind in asked_for or has_trained
         allowed = RETRIES if newest.progress >= 0 or loses_nothing else 0
         if not allowed:
             why = "there is no checkpoint to go on from; `retries: 3` would begin again"
@@ -133,7 +141,9 @@ def _retry(
     in_vain = itertools.takewhile(lambda each: each.progress >= newest.progress, _retried(verdicts))
     delay_s = _delay_s(lifecycle, kind, len(list(in_vain)), chance)
     why = f"retry {done + 1} of {allowed}, from the newest checkpoint"
-    if newest.progress < 0:
+    if has_trained:
+        why = f"retry {done + 1} of {allowed}, which only stores the results"
+    elif newest.progress < 0:
         why = f"retry {done + 1} of {allowed}, from the beginning: there is no checkpoint"
     return replace(
         following, kind=Next.RETRY, why=why, memory_factor=factor,

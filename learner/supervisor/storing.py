@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import ContractError, Plan, State, Verdict, VerdictKind, to_json
+from dlctl.contract import Plan, State, VerdictKind, to_json
 from learner import storage
 from learner.errors import SiteFault, UserFault
 from learner.job.outcome import Outcome, fault_outcome, verdict_of
+from learner.lifecycle.history import trained
 from learner.storage.index import tell_index, write_index
 from learner.supervisor.control import Control
 from learner.supervisor.finish import attempt_folder, say
@@ -25,24 +26,13 @@ _FOR_THE_VERDICT_S = 15.0
 
 
 def trained_before(plan: Plan, job_dir: Path, attempt: int) -> Outcome | None:
-    """Return the outcome of an earlier attempt that has trained this code but not stored all.
-
-    If an attempt in between has run other code, the results are no longer those of this code.
-    """
-    for earlier in range(attempt - 1, 0, -1):
-        if not (job_dir / contract.status_file(earlier, "supervisor", 0)).exists():
-            continue  # it never began
-        try:
-            done = contract.read_record(Verdict, job_dir / contract.trained_file(earlier))
-            before = contract.read_record(Plan, job_dir / contract.plan_file(earlier))
-        except (ContractError, OSError):
-            return None
-        if before is None or before.code_digest != plan.code_digest:
-            return None
-        if done is not None:
-            say(f"Attempt {earlier} has trained already: its results are stored now.")
-            return Outcome(done.state, VerdictKind(done.kind), done.reason, done.hint)
-    return None
+    """Return the outcome of an earlier attempt that has trained this code but not stored all."""
+    found = trained(job_dir, plan, attempt)
+    if found is None:
+        return None
+    earlier, done = found
+    say(f"Attempt {earlier} has trained already: its results are stored now.")
+    return Outcome(done.state, VerdictKind(done.kind), done.reason, done.hint)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -265,7 +266,7 @@ def unstorable(dlctl, site, swift, wait_until):
     with faulty_proxy(swift.port) as proxy:
         seen = dataclasses.replace(swift, seen_at=proxy.host)
         command = 'echo trained >>"$RESULT_DIR/times"; cat $DATA_DIR/words'
-        folder, secret = of_commands(dlctl, seen, name, command)
+        folder, secret = of_commands(dlctl, seen, name, command, retries=0)
         secret["DLCTL_STORE_PATIENCE_S"] = "0.1"
 
         def refuse(data):
@@ -286,6 +287,35 @@ def test_a_resumption_only_stores_what_was_trained(dlctl, local_site, swift, wai
     for training_id, secret in unstorable(dlctl, local_site, swift, wait_until):
         dlctl("resume", training_id, ok=True, env=secret)
         wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+
+
+def test_a_supervisor_that_is_killed_while_it_stores_is_succeeded(
+    dlctl, local_site, swift, wait_until
+):
+    """The next attempt only stores, although the training has no checkpoint."""
+    name = swift.container("interrupted", {"words": b"forty two"})
+    storing, killed = threading.Event(), threading.Event()
+
+    def hold(data):
+        if data.startswith(b"PUT"):
+            storing.set()
+            killed.wait(30)
+
+    with faulty_proxy(swift.port) as proxy:
+        proxy.on_request = hold
+        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        command = 'echo trained >>"$RESULT_DIR/times"'
+        folder, secret = of_commands(dlctl, seen, name, command)
+        training_id = submit(dlctl, local_site, folder, env=secret)
+        assert storing.wait(60)
+        path = local_site.job_dir(training_id) / contract.status_file(1, "supervisor", 0)
+        os.kill(json.loads(path.read_text())["pid"], signal.SIGKILL)
+        killed.set()
+        done = dlctl("logs", training_id, "--follow", ok=True)
+    assert "retry 1 of 3, which only stores the results" in done.stdout + done.stderr
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert (known["state"], known["attempt"]) == ("COMPLETED", 2)
+    assert swift.get(f"my_training_results/{training_id}/times") == b"trained\n"
 
 
 def test_results_are_stored_again_when_they_are_fetched(dlctl, local_site, swift, wait_until):

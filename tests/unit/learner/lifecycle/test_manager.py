@@ -72,6 +72,21 @@ def test_a_link_of_a_chain_is_submitted_by_the_job_that_ends(tmp_path):
     assert script.count("--time=") == 1 and "#SBATCH --time=0:04:1" in script
 
 
+def test_a_supervisor_that_dies_while_it_stores_is_succeeded_without_a_checkpoint(tmp_path):
+    """It once said: there is no checkpoint to go on from; `retries: 3` would begin again."""
+    job = Job(tmp_path)
+    (tmp_path / contract.CHECKPOINTS / "step-000000000007").rmdir()
+    verdict, following = job.end(VerdictKind.UNKNOWN)
+    assert following is None and verdict.action is not None
+    assert "there is no checkpoint" in verdict.action.why
+    contract.write_whole(tmp_path / contract.plan_file(1), to_json(job.plan))
+    done = Verdict(1, "7", State.COMPLETED, "All learners ended.")
+    contract.write_whole(tmp_path / contract.trained_file(1), to_json(done))
+    verdict, following = job.end(VerdictKind.UNKNOWN)
+    assert verdict.action is not None and verdict.action.goes_on
+    assert verdict.action.why == "retry 1 of 3, which only stores the results"
+
+
 def test_a_fault_is_retried_in_the_same_job(tmp_path):
     job = Job(tmp_path)
     verdict, _ = job.end(VerdictKind.UNKNOWN)

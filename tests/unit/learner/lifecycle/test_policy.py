@@ -44,6 +44,19 @@ def test_a_fault_of_the_infrastructure_is_retried_while_there_is_a_checkpoint(ki
     assert begins_again.why == "retry 1 of 1, from the beginning: there is no checkpoint"
 
 
+def test_a_training_that_is_done_is_retried_to_store_its_results():
+    """Nothing is lost by that, whether or not there is a checkpoint."""
+    lost = ended(1, VerdictKind.UNKNOWN, progress=-1)
+    action = decide(Lifecycle(), [lost], Requests(), NOW, 0.5, has_trained=True)
+    assert action.kind is Next.RETRY
+    assert action.why == "retry 1 of 3, which only stores the results"
+    refused = ended(1, VerdictKind.USER_ERROR, progress=-1)
+    action = decide(Lifecycle(), [refused], Requests(), NOW, 0.5, has_trained=True)
+    assert action.kind is Next.STOP
+    action = decide(Lifecycle(retries=0), [lost], Requests(), NOW, 0.5, has_trained=True)
+    assert action.why == "no retries are allowed"
+
+
 @pytest.mark.parametrize("kind", [
     VerdictKind.USER_ERROR, VerdictKind.NOT_A_NUMBER, VerdictKind.GPU_OUT_OF_MEMORY,
 ])  # fmt: skip
