@@ -27,7 +27,9 @@ HEAD = """\
 Made by `make docs` from the docstrings: change those, not this page. A room may import the rooms
 below it and never one above; [the picture](layers.svg) shows the order, and `make check` holds it.
 """
-SIDES = {"dlctl": "login side", "learner": "node side", "psrv": "node side"}
+SIDES = {
+    "dlctl": "login side", "learner": "node side", "psrv": "node side", "search": "node side",
+}  # fmt: skip
 COLUMN, GAP, ROW, LEFT, TOP = 330, 40, 62, 30, 84
 _FACES = {"chunks", "sources", "cursor_file", "rules", "__main__", "localqueue", "train", "client"}
 """Entry points and public names: drawn lighter than rooms."""
@@ -51,14 +53,14 @@ def picture() -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="Helvetica, Arial, sans-serif">'
-        "<title>The layers of dlctl, learner and psrv</title>",
+        "<title>The layers of dlctl, learner, psrv and search</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     for number, (package, rows) in enumerate(columns.items()):
         parts += _column(LEFT + number * (COLUMN + GAP), package, rows)
     note = (
         "A room imports rooms below it, never one above; rooms side by side don't know each other. "
-        "learner also imports psrv; both import dlctl.contract, and nothing else of dlctl."
+        "learner also imports psrv; the node side imports dlctl.contract alone of dlctl."
     )
     parts.append(_text(width / 2, height - 22, note, 13, "#475569"))
     return "\n".join(parts) + "\n</svg>\n"

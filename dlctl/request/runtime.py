@@ -1,4 +1,4 @@
-"""The runtime that travels with a job: learner, psrv and the contract of this version."""
+"""The runtime that travels with a job: learner, psrv, search and the contract of this version."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 def runtime_entries() -> tuple[str, list[Entry]]:
     """Return the runtime's digest and its files, in order of their names, and their index."""
     files = {"dlctl/__init__.py": _PACKAGE / "__init__.py"}
-    for package in ("dlctl/contract", "learner", "psrv"):
+    for package in ("dlctl/contract", "learner", "psrv", "search"):
         folder = _PACKAGE.parent / package
-        for path in [*folder.rglob("*.py"), *folder.rglob("*.c")]:
+        for path in [p for ending in ("py", "c", "binpb") for p in folder.rglob(f"*.{ending}")]:
             files[f"{package}/{path.relative_to(folder).as_posix()}"] = path
     contents = {name: path.read_bytes() for name, path in sorted(files.items())}
     index = contract.index_text(

@@ -88,7 +88,7 @@ def test_every_relative_link_leads_somewhere(page):
 
 
 def test_every_path_of_the_code_that_a_page_names_exists():
-    folders = "dlctl|learner|psrv|templates|site_configs|examples|docs|tests|benchmarks"
+    folders = "dlctl|learner|psrv|search|templates|site_configs|examples|docs|tests|benchmarks"
     for page in (*PAGES, REPOSITORY / "tests/cluster/README.md"):
         for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", page.read_text()):
             assert page.name == "CHANGELOG.md" or (REPOSITORY / path).exists(), (page, path)
@@ -272,7 +272,7 @@ def test_rooms_and_layers_are_listed_and_drawn_as_they_are(monkeypatch):
     assert make_architecture.PICTURE.read_text() == make_architecture.picture(), hint
 
 
-@pytest.mark.parametrize("package", ["dlctl", "learner", "psrv"])
+@pytest.mark.parametrize("package", ["dlctl", "learner", "psrv", "search"])
 def test_a_room_has_a_docstring_and_at_most_15_modules(package):
     for folder in {path.parent for path in (REPOSITORY / package).rglob("*.py")}:
         modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]

@@ -19,6 +19,7 @@ TURNED_ROUND = {
         ("learner/job/metrics.py", "from dlctl import errors"),
     "The process that writes checkpoints":
         ("learner/checkpoint_files/disk.py", "import torch"),
+    "The search knows neither": ("search/protocol/__init__.py", "import learner.errors"),
     "Only the lifecycle asks a scheduler":
         ("dlctl/outputs/logs.py", "from dlctl.scheduler import base"),
 }  # fmt: skip
@@ -27,7 +28,7 @@ TURNED_ROUND = {
 
 def test_one_wrong_line_breaks_each_contract(tmp_path):
     shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
-    for package in ("dlctl", "learner", "psrv"):
+    for package in ("dlctl", "learner", "psrv", "search"):
         shutil.copytree(REPOSITORY / package, tmp_path / package,
                         ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
     for path, line in TURNED_ROUND.values():

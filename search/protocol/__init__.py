@@ -1,0 +1,1 @@
+"""How the processes of a search talk: messages, channels, and where each of them listens."""
