@@ -1,0 +1,1 @@
+"""Searches, from the login side."""

@@ -1,0 +1,112 @@
+"""Connections of a search: always with mutual TLS, never through a proxy, limited in size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from dlctl.contract import search as files
+from search.errors import SearchError
+
+SERVER_NAME = "search.dlctl"
+"""The name in every server's certificate: hosts have changing names, and roles count, not hosts."""
+CA = "ca.pem"
+MESSAGE_BYTES = 64 << 20
+"""No message is longer: a task's value may have 50 MB, or as many results as fit."""
+
+_LIMITS = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 16 << 10),
+]
+_CLIENT = [
+    *_LIMITS,
+    ("grpc.ssl_target_name_override", SERVER_NAME),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+]
+_SERVER = [
+    *_LIMITS,
+    ("grpc.so_reuseport", 0),  # otherwise two servers could share one port
+    ("grpc.max_concurrent_streams", 256),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a process shows to the others of its search, and by what it recognises them."""
+
+    role: str
+    """`broker`, `nameserver`, `model`, `worker` or `client`: the name in its certificate."""
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+    @classmethod
+    def load(cls, job_dir: Path, role: str) -> Credentials:
+        """Read a role's credentials from the job directory.
+
+        Raises:
+            SearchError: They are missing, or belong to somebody else.
+        """
+        folder = job_dir / files.KEYS
+        try:
+            authority, certificate, key = (
+                (folder / name).read_bytes() for name in (CA, f"{role}.pem", f"{role}.key")
+            )
+        except OSError as error:
+            raise SearchError(
+                f"the credentials of the role {role!r} can't be read: {error}",
+                hint="start the processes of a search as the user who submitted it",
+            ) from error
+        return cls(role, authority, certificate, key)
+
+
+def open_channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
+    """Return a channel to a server at `host:port`. It connects at the first call."""
+    tls = grpc.ssl_channel_credentials(
+        credentials.authority, credentials.key, credentials.certificate
+    )
+    return grpc.aio.secure_channel(address, tls, options=_CLIENT)
+
+
+def open_server(
+    host: str, credentials: Credentials, handlers: list[grpc.GenericRpcHandler]
+) -> tuple[grpc.aio.Server, str]:
+    """Return a server that is not started yet, and its `host:port`: the kernel chose the port.
+
+    Args:
+        host: The address on which it listens.
+        credentials: Its own; callers must have credentials of the same authority.
+        handlers: What it answers.
+
+    Raises:
+        SearchError: Nothing can listen at this address.
+    """
+    server = grpc.aio.server(options=_SERVER)
+    server.add_generic_rpc_handlers(handlers)
+    tls = grpc.ssl_server_credentials(
+        [(credentials.key, credentials.certificate)],
+        root_certificates=credentials.authority,
+        require_client_auth=True,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        port = server.add_secure_port(f"{shown}:0", tls)
+    except RuntimeError as error:
+        raise SearchError(
+            f"the {credentials.role} can't listen at {host}: {error}",
+            hint="correct `network` in the site's file, or leave it out",
+        ) from error
+    return server, f"{shown}:{port}"
