@@ -161,6 +161,7 @@ def _progress(record: Record, seen: Observation) -> Record:
     record = replace(
         record, epochs=seen.epochs, ended_at=seen.verdict.finished_at if seen.verdict else 0.0,
         started_at=seen.supervisor.started_at if seen.supervisor else 0.0,
+        moved=None if seen.verdict or not seen.supervisor else seen.supervisor.done,
     )  # fmt: skip
     if told := seen.learner:
         record = replace(

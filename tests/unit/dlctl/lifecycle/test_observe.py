@@ -36,6 +36,13 @@ def verdict(state=State.COMPLETED, **values):
     return Verdict(1, "7", state, "All went well.", **values)
 
 
+def test_the_share_of_data_that_has_moved_is_known_while_it_moves():
+    loading = supervisor(state=State.DOWNLOADING, done=0.25)
+    assert derive(record(), seen(job=RUNNING, supervisor=loading), NOW).moved == 0.25
+    trains = supervisor(state=State.TRAINING)
+    assert derive(record(moved=0.25), seen(job=RUNNING, supervisor=trains), NOW).moved is None
+
+
 RUNNING, ENDING = job(JobState.RUNNING), job(JobState.ENDING)
 COMPLETED, FAILED = job(JobState.COMPLETED), job(JobState.FAILED, exit_code="1:0")
 CANCELLED = job(JobState.CANCELLED)
