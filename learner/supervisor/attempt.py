@@ -245,10 +245,9 @@ class Supervisor:
 
     def _show(self, moving: Moving) -> None:
         """Tell how far data has moved; a store that fails is news for the log, too."""
-        is_news = moving.tries != self._tries
+        is_news, self._tries = moving.tries != self._tries, moving.tries
         if is_news and moving.tries:
             say(f"  {moving.sentence}")
-        self._tries = moving.tries
         (self.heart.set if is_news else self.heart.beat)(reason=moving.sentence, done=moving.share)
 
     def _train(self) -> Outcome:

@@ -464,6 +464,21 @@ def test_a_store_that_dies_while_data_comes_is_told_of_everywhere(
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
 
 
+def test_a_training_whose_supervisor_was_just_killed_is_resumed(
+    dlctl, local_site, loading, wait_until
+):
+    training_id, proxy, status = loading
+    os.kill(status.pid, signal.SIGKILL)
+    proxy.pause_s = 0.0
+    wait_until(lambda: "its job has ended" in dlctl("list", "--json").json[0]["reason"],
+               what="the end of the job")  # fmt: skip
+    dlctl("resume", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    assert contract.read_record(
+        contract.Verdict, local_site.job_dir(training_id) / contract.verdict_file(2)
+    )
+
+
 def test_a_fetcher_that_is_killed_is_started_again(dlctl, local_site, loading, wait_until):
     training_id, proxy, _ = loading
     mark = f"/jobs/{training_id}/stores/0".encode()

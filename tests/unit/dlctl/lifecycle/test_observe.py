@@ -74,7 +74,8 @@ TABLE = [
     # the job is over, and there is no verdict
     ({"job": FAILED}, {}, State.FAILED, "exit code 1:0"),
     ({"job": COMPLETED, "supervisor": supervisor(300)}, {}, State.FAILED, "without a verdict"),
-    ({"job": COMPLETED, "supervisor": supervisor(2)}, {}, State.TRAINING, ""),
+    ({"job": COMPLETED, "supervisor": supervisor(2)}, {}, State.TRAINING,
+     "its job has ended, and the supervisor's heartbeat is 2 s old; once that is 10 s"),
     ({"job": job(JobState.TIMEOUT)}, {}, State.FAILED, "time limit"),
     ({"job": job(JobState.OUT_OF_MEMORY)}, {}, State.FAILED, "more memory"),
     ({"job": job(JobState.NODE_FAIL)}, {}, State.FAILED, "a node was lost"),
