@@ -296,8 +296,10 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
             hint = f"dlctl cancel {record.training_id}; dlctl resume {record.training_id}"
     elif seen.job and seen.job.state.final:
         settled_s = status.heartbeat_interval_s + _LATE_S
-        reason = (f"{JOB_HAS_ENDED}, and the supervisor's heartbeat is {age_s:.0f} s old; once that "
-                  f"is {settled_s:.0f} s, dlctl says how it ended")  # fmt: skip
+        reason = (
+            f"{JOB_HAS_ENDED}, and the supervisor's heartbeat is {age_s:.0f} s old; once that is "
+            f"{settled_s:.0f} s, dlctl says how it ended"
+        )
     elif seen.cancel_asked:
         reason = "is being cancelled"
     elif seen.halt_asked:
