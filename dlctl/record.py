@@ -88,6 +88,8 @@ class Record:
     """The share of its work that it says is done, from 0 to 1."""
     loss: float | None = None
     """Its last loss."""
+    moved: float | None = None
+    """The share of the data that has been loaded or stored, while that lasts."""
     fetched_attempt: int = 0
     """The attempt after whose end the results were fetched."""
     notice_tries: int = 0

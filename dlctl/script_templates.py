@@ -1,9 +1,15 @@
-"""Render the shell scripts in `templates/`. The filter `sh` quotes what is put into a line."""
+"""Render the shell scripts in `templates/`. The filter `sh` quotes what is put into a line.
+
+Templates that may be a user's are compared with the shell's grammar, where this machine has bash.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +38,7 @@ def render_template(path: Path, **values: object) -> str:
     """
     try:
         source = path.read_text(encoding="utf-8")
-        return render_sandboxed(source, contract=contract, **values)
+        return check_shell(render_sandboxed(source, contract=contract, **values), source)
     except (TemplateFault, OSError, UnicodeDecodeError) as error:
         raise ManifestError(f"{path}: {error}", hint="see docs/stores.md") from error
 
@@ -59,6 +65,41 @@ def render_sandboxed(text: str, **values: object) -> str:
         raise TemplateFault(f"{f'line {line}: ' if line else ''}{error.message}") from None
     except Exception as error:  # a template can raise anything
         raise TemplateFault(f"{type(error).__name__}: {error}") from None
+
+
+def check_shell(script: str, source: str) -> str:
+    """Return a script that bash can read; a machine without bash takes any.
+
+    Args:
+        source: The template that the script was rendered from.
+
+    Raises:
+        TemplateFault: the line, of the template if that can be told, and what bash says.
+    """
+    if (bash := shutil.which("bash")) is None:
+        return script
+    done = subprocess.run(
+        [bash, "-O", "extglob", "-n"], input=script.encode(), capture_output=True,
+        env={"LC_ALL": "C"}, check=False,
+    )  # fmt: skip
+    if done.returncode == 0:
+        return script
+    said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+    found = re.search(r"line (\d+): (.*)", said)
+    if found is None:
+        raise TemplateFault(f"bash can't read it: {said}")
+    raise TemplateFault(f"{_line(int(found[1]), script, source)}: bash can't read it: {found[2]}")
+
+
+def _line(number: int, script: str, source: str) -> str:
+    """Return where a line of a script is in its template."""
+    lines, own = script.splitlines(), source.splitlines()
+    if number > len(lines):  # something that was begun does not end
+        return f"line {len(own)}"
+    same = [n for n, line in enumerate(own, 1) if line.strip() == lines[number - 1].strip()]
+    if len(same) == 1 or len(lines) == len(own):
+        return f"line {same[0] if len(same) == 1 else number}"
+    return f"line {number} of what it becomes"
 
 
 def _add_filters(environment: Environment) -> None:

@@ -3,9 +3,10 @@
 The YAML is that of version 1.2: only `true` and `false` are booleans, so `no` and `on` stay text;
 `4:00:00` and `2024-01-01` stay text; `1e-3` is a number. Numbers remember how they were written
 (`IntText`, `FloatText`), so that `version: 1.0` can be the text "1.0". Keys are always text.
+A merge key (`<<: *base`) is that of version 1.1; what it brings has the place of the anchor's keys.
 
 Refused, with one sentence each: files over `MAX_BYTES`, text that is not UTF-8, nothing at all,
-several documents, tags, duplicate keys, merge keys, deep nesting, and aliases that grow.
+several documents, tags, duplicate keys, deep nesting, and aliases that grow.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _PLAIN_WORDS = {
 }
 _Loader = cast(Any, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
+_MERGE = "<<"
 Trail = tuple[str | int, ...]
 """The keys and positions that lead to a value."""
 
@@ -229,14 +231,14 @@ class _Composer:
 
     def _mapping(self, events: Iterator[Any], trail: Trail, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        merged: list[tuple[Trail, dict[str, Any]]] = []
         while not isinstance(event := self._next(events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
                 self._stop(event, "a key must be a word")
             key = str(event.value)
-            if key == "<<":
-                self._stop(event, "merge keys (<<) are not supported; write the values out")
             place = (*trail, key)
-            if key in found:
+            is_merge = key == _MERGE and event.implicit[0]
+            if key in found or (is_merge and merged):
                 line = self.document.key_marks[place][0]
                 self._note(
                     event, f"the key {key[:60]!r} appears twice; the first is on line {line}"
@@ -244,8 +246,36 @@ class _Composer:
                 self._value(self._next(events), events, (*place, "\0"), depth + 1)
                 continue
             self.document.key_marks[place] = _mark(event)
+            if is_merge:
+                merged = self._merged(event, self._next(events), events, place, depth)
+                continue
             found[key] = self._value(self._next(events), events, place, depth + 1)
+        for source, values in merged:  # keys that stand here count, whatever their order is
+            for key in [key for key in values if key not in found]:
+                found[key] = values[key]
+                self._move_marks((*source, key), (*trail, key))
         return found
+
+    def _merged(
+        self, key: Any, event: Any, events: Iterator[Any], trail: Trail, depth: int
+    ) -> list[tuple[Trail, dict[str, Any]]]:
+        """Return the mappings that a merge key names, each with where its marks are."""
+        value = self._value(event, events, trail, depth)
+        is_list = isinstance(value, list)
+        found = (
+            [((*trail, n), each) for n, each in enumerate(value)] if is_list else [(trail, value)]
+        )
+        if not found or not all(isinstance(each, dict) for _, each in found):
+            self._stop(key, "<< takes what an alias names, as in <<: *base, or a list of such")
+        return found
+
+    def _move_marks(self, old: Trail, new: Trail) -> None:
+        count = len(old)
+        for marks in (self.document.key_marks, self.document.value_marks):
+            for trail in [trail for trail in marks if trail[:count] == old]:
+                marks[new + trail[count:]] = marks[trail]
+        for trail in [trail for trail in self.document.folded if trail[:count] == old]:
+            self.document.folded.add(new + trail[count:])
 
     def _count(self, event: Any, depth: int) -> None:
         self.nodes += 1

@@ -348,10 +348,10 @@ def several(names: Sequence[str]) -> str:
 
 def folder_name(path: Path) -> str:
     """Return a path as a person would type it here."""
-    try:
-        return f"./{path.relative_to(Path.cwd())}"
-    except ValueError:
-        return str(path)
+    for start, short in ((Path.cwd(), "."), (Path.home(), "~")):
+        if path.is_relative_to(start):
+            return f"{short}/{path.relative_to(start)}"
+    return str(path)
 
 
 LIMIT_S = 10.0

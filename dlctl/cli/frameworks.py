@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON
+from dlctl.cli.common import JSON, folder_name
+
+if TYPE_CHECKING:
+    from dlctl.errors import DlctlError
 
 FOLDER = typer.Option(
     Path(), "--folder", help="Also look in this folder's templates/frameworks.", show_default=False
@@ -34,18 +38,23 @@ def register(app: typer.Typer) -> None:
 def list_(folder: Path = FOLDER, as_json: bool = JSON) -> None:
     """List the frameworks; one in your folder takes precedence over one of the same name.
 
+    A folder that is wrong is named, and the exit code is 3.
+
     Example: dlctl frameworks list
     """
     from dlctl.frameworks import list_frameworks
 
-    found = [
+    found, wrong = list_frameworks(folder.resolve())
+    values = [
         {"name": f.name, "title": f.settings.title, "job": f.settings.job and f.settings.job.suffix,
-         "from": _WHERE[f.place]}
-        for f in list_frameworks(folder.resolve())
+         "from": _WHERE[f.place], "folder": str(f.path)}
+        for f in found
     ]  # fmt: skip
-    rows = [[str(f["name"]), str(f["title"]), str(f["job"] or "-"), str(f["from"])] for f in found]
+    rows = [[str(v["name"]), str(v["title"]), str(v["job"] or "-"), origin(f.path)]
+            for v, f in zip(values, found, strict=True)]  # fmt: skip
     columns = ["framework", "what it is", "job", "from"]
-    output.report(found, as_json, lambda _: output.table(columns, rows))
+    output.report(values, as_json, lambda _: output.table(columns, rows))
+    end_if_wrong(wrong)
 
 
 def show(
@@ -87,3 +96,20 @@ def _print(told: dict[str, Any]) -> None:
         ) or "in the nodes' Python",
     })  # fmt: skip
     output.raw(f"\n# train.sh.j2\n{told['template']}")
+
+
+def origin(folder: Path) -> str:
+    """Return where a type or a framework comes from: `dlctl`, or its folder."""
+    from dlctl.package_data import data_path
+
+    folder = folder.resolve()
+    is_ours = folder.is_relative_to(data_path("templates").resolve())
+    return "dlctl" if is_ours else folder_name(folder)
+
+
+def end_if_wrong(wrong: Sequence[DlctlError]) -> None:
+    """Say what is wrong with folders that a list lacks, and end with the exit code of that."""
+    for error in wrong:
+        output.warn(error.message)
+    if wrong:
+        raise typer.Exit(wrong[0].exit_code)

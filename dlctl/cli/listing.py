@@ -9,6 +9,7 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import JSON, ago, ask_all, open_record, plain, span
+from dlctl.contract import State
 
 if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore
@@ -77,7 +78,12 @@ def _elapsed(record: Record, fresh: bool) -> str:
 
 
 def progress(record: Record) -> str:
-    """Return `epoch 3/8`, or `40 %` or `step 70` of a program that counts no epochs."""
+    """Return `epoch 3/8`, or `40 %` or `step 70` of a program that counts no epochs.
+
+    While data is loaded or results are stored, return how far that is.
+    """
+    if record.moved is not None and record.state in (State.DOWNLOADING, State.STORING):
+        return f"{100 * record.moved:.0f} %"
     if record.epoch is not None:
         return f"epoch {record.epoch}" + (f"/{record.epochs}" if record.epochs else "")
     if record.done is not None:

@@ -36,7 +36,8 @@ class Status:
     gpus: str = ""
     """Slurm's numbers of a learner's GPUs, separated by commas, if Slurm gave any."""
     done: float | None = None
-    """The share of the training that is done, from 0 to 1, if the learner tells."""
+    """The share of the training that is done, from 0 to 1, if the learner tells; of the supervisor
+    the share of a store's data that has moved."""
     progressed_at: float = 0.0
     """When the learner last reported progress: a step, or a batch of the validation."""
     schema_version: int = SCHEMA_VERSION

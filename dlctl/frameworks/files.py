@@ -28,16 +28,21 @@ SETTINGS, TEMPLATE = "framework.yml", "train.sh.j2"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
-def list_frameworks(folder: Path | None = None) -> list[FrameworkFolder]:
-    """Return every framework by name; a nearer folder hides one of the same name.
+def list_frameworks(
+    folder: Path | None = None,
+) -> tuple[list[FrameworkFolder], list[ManifestError]]:
+    """Return every framework by name, and what is wrong with the rest.
 
     Args:
-        folder: the folder with the manifest, if there is one.
-
-    Raises:
-        ManifestError: a folder is wrong, with every fault in it.
+        folder: the folder with the manifest, if there is one; it hides others of the same name.
     """
-    return [_read(name, *found) for name, found in sorted(_found(folder).items())]
+    known, wrong = [], []
+    for name, found in sorted(_found(folder).items()):
+        try:
+            known.append(_read(name, *found))
+        except ManifestError as error:
+            wrong.append(error)
+    return known, wrong
 
 
 def find_framework(name: str, folder: Path | None = None) -> FrameworkFolder | None:

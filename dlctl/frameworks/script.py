@@ -1,4 +1,4 @@
-"""Turn a framework's folder and a manifest into a `Recipe` with the text of train.sh. Pure."""
+"""Turn a framework's folder and a manifest into a `Recipe` with the text of train.sh."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dlctl.frameworks.model import FrameworkFolder
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.parts import FrameworkSection
 from dlctl.package_data import data_path
-from dlctl.script_templates import TemplateFault, render_sandboxed
+from dlctl.script_templates import TemplateFault, check_shell, render_sandboxed
 
 _PIP_INSTALL = re.compile(r"\bpip3?\s+(?:\S+\s+)*?install\b")
 _ONLY_PYTHON = re.compile(r"\s*(?:exec\s+)?python3?\s")
@@ -99,9 +99,11 @@ def train_script(
     """Return the text of train.sh.
 
     Raises:
-        ManifestError: the template can't be rendered.
+        ManifestError: the template can't be rendered, or bash can't read the command or the rest.
     """
     section, environment = manifest.framework, around.environment
+    if section.command is not None:
+        _check_command(manifest, section.command)
     program = section.command or _program(section, framework)
     values = {
         "name": framework.name, "title": framework.settings.title, "version": section.version,
@@ -111,6 +113,7 @@ def train_script(
     frame = (data_path(FOLDER) / "train.sh.j2").read_text(encoding="utf-8")
     try:
         body = render_sandboxed(framework.template, **values)
+        check_shell(body, framework.template)
         installs = _PIP_INSTALL.search(body) is not None
         return render_sandboxed(
             frame, title=values["title"], body=body.strip("\n"), installs=installs,
@@ -124,6 +127,14 @@ def train_script(
             f"{framework.path / 'train.sh.j2'}: {fault}",
             hint=f"it knows {', '.join(values)}, and the filter sh",
         ) from None
+
+
+def _check_command(manifest: Manifest, command: str) -> None:
+    try:
+        check_shell(command, command)
+    except TemplateFault as fault:
+        place = manifest._places.by_key.get("framework.command", "manifest")
+        raise ManifestError(f"{place}: framework.command: {fault}") from None
 
 
 def _before(around: Surroundings) -> bool:

@@ -23,6 +23,10 @@ FRESH_S = 60.0
 """A heartbeat younger than this proves that the job lives."""
 LOST_S = 300.0
 """After this long without a heartbeat, a running job has probably lost its first node."""
+_LATE_S = 5.0
+"""How much longer than its interval a heartbeat may take to be seen."""
+JOB_HAS_ENDED = "its job has ended"
+"""The beginning of a reason while it is not yet known how."""
 SETTLE_S = 30.0
 """The longest delay of a shared file system; only then does a missing file mean anything."""
 
@@ -161,6 +165,7 @@ def _progress(record: Record, seen: Observation) -> Record:
     record = replace(
         record, epochs=seen.epochs, ended_at=seen.verdict.finished_at if seen.verdict else 0.0,
         started_at=seen.supervisor.started_at if seen.supervisor else 0.0,
+        moved=None if seen.verdict or not seen.supervisor else seen.supervisor.done,
     )  # fmt: skip
     if told := seen.learner:
         record = replace(
@@ -246,7 +251,7 @@ def _heartbeat_age_s(seen: Observation) -> float:
 def _age_is_settled(seen: Observation) -> bool:
     """Return whether the heartbeat has stopped long enough to believe that the job has ended."""
     interval = seen.supervisor.heartbeat_interval_s if seen.supervisor else 0.0
-    return _heartbeat_age_s(seen) > interval + 5.0
+    return _heartbeat_age_s(seen) > interval + _LATE_S
 
 
 def _without_queue(record: Record, seen: Observation, wall_s: float) -> Record:
@@ -289,6 +294,12 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
         # With --no-kill a job stays in the queue without its script when its first node is lost.
         if age_s > LOST_S:
             hint = f"dlctl cancel {record.training_id}; dlctl resume {record.training_id}"
+    elif seen.job and seen.job.state.final:
+        settled_s = status.heartbeat_interval_s + _LATE_S
+        reason = (
+            f"{JOB_HAS_ENDED}, and the supervisor's heartbeat is {age_s:.0f} s old; once that is "
+            f"{settled_s:.0f} s, dlctl says how it ended"
+        )
     elif seen.cancel_asked:
         reason = "is being cancelled"
     elif seen.halt_asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from dlctl.errors import RecordError
 from dlctl.files.upload import Tree, read_files
 from dlctl.lifecycle.end import fence, interrupted
 from dlctl.lifecycle.environment import make_environment
+from dlctl.lifecycle.observe import JOB_HAS_ENDED
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.stores import bring
 from dlctl.lifecycle.submit import (
@@ -33,6 +35,9 @@ from dlctl.request.request import is_code_pending, merged, pending, remember
 
 if TYPE_CHECKING:
     from dlctl.request.request import Request
+
+_SETTLED_S = 20.0
+"""How long to wait until it is known how a job ended."""
 
 
 def resume(
@@ -104,7 +109,11 @@ def _resumable(session: Session, record: Record, store: RecordStore) -> Record:
             f"{record.training_id} is a rehearsal, which can't be resumed",
             hint="dlctl rehearse manifest.yml",
         )
+    until = time.monotonic() + _SETTLED_S
     record = refresh(session, [record], store)[0]
+    while record.reason.startswith(JOB_HAS_ENDED) and time.monotonic() < until:
+        time.sleep(1.0)  # its files may come late: nothing tells when there are no more
+        record = refresh(session, [record], store)[0]
     if record.state is State.COMPLETED or not (record.state.final or interrupted(record)):
         why = "" if record.state.final or not record.reason else f": {record.reason}"
         raise RecordError(

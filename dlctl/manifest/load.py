@@ -12,7 +12,7 @@ from dlctl.errors import ManifestError
 from dlctl.manifest import secrets as credentials
 from dlctl.manifest.checks import conflicts
 from dlctl.manifest.errors import dotted, named, place, sentences
-from dlctl.manifest.model import FILES, Manifest, Places
+from dlctl.manifest.model import LATER, Manifest, Places
 from dlctl.manifest.overrides import Overrides, apply, put
 from dlctl.manifest.stores import store_problems, type_problems
 from dlctl.stores.types import secret_keys
@@ -83,7 +83,7 @@ def _from_yaml(
     if problems:
         raise _error(problems)
     manifest._secrets = secrets
-    manifest._places = Places({key: place(document, t, options) for key, t in FILES.items()})
+    manifest._places = Places({key: place(document, t, options) for key, t in LATER.items()})
     return manifest
 
 

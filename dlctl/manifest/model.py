@@ -70,19 +70,20 @@ Requirements = Annotated[
 
 MOST_LEARNERS = 100_000
 
-FILES: dict[str, Trail] = {
+LATER: dict[str, Trail] = {
     "framework.name": ("framework", "name"),
     "framework.job": ("framework", "job"),
+    "framework.command": ("framework", "command"),
     "framework.arguments.weights": ("framework", "arguments", "weights"),
     "requirements": ("requirements",),
     "evaluation_metrics.parser": ("evaluation_metrics", "parser"),
 }
-"""Keys that name something in the manifest's folder, which is looked up later."""
+"""Keys that are checked later, with the manifest's folder at hand."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where keys that name files stand: for messages, not part of the manifest's content."""
+    """Where keys of `LATER` stand: for messages, not part of the manifest's content."""
 
     by_key: dict[str, str] = field(default_factory=dict, compare=False)
 

@@ -5,6 +5,7 @@ Reads only local files; uses no network.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import posixpath
 import re
@@ -16,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.errors import DlctlError, ManifestError
+from dlctl.errors import DlctlError, ManifestError, PlanError
 from dlctl.frameworks import (
     Surroundings,
     checkpoint_files,
@@ -40,6 +41,7 @@ from dlctl.request.credentials import secret_values
 from dlctl.request.git import git_state
 from dlctl.request.request import Request, merged, pending, submitted_with, this_machine
 from dlctl.request.runtime import runtime_entries
+from dlctl.sites.files import load_site
 from dlctl.stores.scripts import render_scripts, with_scripts
 
 if TYPE_CHECKING:
@@ -192,16 +194,27 @@ def look_over(manifest: Manifest, folder: Path) -> list[str]:
     """Check what a manifest names; return what is odd about it, a sentence each.
 
     Raises:
-        ManifestError: its framework is unknown, or its train.sh.j2 is wrong, or a file is missing.
+        ManifestError: its framework is unknown, or a script's template is wrong, or a file is
+            missing.
     """
     framework = framework_of(manifest, folder)
     train_script(manifest, framework)
+    _check_store_scripts(manifest, folder)
     check_files(manifest, folder)
     try:
         texts = list(programs(collect(folder)))
     except DlctlError:  # `submit` says what can't be sent
         texts = []
     return [*not_in_this_version(manifest), *remarks(manifest, framework, texts)]
+
+
+def _check_store_scripts(manifest: Manifest, folder: Path) -> None:
+    """Render the stores' scripts as for this machine, whose plan may be any."""
+    bare, _ = manifest.extract_secrets()
+    nothing = Identity("none", "", "", "", sys.executable)
+    with contextlib.suppress(PlanError):  # another site may fit
+        plan = make_plan(bare, load_site("local"), nothing, [])
+        render_scripts(with_scripts(plan, folder, bare.store_secrets(), {}, "node"), folder)
 
 
 def _manifest_names(path: Path) -> frozenset[str]:

@@ -96,6 +96,17 @@ def type_names(folder: Path | None = None) -> list[str]:
     return sorted(name for name in found if _NAME.fullmatch(name))
 
 
+def list_types(folder: Path | None = None) -> tuple[list[StoreType], list[ManifestError]]:
+    """Return all types by name, and what is wrong with the rest."""
+    found, wrong = [], []
+    for name in type_names(folder):
+        try:
+            found.append(find_type(name, folder))
+        except ManifestError as error:
+            wrong.append(error)
+    return found, wrong
+
+
 def find_type(name: str, folder: Path | None = None, seen: tuple[str, ...] = ()) -> StoreType:
     """Return a type.
 

@@ -7,7 +7,6 @@ folder of scripts (`learner.storage.scripted`); only directories that the nodes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from dlctl import contract
@@ -17,13 +16,14 @@ from learner.errors import UserFault
 from learner.storage import scripted
 from learner.storage.base import Interrupted, Publication, Store, Tick
 from learner.storage.mounted import Mounted
+from learner.storage.progress import Moving
 from learner.storage.to_store import lay_out
 
 STORES: dict[str, Store] = {"mount_volume": Mounted(), "host_mount": Mounted()}
 """The data stores without scripts, by the manifest's `data_stores[].type`."""
 
-__all__ = ["STORES", "Interrupted", "Publication", "Store", "Tick", "data_problems", "load",
-           "save", "save_all", "takes_all"]  # fmt: skip
+__all__ = ["STORES", "Interrupted", "Moving", "Publication", "Store", "Tick", "data_problems",
+           "load", "save", "save_all", "takes_all"]  # fmt: skip
 
 
 def _of(store: DataStore) -> Store:
@@ -46,16 +46,14 @@ def data_problems(plan: Plan) -> list[str]:
     return found
 
 
-def load(
-    plan: Plan, job_dir: Path, tick: Tick, show: Callable[[str], None] = lambda _: None
-) -> list[str]:
+def load(plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show = lambda _: None) -> list[str]:
     """Create `data`: a link to the only store's data, or a folder with a link per store.
 
     Args:
         plan: The attempt's.
         job_dir: The job directory.
         tick: See `Tick`.
-        show: Called with a sentence that says how far the loading is.
+        show: Called with how far the loading is.
 
     Returns:
         One line for each store with data.
@@ -78,7 +76,7 @@ def load(
 
 
 def _load(
-    store: DataStore, plan: Plan, job_dir: Path, tick: Tick, show: Callable[[str], None]
+    store: DataStore, plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show
 ) -> Path | None:
     if store.scripts:
         return scripted.load(store, Path(plan.root), job_dir, tick, show)
@@ -133,7 +131,7 @@ def takes_all(plan: Plan) -> list[DataStore]:
 
 
 def save_all(
-    plan: Plan, job_dir: Path, state: str, publication: Publication, show: Callable[[str], None]
+    plan: Plan, job_dir: Path, state: str, publication: Publication, show: scripted.Show
 ) -> list[str]:  # fmt: skip
     """Have the scripts of the stores take the results, the logs and the code of an attempt.
 
@@ -142,7 +140,7 @@ def save_all(
         job_dir: The job directory.
         state: How the attempt has ended.
         publication: The right to publish.
-        show: Called with a sentence that says how far the copying is.
+        show: Called with how far the copying is.
 
     Returns:
         One line for each store that has them now.

@@ -29,7 +29,7 @@ from learner.storage.claim import Claim, claimed
 from learner.storage.eviction import evict, total_bytes
 from learner.storage.fetch import Fetcher, Overtaken, Wanted
 from learner.storage.listing import as_object, digest, file_name
-from learner.storage.objects import Object, ObjectStore, Place
+from learner.storage.objects import Object, ObjectStore, Place, Sink
 from learner.storage.progress import Progress, size_text
 
 
@@ -193,11 +193,10 @@ class _Counted:
         self.read_bytes = 0
         self.list, self.write, self.stat = store.list, store.write, store.stat
 
-    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
-        content = self._store.read(item, start, length)
+    def read(self, item: Object, start: int, into: Sink) -> None:
+        self._store.read(item, start, into)
         with self._lock:
-            self.read_bytes += len(content)
-        return content
+            self.read_bytes += len(into.room)
 
 
 def _is_whole(file: Path, item: ListedObject) -> bool:

@@ -20,7 +20,16 @@ from pathlib import Path
 
 from learner.storage.claim import Claim
 from learner.storage.etag_check import EtagCheck
-from learner.storage.objects import Object, ObjectStore, Refusal, Refused, Unavailable
+from learner.storage.objects import (
+    Moved,
+    Object,
+    ObjectStore,
+    Refusal,
+    Refused,
+    Sink,
+    Unavailable,
+    content_of,
+)
 from learner.storage.objects.base import CHUNK_BYTES, OPAQUE_HINT
 
 THREADS = 8
@@ -66,13 +75,14 @@ class Fetcher:
     """Fetches objects into their files.
 
     Args:
-        arrived: Called with the number of bytes that came from the store, or from an earlier try.
+        moved: Called with the number of bytes that came from the store, or from an earlier try.
     """
 
-    def __init__(self, store: ObjectStore, claim: Claim, arrived: Callable[[int], None]) -> None:
+    def __init__(self, store: ObjectStore, claim: Claim, moved: Moved) -> None:
         self._store = store
         self._claim = claim
-        self._arrived = arrived
+        self._moved = moved
+        self._mine = threading.local()
         self._failed: list[BaseException] = []
 
     def fetch(self, wanted: Iterable[Wanted]) -> None:
@@ -112,11 +122,12 @@ class Fetcher:
     def _small(self, wanted: Wanted) -> None:
         item = wanted.item
         for _ in range(_TRIES):
-            content = self._store.read(item, 0, item.size_bytes) if item.size_bytes else b""
+            content = content_of(self._store, item, self._moved)
             check = EtagCheck(item, wanted.etag_is_md5)
-            check.update(content)
+            check.update(memoryview(content))
             if check.agrees():
                 break
+            self._moved(-item.size_bytes)
         else:
             raise _damaged(item)
         own = self._own(wanted, _PART)
@@ -125,7 +136,6 @@ class Fetcher:
             file.flush()
             os.fsync(file.fileno())
         self._publish(own, wanted)
-        self._arrived(item.size_bytes)
 
     def _own(self, wanted: Wanted, suffix: str) -> Path:
         return wanted.file.with_name(f"{wanted.file.name}.{self._claim.token}{suffix}")
@@ -148,11 +158,19 @@ class Fetcher:
                 file.seek(start)
                 if zlib.crc32(file.read(length)) == int(told):
                     wanted.done.add(int(number))
-                    self._arrived(length)
+                    self._moved(length)
+
+    def _read(self, item: Object, start: int, length: int) -> memoryview:
+        """Return a range of an object, in this thread's memory: it stays until the next call."""
+        if not hasattr(self._mine, "room"):
+            self._mine.room = memoryview(bytearray(CHUNK_BYTES))
+        into = Sink(self._mine.room[:length], self._moved)
+        self._store.read(item, start, into)
+        return into.room
 
     def _chunk(self, wanted: Wanted, number: int) -> None:
         start, length = wanted.span(number)
-        content = self._store.read(wanted.item, start, length)
+        content = self._read(wanted.item, start, length)
         try:
             with self._own(wanted, _PART).open("r+b") as file:  # by name: none after a takeover
                 file.seek(start)
@@ -166,7 +184,6 @@ class Fetcher:
         with wanted.lock:
             wanted.done.add(number)
             is_last = len(wanted.done) == wanted.count
-        self._arrived(length)
         if is_last:
             self._finish(wanted)
         elif wanted.checking.acquire(blocking=False):
@@ -212,11 +229,12 @@ class Fetcher:
                 own.unlink(missing_ok=True)
                 self._own(wanted, _CHUNKS).unlink(missing_ok=True)
                 raise _damaged(wanted.item)
+            self._moved(-wanted.item.size_bytes)
             for number in range(wanted.count):
                 start, length = wanted.span(number)
                 with own.open("r+b") as file:
                     file.seek(start)
-                    file.write(self._store.read(wanted.item, start, length))
+                    file.write(self._read(wanted.item, start, length))
         with own.open("rb") as file:
             os.fsync(file.fileno())
         self._publish(own, wanted)

@@ -6,6 +6,7 @@ The scripts get everything from the environment, credentials too, and may run tw
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -32,6 +33,7 @@ from dlctl.contract.stores import (
 )
 from learner.errors import SiteFault, UserFault
 from learner.storage.base import Interrupted, Tick
+from learner.storage.progress import Moving, read_progress
 from learner.system.processes import send_group
 from learner.system.secret_files import resolve_secret
 
@@ -41,7 +43,9 @@ _LEAVE_S = 3.0
 _KILLED_RUNS = 3
 """How often a script runs that something keeps killing."""
 _HINT = "  HINT: "
-Show = Callable[[str], None]
+_SILENT_S = 10.0
+"""After this long without news of a script its silence is told."""
+Show = Callable[[Moving], None]
 
 
 def problems(store: DataStore) -> list[str]:
@@ -110,9 +114,24 @@ def save(
 
 def told_of(job_dir: Path, store: DataStore) -> str:
     """Return what the store's last script has said of its work, if anything."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return (job_dir / progress_file(store.position)).read_text().strip()[:300]
-    return ""
+    return read_progress(job_dir / progress_file(store.position)).sentence
+
+
+class _News:
+    """What a running script tells, and for how long it has told nothing new."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._last, self._since = Moving(), time.monotonic()
+
+    def read(self) -> Moving:
+        told = read_progress(self._file)
+        if told != self._last:
+            self._last, self._since = told, time.monotonic()
+        silent_s = (time.monotonic() - self._since) // _SILENT_S * _SILENT_S
+        if not told.sentence or silent_s == 0:
+            return told
+        return dataclasses.replace(told, sentence=f"{told.sentence}; no news for {silent_s:.0f} s")
 
 
 def _run(
@@ -131,8 +150,9 @@ def _run(
     env |= {PREFIX + key: value for key, value in {**shared, **own}.items()}
     env["DLCTL_PYTHON"] = sys.executable
     script, log = (job_dir / at(store.position, name) for at in (store_script, store_log))
+    news = _News(progress)
     for _ in range(_KILLED_RUNS):
-        code = _wait(script, env, log, tick, lambda: show(told_of(job_dir, store)))
+        code = _wait(script, env, log, tick, lambda: show(news.read()))
         if code >= 0 and code <= 128:
             break
     if code == EXIT_SUPERSEDED:

@@ -13,7 +13,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract.stores import MARKER, STORING, Stored, StoredFile
 from learner.errors import UserFault
-from learner.storage.objects import ObjectStore, Unavailable, digests_of
+from learner.storage.objects import ObjectStore, content_of, digests_of
 from learner.storage.progress import Progress, size_text
 
 _THREADS = 4
@@ -57,21 +57,19 @@ def save(
 
     def one(path: Path) -> StoredFile:
         name = path.relative_to(upload.source).as_posix()
-        known = digests_of(path)
-        there = store.stat(upload.prefix + name)
-        if there is None or not there.has(known):
+        before, there = _version(path), store.stat(upload.prefix + name)
+        known = digests_of(path) if there and there.size_bytes == before[0] else None
+        if there and known and there.has(known):
+            progress.add(known.size_bytes)
+        else:
             check()
-            try:
-                store.write(upload.prefix + name, path, known)
-            except Unavailable as error:
-                if digests_of(path) == known:
-                    raise
-                raise UserFault(
-                    f"The file {name!r} changed while it was being stored.",
-                    hint=f"Results are final once the learners have ended: dlctl resume "
-                    f"{upload.training_id} stores them again",
-                ) from error
-        progress.add(known.size_bytes)
+            known = store.write(upload.prefix + name, path, progress.add)
+        if _version(path) != before:
+            raise UserFault(
+                f"The file {name!r} changed while it was being stored.",
+                hint=f"Results are final once the learners have ended: dlctl resume "
+                f"{upload.training_id} stores them again",
+            )
         return StoredFile(name, known.size_bytes, known.sha256)
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -91,8 +89,13 @@ def _mark(
         file = Path(folder, MARKER)
         file.write_text(contract.to_json(stored))
         check()
-        store.write(marker, file, digests_of(file))
+        store.write(marker, file, lambda _: None)
     return stored
+
+
+def _version(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def _is_marked(upload: Upload, store: ObjectStore, marker: str) -> bool:
@@ -100,7 +103,7 @@ def _is_marked(upload: Upload, store: ObjectStore, marker: str) -> bool:
     item = store.stat(marker)
     if item is None or item.size_bytes == 0:
         return False
-    known = json.loads(bytes(store.read(item, 0, item.size_bytes)))
+    known = json.loads(content_of(store, item))
     if known.get("attempt", 0) > upload.attempt:
         raise Superseded
     return True

@@ -34,6 +34,7 @@ from learner.supervisor.statuses import Statuses
 from learner.system.disk_reserve import Reserve
 
 if TYPE_CHECKING:
+    from learner.storage import Moving
     from learner.supervisor.control import Control
     from learner.supervisor.oversight.plateau import Told
     from learner.supervisor.steps import Running
@@ -68,6 +69,7 @@ class Supervisor:
         self._hosts: list[str] = []
         self._silence = SilenceCheck()
         self._warned = ""
+        self._tries = 0
         self._hang = HangCheck(plan.hang, job_dir, attempt, plan.training_id, self._direct)
 
     def run(self) -> Outcome:
@@ -99,7 +101,7 @@ class Supervisor:
 
     def _enter(self, state: State, text: str) -> None:
         say(f"{state}: {text}")
-        self.heart.set(state=state, reason="")
+        self.heart.set(state=state, reason="", done=None)
 
     def _make_folders(self) -> None:
         from learner.storage.ownership import take_over
@@ -241,8 +243,12 @@ class Supervisor:
             for line in storage.load(self.plan, self.job_dir, tick, self._show):
                 say(f"  {line}")
 
-    def _show(self, text: str) -> None:
-        self.heart.beat(reason=text)
+    def _show(self, moving: Moving) -> None:
+        """Tell how far data has moved; a store that fails is news for the log, too."""
+        is_news, self._tries = moving.tries != self._tries, moving.tries
+        if is_news and moving.tries:
+            say(f"  {moving.sentence}")
+        (self.heart.set if is_news else self.heart.beat)(reason=moving.sentence, done=moving.share)
 
     def _train(self) -> Outcome:
         from learner.notices.tell import tell_started

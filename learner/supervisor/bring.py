@@ -30,8 +30,8 @@ class _Told:
         self._last = ""
         self._due = 0.0
 
-    def show(self, text: str) -> None:
-        now = time.monotonic()
+    def show(self, moving: storage.Moving) -> None:
+        text, now = moving.sentence, time.monotonic()
         if text and text != self._last and now >= self._due:
             self._last, self._due = text, now + _EVERY_S
             print(text, file=sys.stderr, flush=True)

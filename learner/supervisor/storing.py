@@ -44,7 +44,7 @@ class Storing:
     attempt: int
     control: Control
     beat: Callable[[], None]
-    show: Callable[[str], None] = lambda _: None
+    show: Callable[[storage.Moving], None] = lambda _: None
 
     def store(self, outcome: Outcome) -> Outcome:
         """Index the results; if the training completed, copy them to its stores."""

@@ -477,6 +477,38 @@ def test_loading_tells_how_far_it_is_and_a_cancel_ends_it_at_once(
     assert not [p for p in Path("/proc").glob("[0-9]*/environ") if own in _read(p)]
 
 
+def test_a_store_that_dies_while_data_comes_is_told_of_everywhere(
+    dlctl, local_site, loading, wait_until
+):
+    training_id, proxy, _ = loading
+    (row,) = dlctl("list", "--json", ok=True).json
+    assert row["state"] == "DOWNLOADING" and 0.0 < row["moved"] < 1.0
+    proxy.is_dead = True
+    failing = r"MB of 62.9 MB, trying again \(\d+(rd|th) time, in [\d.]+ s\): .*connection"
+    log = local_site.job_dir(training_id) / contract.job_output(1)
+    wait_until(lambda: re.search(failing, log.read_text()), what="the fault in the job's log")
+    shown = wait_until(lambda: "trying" in (told := dlctl("show", training_id).stdout) and told,
+                       what="the fault in dlctl show")  # fmt: skip
+    assert re.search(failing, " ".join(shown.split())), shown
+    proxy.is_dead, proxy.pause_s = False, 0.0
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+
+
+def test_a_training_whose_supervisor_was_just_killed_is_resumed(
+    dlctl, local_site, loading, wait_until
+):
+    training_id, proxy, status = loading
+    os.kill(status.pid, signal.SIGKILL)
+    proxy.pause_s = 0.0
+    wait_until(lambda: "its job has ended" in dlctl("list", "--json").json[0]["reason"],
+               what="the end of the job")  # fmt: skip
+    dlctl("resume", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    assert contract.read_record(
+        contract.Verdict, local_site.job_dir(training_id) / contract.verdict_file(2)
+    )
+
+
 def test_a_fetcher_that_is_killed_is_started_again(dlctl, local_site, loading, wait_until):
     training_id, proxy, _ = loading
     mark = f"/jobs/{training_id}/stores/0".encode()

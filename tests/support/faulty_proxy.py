@@ -30,6 +30,8 @@ class FaultyProxy:
         """What the next requests are answered, in place of the server."""
         self.pause_s = 0.0
         """How long each piece of an answer waits."""
+        self.is_dead = False
+        """Whether each connection is cut at once, as by a server that was killed."""
         self.rewrite: Callable[[bytes], bytes] = lambda data: data
         """Changes each piece, of requests and answers; the length stays."""
         self.on_request: Callable[[bytes], None] = lambda _: None
@@ -56,6 +58,8 @@ class FaultyProxy:
 
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError), contextlib.closing(client):
+            if self.is_dead:
+                return
             server = socket.create_connection(("127.0.0.1", self._target))
             with contextlib.closing(server):
                 back = threading.Thread(target=self._back, args=(server, client), daemon=True)
@@ -79,6 +83,9 @@ class FaultyProxy:
             while data := server.recv(1 << 16):
                 if self.pause_s:
                     time.sleep(self.pause_s)
+                if self.is_dead:
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
                 with self._lock:
                     data = self._harmed(self.rewrite(data), sent)
                     self.served_bytes += len(data)

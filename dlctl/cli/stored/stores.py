@@ -11,6 +11,7 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import ID, JSON, SITE, ago, opened, training
+from dlctl.cli.frameworks import end_if_wrong, origin
 from dlctl.cli.manifests import MANIFEST
 from dlctl.cli.stored.shown import size
 
@@ -38,17 +39,20 @@ def register(main: typer.Typer) -> None:
 def list_(as_json: bool = JSON) -> None:
     """List the types of data stores: dlctl's, yours, and those of this folder.
 
+    A folder that is wrong is named, and the exit code is 3.
+
     Example: dlctl stores list
     """
-    from dlctl.stores.types import find_type, type_names
+    from dlctl.stores.types import list_types
 
-    found = [find_type(name, Path()) for name in type_names(Path())]
-    rows = [[t.name, ", ".join(t.scripts) or "in place", t.schema.description, str(t.folder)]
+    found, wrong = list_types(Path.cwd())
+    rows = [[t.name, ", ".join(t.scripts) or "in place", t.schema.description, origin(t.folder)]
             for t in found]  # fmt: skip
     values = [{"type": t.name, "scripts": list(t.scripts), "description": t.schema.description,
                "folder": str(t.folder)} for t in found]  # fmt: skip
     output.report(values, as_json,
-                  lambda _: output.table(["type", "scripts", "what", "folder"], rows))  # fmt: skip
+                  lambda _: output.table(["type", "scripts", "what", "from"], rows))  # fmt: skip
+    end_if_wrong(wrong)
 
 
 @app.command()

@@ -21,7 +21,8 @@ export function sparkLine(values) {
 }
 
 export function progressBar(row) {
-  const done = row.done ?? null;
+  const moved = ['DOWNLOADING', 'STORING'].includes(row.state) ? row.moved : null;
+  const done = moved ?? row.done ?? null;
   const bar = el('progress', { max: '1', 'aria-label': 'Share that is done' });
   if (done !== null) bar.value = done;
   return el('div', { class: 'bar' }, done === null ? null : bar,

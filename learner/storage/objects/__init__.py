@@ -13,13 +13,24 @@ import socket
 import sys
 
 from learner.errors import SiteFault, UserFault
-from learner.storage.objects.base import Object, ObjectStore, Place, Refusal, Refused, Unavailable
+from learner.storage.objects.base import (
+    Moved,
+    Object,
+    ObjectStore,
+    Place,
+    Refusal,
+    Refused,
+    Sink,
+    Unavailable,
+    content_of,
+)
 from learner.storage.objects.digests import Digests, digests_of
 from learner.storage.objects.faults import explained
 from learner.storage.objects.patience import Patient
 
-__all__ = ["Digests", "Object", "ObjectStore", "Patient", "Place", "Refusal", "Refused",
-           "Unavailable", "digests_of", "explained", "open_store"]  # fmt: skip
+__all__ = ["Digests", "Moved", "Object", "ObjectStore", "Patient", "Place", "Refusal", "Refused",
+           "Sink", "Unavailable", "content_of", "digests_of", "explained",
+           "open_store"]  # fmt: skip
 
 _MADE_BY = {"s3": "s3", "gcs": "gcs", "azure": "azure", "swift": "swift", "http": "web",
             "fsspec": "others"}  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -105,17 +105,71 @@ class Unavailable(Exception):
         """How long the server asks to wait; None if it does not say."""
 
 
+Moved = Callable[[int], None]
+"""Called with how many more bytes have moved; with fewer than none if they have to move again."""
+
+
+class Sink:
+    """Memory for a range of an object, which fills from its beginning.
+
+    Args:
+        room: As long as the range.
+        moved: Called with each piece's size as it arrives.
+    """
+
+    def __init__(self, room: memoryview, moved: Moved = lambda _: None) -> None:
+        self.room = room
+        self._moved = moved
+        self.done_bytes = 0
+
+    @property
+    def rest(self) -> memoryview:
+        """The memory that is still to be filled."""
+        return self.room[self.done_bytes :]
+
+    def put(self, piece: bytes) -> None:
+        """Append a piece."""
+        self.room[self.done_bytes : self.done_bytes + len(piece)] = piece
+        self.filled(len(piece))
+
+    def filled(self, size_bytes: int) -> None:
+        """Note that so much has been written to the beginning of `rest`."""
+        self.done_bytes += size_bytes
+        self._moved(size_bytes)
+
+
+def content_of(store: ObjectStore, item: Object, moved: Moved = lambda _: None) -> bytearray:
+    """Return a whole object."""
+    content = bytearray(item.size_bytes)
+    if content:
+        store.read(item, 0, Sink(memoryview(content), moved))
+    return content
+
+
 class ObjectStore(Protocol):
     """A container of objects. Every call raises `Refused` or `Unavailable`."""
 
     def list(self) -> Iterator[Object]:
         """Yield every object below the place's prefix."""
 
-    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
-        """Return `length` bytes of an object from `start` on, if its etag is still the same."""
+    def read(self, item: Object, start: int, into: Sink) -> None:
+        """Fill a sink with an object's bytes, if its etag is still the same.
 
-    def write(self, key: str, source: Path, known: Digests) -> None:
-        """Write a file to an object, and compare what the server has with what is known of it."""
+        If the store fails in the middle, what has arrived stays, and another call brings the rest.
+
+        Args:
+            start: Where in the object the sink's range begins.
+        """
+
+    def write(self, key: str, source: Path, moved: Moved) -> Digests:
+        """Write a file to an object, and compare what the server has with what was read.
+
+        Args:
+            moved: Called with what the server has taken.
+
+        Returns:
+            What is known of the file's content.
+        """
 
     def stat(self, key: str) -> Object | None:
         """Return an object without its content; None if there is none."""

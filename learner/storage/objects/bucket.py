@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,18 +17,28 @@ from learner.storage.objects.base import (
     CHUNK_BYTES,
     OPAQUE_HINT,
     TIMEOUT_S,
+    Moved,
     Object,
     Place,
     Refusal,
     Refused,
+    Sink,
     Unavailable,
 )
-from learner.storage.objects.digests import PART_BYTES, Digests
+from learner.storage.objects.digests import PART_BYTES, Digests, Reading
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MISSING = (FileNotFoundError, obstore.exceptions.NotFoundError)
 _MEBIBYTE = 1 << 20
+_AT_ONCE = 4
+_AHEAD_BYTES = (_AT_ONCE + 1) * PART_BYTES
+"""How much of a file obstore may have read that the server has not taken: a part is filled while
+others are on their way."""
+_LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 1 << 16, 1 << 19
+_PIECE_S = 0.5
+"""How long a piece should take that is counted as a whole: small pieces slow a fast link, and large
+ones don't fit a processor's cache."""
 _REFUSALS = {
     "NoSuchBucket": Refusal.NO_CONTAINER,
     "NoSuchKey": Refusal.NO_OBJECT,
@@ -68,6 +79,7 @@ class Bucket:
     def __init__(self, place: Place, store: Any) -> None:
         self._place = place
         self._store = store
+        self._piece_bytes = _LEAST_PIECE_BYTES
 
     def list(self) -> Iterator[Object]:
         """Yield every object below the prefix."""
@@ -78,39 +90,51 @@ class Bucket:
         except (BaseError, OSError) as error:
             _translate(error)
 
-    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
-        """Return a range of an object."""
+    def read(self, item: Object, start: int, into: Sink) -> None:
+        """Fill a sink with a range of an object."""
+        wanted = (start + into.done_bytes, start + len(into.room))
         try:
             answer = obstore.get(
                 self._store, item.key,
-                options={"range": (start, start + length), "if_match": f'"{item.etag}"'},
+                options={"range": wanted, "if_match": f'"{item.etag}"'},
             )  # fmt: skip
-            content = memoryview(answer.bytes())
+            if answer.range != wanted:
+                raise Refused(Refusal.CHANGED, key=item.key)
+            began, before = time.monotonic(), into.done_bytes
+            for piece in answer.stream(self._piece_bytes):
+                into.put(piece)
+            pace = (into.done_bytes - before) / (time.monotonic() - began)
+            wanted_bytes = int(pace * _PIECE_S)
+            self._piece_bytes = min(_MOST_PIECE_BYTES, max(_LEAST_PIECE_BYTES, wanted_bytes))
         except (BaseError, OSError) as error:
             _translate(error, item.key)
-        if len(content) != length:
-            raise Refused(Refusal.CHANGED, key=item.key)
-        return content
 
-    def write(self, key: str, source: Path, known: Digests) -> None:
-        """Write a file, a large one in parts; compare what the server has with what is known."""
+    def write(self, key: str, source: Path, moved: Moved) -> Digests:
+        """Write a file, a large one in parts; compare what the server has with what was read."""
+        reading = Reading(source)
         try:
             done = obstore.put(
-                self._store, key, source, use_multipart=known.is_large, chunk_size=PART_BYTES,
-                max_concurrency=4,
+                self._store, key, _counted(reading, moved), use_multipart=reading.is_large,
+                chunk_size=PART_BYTES, max_concurrency=_AT_ONCE,
             )  # fmt: skip
         except (BaseError, OSError) as error:
             _translate(error, key)
+        known = reading.digests
+        moved(min(known.size_bytes, _AHEAD_BYTES))
         etag = (done["e_tag"] or "").strip('"')
         if not self._place.etags_are_md5:
             self._read_back(Object(key, known.size_bytes, etag), known)
         elif etag not in known.etags:
             raise Unavailable(f"what it has of {key!r} is not what was sent{OPAQUE_HINT}")
+        return known
 
     def _read_back(self, item: Object, known: Digests) -> None:
         sha256 = hashlib.sha256()
+        room = memoryview(bytearray(CHUNK_BYTES))
         for start in range(0, item.size_bytes, CHUNK_BYTES):
-            sha256.update(self.read(item, start, min(CHUNK_BYTES, item.size_bytes - start)))
+            into = Sink(room[: item.size_bytes - start])
+            self.read(item, start, into)
+            sha256.update(into.room)
         if sha256.hexdigest() != known.sha256:
             raise Unavailable(f"what it has of {item.key!r} is not what was sent")
 
@@ -122,6 +146,17 @@ class Bucket:
             return None
         except (BaseError, OSError) as error:
             _translate(error, key)
+
+
+def _counted(reading: Reading, moved: Moved) -> Iterator[bytes]:
+    """Yield a file's blocks; note those that can no longer be on their way."""
+    ahead_bytes = 0
+    for block in reading:
+        yield block
+        if ahead_bytes < _AHEAD_BYTES:
+            ahead_bytes += len(block)
+        else:
+            moved(len(block))
 
 
 def _object(row: Any) -> Object:

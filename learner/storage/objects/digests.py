@@ -1,10 +1,12 @@
-"""What is known of a file's content before it is written to a store: one pass over the file."""
+"""What is known of a file's content that goes to a store: one pass over the file."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PART_BYTES = 16 << 20
 """The size of the parts in which large files are written."""
@@ -37,19 +39,41 @@ class Digests:
         return of_text, f"{of_bytes}-{len(self.part_md5s)}"
 
 
+class Reading:
+    """One pass over a file, which takes its checksums."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._sha256 = hashlib.sha256()
+        self._parts: list[Any] = []
+        self._size_bytes = 0
+        self.is_large = path.stat().st_size >= LARGE_BYTES
+
+    def __iter__(self) -> Iterator[bytes]:
+        part_bytes = PART_BYTES if self.is_large else LARGE_BYTES
+        with self._path.open("rb") as file:
+            while content := file.read(_BLOCK_BYTES):
+                if self._size_bytes % part_bytes == 0:
+                    self._parts.append(hashlib.md5(usedforsecurity=False))
+                self._sha256.update(content)
+                self._parts[-1].update(content)
+                self._size_bytes += len(content)
+                yield content
+
+    @property
+    def digests(self) -> Digests:
+        """What is known of the content once all of it was read."""
+        parts = self._parts or [hashlib.md5(usedforsecurity=False)]
+        md5s = tuple(each.hexdigest() for each in parts)
+        return Digests(self._size_bytes, self._sha256.hexdigest(), md5s)
+
+
 def digests_of(path: Path) -> Digests:
     """Read a file once, and return what is known of its content."""
-    sha256, parts, size_bytes = hashlib.sha256(), [], 0
-    with path.open("rb") as file:
-        part_bytes = PART_BYTES if path.stat().st_size >= LARGE_BYTES else LARGE_BYTES
-        while content := file.read(_BLOCK_BYTES):
-            if size_bytes % part_bytes == 0:
-                parts.append(hashlib.md5(usedforsecurity=False))
-            sha256.update(content)
-            parts[-1].update(content)
-            size_bytes += len(content)
-    parts = parts or [hashlib.md5(usedforsecurity=False)]
-    return Digests(size_bytes, sha256.hexdigest(), tuple(each.hexdigest() for each in parts))
+    reading = Reading(path)
+    for _ in reading:
+        pass
+    return reading.digests
 
 
 def _md5(content: bytes) -> str:

@@ -14,10 +14,12 @@ from email.utils import mktime_tz, parsedate_tz
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from learner.storage.objects.base import TIMEOUT_S, Refusal, Refused, Unavailable
+from learner.storage.objects.base import TIMEOUT_S, Refusal, Refused, Sink, Unavailable
 
 _BUSY = (408, 429)
 _BLOCK_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 16
+"""How much of an object has to arrive until it is counted."""
 
 
 @dataclass(frozen=True)
@@ -39,29 +41,31 @@ class HttpClient:
 
     def request(
         self, method: str, url: str, headers: Mapping[str, str] | None = None,
-        body: bytes | IO[bytes] = b"", span: tuple[int, int] | None = None,
+        body: bytes | IO[bytes] = b"", start: int = 0, into: Sink | None = None,
     ) -> Answer:  # fmt: skip
         """Send a request and return the answer, whole.
 
         Args:
             body: Bytes, or a file that is sent from its position on (give Content-Length).
-            span: Start and length of the bytes that count if the server sends all of them.
+            start: Where a range begins that is asked for.
+            into: Takes the range, in place of the answer's body, even if the server sends all.
 
         Raises:
             Unavailable: the network failed, or the server (5xx, 429, 408).
             Refused: the server's certificate is not trusted.
         """
         at = body.tell() if not isinstance(body, bytes) else 0
+        before = into.done_bytes if into else 0
         for is_last in (False, True):
             connection, is_fresh = self._connection(url)
             try:
-                return self._once(connection, method, url, headers or {}, body, span)
+                return self._once(connection, method, url, headers or {}, body, start, into)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 if isinstance(error, ssl.SSLCertVerificationError):
                     detail = f"its certificate is not trusted: {error.verify_message}"
                     raise Refused(Refusal.NO_SUCH_SERVICE, detail) from error
-                if is_last or is_fresh:
+                if is_last or is_fresh or (into and into.done_bytes > before):
                     raise Unavailable(_told(error)) from error
                 if not isinstance(body, bytes):
                     body.seek(at)
@@ -80,14 +84,15 @@ class HttpClient:
 
     def _once(
         self, connection: http.client.HTTPConnection, method: str, url: str,
-        headers: Mapping[str, str], body: bytes | IO[bytes], span: tuple[int, int] | None,
+        headers: Mapping[str, str], body: bytes | IO[bytes], start: int, into: Sink | None,
     ) -> Answer:  # fmt: skip
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request(method, target, body or None, dict(headers))
         answer = connection.getresponse()
-        if span is not None and answer.status == 200:
-            content = _part(answer, span)
+        content = b""
+        if into is not None and answer.status in (200, 206):
+            _fill(answer, start if answer.status == 200 else 0, into)
             if not answer.isclosed():
                 connection.close()
         else:
@@ -111,15 +116,18 @@ def from_json(body: bytes) -> Any:
         raise Refused(Refusal.NO_SUCH_SERVICE, "its answer is no JSON") from error
 
 
-def _part(answer: http.client.HTTPResponse, span: tuple[int, int]) -> bytes:
-    """Return a part of a body that the server sends from its beginning, in place of the part."""
-    start, length = span
-    while start > 0:
-        skipped = len(answer.read(min(start, _BLOCK_BYTES)))
+def _fill(answer: http.client.HTTPResponse, skipped_bytes: int, into: Sink) -> None:
+    """Fill a sink from a body, without the body's first bytes."""
+    while skipped_bytes > 0:
+        skipped = len(answer.read(min(skipped_bytes, _BLOCK_BYTES)))
         if skipped == 0:
             raise http.client.IncompleteRead(b"")
-        start -= skipped
-    return answer.read(length)
+        skipped_bytes -= skipped
+    while rest := into.rest:
+        filled = answer.readinto(rest[:_PIECE_BYTES])
+        if filled == 0:
+            raise http.client.IncompleteRead(b"")
+        into.filled(filled)
 
 
 def _told(error: Exception) -> str:

@@ -11,14 +11,18 @@ import fsspec
 
 from learner.storage.objects.base import (
     TIMEOUT_S,
+    Moved,
     Object,
     Place,
     Refusal,
     Refused,
+    Sink,
     Unavailable,
 )
 from learner.storage.objects.digests import Digests
 
+_PIECE_BYTES = 1 << 17
+"""How much of an object has to arrive until it is counted."""
 _OPTIONS = {"user_name": "username", "password": "password", "host": "host"}
 
 
@@ -82,18 +86,27 @@ class Others:
         key = path.lstrip("/").removeprefix(self._place.container.strip("/")).lstrip("/")
         return Object(key, row["size"], f"{row['size']}-{row.get('mtime') or row.get('modify')}")
 
-    def read(self, item: Object, start: int, length: int) -> bytes:
-        """Return a range of a file."""
+    def read(self, item: Object, start: int, into: Sink) -> None:
+        """Fill a sink with a range of a file."""
         path = self._path(item.key)
         now = self._object(path, self._try(lambda files: files.info(path), item.key))
         if now.etag != item.etag:
             raise Refused(Refusal.CHANGED, key=item.key)
-        content = self._try(lambda f: f.cat_file(path, start=start, end=start + length), item.key)
-        if len(content) != length:
-            raise Unavailable(f"it sent {len(content)} of {length} bytes of {item.key!r}")
-        return bytes(content)
+        self._try(lambda files: self._fill(files, path, start, into), item.key)
 
-    def write(self, key: str, source: Path, known: Digests) -> None:  # noqa: ARG002
+    def _fill(self, files: Any, path: str, start: int, into: Sink) -> None:
+        first, end = start + into.done_bytes, start + len(into.room)
+        if not self._sftp:
+            into.put(files.cat_file(path, start=first, end=end))
+        else:
+            with files.open(path, "rb") as file:
+                file.seek(first)
+                while into.rest and (piece := file.read(min(len(into.rest), _PIECE_BYTES))):
+                    into.put(piece)
+        if into.rest:
+            raise Unavailable(f"it sent {into.done_bytes} of {len(into.room)} bytes of {path!r}")
+
+    def write(self, key: str, source: Path, moved: Moved) -> Digests:  # noqa: ARG002
         """Refuse: these servers are only read."""
         raise Refused(Refusal.FORBIDDEN, "stores of this type are only read", key)
 
@@ -119,7 +132,7 @@ class Others:
             raise Refused(why, key=key) from error
         except PermissionError as error:
             raise Refused(Refusal.FORBIDDEN, str(error), key) from error
-        except ModuleNotFoundError:
+        except (ModuleNotFoundError, Unavailable):
             raise
         except Exception as error:
             if "uthentication" in type(error).__name__:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from learner.storage.objects.base import Object, ObjectStore, Unavailable
+from learner.storage.objects.base import Moved, Object, ObjectStore, Sink, Unavailable
 from learner.storage.objects.digests import Digests
 
 T = TypeVar("T")
+Notice = Callable[[str, int, float], None]
 FIRST_S, LONGEST_S = 0.2, 20.0
 """The first pause and the longest; a server's `Retry-After` may be longer."""
 
@@ -20,12 +21,13 @@ class Patient:
     """A store whose calls are repeated until they work or the time is up.
 
     Args:
-        patience_s: For how long one call is repeated, from its first failure on.
-        notice: Called with each failure.
+        patience_s: For how long one call is repeated, from its first failure on; it begins anew
+            once something has arrived.
+        notice: Called with each failure, the number of the next try, and the seconds until then.
     """
 
     def __init__(
-        self, store: ObjectStore, patience_s: float, notice: Callable[[str], None] = lambda _: None
+        self, store: ObjectStore, patience_s: float, notice: Notice = lambda *_: None
     ) -> None:
         self._store = store
         self._patience_s = patience_s
@@ -35,29 +37,45 @@ class Patient:
         """Yield every object: a listing that fails in the middle begins again."""
         yield from self._repeat(lambda: list(self._store.list()))
 
-    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
-        """Return a range of an object."""
-        return self._repeat(lambda: self._store.read(item, start, length))
+    def read(self, item: Object, start: int, into: Sink) -> None:
+        """Fill a sink with a range of an object; what has arrived does not come again."""
+        self._repeat(lambda: self._store.read(item, start, into), lambda: into.done_bytes)
 
-    def write(self, key: str, source: Path, known: Digests) -> None:
+    def write(self, key: str, source: Path, moved: Moved) -> Digests:
         """Write a file to an object."""
-        self._repeat(lambda: self._store.write(key, source, known))
+        return self._repeat(lambda: self._write(key, source, moved))
+
+    def _write(self, key: str, source: Path, moved: Moved) -> Digests:
+        sizes: list[int] = []
+
+        def noted(size_bytes: int) -> None:
+            sizes.append(size_bytes)
+            moved(size_bytes)
+
+        try:
+            return self._store.write(key, source, noted)
+        except Unavailable:
+            moved(-sum(sizes))
+            raise
 
     def stat(self, key: str) -> Object | None:
         """Return an object without its content."""
         return self._repeat(lambda: self._store.stat(key))
 
-    def _repeat(self, action: Callable[[], T]) -> T:
-        pause_s, until = FIRST_S, None
+    def _repeat(self, action: Callable[[], T], moved: Callable[[], int] = lambda: 0) -> T:
+        pause_s, until, tries, before = FIRST_S, None, 1, moved()
         while True:
             try:
                 return action()
             except Unavailable as error:
                 now = time.monotonic()
+                if moved() > before:
+                    pause_s, until, tries, before = FIRST_S, None, 1, moved()
+                tries += 1
                 until = now + self._patience_s if until is None else until
                 wait_s = max(pause_s * random.uniform(0.5, 1.5), error.retry_after_s or 0.0)  # noqa: S311
                 if now + wait_s > until:
                     raise
-                self._notice(error.detail)
+                self._notice(error.detail, tries, wait_s)
                 time.sleep(wait_s)
                 pause_s = min(2 * pause_s, LONGEST_S)

@@ -12,13 +12,15 @@ from typing import IO, Any
 from urllib.parse import quote, unquote, urlencode
 
 from learner.storage.objects.base import (
+    Moved,
     Object,
     Place,
     Refusal,
     Refused,
+    Sink,
     Unavailable,
 )
-from learner.storage.objects.digests import PART_BYTES, Digests
+from learner.storage.objects.digests import LARGE_BYTES, PART_BYTES, Digests, digests_of
 from learner.storage.objects.http_client import Answer, HttpClient, from_json
 from learner.storage.objects.swift_auth import Session
 
@@ -65,18 +67,16 @@ class Swift:
             return self.stat(key) or Object(key, row["bytes"], etag)  # a large object, or empty
         return Object(key, row["bytes"], etag)
 
-    def read(self, item: Object, start: int, length: int) -> bytes:
-        """Return a range of an object."""
-        wanted = {"Range": f"bytes={start}-{start + length - 1}", "If-Match": f'"{item.etag}"'}
-        answer = self._ask("GET", self._path(item.key), wanted, span=(start, length))
+    def read(self, item: Object, start: int, into: Sink) -> None:
+        """Fill a sink with a range of an object."""
+        first, end = start + into.done_bytes, start + len(into.room)
+        wanted = {"Range": f"bytes={first}-{end - 1}", "If-Match": f'"{item.etag}"'}
+        answer = self._ask("GET", self._path(item.key), wanted, start=first, into=into)
         if answer.status == 404:
             raise Refused(Refusal.NO_OBJECT, key=item.key)
         if answer.status in (412, 416):
             raise Refused(Refusal.CHANGED, key=item.key)
         _expect(answer, (200, 206), item.key)
-        if len(answer.body) != length:
-            raise Unavailable(f"it sent {len(answer.body)} of {length} bytes of {item.key!r}")
-        return answer.body
 
     def stat(self, key: str) -> Object | None:
         """Return an object without its content."""
@@ -102,42 +102,46 @@ class Swift:
             return tuple(segment.size_bytes for segment in self._list(container, prefix))
         return ()
 
-    def write(self, key: str, source: Path, known: Digests) -> None:
+    def write(self, key: str, source: Path, moved: Moved) -> Digests:
         """Write a file, a large one as segments and a static large object that names them."""
-        if not known.is_large:
+        size_bytes = source.stat().st_size
+        if size_bytes < LARGE_BYTES:
+            known = digests_of(source)
             with source.open("rb") as content:
                 self._put(self._path(key), content, known.size_bytes, known.part_md5s[0])
-            return
+            moved(known.size_bytes)
+            return known
         container = f"{self._place.container}_segments"
         made = self._ask("PUT", quote(container, safe=""))
         _expect(made, (201, 202), container)
-        starts = range(0, known.size_bytes, PART_BYTES)
-        names = [f"{key}/{known.sha256}/{number:08}" for number in range(len(starts))]
-        lengths = [min(PART_BYTES, known.size_bytes - start) for start in starts]
-        with ThreadPoolExecutor(_SEGMENT_THREADS) as pool:
-            list(pool.map(lambda *args: self._segment(container, source, *args),
-                          names, starts, lengths, known.part_md5s))  # fmt: skip
-        rows = [
-            {"path": f"/{container}/{name}", "etag": etag, "size_bytes": length}
-            for name, etag, length in zip(names, known.part_md5s, lengths, strict=True)
-        ]
+        with ThreadPoolExecutor(_SEGMENT_THREADS + 1) as pool:
+            whole = pool.submit(digests_of, source)
+            rows = list(pool.map(lambda start: self._segment(container, key, source, start, moved),
+                                 range(0, size_bytes, PART_BYTES)))  # fmt: skip
+            known = whole.result()
         body = json.dumps(rows).encode()
         path = f"{self._path(key)}?multipart-manifest=put"
         _expect(self._ask("PUT", path, body=body), (201, 202), key)
         found = self.stat(key)
         if found is None or not found.has(known):
             raise Unavailable(f"what it has of {key!r} is not what was sent")
+        return known
 
     def _segment(
-        self, container: str, source: Path, name: str, start: int, length: int, md5: str
-    ) -> None:
+        self, container: str, key: str, source: Path, start: int, moved: Moved
+    ) -> dict[str, Any]:
+        """Write a part of a file, and return its line in the list of a large object's segments."""
+        with source.open("rb") as file:
+            file.seek(start)
+            content = file.read(PART_BYTES)
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        name = f"{key}/{start // PART_BYTES:08}-{md5}"
         path = f"{quote(container, safe='')}/{quote(name)}"
         answer = self._ask("HEAD", path)  # it may be there, from an interrupted try
         if (answer.status, answer.headers.get("etag")) != (200, md5):
-            with source.open("rb") as file:
-                file.seek(start)
-                content = file.read(length)
-            self._put(path, content, length, md5)
+            self._put(path, content, len(content), md5)
+        moved(len(content))
+        return {"path": f"/{container}/{name}", "etag": md5, "size_bytes": len(content)}
 
     def _put(self, path: str, content: bytes | IO[bytes], size_bytes: int, md5: str) -> None:
         headers = {"Content-Length": str(size_bytes), "ETag": md5}
@@ -155,14 +159,14 @@ class Swift:
 
     def _ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None,
-        body: bytes | IO[bytes] = b"", span: tuple[int, int] | None = None,
+        body: bytes | IO[bytes] = b"", start: int = 0, into: Sink | None = None,
     ) -> Answer:  # fmt: skip
         """Send a request with a token; one that has expired is renewed, once."""
         at = body.tell() if not isinstance(body, bytes) else 0
         for is_last in (False, True):
             token, url = self._session.token()
             given = {"X-Auth-Token": token, **(headers or {})}
-            answer = self._http.request(method, f"{url}/{path}", given, body, span)
+            answer = self._http.request(method, f"{url}/{path}", given, body, start, into)
             if answer.status != 401:
                 break
             if is_last:

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
-from learner.storage.objects.base import Object, Place, Refusal, Refused, Unavailable
+from learner.storage.objects.base import Moved, Object, Place, Refusal, Refused, Sink
 from learner.storage.objects.digests import Digests
 from learner.storage.objects.http_client import Answer, HttpClient
 
@@ -63,21 +63,19 @@ class Web:
             else:
                 yield key
 
-    def read(self, item: Object, start: int, length: int) -> bytes:
-        """Return a range of a file, even if the server can only send whole files."""
-        wanted = {"Range": f"bytes={start}-{start + length - 1}"}
-        answer, _ = self._ask("GET", self._url(item.key), wanted, (start, length))
+    def read(self, item: Object, start: int, into: Sink) -> None:
+        """Fill a sink with a range of a file, even if the server can only send whole files."""
+        first, end = start + into.done_bytes, start + len(into.room)
+        wanted = {"Range": f"bytes={first}-{end - 1}"}
+        answer, _ = self._ask("GET", self._url(item.key), wanted, first, into)
         if answer.status == 404:
             raise Refused(Refusal.NO_OBJECT, key=item.key)
         if answer.status == 416 or (answer.status in (200, 206) and _etag(answer) != item.etag):
             raise Refused(Refusal.CHANGED, key=item.key)
         if answer.status not in (200, 206):
             raise Refused(Refusal.NO_SUCH_SERVICE, f"{answer.status} to GET", item.key)
-        if len(answer.body) != length:
-            raise Unavailable(f"it sent {len(answer.body)} of {length} bytes of {item.key!r}")
-        return answer.body
 
-    def write(self, key: str, source: Path, known: Digests) -> None:  # noqa: ARG002
+    def write(self, key: str, source: Path, moved: Moved) -> Digests:  # noqa: ARG002
         """Refuse: a web server takes no results."""
         raise Refused(Refusal.FORBIDDEN, "web servers are only read", key)
 
@@ -96,12 +94,12 @@ class Web:
 
     def _ask(
         self, method: str, url: str, headers: dict[str, str] | None = None,
-        span: tuple[int, int] | None = None,
+        start: int = 0, into: Sink | None = None,
     ) -> tuple[Answer, str]:  # fmt: skip
         """Return an answer, and the address that gave it in the end."""
         given = {**self._headers, **(headers or {})}
         for _ in range(_REDIRECTS):
-            answer = self._http.request(method, url, given, span=span)
+            answer = self._http.request(method, url, given, start=start, into=into)
             if answer.status not in (301, 302, 303, 307, 308):
                 break
             target = urljoin(url, answer.headers.get("location", ""))

@@ -12,6 +12,10 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n"
     for old, new in zip("abcdef", "bcdefg", strict=True)
 )
+MERGE_BOMB = "a: &a {x: 1}\n" + "".join(
+    f"{new}: &{new} {{" + ", ".join(f"{n}: {{<<: *{old}}}" for n in range(10)) + "}\n"
+    for old, new in zip("abcdef", "bcdefg", strict=True)
+)
 
 
 def problems(text: str | bytes) -> list[str]:
@@ -70,7 +74,11 @@ def test_numbers_know_how_they_were_written_and_keys_are_text() -> None:
         ("a: &a [*a]\n", "has no anchor before it"),
         ("a: " + "[" * 5000, "nested more than 40"),
         ("? [a]\n: 1\n", "a key must be a word"),
-        ("b: {c: 1}\n<<: {a: 1}\n", "m.yml:2:1: merge keys"),
+        ("b: &b 1\nc:\n  <<: *b\n", "m.yml:3:3: << takes what an alias names, as in <<: *base"),
+        ("<<: []\n", "m.yml:1:1: << takes"),
+        ("b: &b {c: 1}\nd:\n  <<: *b\n  <<: *b\n", "m.yml:4:3: the key '<<' appears twice; the"),
+        ("b: &b {<<: *b}\n", "has no anchor before it"),
+        (MERGE_BOMB, "more than"),
         ("a: \x00", "not allowed in YAML"),
         (BOMB, "more than"),
         ("a" * (MAX_BYTES + 1), "1.1 MiB is too large; at most 1 MiB"),
@@ -80,6 +88,40 @@ def test_refusals(text: str | bytes, expected: str) -> None:
     (problem,) = problems(text)
     assert expected in problem
     assert len(problem) < 200
+
+
+MERGED = """\
+base: &base
+  lr: 0.1
+  deep: {a: 1}
+more: &more {lr: 0.2, momentum: 0.9}
+one:
+  lr: 0.3
+  <<: *base
+two:
+  <<: [*base, *more]
+  deep: {b: 2}
+three:
+  <<: *base
+  "<<": text
+"""
+
+
+def test_a_merge_key_brings_what_does_not_stand_there_itself() -> None:
+    document = load_bytes(MERGED.encode(), "m.yml")
+    assert document.data["one"] == {"lr": 0.3, "deep": {"a": 1}}
+    assert document.data["two"] == {"lr": 0.1, "deep": {"b": 2}, "momentum": 0.9}
+    assert document.data["three"] == {"lr": 0.1, "deep": {"a": 1}, "<<": "text"}
+    assert document.data["one"]["deep"] is not document.data["base"]["deep"]
+
+
+def test_what_a_merge_key_brings_has_the_place_of_the_anchors_keys() -> None:
+    document = load_bytes(MERGED.encode(), "m.yml")
+    assert document.where(("one", "deep", "a")) == "m.yml:3:13"
+    assert document.where(("one", "deep"), key=True) == "m.yml:3:3"
+    assert document.where(("one", "lr")) == "m.yml:6:7"
+    assert document.where(("two", "momentum")) == "m.yml:4:33"
+    assert document.where(("two", "deep", "b")) == "m.yml:10:13"
 
 
 def test_all_duplicate_keys_are_named() -> None:

@@ -12,11 +12,12 @@ from dlctl.contract import StoredWeights
 from dlctl.errors import ManifestError, PlanError
 from dlctl.frameworks import list_frameworks
 from dlctl.frameworks.script import options
+from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.package_data import data_path
 from dlctl.request.build import look_over, prepare
 
-KNOWN = [framework.name for framework in list_frameworks()]
+KNOWN = [framework.name for framework in list_frameworks()[0]]
 PAGE = REPOSITORY / "docs/frameworks.md"
 
 
@@ -46,7 +47,7 @@ def test_every_framework_is_small_and_on_the_page(name):
     assert re.search(rf"^\|.*`{name}`", PAGE.read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("framework", list_frameworks(), ids=lambda f: f.name)
+@pytest.mark.parametrize("framework", list_frameworks()[0], ids=lambda f: f.name)
 def test_every_framework_renders_a_job_and_a_command(framework, tmp_path):
     suffix = framework.settings.job.suffix if framework.settings.job else None
     (tmp_path / "train.prototxt").touch()
@@ -192,8 +193,6 @@ def test_dead_code_fixed_paths_versions_and_fractions_are_named(tmp_path):
 
 
 def test_validate_names_the_same(tmp_path):
-    from dlctl.manifest.load import load_manifest
-
     prepared(tmp_path, "{name: pytorch, command: python3 a.py}", a__py="import caffe2\n")
     (note,) = look_over(load_manifest(tmp_path / "m.yml"), tmp_path)
     assert note.startswith("a.py:1 uses caffe2, which no longer exists")
@@ -221,3 +220,30 @@ def test_stored_weights_are_a_file_for_every_program(tmp_path):
 
 def test_a_mapping_becomes_json():
     assert options({"sizes": {"a": [1, 2]}}) == """--sizes '{"a": [1, 2]}'"""
+
+
+@pytest.mark.parametrize(("template", "said"), [
+    ("echo a\nif true; then\n  {{ program }}\n", "line 3: bash can't read it: syntax error: unexp"),
+    ("echo a\n{{ program }}\nfi\n", "line 3: bash can't read it: syntax error near unexpected"),
+    ("{% for n in [1, 2, 3] %}\necho {{ n }}\n{% endfor %}\ndone\n", "line 4: bash can't read it:"),
+])  # fmt: skip
+def test_validate_finds_what_bash_cannot_read(tmp_path, template, said):
+    write_framework(tmp_path, "mine", "title: a\n", template)
+    manifest = make_manifest("name: a\nframework: {name: mine, command: x}\n")
+    with pytest.raises(ManifestError) as caught:
+        look_over(manifest, tmp_path)
+    assert f"mine/train.sh.j2: {said}" in caught.value.message
+
+
+def test_what_bash_reads_only_after_an_option_is_no_fault(tmp_path):
+    write_framework(tmp_path, "mine", "title: a\n", "shopt -s extglob\nrm -f !(keep)\n")
+    look_over(make_manifest("name: a\nframework: {name: mine, command: x}\n"), tmp_path)
+
+
+def test_validate_finds_a_command_that_bash_cannot_read(tmp_path):
+    (tmp_path / "m.yml").write_text(
+        "name: a\nframework:\n  name: any\n  command: |\n    for n in 1 2; do\n      echo $n\n"
+    )
+    manifest = load_manifest(tmp_path / "m.yml")
+    with pytest.raises(ManifestError, match=r"m.yml:4:12: framework.command: line 2: bash can't"):
+        look_over(manifest, tmp_path)

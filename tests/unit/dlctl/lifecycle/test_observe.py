@@ -36,6 +36,13 @@ def verdict(state=State.COMPLETED, **values):
     return Verdict(1, "7", state, "All went well.", **values)
 
 
+def test_the_share_of_data_that_has_moved_is_known_while_it_moves():
+    loading = supervisor(state=State.DOWNLOADING, done=0.25)
+    assert derive(record(), seen(job=RUNNING, supervisor=loading), NOW).moved == 0.25
+    trains = supervisor(state=State.TRAINING)
+    assert derive(record(moved=0.25), seen(job=RUNNING, supervisor=trains), NOW).moved is None
+
+
 RUNNING, ENDING = job(JobState.RUNNING), job(JobState.ENDING)
 COMPLETED, FAILED = job(JobState.COMPLETED), job(JobState.FAILED, exit_code="1:0")
 CANCELLED = job(JobState.CANCELLED)
@@ -67,7 +74,8 @@ TABLE = [
     # the job is over, and there is no verdict
     ({"job": FAILED}, {}, State.FAILED, "exit code 1:0"),
     ({"job": COMPLETED, "supervisor": supervisor(300)}, {}, State.FAILED, "without a verdict"),
-    ({"job": COMPLETED, "supervisor": supervisor(2)}, {}, State.TRAINING, ""),
+    ({"job": COMPLETED, "supervisor": supervisor(2)}, {}, State.TRAINING,
+     "its job has ended, and the supervisor's heartbeat is 2 s old; once that is 10 s"),
     ({"job": job(JobState.TIMEOUT)}, {}, State.FAILED, "time limit"),
     ({"job": job(JobState.OUT_OF_MEMORY)}, {}, State.FAILED, "more memory"),
     ({"job": job(JobState.NODE_FAIL)}, {}, State.FAILED, "a node was lost"),

@@ -10,7 +10,7 @@ from dlctl.data.checks import refuse_wrong_stores
 from dlctl.errors import ManifestError, PlanError
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
-from dlctl.request.build import prepare
+from dlctl.request.build import look_over, prepare
 
 HEAD = "name: a\nframework: {name: any, command: 'true'}\ndata_stores:\n"
 S3 = """\
@@ -187,3 +187,23 @@ def test_a_laptop_runs_no_scripts_of_a_type(tmp_path):
     text = "  - {id: a, type: tape, training_data: {container: x}, connection: {}}\n"
     with pytest.raises(PlanError, match="scripts of its own, which don't run on this machine"):
         prepared(tmp_path, text, data_via="laptop")
+
+
+@pytest.mark.parametrize(("script", "said"), [
+    ("if true; then\n", "line 1: bash can't read it: syntax error: unexpected end of file"),
+    ("echo {{ store.idd }}\n", "has no attribute 'idd'"),
+])  # fmt: skip
+def test_validate_finds_what_is_wrong_with_a_stores_script(tmp_path, script, said):
+    folder = tmp_path / "templates/stores/tape"
+    folder.mkdir(parents=True)
+    (folder / "store.yml").write_text("connection:\n  shelf: {required: true}\n")
+    (folder / "load.sh.j2").write_text(script)
+    (tmp_path / "m.yml").write_text(HEAD + """\
+  - id: mine
+    type: tape
+    training_data: {container: data}
+    connection: {shelf: a}
+""")  # fmt: skip
+    with pytest.raises(ManifestError) as caught:
+        look_over(load_manifest(tmp_path / "m.yml"), tmp_path)
+    assert "tape/load.sh.j2: " in caught.value.message and said in caught.value.message

@@ -41,11 +41,11 @@ def loaded(program):
     assert program.contents() == {"big.bin": BIG, "small.txt": b"small", "empty": b""}
 
 
-def test_a_cut_connection_costs_a_chunk_and_no_more(program, proxy):
+def test_a_cut_connection_costs_what_was_on_its_way_and_no_more(program, proxy):
     proxy.cut_after_bytes = 5 << 20
     loaded(program)
     assert proxy.cuts == 1
-    assert len(BIG) < proxy.served_bytes < len(BIG) + (9 << 20)
+    assert len(BIG) < proxy.served_bytes < len(BIG) + (3 << 20), "what had arrived came again"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -258,3 +258,83 @@ def test_a_marker_never_names_files_that_are_being_replaced(program, proxy, swif
     proxy.on_request = lambda _: None
     code, mark, told = save("2")
     assert (code, mark["state"], len(mark["files"])) == (0, "HALTED", 1), told
+
+
+def _lines(program):
+    """Return what is told of the progress now: sentence, share, tries."""
+    try:
+        return (program.job / "stores/0/progress").read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _await(told, what, timeout_s=60):
+    until = time.monotonic() + timeout_s
+    while not told():
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
+    return told()
+
+
+def test_bytes_are_told_before_the_first_chunk_is_there(program, proxy):
+    proxy.pause_s = 0.1  # 5 MB/s over eight connections: no chunk of 8 MiB is there for 12 s
+    with program.start("load") as process:
+
+        def first():
+            told = re.match(r"training data of data store 'mine': (\S+ [kM]B) of 41.9 MB",
+                            "".join(_lines(program)[:1]))  # fmt: skip
+            return told and told[1]
+
+        _await(first, _lines(program))
+        sentence, share, tries = _lines(program)
+        (chunks,) = program.folder.glob("cache/*/objects/*/*.chunks")
+        assert chunks.read_text() == "", "whole chunks are there: the test proves nothing"
+        assert 0.0 < float(share) < 0.5 and tries == ""
+        proxy.pause_s = 0.0
+        assert process.wait(60) == 0
+
+
+def test_a_store_that_dies_while_it_sends_is_told_until_it_is_back(program, proxy, swift):
+    proxy.pause_s = 0.01
+    with program.start("load", DLCTL_STORE_PATIENCE_S="60") as process:
+        _await(lambda: proxy.served_bytes > 10 << 20, "nothing was sent")
+        proxy.is_dead = True
+        failing = _await(lambda: [line for line in _lines(program)[:1] if "(3rd time" in line],
+                         "the fault is told nowhere")  # fmt: skip
+        assert re.search(r"'mine': [\d.]+ MB of 41.9 MB, trying again \(3rd time, in [\d.]+ s\): "
+                         r".*connection", failing[0]), failing  # fmt: skip
+        assert _lines(program)[2] == "3"
+        proxy.is_dead, proxy.pause_s = False, 0.0
+        assert process.wait(60) == 0
+    assert program.contents()["big.bin"] == BIG
+    assert _lines(program)[2] == "", "it is over"
+
+
+def _saving(program, name, content):
+    source = program.folder / "source"
+    source.mkdir()
+    (source / "model.pt").write_bytes(content)
+    return {"STORE_CONTAINER": name, "STORE_SOURCE": str(source), "TRAINING_ID": "t-1",
+            "STORE_JOB_DIR": str(program.job), "TRAINING_STATE": "COMPLETED",
+            "DLCTL_ATTEMPT": "1"}  # fmt: skip
+
+
+def test_what_the_server_has_taken_is_told_while_it_is_stored(program, proxy, swift):
+    more = _saving(program, swift.container(f"stored_{program.kind}", {}), BIG * 4)
+    proxy.on_request = lambda _: time.sleep(0.004)
+    shares = set()
+    with program.start("save", **more) as process:
+        while process.poll() is None:
+            shares.add(_lines(program)[1] if _lines(program) else "0")
+            time.sleep(0.05)
+        assert process.returncode == 0, process.stderr.read()
+    assert [share for share in shares if 0 < float(share) < 1], shares
+    assert _lines(program)[1] == "1.0000"
+
+
+def test_a_file_that_changes_while_it_is_stored_is_named(program, proxy, swift):
+    more = _saving(program, swift.container(f"torn_{program.kind}", {}), BIG)
+    proxy.on_request = lambda _: os.utime(program.folder / "source/model.pt")
+    code, told = program.run("save", **more)
+    assert code == 1 and "The file 'model.pt' changed while it was being stored." in told
+    assert "t-1/_complete.json" not in swift.names(more["STORE_CONTAINER"])
