@@ -114,8 +114,7 @@ def lacking(session: Session, request: Request) -> list[Tree]:
     code_folder = f"store/{plan.code_digest}"
     trees = [Tree(_runtime_folder(plan), request.runtime, if_exists="repair")]
     if request.secrets:
-        files = [Entry(n, v.encode(), mode=0o600) for n, v in request.secrets.items()]
-        trees.append(Tree(f"secrets/{plan.training_id}", files))
+        trees.append(_secrets(plan, request.secrets))
     absent = damaged(session.transport, plan.root, [code_folder, *(t.target for t in trees)])
     if code_folder in absent:  # else it may be at the site only: that of a stored model
         trees.insert(0, Tree(code_folder, request.code.entries, if_exists="repair"))
@@ -123,6 +122,30 @@ def lacking(session: Session, request: Request) -> list[Tree]:
     entries = [*of_request(request).entries(), *_script_entries(request.scripts)]
     job = Tree(f"jobs/{plan.training_id}", entries, if_exists="merge")
     return [*(tree for tree in trees if tree.target in absent), job]
+
+
+def _secrets(plan: contract.Plan, values: dict[str, str]) -> Tree:
+    files = [Entry(name, value.encode(), mode=0o600) for name, value in values.items()]
+    return Tree(f"secrets/{plan.training_id}", files, if_exists="merge")
+
+
+def renew_credentials(
+    session: Session, plan: contract.Plan, manifest: bytes, folder: Path
+) -> None:  # fmt: skip
+    """Send the credentials that this machine knows now; the site keeps its own of the others.
+
+    Args:
+        manifest: The training's, as the site has it: with references.
+        folder: The folder to which the references to files are relative.
+    """
+    if b"from_" not in manifest:
+        return
+    from dlctl.manifest.load import parse_manifest
+    from dlctl.request.credentials import values_of_now
+
+    parsed, _ = parse_manifest(manifest, contract.MANIFEST, stored=True).extract_secrets()
+    if values := values_of_now(parsed, folder):
+        send(session, plan.root, [_secrets(plan, values)])
 
 
 def _script_entries(scripts: dict[str, str]) -> list[Entry]:
