@@ -25,7 +25,7 @@ from dlctl.errors import (
 from dlctl.files.archive import Entry
 from dlctl.files.site_folders import damaged
 from dlctl.files.upload import Tree, upload
-from dlctl.lifecycle.observe import parse_answer
+from dlctl.lifecycle.observe import INTERRUPTED, parse_answer
 from dlctl.lifecycle.remote_module import SiteRuntime
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
@@ -95,7 +95,7 @@ def _noted(record: Record, store: RecordStore) -> Iterator[None]:
     try:
         yield
     except DlctlError as error:
-        reason = f"the submission was interrupted: {error.message}"
+        reason = f"{INTERRUPTED}{error.message}"
         store.update(replace(record, reason=reason, seen_at=time.time()))
         raise
 
@@ -223,11 +223,10 @@ def ask(
         hint = f"`dlctl status {record.training_id}` looks for it; it is never submitted twice"
         raise SubmitUnknown(f"{record.training_id}: {why}", hint=hint) from error
     if end.exit_code == _MODEL_GONE:
-        raise RecordError(
-            f"{session.transport.name}: nothing was queued: {end.last_error_line}",
-            hint="submit what another version has: `dlctl models list` shows them; "
-            f"`dlctl cancel {record.training_id}` ends this training",
-        )
+        why, hint = f"nothing was queued: {end.last_error_line}", _model_hint(record.training_id)
+        store.update(replace(record, state=State.FAILED, reason=why, hint=hint,
+                             seen_at=time.time()))  # fmt: skip
+        raise RecordError(f"{session.transport.name}: {why}", hint=hint)
     if end.exit_code not in (0, _BEGUN_ALREADY, _ANSWERED_ALREADY):
         raise RemoteCommandError(
             f"{session.transport.name}: can't prepare the job directory {record.job_dir} "
@@ -240,6 +239,13 @@ def ask(
     accepted = _accept(session.scheduler, answer, record, store)
     # Submitted before, perhaps long ago and by another dlctl: the job may have ended since.
     return accepted if end.exit_code == 0 else refresh(session, [accepted], store)[0]
+
+
+def _model_hint(training_id: str) -> str:
+    return (
+        "submit what another version has: `dlctl models list` shows them; "
+        f"`dlctl delete {training_id}` removes this training"
+    )
 
 
 def _accept(
