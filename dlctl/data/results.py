@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.contract.stores import STORE
 from dlctl.errors import RecordError
 from dlctl.lifecycle import read_plan, refresh
 from dlctl.lifecycle.stores import save
+from dlctl.lifecycle.submit import renew_credentials
+from dlctl.request.attempts import read_newest
 
 if TYPE_CHECKING:
     from dlctl.lifecycle.session import Session
@@ -38,4 +41,6 @@ def store_again(
             f"no data store of {record.training_id} takes results by a script",
             hint=f"dlctl fetch {record.training_id}",
         )
+    manifest = read_newest(session.transport, record).manifest
+    renew_credentials(session, plan, manifest, Path(record.folder))
     return save(session, plan, record.attempt, on_line)

@@ -29,6 +29,9 @@ JOB_HAS_ENDED = "its job has ended"
 """The beginning of a reason while it is not yet known how."""
 SETTLE_S = 30.0
 """The longest delay of a shared file system; only then does a missing file mean anything."""
+INTERRUPTED = "the submission was interrupted: "
+"""What a record's reason begins with before the words of what interrupted a submission."""
+_NOTHING_SENT = f"{INTERRUPTED}nothing was sent"
 
 
 @dataclass(frozen=True)
@@ -356,13 +359,15 @@ def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
     if (seen.fenced or not seen.begun) and (asked := _as_asked(record, seen, wall_s)):
         return asked
     if not seen.exists and not record.job_id:
-        return _told(record, wall_s, State.QUEUED,
-                     "the submission was interrupted: nothing was sent",
+        return _told(record, wall_s, State.QUEUED, _NOTHING_SENT,
                      f"dlctl resume {record.training_id}")  # fmt: skip
     if not seen.begun and not seen.claim:
-        return _told(record, wall_s, State.QUEUED,
-                     "the submission was interrupted before the scheduler was asked",
-                     f"dlctl resume {record.training_id}")  # fmt: skip
+        if record.state is State.FAILED:  # it was refused before the scheduler was asked
+            return _told(record, wall_s, record.state, record.reason, record.hint)
+        why = "the submission was interrupted before the scheduler was asked"
+        if record.reason.startswith(INTERRUPTED) and record.reason != _NOTHING_SENT:
+            why = record.reason
+        return _told(record, wall_s, State.QUEUED, why, f"dlctl resume {record.training_id}")
     if not record.job_id and not seen.claim:
         return _told(record, wall_s, State.QUEUED,
                      "the scheduler's answer was lost, and no job of this name is known so far; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
@@ -22,6 +23,7 @@ from dlctl.lifecycle.submit import (
     lacking,
     lacking_code,
     lacking_runtime,
+    renew_credentials,
     runs_as_sent,
     send,
 )
@@ -80,6 +82,7 @@ def resume(
         )
         new_code = request is not None
         code = lacking_code(session, request) if request else None
+        renew_credentials(session, files.plan, files.manifest, Path(record.folder))
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
     wants_changes = new_code or asked != Overrides()
     make_environment(session, files.plan, on_line)

@@ -25,7 +25,7 @@ from dlctl.errors import (
 from dlctl.files.archive import Entry
 from dlctl.files.site_folders import damaged
 from dlctl.files.upload import Tree, upload
-from dlctl.lifecycle.observe import parse_answer
+from dlctl.lifecycle.observe import INTERRUPTED, parse_answer
 from dlctl.lifecycle.remote_module import SiteRuntime
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
@@ -95,7 +95,7 @@ def _noted(record: Record, store: RecordStore) -> Iterator[None]:
     try:
         yield
     except DlctlError as error:
-        reason = f"the submission was interrupted: {error.message}"
+        reason = f"{INTERRUPTED}{error.message}"
         store.update(replace(record, reason=reason, seen_at=time.time()))
         raise
 
@@ -114,8 +114,7 @@ def lacking(session: Session, request: Request) -> list[Tree]:
     code_folder = f"store/{plan.code_digest}"
     trees = [Tree(_runtime_folder(plan), request.runtime, if_exists="repair")]
     if request.secrets:
-        files = [Entry(n, v.encode(), mode=0o600) for n, v in request.secrets.items()]
-        trees.append(Tree(f"secrets/{plan.training_id}", files))
+        trees.append(_secrets(plan, request.secrets))
     absent = damaged(session.transport, plan.root, [code_folder, *(t.target for t in trees)])
     if code_folder in absent:  # else it may be at the site only: that of a stored model
         trees.insert(0, Tree(code_folder, request.code.entries, if_exists="repair"))
@@ -123,6 +122,30 @@ def lacking(session: Session, request: Request) -> list[Tree]:
     entries = [*of_request(request).entries(), *_script_entries(request.scripts)]
     job = Tree(f"jobs/{plan.training_id}", entries, if_exists="merge")
     return [*(tree for tree in trees if tree.target in absent), job]
+
+
+def _secrets(plan: contract.Plan, values: dict[str, str]) -> Tree:
+    files = [Entry(name, value.encode(), mode=0o600) for name, value in values.items()]
+    return Tree(f"secrets/{plan.training_id}", files, if_exists="merge")
+
+
+def renew_credentials(
+    session: Session, plan: contract.Plan, manifest: bytes, folder: Path
+) -> None:  # fmt: skip
+    """Send the credentials that this machine knows now; the site keeps its own of the others.
+
+    Args:
+        manifest: The training's, as the site has it: with references.
+        folder: The folder to which the references to files are relative.
+    """
+    if b"from_" not in manifest:
+        return
+    from dlctl.manifest.load import parse_manifest
+    from dlctl.request.credentials import values_of_now
+
+    parsed, _ = parse_manifest(manifest, contract.MANIFEST, stored=True).extract_secrets()
+    if values := values_of_now(parsed, folder):
+        send(session, plan.root, [_secrets(plan, values)])
 
 
 def _script_entries(scripts: dict[str, str]) -> list[Entry]:
@@ -200,11 +223,10 @@ def ask(
         hint = f"`dlctl status {record.training_id}` looks for it; it is never submitted twice"
         raise SubmitUnknown(f"{record.training_id}: {why}", hint=hint) from error
     if end.exit_code == _MODEL_GONE:
-        raise RecordError(
-            f"{session.transport.name}: nothing was queued: {end.last_error_line}",
-            hint="submit what another version has: `dlctl models list` shows them; "
-            f"`dlctl cancel {record.training_id}` ends this training",
-        )
+        why, hint = f"nothing was queued: {end.last_error_line}", _model_hint(record.training_id)
+        store.update(replace(record, state=State.FAILED, reason=why, hint=hint,
+                             seen_at=time.time()))  # fmt: skip
+        raise RecordError(f"{session.transport.name}: {why}", hint=hint)
     if end.exit_code not in (0, _BEGUN_ALREADY, _ANSWERED_ALREADY):
         raise RemoteCommandError(
             f"{session.transport.name}: can't prepare the job directory {record.job_dir} "
@@ -217,6 +239,13 @@ def ask(
     accepted = _accept(session.scheduler, answer, record, store)
     # Submitted before, perhaps long ago and by another dlctl: the job may have ended since.
     return accepted if end.exit_code == 0 else refresh(session, [accepted], store)[0]
+
+
+def _model_hint(training_id: str) -> str:
+    return (
+        "submit what another version has: `dlctl models list` shows them; "
+        f"`dlctl delete {training_id}` removes this training"
+    )
 
 
 def _accept(

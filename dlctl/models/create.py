@@ -155,8 +155,14 @@ def from_training(
             hint=f"dlctl logs --follow {training.training_id}",
         )
     chosen = [f for f in index.files if fnmatch.fnmatchcase(f.path, results)]
+    if not index.files:
+        name = training.training_id
+        raise ResultsError(
+            f"{name} ({training.state}) has no results: its learners wrote nothing to RESULT_DIR",
+            hint=f"dlctl logs {name}; if it has not completed, go on: dlctl resume {name}",
+        )
     if not chosen:
-        there = ", ".join(repr(f.path) for f in index.files[:5]) or "nothing"
+        there = ", ".join(repr(f.path) for f in index.files[:5])
         raise ResultsError(
             f"no result of {training.training_id} matches {results!r}", hint=f"it has {there}"
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dlctl.errors import ManifestError
 from dlctl.manifest.model import Manifest
+from dlctl.manifest.parts import Reference
 from dlctl.manifest.running.notify import WEBHOOK
 
 _PROFILE_KEYS = {"user_name": "aws_access_key_id", "password": "aws_secret_access_key"}
@@ -21,28 +22,40 @@ def secret_values(manifest: Manifest, literal: dict[str, str], folder: Path) -> 
     Raises:
         ManifestError: a reference names a variable or a file that does not exist here.
     """
-    values = {}
+    references = manifest.references()
+    return {name: _value(name, references[name], literal, folder) for name in manifest.sent_names()}
+
+
+def values_of_now(manifest: Manifest, folder: Path) -> dict[str, str]:
+    """Return the value of each credential that this shell and this machine know now."""
+    references, values = manifest.references(), {}
     for name in manifest.sent_names():
-        reference = manifest.references()[name]
-        if reference.from_secret:
-            if reference.from_secret not in literal:
-                raise ManifestError(
-                    f"{_key(name)}: from_secret is what dlctl stores in place of a credential; "
-                    f"the value of {reference.from_secret!r} is not known here",
-                    hint="give the value itself, from_env: VARIABLE, or from_file: PATH",
-                )
-            values[name] = literal[reference.from_secret]
-        elif reference.from_env:
-            values[name] = _from_environment(name, reference.from_env)
-        elif reference.from_file:
-            values[name] = _from_file(name, folder / Path(reference.from_file).expanduser())
-        elif reference.from_profile:
-            values[name] = _from_profile(name, reference.from_profile)
-        elif reference.from_keyring:
-            values[name] = _from_keyring(name, reference.from_keyring)
-    if not values.get(WEBHOOK, "http://").startswith(("http://", "https://")):
-        raise ManifestError(f"{WEBHOOK}: is no URL", hint="write https://… or a reference to one")
+        with contextlib.suppress(ManifestError):
+            values[name] = _value(name, references[name], {}, folder)
     return values
+
+
+def _value(name: str, reference: Reference, literal: dict[str, str], folder: Path) -> str:
+    value = ""
+    if reference.from_secret:
+        if reference.from_secret not in literal:
+            raise ManifestError(
+                f"{_key(name)}: from_secret is what dlctl stores in place of a credential; "
+                f"the value of {reference.from_secret!r} is not known here",
+                hint="give the value itself, from_env: VARIABLE, or from_file: PATH",
+            )
+        value = literal[reference.from_secret]
+    elif reference.from_env:
+        value = _from_environment(name, reference.from_env)
+    elif reference.from_file:
+        value = _from_file(name, folder / Path(reference.from_file).expanduser())
+    elif reference.from_profile:
+        value = _from_profile(name, reference.from_profile)
+    elif reference.from_keyring:
+        value = _from_keyring(name, reference.from_keyring)
+    if name == WEBHOOK and not value.startswith(("http://", "https://")):
+        raise ManifestError(f"{WEBHOOK}: is no URL", hint="write https://… or a reference to one")
+    return value
 
 
 def _key(name: str) -> str:

@@ -34,7 +34,7 @@ from dlctl.contract.stores import (
 from learner.errors import SiteFault, UserFault
 from learner.storage.base import Interrupted, Tick
 from learner.storage.progress import Moving, read_progress
-from learner.system.processes import send_group
+from learner.system.processes import end_with_parent, send_group
 from learner.system.secret_files import resolve_secret
 
 _POLL_S = 0.1
@@ -169,6 +169,7 @@ def _wait(
         process = subprocess.Popen(
             ["bash", str(script)], cwd=script.parent, env=dict(env), stdin=subprocess.DEVNULL,
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=end_with_parent,
         )  # fmt: skip
     try:
         while True:

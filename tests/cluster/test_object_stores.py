@@ -165,9 +165,14 @@ TAPE = {
     "templates/stores/tape/load.sh.j2": "#!/bin/bash\nset -eu\nmkdir -p \"$STORE_DATA\"\n"
     "[ ${#STORE_COMBINATION} -eq 10 ]\n"
     "cp \"$STORE_SHELF/$STORE_CONTAINER\"/* \"$STORE_DATA\"/\n",
-    "templates/stores/tape/store.sh.j2": "#!/bin/bash\nset -eu\n"
-    "cp -rL \"$STORE_SOURCE\" \"$STORE_SHELF/$STORE_CONTAINER/$TRAINING_ID\"\n",
 }  # fmt: skip
+
+
+def on_the_page(script):
+    """Return a script of docs/stores.md."""
+    page = (Path(__file__).resolve().parents[2] / "docs/stores.md").read_text()
+    block = re.search(rf"^`{script}`.*\n\n((?:    .*\n)+)", page, re.MULTILINE)
+    return re.sub("^    ", "", block[1], flags=re.MULTILINE)
 
 
 def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path, wait_until):
@@ -179,7 +184,8 @@ def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path, wait_u
              "training_results": {"container": "out"},
              "connection": {"shelf": str(shelf), "combination": "opensesame"}}  # fmt: skip
     command = 'cp "$DATA_DIR/words" "$RESULT_DIR/copy"; echo done'
-    folder = write_training(dlctl.cwd, {"command": command}, TAPE, data_stores=[store])
+    files = TAPE | {"templates/stores/tape/store.sh.j2": on_the_page("store.sh.j2")}
+    folder = write_training(dlctl.cwd, {"command": command}, files, data_stores=[store])
     listed = dlctl("stores", "list", "--json", cwd=folder, ok=True).json
     assert "tape" in [each["type"] for each in listed]
     shown = dlctl("render", "manifest.yml", cwd=folder, ok=True).stdout
@@ -188,6 +194,9 @@ def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path, wait_u
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     assert (shelf / f"out/{training_id}/copy").read_text() == "forty two"
     assert "done" in (shelf / f"out/{training_id}/learner-1/training-log.txt").read_text()
+    dlctl("stores", "save", training_id, ok=True)
+    stored = {path.name for path in (shelf / f"out/{training_id}").iterdir()}
+    assert stored == {"copy", "learner-1", "_submitted_code"}, "a second time changes nothing"
     job_dir = local_site.job_dir(training_id)
     assert not [p for p in job_dir.rglob("*") if p.is_file() and b"opensesame" in p.read_bytes()]
 

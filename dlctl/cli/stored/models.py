@@ -299,13 +299,14 @@ def copy(
     from dlctl.models.reference import parse_reference
 
     where, wish = _where(model, site), said("", None, aliases, None)
-    if where == to:
-        raise typer.BadParameter(f"{model} is at {to} already")
-    with _site(where) as (source, models, _), _site(to) as (target, there, record):
+    with _site(where) as (source, models, _):
         found = whole_version(source, models, parse_reference(model))
-        with output.progress("copying") as on_progress:
-            made = copying.copy(source, found, target, there, wish.aliases, on_progress)
-        _remember(target, record)
+        if where == to:
+            raise typer.BadParameter(f"{found.version.label} is at {to} already")
+        with _site(to) as (target, there, record):
+            with output.progress("copying") as on_progress:
+                made = copying.copy(source, found, target, there, wish.aliases, on_progress)
+            _remember(target, record)
     output.report(shown(made), as_json, lambda _: output.line(made.label))
     output.note(f"{found.version.label} at {where} is {made.label} at {to}")
 

@@ -69,6 +69,7 @@ def test_a_silent_site_makes_its_models_stale(dlctl, folder, xdg):
         (["create", ".", "--alias", "7"], 8, "can't be an alias: it is a version's number"),
         (["create", "--from", "nothing"], 8, "no training 'nothing'"),
         (["show", "nothing"], 8, "there is no model 'nothing' at the site local"),
+        (["copy", "nothing", "local"], 8, "there is no model 'nothing' at the site local"),
         (["show", "a b"], 8, "does not name a stored model"),
         (["gc", "--older-than", "soon"], 2, "--older-than"),
     ],

@@ -111,6 +111,8 @@ TABLE = [
     # an interrupted submission
     ({"exists": False, "begun": False, "answer": None}, LOST, State.QUEUED, "nothing was sent"),
     ({"begun": False, "answer": None}, LOST, State.QUEUED, "before the scheduler was asked"),
+    ({"begun": False, "answer": None}, LOST | {"reason": "the submission was interrupted: 401"},
+     State.QUEUED, "the submission was interrupted: 401"),
     ({"answer": None}, LOST, State.QUEUED, "answer was lost"),
     ({"answer": None, "fenced": True}, LOST, State.QUEUED, "answer was lost"),
     ({"answer": None, "job": RUNNING}, LOST, State.DEPLOYING, ""),

@@ -10,8 +10,9 @@ from login_side import BadTransport, Scene
 from stored_models import write_folder
 
 from dlctl import contract
+from dlctl.contract import State
 from dlctl.errors import ConnectionLost, RecordError
-from dlctl.lifecycle import resume, submit
+from dlctl.lifecycle import refresh, resume, submit
 from dlctl.manifest.overrides import Overrides
 from dlctl.models import changes
 from dlctl.models.create import Wish, from_folder
@@ -100,8 +101,14 @@ def test_a_model_that_is_deleted_meanwhile_is_named_and_nothing_is_queued(scene,
     changes.delete(scene.session, known(scene), None)
     with pytest.raises(RecordError, match=f"the model {base.label} was deleted") as caught:
         submit(scene.session, asked, scene.store)
-    assert f"dlctl cancel {asked.plan.training_id}" in caught.value.hint
+    assert f"dlctl delete {asked.plan.training_id}" in caught.value.hint
     assert scene.scheduler.jobs() == {}
+    [kept] = scene.store.all()
+    assert (kept.state, kept.reason) == (
+        State.FAILED, f"nothing was queued: the model {base.label} was deleted"
+    )  # fmt: skip
+    [looked] = refresh(scene.session, [kept], scene.store)
+    assert (looked.state, looked.reason) == (State.FAILED, kept.reason), "it stays so"
 
 
 def test_a_model_without_manifest_can_only_give_its_weights(scene, tmp_path):

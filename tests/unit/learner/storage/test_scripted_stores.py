@@ -1,5 +1,9 @@
 """The scripts of a store's type: what they are given, and what is told when they fail."""
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
 from dlctl.contract import DataStore
@@ -50,3 +54,16 @@ def test_what_another_try_may_heal_is_the_sites_fault(run, ends):
 def test_a_script_that_something_kills_runs_again(run, tmp_path):
     run('[ -e once ] || { touch once; kill -9 $$; }; echo 3 files >"$STORE_PROGRESS"')
     assert (tmp_path / "stores/0/once").exists()
+
+
+def test_a_script_ends_with_a_supervisor_that_is_killed(run, tmp_path, wait_until):
+    told = tmp_path / "stores/0/pid"
+    supervisor = os.fork()
+    if not supervisor:
+        run("echo $$ >pid.new; mv pid.new pid; exec sleep 60")
+        os._exit(0)
+    wait_until(told.exists)
+    script = Path("/proc", told.read_text().strip(), "stat")
+    os.kill(supervisor, signal.SIGKILL)
+    os.waitpid(supervisor, 0)
+    wait_until(lambda: not script.exists() or ") Z " in script.read_text(), 10)
