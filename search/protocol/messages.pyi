@@ -264,12 +264,14 @@ class Report(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("worker", "running")
+    __slots__ = ("worker", "running", "wait_s")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
     worker: str
     running: _containers.RepeatedCompositeFieldContainer[Report]
-    def __init__(self, worker: _Optional[str] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
+    wait_s: float
+    def __init__(self, worker: _Optional[str] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class RenewReply(_message.Message):
     __slots__ = ("answers",)
@@ -303,16 +305,18 @@ class LendReply(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class ReturnRequest(_message.Message):
-    __slots__ = ("broker", "incarnation", "results", "running")
+    __slots__ = ("broker", "incarnation", "results", "running", "wait_s")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: int
     results: _containers.RepeatedCompositeFieldContainer[Result]
     running: _containers.RepeatedCompositeFieldContainer[Report]
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
+    wait_s: float
+    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class ReturnReply(_message.Message):
     __slots__ = ("taken", "answers")
