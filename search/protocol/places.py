@@ -5,9 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-from dlctl.contract.interfaces import addresses_on, own_addresses
+from dlctl.contract.node.interfaces import addresses_on, own_addresses
 from search.errors import SearchError
-
 
 LOOPBACK = "lo"
 """The network of a search all of whose processes run on one host."""
