@@ -24,17 +24,7 @@ from search.protocol.endpoints import read_endpoints, read_nameserver
 from search.protocol.stubs import BrokerStub
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = """
-import os, time
-from search.tasks import BaseTask, Order
-
-class Square(BaseTask):
-    def __init__(self, x, sleep_s=0.0):
-        self.x, self.sleep_s = x, sleep_s
-    def run(self):
-        time.sleep(self.sleep_s)
-        return {"value": self.x ** 2, "pid": os.getpid()}
-"""
+CODE = (Path(__file__).parent / "search_tasks.py").read_text()
 
 
 class Search:
@@ -54,6 +44,8 @@ class Search:
         )
         contract.write_whole(job_dir / files.SPEC, contract.to_json(spec))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        """The newest of each name."""
+        self._all: list[subprocess.Popen[bytes]] = []
 
     def start(self, kind: str, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a nameserver, a broker or a worker."""
@@ -64,6 +56,7 @@ class Search:
                 cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
             )  # fmt: skip
+        self._all.append(self.processes[name])
         return self.processes[name]
 
     def broker(self, name: str = "b1") -> None:
@@ -100,10 +93,10 @@ class Search:
 
     def stop(self) -> None:
         """End everything: politely, then not."""
-        for process in self.processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-        for process in self.processes.values():
+        for process in self._all:
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGTERM)
+        for process in self._all:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=5)
             process.kill()
