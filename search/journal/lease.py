@@ -101,7 +101,10 @@ class Lease:
 
     def _beat(self) -> None:
         began = boot_clock()
-        if max(incarnations(self._folder), default=0) > self.incarnation:
+        claimed = incarnations(self._folder)
+        if self.incarnation not in claimed:
+            raise FileNotFoundError(self._path)  # somebody removed or moved the folder
+        if claimed[-1] > self.incarnation:
             self._superseded = True
             return
         self._holder = replace(self._holder, beat=self._holder.beat + 1)
