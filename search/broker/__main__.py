@@ -84,7 +84,7 @@ async def _answer(job_dir: Path, settings: Settings, service: BrokerService, lea
     write_endpoint(job_dir, endpoint)
     peers = Peers(job_dir, endpoint, service, settings.heartbeat_s)
     try:
-        await peers.attend_all()
+        peers.attend_all()
         await run_until_one_ends(
             service.tick(), peers.heartbeats(), peers.borrow(), _watch(lease, service.name)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from itertools import islice
 from pathlib import Path
 
 import grpc.aio
@@ -31,13 +32,13 @@ class Peers:
         self._heartbeat_s = heartbeat_s
         self._credentials = Credentials.load(job_dir, "broker")
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._returning: dict[str, asyncio.Task[None]] = {}
+        self._attending: dict[tuple[str, str], asyncio.Future[None]] = {}
 
     async def close(self) -> None:
         """Close the connections."""
-        for task in self._returning.values():
+        for task in self._attending.values():
             task.cancel()
-        await asyncio.gather(*self._returning.values(), return_exceptions=True)
+        await asyncio.gather(*self._attending.values(), return_exceptions=True)
         for channel in self._channels.values():
             await channel.close()
 
@@ -132,50 +133,57 @@ class Peers:
         return bool(reply.leases)
 
     def _attend(self, owner: str) -> None:
-        running = self._returning.get(owner)
-        if running is None or running.done():
-            self._returning[owner] = asyncio.create_task(self._return_to(owner))
+        """Bring results to an owner and renew its leases. Each ends by itself, with the last."""
+        for attend in (self._bring_results, self._renew):
+            running = self._attending.get((owner, attend.__name__))
+            if running is None or running.done():
+                task = asyncio.ensure_future(attend(owner))
+                self._attending[owner, attend.__name__] = task
 
-    async def attend_all(self) -> None:
+    def attend_all(self) -> None:
         """Bring results back that an earlier incarnation kept."""
-        for owner in self._service.queues.owners():
+        for owner in list(self._service.queues.helped):
             self._attend(owner)
 
-    async def _return_to(self, owner: str) -> None:
-        """Bring results back to their owner, and renew what runs here, until nothing is left."""
+    async def _bring_results(self, owner: str) -> None:
+        """Bring results back to their owner until nothing of it is left."""
         service, queues = self._service, self._service.queues
-        renewed_at = 0.0
-        while owner in queues.owners():
-            results = list(queues.helped.get(owner, {}).values())[:_MOST_LENT]
-            due = time.monotonic() - renewed_at > self._heartbeat_s
-            if not results and not due:
+        while queues.has_of(owner):
+            some = list(islice(queues.helped.get(owner, {}).values(), _MOST_LENT))
+            if not some:
                 await service.results.wait_until(
                     lambda: bool(queues.helped.get(owner)), self._heartbeat_s
                 )
                 continue
-            request = m.ReturnRequest(
-                broker=self._own.name,
-                incarnation=self._own.incarnation,
-                results=[each.result for each in results],
-                running=queues.helping(owner) if due else [],
-            )
-            reply = await self._return_once(owner, request)
-            if reply is None:
-                await asyncio.sleep(self._heartbeat_s / 2)
-                continue
-            if due:
-                renewed_at = time.monotonic()
-            queues.given_back(owner, reply.taken)
-            queues.drop_helped(owner, [a.task_id for a in reply.answers if a.order == m.STOP])
-            service.stop_orders()
+            request = m.ReturnRequest(results=[each.result for each in some])
+            reply = await self._return(owner, request)
+            if reply is not None:
+                queues.given_back(owner, reply.taken)
 
-    async def _return_once(self, owner: str, request: m.ReturnRequest) -> m.ReturnReply | None:
-        """Call the owner where it listens now; None if it does not answer."""
+    async def _renew(self, owner: str) -> None:
+        """Renew the leases of what runs here. If the call breaks, the owner knows at once."""
+        queues = self._service.queues
+        while queues.has_of(owner):
+            running = queues.helping(owner)
+            if not running:
+                await asyncio.sleep(self._heartbeat_s / 5)
+                continue
+            request = m.ReturnRequest(running=running, wait_s=self._heartbeat_s)
+            reply = await self._return(owner, request)
+            if reply is not None:
+                ids = [each.task_id for each in reply.answers if each.order == m.STOP]
+                queues.drop_helped(owner, ids)
+                self._service.stop_orders()
+
+    async def _return(self, owner: str, request: m.ReturnRequest) -> m.ReturnReply | None:
+        """Call the owner where it listens now; None, after a while, if it does not answer."""
+        request.broker, request.incarnation = self._own.name, self._own.incarnation
         for endpoint in read_endpoints(self._job_dir):
             if endpoint.name == owner:
+                stub = BrokerStub(self._channel(endpoint.address))
                 try:
-                    stub = BrokerStub(self._channel(endpoint.address))
-                    return await stub.Return(request, timeout=_CALL_S)
+                    return await stub.Return(request, timeout=request.wait_s + _CALL_S)
                 except grpc.aio.AioRpcError:
-                    return None
+                    break
+        await asyncio.sleep(self._heartbeat_s / 2)
         return None

@@ -63,6 +63,8 @@ class Queues:
         self._ends: list[tuple[float, int, Entry]] = []
         self._ordered = 0
         self.mailboxes: dict[str, Mailbox] = {}
+        self._helping: dict[str, dict[str, Entry]] = {}
+        """Owner → its tasks that are here."""
         self.helped: dict[str, dict[str, m.Accepted]] = {}
         """Owner → results that go back to it."""
         self.counts: Counter[str] = Counter()
@@ -238,25 +240,26 @@ class Queues:
         for lease in leases:
             if lease.task.id in self.tasks:
                 continue  # it is here already, under an older lease
-            self._queue(self.add(lease.task, owner, lease.id))
+            entry = self.add(lease.task, owner, lease.id)
+            self._helping.setdefault(owner, {})[lease.task.id] = entry
+            self._queue(entry)
 
     def helping(self, owner: str) -> list[m.Report]:
         """Return the leases of the tasks that another broker lent and that have no result yet."""
         return [
             m.Report(task_id=e.task.id, lease_id=e.owner_lease, metrics=e.metrics)
-            for e in self.tasks.values()
-            if e.owner == owner
+            for e in self._helping.get(owner, {}).values()
         ]
 
     def drop_helped(self, owner: str, ids: Iterable[str]) -> None:
         """Stop tasks that their owner no longer wants from here."""
         for task_id in ids:
-            entry = self.tasks.get(task_id)
-            if entry is None or entry.owner != owner:
+            entry = self._helping.get(owner, {}).get(task_id)
+            if entry is None:
                 continue
             entry.withdrawn = True
             if not entry.holder:
-                del self.tasks[task_id]
+                del self.tasks[task_id], self._helping[owner][task_id]
 
     def given_back(self, owner: str, ids: Iterable[str]) -> None:
         """Forget results of helped tasks that their owner has."""
@@ -266,11 +269,9 @@ class Queues:
             payload = m.ReturnReply(taken=gone).SerializeToString()
             self._record(stored.GIVEN_BACK, stored.named(owner, payload))
 
-    def owners(self) -> set[str]:
-        """Return the brokers whose tasks or results are here."""
-        return {e.owner for e in self.tasks.values() if e.owner} | {
-            owner for owner, results in self.helped.items() if results
-        }
+    def has_of(self, owner: str) -> bool:
+        """Return whether tasks or results of another broker are here."""
+        return bool(self._helping.get(owner) or self.helped.get(owner))
 
     # Counts -------------------------------------------------------------------------------------
 
@@ -379,6 +380,7 @@ class Queues:
         for entry, result in finished:
             self.tasks.pop(entry.task.id, None)
             if entry.owner:
+                self._helping[entry.owner].pop(entry.task.id, None)
                 result.lease_id = entry.owner_lease
             accepted = m.Accepted(result=result, metrics=entry.metrics)
             self.counts["accepted"] += 1

@@ -352,3 +352,47 @@ def test_who_is_no_model_can_not_send_tasks(search: Search, role: str) -> None:
             assert (await stub.Status(m.StatusRequest(), timeout=5)).broker == "b1"
 
     asyncio.run(run())
+
+
+def test_the_late_results_of_a_worker_that_was_cut_off_are_dropped(search: Search) -> None:
+    search.broker()
+    first = search.start("worker", "w1", "--slots", "2")
+
+    async def run() -> None:
+        model = search.model()
+        tasks = [python_task("mine:Square", x=3, sleep_s=0.5) for _ in range(2)]
+        await model.submit(tasks)
+        while (await model.status()).processing < 2:
+            await asyncio.sleep(0.02)
+        os.kill(first.pid, signal.SIGSTOP)  # its connections stay open, and say nothing
+        search.start("worker", "w2", "--slots", "2")
+        results = await model.collect(2)
+        assert {r.worker for r in results} == {"w2"}
+        os.kill(first.pid, signal.SIGCONT)
+        while (await model.status()).dropped < 2:
+            await asyncio.sleep(0.02)
+        await model.look(0.3)
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_a_helper_that_is_lost_gives_its_tasks_back_at_once(search: Search) -> None:
+    search.broker("b1")
+    search.start("worker", "w1", "--slots", "1", "--grace-s", "0.2")
+    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
+    search.broker("b2")
+
+    async def run() -> None:
+        model = search.model("b2")
+        await model.submit([python_task("mine:Square", x=3, sleep_s=60)])
+        while (await model.status()).processing == 0:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(1.0)  # b1 has renewed its lease
+        killed_at = time.monotonic()
+        search.kill("b1")
+        while (await model.status()).owned == 0:
+            await asyncio.sleep(0.02)
+        assert time.monotonic() - killed_at < 2.0
+
+    asyncio.run(run())

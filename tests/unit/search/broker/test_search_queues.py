@@ -156,7 +156,60 @@ def test_a_helped_result_goes_back_under_the_owners_lease() -> None:
         replay(again, kind, payload)
     assert list(again.helped["b2"]) == [lease.task.id]
     queues.given_back("b2", [lease.task.id])
-    assert queues.owners() == set()
+    assert not queues.has_of("b2")
+
+
+def test_a_helped_task_that_its_owner_no_longer_wants_is_stopped() -> None:
+    queues, _ = make_queues()
+    queues.help("b2", [m.Lease(task=make_task(n), id=n) for n in (1, 2)])
+    (runs,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues.drop_helped("b2", [make_task(1).id, make_task(2).id])
+    assert [report.task_id for report in queues.helping("b2")] == [runs.task.id]
+    report = m.Report(task_id=runs.task.id, lease_id=runs.id)
+    assert queues.renew("w1", [report], 1.0) == {runs.task.id: m.STOP}
+
+
+def test_a_restart_remembers_what_was_withdrawn_and_how_far_tasks_came() -> None:
+    queues, log = make_queues()
+    queues.submit("one", [make_task(1), make_task(2)], 10)
+    leases = {lease.task.id: lease for lease in queues.lease("w1", 2, ROOM, 0.0)}
+    queues.cancel("one", [make_task(1).id])
+    lease = leases[make_task(2).id]
+    back = m.Result(
+        task_id=lease.task.id, lease_id=lease.id, outcome=m.HANDED_BACK, checkpoint="here"
+    )
+    queues.accept("w1", [back], 1.0)
+    queues.lease("w2", 1, ROOM, 1.0)
+    queues.lapse(LEASE_S / 2)
+    queues.lose("w2", 6.0, 0.5)
+    queues.lapse(7.0)
+    again = Queues(2, LEASE_S, lambda kind, payload: None)
+    for kind, payload in log:
+        replay(again, kind, payload)
+    begin(again, 0.0, 1.0)
+    assert again.lease("w1", 9, ROOM, 0.5) == []  # for a moment they wait for their workers
+    again.lapse(1.5)
+    again.lapse(1.5)
+    (result,) = outcome_of(again)
+    assert (result.task_id, result.outcome) == (make_task(1).id, m.CANCELLED)
+    (found,) = again.lease("w1", 9, ROOM, 1.5)
+    assert (found.task.checkpoint, found.task.deaths) == ("here", 1)
+
+
+def test_a_worker_goes_on_with_its_task_over_a_restart() -> None:
+    queues, log = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+    again = Queues(2, LEASE_S, lambda kind, payload: None)
+    for kind, payload in log:
+        replay(again, kind, payload)
+    begin(again, 0.0, 1.0)
+    report = m.Report(task_id=lease.task.id, lease_id=lease.id)
+    assert again.renew("w1", [report], 0.5) == {}
+    again.lapse(2.0)
+    assert again.lease("w2", 1, ROOM, 2.0) == []
+    again.accept("w1", [success(lease)], 3.0)
+    assert [r.outcome for r in outcome_of(again)] == [m.SUCCEEDED]
 
 
 def test_a_model_that_sends_more_than_there_is_room_for_is_told() -> None:
