@@ -5,21 +5,35 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
 import grpc.aio
 
-from search.broker.service import BrokerService
+from search.broker.service import MOST_REPLY_BYTES, BrokerService
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import Endpoint, read_endpoints, read_nameserver
 from search.protocol.stubs import BrokerStub, NameserverStub
 
-_ASK_EACH_S = 0.02
+_ASK_EACH_S = 0.005
 _SOON_S = 0.5
-_MOST_LENT = 256
+_MOST_LENT = 2000
+_MOST_RETURNED = 500
 _CALL_S = 5.0
+
+
+def take_some(waiting: Iterable[m.Accepted]) -> list[m.Accepted]:
+    """Return the first results, as many as fit into a message."""
+    found: list[m.Accepted] = []
+    size = 0
+    for each in islice(waiting, _MOST_RETURNED):
+        size += len(each.result.value)
+        if found and size > MOST_REPLY_BYTES:
+            break
+        found.append(each)
+    return found
 
 
 class Peers:
@@ -96,22 +110,26 @@ class Peers:
     async def borrow(self) -> None:
         """Ask a random peer for work while own workers are idle, for ever.
 
-        Each time that the loan is used up at once, the next one is twice as large.
+        A loan that is half used up soon was too small: the next one is twice as large, and is asked
+        for before workers are idle again.
         """
-        times, borrowed_at = 1, 0.0
+        want, borrowed_at = 0, 0.0
+        idle: list[m.ExchangeRequest] = []
         while True:
-            await asyncio.sleep(_ASK_EACH_S)
-            idle = self._service.idle_workers()
-            if not idle:
-                continue
             soon = time.monotonic() - borrowed_at < _SOON_S
-            times = times * 2 if soon else max(1, times // 2)
-            want = min(_MOST_LENT, times * sum(each.want + each.ahead for each in idle))
+            waiting = self._service.idle_workers()
+            if not waiting and not (soon and self._service.queues.helping_count < want / 2):
+                await asyncio.sleep(_ASK_EACH_S)
+                continue
+            idle = waiting or idle
+            least = sum(each.want + each.ahead for each in idle)
+            want = min(_MOST_LENT, max(least, want * 2 if soon else want // 2))
             peer = await self._find_peer()
             if peer is not None and await self._borrow_from(peer, want, idle):
                 borrowed_at = time.monotonic()
             else:
-                await asyncio.sleep(self._heartbeat_s / 2)
+                borrowed_at = 0.0
+                await asyncio.sleep(self._heartbeat_s / 4)
 
     async def _borrow_from(self, peer: Endpoint, want: int, idle: list[m.ExchangeRequest]) -> bool:
         freest = max(idle, key=lambda each: (each.free.gpus, each.free.cpus))
@@ -149,7 +167,7 @@ class Peers:
         """Bring results back to their owner until nothing of it is left."""
         service, queues = self._service, self._service.queues
         while queues.has_of(owner):
-            some = list(islice(queues.helped.get(owner, {}).values(), _MOST_LENT))
+            some = take_some(queues.helped.get(owner, {}).values())
             if not some:
                 await service.results.wait_until(
                     lambda: bool(queues.helped.get(owner)), self._heartbeat_s

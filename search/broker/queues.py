@@ -26,6 +26,8 @@ from search.protocol import messages as m
 
 MOST_DEATHS = 3
 """A task whose worker died this often has failed."""
+MOST_LEASED_BYTES = 16 << 20
+"""So much payload, and one task more, goes into one reply."""
 PEER = "broker "
 """Begins the names of holders that are brokers."""
 NOBODY = "nobody"
@@ -58,7 +60,7 @@ class Queues:
         """Tasks of a former incarnation that its workers may still run: they can go on with them
         for a moment, before anybody else gets them."""
         self.adopted_until = 0.0
-        self._held: dict[str, dict[str, Entry]] = {}
+        self.held: dict[str, dict[str, Entry]] = {}
         """The processing queue: holder → its tasks."""
         self._ends: list[tuple[float, int, Entry]] = []
         self._ordered = 0
@@ -138,7 +140,9 @@ class Queues:
                 further than one broker away.
         """
         found: list[m.Lease] = []
-        while len(found) < want and (entry := self._next(room, lend)):
+        size = 0
+        while len(found) < want and size < MOST_LEASED_BYTES and (entry := self._next(room, lend)):
+            size += len(entry.task.payload)
             room.take(entry.shape)
             self._leases += 1
             entry.lease_id = self._leases
@@ -195,7 +199,7 @@ class Queues:
 
     def lose(self, holder: str, now: float, grace_s: float) -> None:
         """Note that a holder's connection broke: its leases lapse unless it is soon back."""
-        for entry in self._held.get(holder, {}).values():
+        for entry in self.held.get(holder, {}).values():
             entry.until = min(entry.until, now + grace_s)
             self.watch(entry)
 
@@ -269,37 +273,18 @@ class Queues:
             payload = m.ReturnReply(taken=gone).SerializeToString()
             self._record(stored.GIVEN_BACK, stored.named(owner, payload))
 
+    @property
+    def helping_count(self) -> int:
+        """How many tasks of other brokers are here, waiting or running."""
+        return sum(map(len, self._helping.values()))
+
     def has_of(self, owner: str) -> bool:
         """Return whether tasks or results of another broker are here."""
         return bool(self._helping.get(owner) or self.helped.get(owner))
 
-    # Counts -------------------------------------------------------------------------------------
-
-    def status(self) -> m.StatusReply:
-        """Return how many tasks are in each queue, and what was counted."""
-        waiting = [entry for entry in self.tasks.values() if not entry.holder]
-        helper = sum(1 for entry in waiting if entry.owner)
-        workers = [
-            m.StatusReply.Worker(name=holder, running=len(held))
-            for holder, held in self._held.items()
-            if held and not holder.startswith(PEER)
-        ]
-        return m.StatusReply(
-            owned=len(waiting) - helper,
-            helper=helper,
-            processing=len(self.tasks) - len(waiting),
-            results=sum(len(b.accepted) for b in self.mailboxes.values())
-            + sum(map(len, self.helped.values())),
-            accepted=self.counts["accepted"],
-            failed=self.counts["failed"],
-            dropped=self.counts["dropped"],
-            lent=self.counts["lent"],
-            workers=workers,
-        )
-
     def withdrawn_of(self, holder: str) -> list[str]:
         """Return the tasks that a holder must stop."""
-        return [i for i, entry in self._held.get(holder, {}).items() if entry.withdrawn]
+        return [i for i, entry in self.held.get(holder, {}).items() if entry.withdrawn]
 
     # Inside -------------------------------------------------------------------------------------
 
@@ -337,7 +322,7 @@ class Queues:
         if entry.holder != holder:
             self._release(entry)
             entry.holder = holder
-            self._held.setdefault(holder, {})[entry.task.id] = entry
+            self.held.setdefault(holder, {})[entry.task.id] = entry
         watched = entry.until > now
         entry.until = now + self.lease_s
         if not watched:
@@ -349,11 +334,11 @@ class Queues:
         heapq.heappush(self._ends, (entry.until, self._ordered, entry))
 
     def _release(self, entry: Entry) -> None:
-        held = self._held.get(entry.holder)
+        held = self.held.get(entry.holder)
         if held is not None:
             held.pop(entry.task.id, None)
             if not held:
-                del self._held[entry.holder]
+                del self.held[entry.holder]
         entry.holder, entry.until = "", 0.0
 
     def _current(self, holder: str, task_id: str, lease_id: int, now: float) -> Entry | None:

@@ -13,6 +13,7 @@ import grpc.aio
 from grpc.aio import ServicerContext as Context
 
 from search.broker.bell import Bell
+from search.broker.counts import status_of
 from search.broker.queues import PEER, Queues
 from search.broker.shapes import Room
 from search.errors import SearchError
@@ -152,7 +153,7 @@ class BrokerService:
 
     async def Status(self, request: m.StatusRequest, context: Context) -> m.StatusReply:  # noqa: ARG002
         """Say what is in the queues."""
-        status = self.queues.status()
+        status = status_of(self.queues)
         status.broker, status.incarnation = self.name, self.queues.incarnation
         now = time.monotonic()
         for worker in status.workers:

@@ -21,6 +21,8 @@ from search.protocol import messages as m
 from search.slot import frames
 
 _LOOK_S = 0.1
+_LEAVING_S = 0.3
+"""A process that has closed its connection to the worker has this long to end."""
 MOST_LOG_BYTES = 64 << 20
 """A task that prints more is ended."""
 STOP_GRACE_S = 5.0
@@ -76,6 +78,7 @@ class Slot:
             await self._run(task, result)
         except _Ended as ended:
             result.outcome, result.error = ended.outcome, ended.error
+            self._note_checkpoint(result)
             await self.close()
             _shorten(self._log(task.id))
         except OSError as error:
@@ -87,6 +90,7 @@ class Slot:
             raise
         finally:
             self.task_id = ""
+            _tidy(self._log(task.id).parent)
         result.seconds = time.monotonic() - began
         return result
 
@@ -98,6 +102,11 @@ class Slot:
         _kill_group(process)
         self._writer.close()
         await asyncio.to_thread(process.wait)
+
+    def _note_checkpoint(self, result: m.Result) -> None:
+        folder = f"{files.TASKS}/{result.task_id}/checkpoint"
+        if result.outcome == m.HANDED_BACK and any((self._job_dir / folder).iterdir()):
+            result.checkpoint = folder
 
     def _log(self, task_id: str) -> Path:
         return self._job_dir / files.TASKS / task_id / "log"
@@ -134,8 +143,7 @@ class Slot:
             watch.cancel()
             finish.cancel()
             await asyncio.gather(watch, finish, return_exceptions=True)
-        if result.outcome == m.HANDED_BACK:
-            result.checkpoint = f"{files.TASKS}/{task.id}/checkpoint"
+        self._note_checkpoint(result)
         if not reuse:
             await self.close()
 
@@ -210,7 +218,7 @@ class Slot:
 def _reap(process: subprocess.Popen[bytes]) -> int:
     """Return the exit code of a process that has closed its connection; end it if it lives on."""
     try:
-        return process.wait(timeout=1.0)
+        return process.wait(timeout=_LEAVING_S)
     except subprocess.TimeoutExpired:
         _kill_group(process)
         return process.wait()
@@ -220,6 +228,17 @@ def _shorten(log: Path) -> None:
     with contextlib.suppress(OSError):
         if log.stat().st_size > MOST_LOG_BYTES:
             os.truncate(log, MOST_LOG_BYTES)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a task has left empty: a search may have a million tasks."""
+    with contextlib.suppress(OSError):
+        if (folder / "log").stat().st_size == 0:
+            (folder / "log").unlink()
+    with contextlib.suppress(OSError):
+        (folder / "checkpoint").rmdir()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
