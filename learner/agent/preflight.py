@@ -30,6 +30,7 @@ from dlctl.contract import (
     to_json,
     write_whole,
 )
+from dlctl.contract.node.interfaces import own_addresses
 from learner.agent.health import Findings, Here, examine
 from learner.errors import Mistake, UserFault
 from learner.frameworks import FrameworkRunner, framework_of
@@ -39,7 +40,7 @@ from learner.job.environment import resolve_secrets
 from learner.job.ranks import find_ranks
 from learner.job.slurm import node_name
 from learner.storage import data_problems
-from learner.system.networks import address_on, free_port, own_addresses
+from learner.system.networks import address_on, free_port
 from learner.system.segments import make_segment_folder, remove_earlier
 
 

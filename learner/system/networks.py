@@ -2,39 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import ipaddress
 import socket
-import struct
-from pathlib import Path
 
+from dlctl.contract.node.interfaces import addresses_on, own_addresses
 from learner.errors import UserFault
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_SIOCGIFADDR = 0x8915
-_NAME_BYTES, _REQUEST_BYTES = 16, 256
-_ADDRESS_AT = 20
-"""The offset of the address in the answer, a struct ifreq: after name, family and port."""
-_REACHED_BY_OTHERS = ("00", "40")
-"""The scopes of usable IPv6 addresses: global or site, neither host nor link."""
-
-
-def own_addresses(if_inet6: Path = Path("/proc/net/if_inet6")) -> list[tuple[str, Address]]:
-    """Return all interfaces with their addresses, IPv4 first, without loopback addresses."""
-    found: list[tuple[str, Address]] = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack(f"{_REQUEST_BYTES}s", name.encode()[: _NAME_BYTES - 1])
-            with contextlib.suppress(OSError):  # it has none
-                answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
-                found.append((name, ipaddress.IPv4Address(answer[_ADDRESS_AT : _ADDRESS_AT + 4])))
-    with contextlib.suppress(OSError):
-        for line in if_inet6.read_text().splitlines():
-            address, _, _, scope, _, name = line.split()
-            if scope in _REACHED_BY_OTHERS:
-                found.append((name, ipaddress.IPv6Address(bytes.fromhex(address))))
-    return [(name, address) for name, address in found if not address.is_loopback]
 
 
 def address_on(network: str, site: str) -> str:
@@ -48,13 +19,9 @@ def address_on(network: str, site: str) -> str:
         UserFault: it has none.
     """
     have = own_addresses()
-    try:
-        among = ipaddress.ip_network(network, strict=False)
-        fit = [address for _, address in have if address in among]
-    except ValueError:
-        fit = [address for name, address in have if name == network]
+    fit = addresses_on(network, have)
     if fit:
-        return str(fit[0])
+        return fit[0]
     seen = ", ".join(f"{name} {address}" for name, address in have) or "none"
     raise UserFault(
         f"{socket.gethostname()} has no address on the network {network!r}; it has {seen}.",

@@ -1,6 +1,6 @@
 """How the processes of a search talk: messages, channels, and where each of them listens.
 
-`search/v1/search.proto` is the protocol. `.ci/make-protocol` compiles it to descriptors, from which
-`messages` makes its classes when it is imported: no generated code depends on a node's version of
-protobuf. Every connection uses mutual TLS, and a caller's certificate says what it may ask.
+The .proto file below this folder is the protocol. `.ci/make-protocol` compiles it to descriptors,
+from which `messages` makes its classes: no generated code depends on a node's version of protobuf.
+Every connection uses mutual TLS, and a caller's certificate says what it may ask.
 """

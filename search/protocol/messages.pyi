@@ -219,20 +219,24 @@ class ResultsReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[Accepted, _Mapping]]] = ..., cursor: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ExchangeRequest(_message.Message):
-    __slots__ = ("worker", "results", "want", "free", "seconds_left", "wait_s")
+    __slots__ = ("worker", "results", "want", "free", "seconds_left", "wait_s", "ahead", "has")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    HAS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     results: _containers.RepeatedCompositeFieldContainer[Result]
     want: int
     free: Needs
     seconds_left: float
     wait_s: float
-    def __init__(self, worker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    ahead: int
+    has: Needs
+    def __init__(self, worker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., wait_s: _Optional[float] = ..., ahead: _Optional[int] = ..., has: _Optional[_Union[Needs, _Mapping]] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
     __slots__ = ("taken", "leases", "leave")
@@ -264,12 +268,14 @@ class Report(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("worker", "running")
+    __slots__ = ("worker", "running", "wait_s")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
     worker: str
     running: _containers.RepeatedCompositeFieldContainer[Report]
-    def __init__(self, worker: _Optional[str] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
+    wait_s: float
+    def __init__(self, worker: _Optional[str] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class RenewReply(_message.Message):
     __slots__ = ("answers",)
@@ -285,16 +291,18 @@ class RenewReply(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[RenewReply.Answer, _Mapping]]] = ...) -> None: ...
 
 class LendRequest(_message.Message):
-    __slots__ = ("broker", "incarnation", "want", "free")
+    __slots__ = ("broker", "incarnation", "want", "free", "seconds_left")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: int
     want: int
     free: Needs
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ...) -> None: ...
+    seconds_left: float
+    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ...) -> None: ...
 
 class LendReply(_message.Message):
     __slots__ = ("leases",)
@@ -303,16 +311,18 @@ class LendReply(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class ReturnRequest(_message.Message):
-    __slots__ = ("broker", "incarnation", "results", "running")
+    __slots__ = ("broker", "incarnation", "results", "running", "wait_s")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: int
     results: _containers.RepeatedCompositeFieldContainer[Result]
     running: _containers.RepeatedCompositeFieldContainer[Report]
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
+    wait_s: float
+    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class ReturnReply(_message.Message):
     __slots__ = ("taken", "answers")

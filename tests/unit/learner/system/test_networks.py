@@ -9,10 +9,11 @@ import pytest
 from worker_group_job import WorkerGroupJob
 
 from dlctl import contract
+from dlctl.contract.node.interfaces import own_addresses
 from learner.agent.preflight import bound_address, find_problems
 from learner.errors import UserFault
 from learner.system import networks
-from learner.system.networks import address_on, own_addresses
+from learner.system.networks import address_on
 
 HAVE = [
     ("eno1", ipaddress.ip_address("10.0.0.5")),

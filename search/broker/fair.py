@@ -1,0 +1,104 @@
+"""Deficit round-robin (Shreedhar and Varghese, 1995) over flows of waiting items. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, TypeVar
+
+
+class Waiting(Protocol):
+    """What waits: its shape says what it needs, its cost how much of a turn it takes."""
+
+    @property
+    def shape(self) -> Hashable: ...  # noqa: D102
+    @property
+    def priority(self) -> int: ...  # noqa: D102
+    @property
+    def cost(self) -> float: ...  # noqa: D102
+
+
+T = TypeVar("T", bound=Waiting)
+Fits = Callable[[Hashable], bool]
+"""Whether the taker has room for a shape."""
+
+
+class Flow(Generic[T]):
+    """Items of one origin: those of higher priority first, then those that came first."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Hashable, list[tuple[int, int, T]]] = {}
+        self._count = 0
+
+    def push(self, item: T, *, first: bool = False) -> None:
+        """Add an item, behind all of its priority or before them."""
+        self._count += 1
+        order = -self._count if first else self._count
+        heap = self._shapes.setdefault(item.shape, [])
+        heapq.heappush(heap, (-item.priority, order, item))
+
+    def peek(self, fits: Fits, waits: Callable[[T], bool]) -> T | None:
+        """Return the next item that fits, without taking it."""
+        best: tuple[int, int, T] | None = None
+        for shape, heap in list(self._shapes.items()):
+            while heap and not waits(heap[0][2]):  # taken or withdrawn meanwhile
+                heapq.heappop(heap)
+            if not heap:
+                del self._shapes[shape]
+            elif (best is None or heap[0][:2] < best[:2]) and fits(shape):
+                best = heap[0]
+        return None if best is None else best[2]
+
+    def drop(self, item: T) -> None:
+        """Remove the item that `peek` has just returned."""
+        heapq.heappop(self._shapes[item.shape])
+
+
+class Fair(Generic[T]):
+    """Takes turns between flows, so that each gets the same cost done while it has items.
+
+    Args:
+        waits: Says whether an item still waits; others are forgotten when they are met.
+    """
+
+    def __init__(self, waits: Callable[[T], bool]) -> None:
+        self._waits = waits
+        self._flows: dict[str, Flow[T]] = {}
+        self._turns: deque[str] = deque()
+        self._deficits: dict[str, float] = {}
+        self._quantum = 1.0
+        self._begun = False
+        """Whether the first flow has received its quantum of this turn."""
+
+    def push(self, name: str, item: T, *, first: bool = False) -> None:
+        """Add an item to a flow."""
+        flow = self._flows.get(name)
+        if flow is None:
+            flow = self._flows[name] = Flow()
+            self._turns.append(name)
+            self._deficits[name] = 0.0
+        self._quantum = max(self._quantum, item.cost)
+        flow.push(item, first=first)
+
+    def pop(self, fits: Fits) -> T | None:
+        """Take the next item that fits; None if there is none."""
+        without = 0
+        while without < len(self._turns):
+            name = self._turns[0]
+            item = self._flows[name].peek(fits, self._waits)
+            if item is None:
+                self._deficits[name] = 0.0
+                without += 1
+            else:
+                if not self._begun:
+                    self._deficits[name] += self._quantum
+                    self._begun = True
+                if self._deficits[name] >= item.cost:
+                    self._deficits[name] -= item.cost
+                    self._flows[name].drop(item)
+                    return item
+                without = 0
+            self._turns.rotate(-1)
+            self._begun = False
+        return None

@@ -1,0 +1,207 @@
+"""What a broker asks others: the nameserver for peers, and peers for work when workers are idle."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+import grpc.aio
+
+from search.broker.service import MOST_REPLY_BYTES, BrokerService
+from search.protocol import messages as m
+from search.protocol.channels import Credentials, open_channel
+from search.protocol.endpoints import Endpoint, read_endpoints, read_nameserver
+from search.protocol.stubs import BrokerStub, NameserverStub
+
+_ASK_EACH_S = 0.005
+_SOON_S = 0.5
+_MOST_LENT = 2000
+_MOST_RETURNED = 500
+_CALL_S = 5.0
+
+
+def take_some(waiting: Iterable[m.Accepted]) -> list[m.Accepted]:
+    """Return the first results, as many as fit into a message."""
+    found: list[m.Accepted] = []
+    size = 0
+    for each in islice(waiting, _MOST_RETURNED):
+        size += len(each.result.value)
+        if found and size > MOST_REPLY_BYTES:
+            break
+        found.append(each)
+    return found
+
+
+class Peers:
+    """The other brokers and the nameserver, as one broker sees them."""
+
+    def __init__(
+        self, job_dir: Path, own: Endpoint, service: BrokerService, heartbeat_s: float
+    ) -> None:
+        self._job_dir, self._own, self._service = job_dir, own, service
+        self._heartbeat_s = heartbeat_s
+        self._credentials = Credentials.load(job_dir, "broker")
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._attending: dict[tuple[str, str], asyncio.Future[None]] = {}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for task in self._attending.values():
+            task.cancel()
+        await asyncio.gather(*self._attending.values(), return_exceptions=True)
+        for channel in self._channels.values():
+            await channel.close()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if address not in self._channels:
+            self._channels[address] = open_channel(address, self._credentials)
+        return self._channels[address]
+
+    # The nameserver -----------------------------------------------------------------------------
+
+    async def heartbeats(self) -> None:
+        """Register, and say each heartbeat that this broker lives, for ever."""
+        registered_at = ""
+        while True:
+            nameserver = read_nameserver(self._job_dir)
+            if nameserver is not None:
+                try:
+                    registered_at = await self._beat(nameserver.address, registered_at)
+                except grpc.aio.AioRpcError:  # it is gone: its successor writes another file
+                    registered_at = ""
+            await asyncio.sleep(self._heartbeat_s)
+
+    async def _beat(self, address: str, registered_at: str) -> str:
+        stub = NameserverStub(self._channel(address))
+        own = self._own
+        if registered_at == address:
+            beat = m.HeartbeatRequest(broker=own.name, incarnation=own.incarnation)
+            reply = await stub.Heartbeat(beat, timeout=_CALL_S)
+            if not reply.register_again:
+                return address
+        register = m.RegisterRequest(
+            broker=own.name, incarnation=own.incarnation, address=own.address
+        )
+        await stub.Register(register, timeout=_CALL_S)
+        return address
+
+    async def _find_peer(self) -> Endpoint | None:
+        """Return a random other broker: from the nameserver, or from the endpoints' files."""
+        nameserver = read_nameserver(self._job_dir)
+        if nameserver is not None:
+            try:
+                stub = NameserverStub(self._channel(nameserver.address))
+                ask = m.LookupRequest(except_broker=self._own.name)
+                found = await stub.Lookup(ask, timeout=1.0)
+                if not found.broker:
+                    return None
+                return Endpoint(found.broker, found.incarnation, found.address)
+            except grpc.aio.AioRpcError:
+                pass
+        others = [each for each in read_endpoints(self._job_dir) if each.name != self._own.name]
+        return random.choice(others) if others else None  # noqa: S311
+
+    # Helping others -----------------------------------------------------------------------------
+
+    async def borrow(self) -> None:
+        """Ask a random peer for work while own workers are idle, for ever.
+
+        A loan that is half used up soon was too small: the next one is twice as large, and is asked
+        for before workers are idle again.
+        """
+        want, borrowed_at = 0, 0.0
+        idle: list[m.ExchangeRequest] = []
+        while True:
+            soon = time.monotonic() - borrowed_at < _SOON_S
+            waiting = self._service.idle_workers()
+            if not waiting and not (soon and self._service.queues.helping_count < want / 2):
+                await asyncio.sleep(_ASK_EACH_S)
+                continue
+            idle = waiting or idle
+            least = sum(each.want + each.ahead for each in idle)
+            want = min(_MOST_LENT, max(least, want * 2 if soon else want // 2))
+            peer = await self._find_peer()
+            if peer is not None and await self._borrow_from(peer, want, idle):
+                borrowed_at = time.monotonic()
+            else:
+                borrowed_at = 0.0
+                await asyncio.sleep(self._heartbeat_s / 4)
+
+    async def _borrow_from(self, peer: Endpoint, want: int, idle: list[m.ExchangeRequest]) -> bool:
+        freest = max(idle, key=lambda each: (each.free.gpus, each.free.cpus))
+        request = m.LendRequest(
+            broker=self._own.name,
+            incarnation=self._own.incarnation,
+            want=want,
+            free=freest.free,
+            seconds_left=freest.seconds_left,
+        )
+        try:
+            reply = await BrokerStub(self._channel(peer.address)).Lend(request, timeout=_CALL_S)
+        except grpc.aio.AioRpcError:
+            return False
+        self._service.queues.help(peer.name, reply.leases)
+        if reply.leases:
+            self._service.work.ring()
+            self._attend(peer.name)
+        return bool(reply.leases)
+
+    def _attend(self, owner: str) -> None:
+        """Bring results to an owner and renew its leases. Each ends by itself, with the last."""
+        for attend in (self._bring_results, self._renew):
+            running = self._attending.get((owner, attend.__name__))
+            if running is None or running.done():
+                task = asyncio.ensure_future(attend(owner))
+                self._attending[owner, attend.__name__] = task
+
+    def attend_all(self) -> None:
+        """Bring results back that an earlier incarnation kept."""
+        for owner in list(self._service.queues.helped):
+            self._attend(owner)
+
+    async def _bring_results(self, owner: str) -> None:
+        """Bring results back to their owner until nothing of it is left."""
+        service, queues = self._service, self._service.queues
+        while queues.has_of(owner):
+            some = take_some(queues.helped.get(owner, {}).values())
+            if not some:
+                await service.results.wait_until(
+                    lambda: bool(queues.helped.get(owner)), self._heartbeat_s
+                )
+                continue
+            request = m.ReturnRequest(results=[each.result for each in some])
+            reply = await self._return(owner, request)
+            if reply is not None:
+                queues.given_back(owner, reply.taken)
+
+    async def _renew(self, owner: str) -> None:
+        """Renew the leases of what runs here. If the call breaks, the owner knows at once."""
+        queues = self._service.queues
+        while queues.has_of(owner):
+            running = queues.helping(owner)
+            if not running:
+                await asyncio.sleep(self._heartbeat_s / 5)
+                continue
+            request = m.ReturnRequest(running=running, wait_s=self._heartbeat_s)
+            reply = await self._return(owner, request)
+            if reply is not None:
+                ids = [each.task_id for each in reply.answers if each.order == m.STOP]
+                queues.drop_helped(owner, ids)
+                self._service.stop_orders()
+
+    async def _return(self, owner: str, request: m.ReturnRequest) -> m.ReturnReply | None:
+        """Call the owner where it listens now; None, after a while, if it does not answer."""
+        request.broker, request.incarnation = self._own.name, self._own.incarnation
+        for endpoint in read_endpoints(self._job_dir):
+            if endpoint.name == owner:
+                stub = BrokerStub(self._channel(endpoint.address))
+                try:
+                    return await stub.Return(request, timeout=request.wait_s + _CALL_S)
+                except grpc.aio.AioRpcError:
+                    break
+        await asyncio.sleep(self._heartbeat_s / 2)
+        return None

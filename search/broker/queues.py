@@ -1,0 +1,392 @@
+"""The four queues of a broker: owned, helper, processing and results. Pure.
+
+A task is in exactly one of the first three: it waits as an owned one (a model sent it), waits as a
+helped one (another broker lent it), or is in processing (a worker or another broker has it under a
+lease). Its result goes to its model's mailbox, or back to the broker that lent it.
+
+Whoever has the current lease of a task decides its result; the results of others are dropped. A
+lease that lapsed becomes current again if its holder returns before anybody else has the task.
+
+Every change that must survive the broker goes to `record`, before the method returns. `replay`
+makes the same changes again in another object.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from search.broker import stored
+from search.broker.entry import Entry
+from search.broker.fair import Fair
+from search.broker.mailbox import Mailbox
+from search.broker.shapes import Room
+from search.protocol import messages as m
+
+MOST_DEATHS = 3
+"""A task whose worker died this often has failed."""
+MOST_LEASED_BYTES = 16 << 20
+"""So much payload, and one task more, goes into one reply."""
+PEER = "broker "
+"""Begins the names of holders that are brokers."""
+NOBODY = "nobody"
+"""Holds withdrawn tasks of a former incarnation until their workers come, or do not."""
+_INCARNATION_BITS = 40
+Record = Callable[[int, bytes], None]
+
+
+class Queues:
+    """The tasks and results of one broker.
+
+    Args:
+        incarnation: The broker's; leases of different incarnations have different ids.
+        lease_s: How long a lease lasts that nobody renews.
+        record: Takes the kind and the payload of each change.
+    """
+
+    def __init__(self, incarnation: int, lease_s: float, record: Record) -> None:
+        self.incarnation, self.lease_s = incarnation, lease_s
+        self._record = record
+        self._leases = incarnation << _INCARNATION_BITS
+        self.tasks: dict[str, Entry] = {}
+        self.done: set[str] = set()
+        """Tasks whose results their models do not have yet."""
+        self._owned: Fair[Entry] = Fair(self._waits)
+        self._helper: Fair[Entry] = Fair(self._waits)
+        self._ahead = 0.0
+        """By how much more cost owned tasks were given out than helped ones, while both waited."""
+        self.adopted: list[Entry] = []
+        """Tasks of a former incarnation that its workers may still run: they can go on with them
+        for a moment, before anybody else gets them."""
+        self.adopted_until = 0.0
+        self.held: dict[str, dict[str, Entry]] = {}
+        """The processing queue: holder → its tasks."""
+        self._ends: list[tuple[float, int, Entry]] = []
+        self._ordered = 0
+        self.mailboxes: dict[str, Mailbox] = {}
+        self._helping: dict[str, dict[str, Entry]] = {}
+        """Owner → its tasks that are here."""
+        self.helped: dict[str, dict[str, m.Accepted]] = {}
+        """Owner → results that go back to it."""
+        self.counts: Counter[str] = Counter()
+
+    # What models ask ----------------------------------------------------------------------------
+
+    def submit(self, model: str, tasks: Iterable[m.Task], room: int) -> tuple[list[str], int]:
+        """Add a model's tasks, as far as there is room; return the known ids, and how many came.
+
+        A task that is known already counts as accepted: the model repeats a call.
+        """
+        known: list[str] = []
+        new: list[m.Task] = []
+        for task in tasks:
+            if task.id not in self.tasks and task.id not in self.done:
+                if len(new) >= room:
+                    continue
+                task.origin = model
+                new.append(task)
+                self._queue(self.add(task))
+            known.append(task.id)
+        if new:
+            request = m.SubmitRequest(model=model, tasks=new)
+            self._record(stored.TASKS, request.SerializeToString())
+        return known, len(new)
+
+    def cancel(self, model: str, ids: Iterable[str]) -> None:
+        """Withdraw tasks: those that wait get the result CANCELLED, those that run are stopped."""
+        entries = [e for i in ids if (e := self.tasks.get(i)) and not e.owner and not e.withdrawn]
+        mine = [entry for entry in entries if entry.task.origin == model]
+        if not mine:
+            return
+        request = m.CancelRequest(model=model, task_ids=[entry.task.id for entry in mine])
+        self._record(stored.WITHDRAWN, request.SerializeToString())
+        for entry in mine:
+            entry.withdrawn = True
+        self._finish([self._ended(e, m.CANCELLED) for e in mine if not e.holder])
+
+    def forget(self, model: str, cursor: int) -> None:
+        """Forget the results that a model has."""
+        box = self.mailbox(model)
+        if cursor <= box.cursor:
+            return
+        self._record(
+            stored.CURSOR, m.ResultsRequest(model=model, cursor=cursor).SerializeToString()
+        )
+        self.done.difference_update(box.forget(cursor))
+
+    def mailbox(self, model: str) -> Mailbox:
+        """Return the mailbox of a model."""
+        return self.mailboxes.setdefault(model, Mailbox())
+
+    @property
+    def outstanding(self) -> int:
+        """How many tasks and results of models are kept."""
+        return len(self.tasks) + len(self.done)
+
+    # What workers and other brokers ask ---------------------------------------------------------
+
+    def lease(
+        self, holder: str, want: int, room: Room, now: float, *, lend: bool = False
+    ) -> list[m.Lease]:
+        """Give a holder up to `want` tasks for which it has room.
+
+        Args:
+            holder: A worker, or a broker.
+            want: How many it takes.
+            room: What it has left.
+            now: Seconds, by the caller's clock.
+            lend: The holder is another broker: it gets owned tasks alone, so that no task goes
+                further than one broker away.
+        """
+        found: list[m.Lease] = []
+        size = 0
+        while len(found) < want and size < MOST_LEASED_BYTES and (entry := self._next(room, lend)):
+            size += len(entry.task.payload)
+            room.take(entry.shape)
+            self._leases += 1
+            entry.lease_id = self._leases
+            self.hold(entry, holder, now)
+            found.append(m.Lease(task=entry.task, id=entry.lease_id, duration_s=self.lease_s))
+        self.counts["lent"] += len(found) if lend else 0
+        return found
+
+    def accept(self, holder: str, results: Iterable[m.Result], now: float) -> list[str]:
+        """Take results; return the ids of their tasks: the holder may forget them all."""
+        finished: list[tuple[Entry, m.Result]] = []
+        again: list[Entry] = []
+        seen: list[str] = []
+        for result in results:
+            seen.append(result.task_id)
+            entry = self._current(holder, result.task_id, result.lease_id, now)
+            if entry is None:
+                self.counts["dropped"] += 1
+            elif result.outcome != m.HANDED_BACK:
+                self._release(entry)
+                finished.append((entry, result))
+                del self.tasks[entry.task.id]  # a second result of the same call is dropped
+            elif entry.withdrawn or entry.owner:
+                self._release(entry)
+                finished.append(
+                    (entry, result if entry.owner else self._ended(entry, m.CANCELLED)[1])
+                )
+                self.tasks.pop(entry.task.id)
+            else:
+                entry.task.checkpoint = result.checkpoint or entry.task.checkpoint
+                self._release(entry)
+                self._queue(entry, first=True)
+                again.append(entry)
+        self._finish(finished)
+        self._note_again(again)
+        return seen
+
+    def renew(self, holder: str, reports: Iterable[m.Report], now: float) -> dict[str, m.Order]:
+        """Go on with leases; return the orders for tasks that are not simply to go on."""
+        orders: dict[str, m.Order] = {}
+        for report in reports:
+            entry = self._current(holder, report.task_id, report.lease_id, now)
+            if entry is None:
+                orders[report.task_id] = m.STOP
+                continue
+            self.hold(entry, holder, now)
+            if report.metrics or report.step:
+                entry.metrics.update(report.metrics)
+                if not entry.owner:
+                    self.mailbox(entry.task.origin).report(report)
+            if entry.withdrawn:
+                orders[report.task_id] = m.STOP
+        return orders
+
+    def lose(self, holder: str, now: float, grace_s: float) -> None:
+        """Note that a holder's connection broke: its leases lapse unless it is soon back."""
+        for entry in self.held.get(holder, {}).values():
+            entry.until = min(entry.until, now + grace_s)
+            self.watch(entry)
+
+    def lapse(self, now: float) -> int:
+        """End the leases that nobody renewed; return how many tasks wait again."""
+        if self.adopted and now >= self.adopted_until:
+            for entry in self.adopted:
+                if self._waits(entry):
+                    self._queue(entry)
+            self.adopted.clear()
+            return 1
+        again: list[Entry] = []
+        dead: list[tuple[Entry, m.Result]] = []
+        while self._ends and self._ends[0][0] <= now:
+            _, _, entry = heapq.heappop(self._ends)
+            if not entry.holder or entry.task.id not in self.tasks:
+                continue
+            if entry.until > now:
+                self.watch(entry)
+                continue
+            holder = entry.holder
+            self._release(entry)
+            if entry.withdrawn:
+                dead.append(self._ended(entry, m.CANCELLED))
+                continue
+            if not holder.startswith(PEER):
+                entry.task.deaths += 1
+            if entry.task.deaths >= MOST_DEATHS:
+                error = f"{entry.task.deaths} workers died while they ran it, the last was {holder}"
+                dead.append(self._ended(entry, m.KILLED_WORKERS, error))
+                continue
+            self._queue(entry, first=True)
+            again.append(entry)
+        self._finish(dead)
+        self._note_again(again)
+        return len(again)
+
+    # Work of other brokers ----------------------------------------------------------------------
+
+    def help(self, owner: str, leases: Iterable[m.Lease]) -> None:
+        """Take tasks that another broker lent."""
+        for lease in leases:
+            if lease.task.id in self.tasks:
+                continue  # it is here already, under an older lease
+            entry = self.add(lease.task, owner, lease.id)
+            self._helping.setdefault(owner, {})[lease.task.id] = entry
+            self._queue(entry)
+
+    def helping(self, owner: str) -> list[m.Report]:
+        """Return the leases of the tasks that another broker lent and that have no result yet."""
+        return [
+            m.Report(task_id=e.task.id, lease_id=e.owner_lease, metrics=e.metrics)
+            for e in self._helping.get(owner, {}).values()
+        ]
+
+    def drop_helped(self, owner: str, ids: Iterable[str]) -> None:
+        """Stop tasks that their owner no longer wants from here."""
+        for task_id in ids:
+            entry = self._helping.get(owner, {}).get(task_id)
+            if entry is None:
+                continue
+            entry.withdrawn = True
+            if not entry.holder:
+                del self.tasks[task_id], self._helping[owner][task_id]
+
+    def given_back(self, owner: str, ids: Iterable[str]) -> None:
+        """Forget results of helped tasks that their owner has."""
+        results = self.helped.get(owner, {})
+        gone = [task_id for task_id in ids if results.pop(task_id, None) is not None]
+        if gone:
+            payload = m.ReturnReply(taken=gone).SerializeToString()
+            self._record(stored.GIVEN_BACK, stored.named(owner, payload))
+
+    @property
+    def helping_count(self) -> int:
+        """How many tasks of other brokers are here, waiting or running."""
+        return sum(map(len, self._helping.values()))
+
+    def has_of(self, owner: str) -> bool:
+        """Return whether tasks or results of another broker are here."""
+        return bool(self._helping.get(owner) or self.helped.get(owner))
+
+    def withdrawn_of(self, holder: str) -> list[str]:
+        """Return the tasks that a holder must stop."""
+        return [i for i, entry in self.held.get(holder, {}).items() if entry.withdrawn]
+
+    # Inside -------------------------------------------------------------------------------------
+
+    def _waits(self, entry: Entry) -> bool:
+        return not entry.holder and self.tasks.get(entry.task.id) is entry
+
+    def add(self, task: m.Task, owner: str = "", owner_lease: int = 0) -> Entry:
+        """Keep a task, without putting it into a queue."""
+        entry = self.tasks[task.id] = Entry(task, owner, owner_lease)
+        return entry
+
+    def _queue(self, entry: Entry, *, first: bool = False) -> None:
+        queue, flow = (
+            (self._helper, entry.owner) if entry.owner else (self._owned, entry.task.origin)
+        )
+        queue.push(flow, entry, first=first)
+
+    def _next(self, room: Room, lend: bool) -> Entry | None:
+        """Take the next task from the owned and the helper queue in turn."""
+        if lend:
+            return self._owned.pop(room.fits)
+        helper_first = self._ahead > 0
+        queues = (self._helper, self._owned) if helper_first else (self._owned, self._helper)
+        for queue in queues:
+            entry = queue.pop(room.fits)
+            if entry is None:
+                self._ahead = 0.0  # nothing is saved up for a queue that is empty
+                continue
+            self._ahead += -entry.cost if entry.owner else entry.cost
+            return entry
+        return None
+
+    def hold(self, entry: Entry, holder: str, now: float) -> None:
+        """Put a task into processing, or go on with its lease."""
+        if entry.holder != holder:
+            self._release(entry)
+            entry.holder = holder
+            self.held.setdefault(holder, {})[entry.task.id] = entry
+        watched = entry.until > now
+        entry.until = now + self.lease_s
+        if not watched:
+            self.watch(entry)
+
+    def watch(self, entry: Entry) -> None:
+        """Note when a task's lease ends."""
+        self._ordered += 1
+        heapq.heappush(self._ends, (entry.until, self._ordered, entry))
+
+    def _release(self, entry: Entry) -> None:
+        held = self.held.get(entry.holder)
+        if held is not None:
+            held.pop(entry.task.id, None)
+            if not held:
+                del self.held[entry.holder]
+        entry.holder, entry.until = "", 0.0
+
+    def _current(self, holder: str, task_id: str, lease_id: int, now: float) -> Entry | None:
+        """Return the task if this holder's lease is the current one, or nobody else has one."""
+        entry = self.tasks.get(task_id)
+        if entry is None:
+            return None
+        if entry.lease_id == lease_id and entry.holder in (holder, ""):
+            return entry
+        former = lease_id >> _INCARNATION_BITS < self.incarnation
+        if former and entry.lease_id == 0 and entry.holder in ("", NOBODY):
+            entry.lease_id = lease_id
+            self.hold(entry, holder, now)
+            return entry
+        return None
+
+    def _ended(self, entry: Entry, outcome: m.Outcome, error: str = "") -> tuple[Entry, m.Result]:
+        return entry, m.Result(task_id=entry.task.id, outcome=outcome, error=error)
+
+    def _finish(self, finished: list[tuple[Entry, m.Result]]) -> None:
+        """Put results into the results queue, and record them."""
+        models: dict[str, list[m.Accepted]] = {}
+        owners: dict[str, list[m.Accepted]] = {}
+        for entry, result in finished:
+            self.tasks.pop(entry.task.id, None)
+            if entry.owner:
+                self._helping[entry.owner].pop(entry.task.id, None)
+                result.lease_id = entry.owner_lease
+            accepted = m.Accepted(result=result, metrics=entry.metrics)
+            self.counts["accepted"] += 1
+            self.counts["failed"] += result.outcome != m.SUCCEEDED
+            to, name = (owners, entry.owner) if entry.owner else (models, entry.task.origin)
+            to.setdefault(name, []).append(accepted)
+        for model, results in models.items():
+            box = self.mailbox(model)
+            for each in results:
+                box.add(each)
+                self.done.add(each.result.task_id)
+            self._record(stored.RESULTS, stored.pack_results(model, results, box.last))
+        for owner, results in owners.items():
+            self.helped.setdefault(owner, {}).update({r.result.task_id: r for r in results})
+            self._record(stored.HELPED, stored.pack_results(owner, results))
+
+    def _note_again(self, entries: list[Entry]) -> None:
+        tasks = [
+            m.Task(id=e.task.id, deaths=e.task.deaths, checkpoint=e.task.checkpoint)
+            for e in entries
+            if not e.owner
+        ]
+        if tasks:
+            self._record(stored.AGAIN, m.SubmitRequest(tasks=tasks).SerializeToString())

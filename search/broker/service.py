@@ -1,0 +1,267 @@
+"""Answers the calls to a broker. No answer leaves before what it says is on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable
+from typing import NoReturn
+
+import grpc
+import grpc.aio
+from grpc.aio import ServicerContext as Context
+
+from search.broker.bell import Bell
+from search.broker.counts import status_of
+from search.broker.queues import PEER, Queues
+from search.broker.shapes import Room
+from search.errors import SearchError
+from search.journal.lease import Lease
+from search.journal.log import Log
+from search.protocol import messages as m
+
+MOST_TASKS = 200_000
+"""So many tasks and results of models a broker keeps; then models wait."""
+MOST_PAYLOAD_BYTES = 16 << 20
+MOST_REPLY_BYTES = 32 << 20
+MOST_BACKLOG_BYTES = 256 << 20
+MOST_WAIT_S = 60.0
+LOST_GRACE_S = 0.5
+"""After its connection broke a worker or broker has this long to be back."""
+_TICK_S = 0.1
+_REPORT_WAIT_S = 0.2
+_TASK_ID = re.compile(r"[0-9a-f]{32}")
+_NAME = re.compile(r"[\w.@-]{1,200}")
+
+
+class _Idle:
+    """A worker that waits."""
+
+    def __init__(self, request: m.ExchangeRequest) -> None:
+        self.request = request
+
+
+class BrokerService:
+    """A broker's answers.
+
+    Args:
+        name: The broker's.
+        queues: Its state.
+        log: Takes what the queues record.
+        lease: Its right to acknowledge.
+    """
+
+    def __init__(self, name: str, queues: Queues, log: Log, lease: Lease) -> None:
+        self.name, self.queues = name, queues
+        self._log, self._lease = log, lease
+        self.work = Bell()
+        """Rings when tasks wait."""
+        self.results = Bell()
+        """Rings when there are results or reports."""
+        self._orders = Bell()
+        self._seen: dict[str, float] = {}
+        self._idle: set[_Idle] = set()
+
+    # Models --------------------------------------------------------------------------------------
+
+    async def Submit(self, request: m.SubmitRequest, context: Context) -> m.SubmitReply:
+        """Add tasks."""
+        await self._check_names(context, request.model)
+        for task in request.tasks:
+            if not _TASK_ID.fullmatch(task.id):
+                await _refuse(context, f"{task.id!r} is no task's id: 32 hexadecimal digits")
+            if len(task.payload) > MOST_PAYLOAD_BYTES:
+                await _refuse(
+                    context, f"the payload of {task.id} has more than {MOST_PAYLOAD_BYTES} bytes"
+                )
+        known, came = self.queues.submit(request.model, request.tasks, self._room())
+        if came:
+            self.work.ring()
+        await self._durable(context)
+        return m.SubmitReply(accepted=known, room=self._room())
+
+    async def Cancel(self, request: m.CancelRequest, context: Context) -> m.CancelReply:
+        """Withdraw tasks."""
+        self.queues.cancel(request.model, request.task_ids)
+        self.results.ring()
+        self._orders.ring()
+        await self._durable(context)
+        return m.CancelReply()
+
+    async def Results(self, request: m.ResultsRequest, context: Context) -> m.ResultsReply:
+        """Give results, once there are any."""
+        await self._check_names(context, request.model)
+        self.queues.forget(request.model, request.cursor)
+        box = self.queues.mailbox(request.model)
+        wait_s = min(request.wait_s, MOST_WAIT_S)
+        await self.results.wait_until(lambda: bool(box.accepted) or box.has_reports, wait_s)
+        if not box.accepted and box.has_reports:  # reports come often: give them in larger groups
+            await self.results.wait_until(lambda: bool(box.accepted), min(_REPORT_WAIT_S, wait_s))
+        found = box.read(request.most or 1000, MOST_REPLY_BYTES)
+        cursor = box.cursor + len(found)
+        await self._durable(context)
+        return m.ResultsReply(
+            results=found,
+            cursor=cursor,
+            reports=box.take_reports(),
+            incarnation=self.queues.incarnation,
+        )
+
+    # Workers -------------------------------------------------------------------------------------
+
+    async def Exchange(self, request: m.ExchangeRequest, context: Context) -> m.ExchangeReply:
+        """Take results; give tasks, once there are any."""
+        await self._check_names(context, request.worker)
+        self._seen[request.worker] = time.monotonic()
+        taken: list[str] = []
+        if request.results:
+            taken = self._accept(request.worker, request.results)
+            await self._durable(context)
+        leases = self._give(request)
+        if not leases and (request.want or request.ahead) and request.wait_s:
+            leases = await self._wait_for_tasks(request)
+        return m.ExchangeReply(taken=taken, leases=leases)
+
+    async def Renew(self, request: m.RenewRequest, context: Context) -> m.RenewReply:
+        """Go on with leases; give orders, once there are any."""
+        await self._check_names(context, request.worker)
+        self._seen[request.worker] = time.monotonic()
+        return m.RenewReply(
+            answers=await self._renew(request.worker, request.running, request.wait_s, context)
+        )
+
+    # Brokers -------------------------------------------------------------------------------------
+
+    async def Lend(self, request: m.LendRequest, context: Context) -> m.LendReply:
+        """Give another broker tasks that this one owns."""
+        await self._check_names(context, request.broker)
+        room = Room.of(request.free, request.seconds_left, for_each=True)
+        now = time.monotonic()
+        leases = self.queues.lease(PEER + request.broker, request.want, room, now, lend=True)
+        await self._durable(context)
+        return m.LendReply(leases=leases)
+
+    async def Return(self, request: m.ReturnRequest, context: Context) -> m.ReturnReply:
+        """Take results, or tasks that were handed back, from a broker that helps."""
+        await self._check_names(context, request.broker)
+        holder = PEER + request.broker
+        taken = self._accept(holder, request.results)
+        await self._durable(context)
+        answers = await self._renew(holder, request.running, request.wait_s, context)
+        return m.ReturnReply(taken=taken, answers=answers)
+
+    async def Status(self, request: m.StatusRequest, context: Context) -> m.StatusReply:  # noqa: ARG002
+        """Say what is in the queues."""
+        status = status_of(self.queues)
+        status.broker, status.incarnation = self.name, self.queues.incarnation
+        now = time.monotonic()
+        for worker in status.workers:
+            worker.seen_s_ago = now - self._seen.get(worker.name, now)
+        return status
+
+    # Always --------------------------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        """End leases that lapsed, for ever."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            dropped = self.queues.counts["accepted"]
+            if self.queues.lapse(time.monotonic()):
+                self.work.ring()
+            if self.queues.counts["accepted"] > dropped:
+                self.results.ring()
+
+    def stop_orders(self) -> None:
+        """Look again whether somebody is to stop tasks."""
+        self._orders.ring()
+
+    # Inside --------------------------------------------------------------------------------------
+
+    def _room(self) -> int:
+        return max(0, MOST_TASKS - self.queues.outstanding)
+
+    def _accept(self, holder: str, results: Iterable[m.Result]) -> list[str]:
+        taken = self.queues.accept(holder, results, time.monotonic())
+        self.results.ring()
+        self.work.ring()  # some may have been handed back
+        return taken
+
+    def _give(self, request: m.ExchangeRequest) -> list[m.Lease]:
+        now = time.monotonic()
+        room = Room.of(request.free, request.seconds_left)
+        leases = self.queues.lease(request.worker, request.want, room, now)
+        if request.ahead and len(leases) == request.want:
+            room = Room.of(request.has, request.seconds_left, for_each=True)
+            leases += self.queues.lease(request.worker, request.ahead, room, now)
+        return leases
+
+    async def _wait_for_tasks(self, request: m.ExchangeRequest) -> list[m.Lease]:
+        leases: list[m.Lease] = []
+
+        def found() -> bool:
+            leases.extend(self._give(request))
+            return bool(leases)
+
+        idle = _Idle(request)
+        self._idle.add(idle)
+        try:
+            await self.work.wait_until(found, min(request.wait_s, MOST_WAIT_S))
+        finally:
+            self._idle.discard(idle)
+        return leases
+
+    def idle_workers(self) -> list[m.ExchangeRequest]:
+        """Return what those workers asked for that wait in vain."""
+        return [idle.request for idle in self._idle]
+
+    async def _renew(
+        self, holder: str, running: Iterable[m.Report], wait_s: float, context: Context
+    ) -> list[m.RenewReply.Answer]:
+        """Go on with leases. A call that breaks while it waits tells that its caller is gone."""
+        reports = list(running)
+        now = time.monotonic()
+        orders = self.queues.renew(holder, reports, now)
+        if any(report.metrics for report in reports):
+            self.results.ring()
+        if wait_s and not orders:
+            held = {report.task_id for report in reports}
+            try:
+                await self._orders.wait_until(
+                    lambda: not held.isdisjoint(self.queues.withdrawn_of(holder)),
+                    min(wait_s, MOST_WAIT_S),
+                )
+            except asyncio.CancelledError:
+                self.queues.lose(holder, time.monotonic(), LOST_GRACE_S)
+                raise
+            orders = {i: m.STOP for i in self.queues.withdrawn_of(holder) if i in held}
+        await self._may_acknowledge(context)
+        return [m.RenewReply.Answer(task_id=i, order=order) for i, order in orders.items()]
+
+    async def _durable(self, context: Context) -> None:
+        """Wait until everything recorded so far is on the disk, and may be acknowledged."""
+        if self._log.backlog_bytes > MOST_BACKLOG_BYTES:
+            await _unavailable(context, "the broker's disk takes nothing: its log waits")
+        try:
+            await self._log.flushed()
+        except SearchError as error:
+            await _unavailable(context, error.message)
+        await self._may_acknowledge(context)
+
+    async def _may_acknowledge(self, context: Context) -> None:
+        if not self._lease.held():
+            await _unavailable(context, "this broker's lease has lapsed: another goes on for it")
+
+    async def _check_names(self, context: Context, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            await _refuse(context, f"{name!r} is no name: letters, digits, and any of . _ @ -")
+
+
+async def _refuse(context: Context, why: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
+    raise AssertionError("abort returned")
+
+
+async def _unavailable(context: Context, why: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, why)
+    raise AssertionError("abort returned")

@@ -1,0 +1,66 @@
+"""What a task needs, and what a worker has left. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from search.protocol import messages as m
+
+
+class Shape(NamedTuple):
+    """What a task needs."""
+
+    cpus: int
+    gpus: int
+    memory_bytes: int
+    labels: tuple[str, ...]
+    time_limit_s: float
+
+    @classmethod
+    def of(cls, task: m.Task) -> Shape:
+        """Return the shape of a task."""
+        needs = task.needs
+        return cls(
+            needs.cpus, needs.gpus, needs.memory_bytes, tuple(needs.labels), task.time_limit_s
+        )
+
+
+@dataclass
+class Room:
+    """What somebody who takes tasks has left."""
+
+    cpus: int
+    gpus: int
+    memory_bytes: int
+    labels: frozenset[str]
+    seconds_left: float
+    """0: no limit is known."""
+    for_each: bool = False
+    """Each task alone must fit: tasks take nothing from it."""
+
+    @classmethod
+    def of(cls, free: m.Needs, seconds_left: float = 0.0, *, for_each: bool = False) -> Room:
+        """Return what is free, as a worker or a broker says it."""
+        labels = frozenset(free.labels)
+        return cls(free.cpus, free.gpus, free.memory_bytes, labels, seconds_left, for_each)
+
+    def fits(self, shape: Hashable) -> bool:
+        """Return whether a task of this shape can run here to its end."""
+        needs = cast(Shape, shape)
+        return (
+            needs.cpus <= self.cpus
+            and needs.gpus <= self.gpus
+            and needs.memory_bytes <= self.memory_bytes
+            and (not self.seconds_left or needs.time_limit_s <= self.seconds_left)
+            and self.labels.issuperset(needs.labels)
+        )
+
+    def take(self, needs: Shape) -> None:
+        """Take what a task needs."""
+        if self.for_each:
+            return
+        self.cpus -= needs.cpus
+        self.gpus -= needs.gpus
+        self.memory_bytes -= needs.memory_bytes

@@ -1,0 +1,43 @@
+"""What a broker's log holds: one kind of record for each kind of change, and how it is packed."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from search.protocol import messages as m
+
+TASKS = ord("T")
+"""A SubmitRequest: a model's tasks."""
+RESULTS = ord("R")
+"""A name, and a ResultsReply: results of that model. Its cursor is the number of the last one."""
+CURSOR = ord("C")
+"""A ResultsRequest: the model has the results up to its cursor."""
+WITHDRAWN = ord("W")
+"""A CancelRequest."""
+AGAIN = ord("A")
+"""A SubmitRequest: the same tasks as before, with deaths and checkpoints as they are now."""
+HELPED = ord("H")
+"""A name, and a ResultsReply: results that belong to that broker."""
+GIVEN_BACK = ord("G")
+"""A name, and a ReturnReply: that broker has these results."""
+
+_LENGTH = struct.Struct("<H")
+
+
+def named(name: str, message: bytes) -> bytes:
+    """Pack a name and a message."""
+    encoded = name.encode()
+    return _LENGTH.pack(len(encoded)) + encoded + message
+
+
+def split(payload: bytes) -> tuple[str, bytes]:
+    """Return the name and the message of what `named` packed."""
+    (length,) = _LENGTH.unpack_from(payload)
+    end = _LENGTH.size + length
+    return payload[_LENGTH.size : end].decode(), payload[end:]
+
+
+def pack_results(name: str, accepted: Iterable[m.Accepted], last: int = 0) -> bytes:
+    """Pack results of a model, or of another broker."""
+    return named(name, m.ResultsReply(results=accepted, cursor=last).SerializeToString())

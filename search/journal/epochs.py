@@ -1,0 +1,81 @@
+"""The logs of a broker's incarnations: which one counts, and what it holds.
+
+An incarnation acknowledges nothing before its snapshot is complete, and the record that says so is
+on the disk. So the newest log with a complete snapshot holds everything; those before it and after
+it hold nothing more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl import contract
+from search.journal.lease import incarnations, wait_for_lapse
+from search.journal.records import Record, read_records
+
+SNAPSHOT_COMPLETE = ord("S")
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Says that a log is closed: written as `<incarnation>.sealed` by its successor."""
+
+    by: int
+    bytes_read: int
+    """What the successor took over. What follows was never acknowledged."""
+    schema_version: int = contract.SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """What a new incarnation takes over."""
+
+    incarnation: int
+    """0: nothing; the broker never acknowledged anything."""
+    records: list[Record]
+    torn_bytes: int
+
+
+def log_path(folder: Path, incarnation: int) -> Path:
+    """Return the log of an incarnation."""
+    return folder / f"{incarnation}.log"
+
+
+def adopt(folder: Path, incarnation: int, default_lease_s: float) -> Adopted:
+    """Wait until all earlier incarnations have lapsed; seal their logs; return what counts.
+
+    Args:
+        folder: The broker's.
+        incarnation: The new one.
+        default_lease_s: How long to wait for an earlier one whose lease can't be read.
+    """
+    earlier = [number for number in incarnations(folder) if number < incarnation]
+    found = Adopted(0, [], 0)
+    for number in reversed(earlier):
+        if not (folder / f"{number}.sealed").exists():
+            wait_for_lapse(folder, number, default_lease_s)
+    for number in reversed(earlier):
+        path = log_path(folder, number)
+        if not path.exists():
+            continue
+        records, size = read_records(path)
+        if found.incarnation == 0 and any(each.kind == SNAPSHOT_COMPLETE for each in records):
+            found = Adopted(number, records, path.stat().st_size - size)
+        _seal(folder, number, Seal(incarnation, size))
+    return found
+
+
+def remove_before(folder: Path, incarnation: int) -> None:
+    """Remove the logs of incarnations before one; its own log has all that they held."""
+    for number in incarnations(folder):
+        if number < incarnation:
+            log_path(folder, number).unlink(missing_ok=True)
+            (folder / f"{number}.sealed").unlink(missing_ok=True)
+            (folder / f"{number}.lease").unlink(missing_ok=True)
+
+
+def _seal(folder: Path, number: int, seal: Seal) -> None:
+    path = folder / f"{number}.sealed"
+    if not path.exists():
+        contract.write_whole(path, contract.to_json(seal), mode=0o600)

@@ -1,0 +1,185 @@
+"""The lease of a broker's incarnation: a file that its holder keeps changing.
+
+The holder rewrites `<incarnation>.lease` and acknowledges only while its last rewriting is younger
+than the lease. A successor claims the next number, which the holder sees and ends at, and watches
+the file. When it has not changed for the whole lease by the successor's own clock, the holder's has
+lapsed too: only rates of clocks are compared, never times of different hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dlctl import contract
+
+_BEATS = 5
+"""A holder rewrites the file this often in one lease."""
+_SHARE = 0.8
+"""A holder stops acknowledging after this share of the lease: clocks run at different rates."""
+_LOOK_S = 0.1
+
+
+def boot_clock() -> float:
+    """Return seconds that no setting of the clock changes and that count while a node sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What a lease's file says."""
+
+    host: str
+    boot: str
+    """Different after each start of the host, and in each container with processes of its own."""
+    pid: int
+    started: str
+    """When the process started, as the kernel counts it."""
+    lease_s: float
+    beat: int = 0
+    schema_version: int = contract.SCHEMA_VERSION
+
+
+class Lease:
+    """The lease that this process holds on an incarnation of a broker."""
+
+    def __init__(self, folder: Path, incarnation: int, lease_s: float) -> None:
+        self._folder, self.incarnation, self._lease_s = folder, incarnation, lease_s
+        self._until = 0.0
+        self._superseded = False
+        self._holder = _own(lease_s)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    @classmethod
+    def claim(cls, folder: Path, lease_s: float) -> Lease:
+        """Claim the next incarnation of the broker whose folder this is, and begin to hold it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        number = max(incarnations(folder), default=0) + 1
+        while True:
+            lease = cls(folder, number, lease_s)
+            try:
+                descriptor = os.open(lease._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:
+                number += 1
+                continue
+            os.close(descriptor)
+            contract.sync_directory(folder)
+            lease._beat()
+            lease._thread.start()
+            return lease
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"{self.incarnation}.lease"
+
+    def held(self) -> bool:
+        """Return whether this process may acknowledge at this moment."""
+        return not self._superseded and boot_clock() < self._until
+
+    @property
+    def superseded(self) -> bool:
+        """Whether a later incarnation was claimed: then this one must end."""
+        return self._superseded
+
+    def close(self) -> None:
+        """Stop holding it. The file goes on to say who held it."""
+        self._ending.set()
+        self._thread.join(timeout=5)
+        self._until = 0.0
+
+    def _keep(self) -> None:
+        while not self._ending.wait(self._lease_s / _BEATS):
+            with contextlib.suppress(OSError):  # not held on: it lapses, or the next beat succeeds
+                self._beat()
+
+    def _beat(self) -> None:
+        began = boot_clock()
+        claimed = incarnations(self._folder)
+        if self.incarnation not in claimed:
+            raise FileNotFoundError(self._path)  # somebody removed or moved the folder
+        if claimed[-1] > self.incarnation:
+            self._superseded = True
+            return
+        self._holder = replace(self._holder, beat=self._holder.beat + 1)
+        contract.write_whole(self._path, contract.to_json(self._holder), mode=0o600)
+        self._until = began + self._lease_s * _SHARE
+
+
+def incarnations(folder: Path) -> list[int]:
+    """Return the numbers of the incarnations that were claimed, in order."""
+    return sorted(int(p.stem) for p in folder.glob("*.lease") if p.stem.isdecimal())
+
+
+def wait_for_lapse(
+    folder: Path,
+    incarnation: int,
+    default_s: float,
+    *,
+    clock: Callable[[], float] = boot_clock,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return once nobody can acknowledge in the name of an earlier incarnation any more.
+
+    A holder that died on this host is known to be dead at once. Otherwise the file must stay as it
+    is for the whole lease.
+
+    Args:
+        folder: The broker's.
+        incarnation: The earlier one.
+        default_s: The lease if the file is empty: its writer died, or is just beginning.
+        clock: Returns seconds.
+        sleep: Waits for seconds.
+    """
+    path = folder / f"{incarnation}.lease"
+    seen, since = _read(path), clock()
+    while True:
+        if seen is not None and _certainly_dead(seen):
+            return
+        if clock() - since > (default_s if seen is None else seen.lease_s):
+            return
+        sleep(_LOOK_S)
+        now = _read(path)
+        if now != seen:
+            seen, since = now, clock()
+
+
+def _read(path: Path) -> Holder | None:
+    try:
+        return contract.read_record(Holder, path)
+    except (OSError, contract.ContractError):
+        return None
+
+
+def _own(lease_s: float) -> Holder:
+    return Holder(socket.gethostname(), _boot(), os.getpid(), _started(os.getpid()), lease_s)
+
+
+def _certainly_dead(holder: Holder) -> bool:
+    own = _own(holder.lease_s)
+    if not own.boot or (holder.host, holder.boot) != (own.host, own.boot):
+        return False
+    return _started(holder.pid) != holder.started
+
+
+def _boot() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """Return when a process started; empty if there is none, or it has died."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]

@@ -1,0 +1,137 @@
+"""A log to which a thread appends: what arrives while it syncs goes to the disk together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import queue
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+from dlctl import contract
+from search.errors import SearchError
+from search.journal.records import encode
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_RETRY_S = 0.2
+
+
+class Log:
+    """The log of one incarnation. `append` returns at once; `flushed` returns when it is durable.
+
+    While the disk is full or hangs, `flushed` waits: nothing is acknowledged, and nothing is lost.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        contract.sync_directory(path.parent)
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._offset = 0
+        self._appended = self._durable = 0
+        self._bytes_in = self._bytes_out = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._broken: SearchError | None = None
+        self.full = False
+        """Whether the disk had no room at the last try."""
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def backlog_bytes(self) -> int:
+        """How much is not on the disk yet."""
+        return self._bytes_in - self._bytes_out
+
+    def append(self, kind: int, payload: bytes) -> None:
+        """Add a record after all others."""
+        data = encode(kind, payload)
+        self._appended += 1
+        self._bytes_in += len(data)
+        self._queue.put(data)
+
+    async def flushed(self) -> None:
+        """Return once all that was appended before the call is on the disk.
+
+        Raises:
+            SearchError: The disk failed; the log takes nothing more.
+        """
+        if self._broken is not None:
+            raise self._broken
+        if self._durable >= self._appended:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append((self._appended, future))
+        await future
+
+    def close(self) -> None:
+        """Write what is left and close the file. A full disk is not waited for."""
+        self._closing.set()
+        self._queue.put(None)
+        self._thread.join(timeout=5)
+
+    def _write(self) -> None:
+        ended = False
+        while not ended:
+            batch = [self._queue.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    batch.append(self._queue.get_nowait())
+            records = [data for data in batch if data is not None]
+            ended = len(records) < len(batch)
+            try:
+                self._store(b"".join(records))
+            except OSError as error:
+                self._tell(0, 0, error)
+                break
+            self._tell(len(records), sum(map(len, records)), None)
+        os.close(self._file)
+
+    def _store(self, data: bytes) -> None:
+        """Write and sync. After a failed sync the kernel may have dropped pages: write them anew.
+
+        Raises:
+            OSError: The disk failed in another way than by being full.
+        """
+        while data:
+            try:
+                view, at = memoryview(data), self._offset
+                while view:
+                    written = os.pwrite(self._file, view, at)
+                    view, at = view[written:], at + written
+                os.fdatasync(self._file)
+            except OSError as error:
+                if error.errno not in _FULL or self._closing.is_set():
+                    raise
+                self.full = True
+                os.ftruncate(self._file, self._offset)
+                time.sleep(_RETRY_S)
+                continue
+            self._offset += len(data)
+            self.full = False
+            return
+
+    def _tell(self, records: int, size: int, error: OSError | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._wake, records, size, error)
+
+    def _wake(self, records: int, size: int, error: OSError | None) -> None:
+        self._durable += records
+        self._bytes_out += size
+        if error is not None:
+            self._broken = SearchError(
+                f"the broker's log can't be written: {error}",
+                hint="look at the job directory's file system; a new broker goes on from the log",
+            )
+        while self._waiting and (error or self._waiting[0][0] <= self._durable):
+            _, future = self._waiting.popleft()
+            if future.done():
+                continue
+            if self._broken is not None:
+                future.set_exception(self._broken)
+            else:
+                future.set_result(None)

@@ -1,0 +1,1 @@
+"""The nameserver: knows which brokers live, from their heartbeats alone."""

@@ -1,0 +1,49 @@
+"""How a process of a search runs: until a signal, or until something in it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+from search.errors import SearchError
+
+EXIT_FAILED = 1
+
+
+def run_process(name: str, body: Coroutine[Any, Any, None]) -> int:
+    """Run a process's body; return the exit code. An error that users understand is one sentence.
+
+    The body is cancelled at SIGTERM and SIGINT, and ends with its own cleaning up.
+    """
+
+    async def run() -> None:
+        task = asyncio.ensure_future(body)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    try:
+        asyncio.run(run())
+    except SearchError as error:
+        print(f"{name}: {error}", file=sys.stderr, flush=True)
+        return EXIT_FAILED
+    return 0
+
+
+async def run_until_one_ends(*bodies: Coroutine[Any, Any, None]) -> None:
+    """Run loops side by side. When one ends, or fails, the others are cancelled."""
+    tasks = [asyncio.ensure_future(body) for body in bodies]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

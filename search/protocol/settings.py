@@ -1,0 +1,37 @@
+"""What every process of a search must know before it starts, from the search's specification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import search as files
+from search.errors import SearchError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long silence is borne, and where to listen."""
+
+    heartbeat_s: float
+    heartbeat_timeout_s: float
+    network: str | None
+
+    @classmethod
+    def load(cls, job_dir: Path) -> Settings:
+        """Read the specification of a search.
+
+        Raises:
+            SearchError: There is none, or it can't be understood.
+        """
+        try:
+            spec = contract.read_record(files.Spec, job_dir / files.SPEC)
+        except (OSError, contract.ContractError) as error:
+            raise SearchError(f"{job_dir / files.SPEC} can't be read: {error}") from error
+        if spec is None:
+            raise SearchError(
+                f"{job_dir} is not the directory of a search: it has no {files.SPEC}",
+                hint="`dlctl search start` makes one",
+            )
+        return cls(spec.heartbeat_s, spec.heartbeat_timeout_s, spec.network)

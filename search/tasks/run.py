@@ -1,0 +1,128 @@
+"""Runs one task, by its type: `python` a class, `exec` a program. Payloads are JSON, never code."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from search.tasks.base import BaseTask, Order, Reporter
+
+_LAST_LINE_BYTES = 33 << 20
+
+
+class TaskError(Exception):
+    """A task can't run, or left no value; the text says why, without a traceback."""
+
+
+def run_task(
+    head: dict[str, Any],
+    payload: bytes,
+    report: Reporter,
+    on_order: list[Callable[[], object]],
+    order: Callable[[], Order],
+) -> bytes:
+    """Run a task; return its value as JSON.
+
+    Args:
+        head: `type`, `encoding`, and `checkpoint`, the task's own folder.
+        payload: What the task is.
+        report: Takes what a python task reports.
+        on_order: Gets a function that is called when an order comes.
+        order: Returns the newest order.
+
+    Raises:
+        TaskError: The task is not understood, or its value is none.
+    """
+    if head["encoding"] not in ("", "json"):
+        raise TaskError(f"this worker does not understand payloads in {head['encoding']!r}")
+    try:
+        what = json.loads(payload)
+        arguments = dict(what.get("arguments", {}))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise TaskError(f"the payload is no JSON object with arguments: {error}") from error
+    folder = Path(head["checkpoint"])
+    if head["type"] == "python":
+        return _run_python(str(what.get("target", "")), arguments, folder, report)
+    if head["type"] == "exec":
+        return _run_program(str(what.get("command", "")), arguments, folder, on_order, order)
+    raise TaskError(f"this worker does not know tasks of the type {head['type']!r}")
+
+
+def _run_python(target: str, arguments: dict[str, Any], folder: Path, report: Reporter) -> bytes:
+    module, _, name = target.partition(":")
+    if not module or not name:
+        raise TaskError(f"the target {target!r} is not of the form module:Class")
+    found = getattr(importlib.import_module(module), name)
+    if not (isinstance(found, type) and issubclass(found, BaseTask)):
+        raise TaskError(f"{target} is not a subclass of search.tasks.BaseTask")
+    task = found(**arguments)
+    task.checkpoint = folder
+    task._reporter = report  # noqa: SLF001
+    return _as_json(task.run())
+
+
+def _as_json(value: Any) -> bytes:
+    with contextlib.suppress(AttributeError):
+        value = value.item()  # a NumPy scalar, or a tensor of one element
+    try:
+        return json.dumps(value, allow_nan=False).encode()
+    except ValueError as error:
+        raise TaskError("the value holds NaN or infinity, which are no results") from error
+    except (TypeError, RecursionError) as error:
+        raise TaskError(f"the value can't be written as JSON: {error}") from error
+
+
+def _run_program(
+    command: str,
+    arguments: dict[str, Any],
+    folder: Path,
+    on_order: list[Callable[[], object]],
+    order: Callable[[], Order],
+) -> bytes:
+    """Run a command. Its output goes to the log; the last line is the value."""
+    if not command:
+        raise TaskError("the payload has no command")
+    program = subprocess.Popen(  # noqa: S602  the user's own command
+        command,
+        shell=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"SEARCH_CHECKPOINT": str(folder)},
+    )
+    on_order.append(lambda: program.send_signal(signal.SIGTERM))
+    assert program.stdin is not None and program.stdout is not None
+
+    def feed(stdin: Any = program.stdin) -> None:
+        with contextlib.suppress(OSError), stdin:
+            stdin.write(json.dumps(arguments).encode() + b"\n")
+
+    feeder = threading.Thread(target=feed, daemon=True)
+    feeder.start()
+    tail = bytearray()
+    while part := os.read(program.stdout.fileno(), 1 << 16):
+        sys.stdout.buffer.write(part)
+        sys.stdout.buffer.flush()
+        tail += part
+        if len(tail) > 2 * _LAST_LINE_BYTES:
+            del tail[:-_LAST_LINE_BYTES]
+    feeder.join()
+    code = program.wait()
+    if code and order() is Order.CONTINUE:
+        raise TaskError(f"the program ended with exit code {code}")
+    line = bytes(tail).strip().rpartition(b"\n")[2]
+    try:
+        return _as_json(json.loads(line))
+    except ValueError as error:
+        if order() is not Order.CONTINUE:
+            return b"null"
+        shown = line[:80].decode(errors="replace")
+        raise TaskError(f"the program's last line is not JSON: {shown!r}") from error

@@ -1,0 +1,20 @@
+"""A slot for measurements: it answers at once, with the task's payload, in the worker itself."""
+
+from __future__ import annotations
+
+from search.protocol import messages as m
+
+
+class EchoSlot:
+    """Runs nothing."""
+
+    async def run(self, lease: m.Lease) -> m.Result:
+        """Return the payload."""
+        task = lease.task
+        return m.Result(task_id=task.id, lease_id=lease.id, outcome=m.SUCCEEDED, value=task.payload)
+
+    def order(self, order: m.Order, grace_s: float) -> None:
+        """Do nothing: no task lasts."""
+
+    async def close(self) -> None:
+        """Do nothing: there is no process."""

@@ -1,0 +1,186 @@
+"""A worker's connection to one broker: takes tasks, brings results, renews leases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import grpc.aio
+
+from search.errors import SearchError
+from search.protocol import messages as m
+from search.protocol.channels import Credentials, open_channel
+from search.protocol.endpoints import Endpoint, read_endpoints
+from search.protocol.stubs import BrokerStub
+from search.worker.outbox import Outbox
+
+_MOST_RESULTS = 256
+_MOST_BYTES = 24 << 20
+_POLL_S = 5.0
+_RENEW_S = 1.0
+_CALL_S = 10.0
+_RETRY_S = 0.2
+_LOOK_S = 2.0
+
+
+class Hands(Protocol):
+    """What a link needs to know of its worker."""
+
+    def wanted(self) -> int:
+        """Return how many more tasks the worker takes."""
+
+    def request(self, want: int) -> m.ExchangeRequest:
+        """Return a request that says what is free."""
+
+    def take(self, broker: str, leases: list[m.Lease]) -> None:
+        """Run tasks."""
+
+    def held(self, broker: str) -> list[m.Report]:
+        """Return the tasks of a broker that run or wait here, and what they report."""
+
+    def obey(self, task_id: str, order: m.Order) -> None:
+        """Give an order to a task."""
+
+
+class Link:
+    """The connection to one broker, whatever its incarnation.
+
+    Args:
+        broker: Its name.
+        worker: This worker's name.
+        is_home: Says whether the worker takes tasks from this broker.
+    """
+
+    def __init__(
+        self,
+        job_dir: Path,
+        broker: str,
+        worker: str,
+        hands: Hands,
+        outbox: Outbox,
+        is_home: Callable[[str], bool],
+    ) -> None:
+        self._job_dir, self.broker, self._worker = job_dir, broker, worker
+        self._hands, self._outbox, self._is_home = hands, outbox, is_home
+        self._credentials = Credentials.load(job_dir, "worker")
+        self._endpoint: Endpoint | None = None
+        self._cached: BrokerStub
+        self._channel: grpc.aio.Channel | None = None
+        self._looked_at = 0.0
+        self._results, self._free = asyncio.Event(), asyncio.Event()
+        self._asked = 0
+        """How many tasks the calls that are under way ask for."""
+        self.failing_since: float | None = None
+        """When the first of the calls failed that failed since the last answer."""
+        self.told_to_leave = False
+        self._tasks = [
+            asyncio.ensure_future(body) for body in (self._send(), self._poll(), self._renew())
+        ]
+
+    async def close(self) -> None:
+        """End all calls."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._channel is not None:
+            await self._channel.close()
+
+    def changed(self) -> None:
+        """Note that there are new results, or free slots, or another home."""
+        self._results.set()
+        self._free.set()
+
+    async def _send(self) -> None:
+        """Bring results as soon as there are any, and take tasks in the same call."""
+        while True:
+            results = self._outbox.first(self.broker, _MOST_RESULTS, _MOST_BYTES)
+            if not results:
+                self._results.clear()
+                await self._results.wait()
+                continue
+            await self._exchange(results, 0.0)
+
+    async def _poll(self) -> None:
+        """Wait for tasks while slots are free and there are no results to bring."""
+        while True:
+            if self._outbox.waiting.get(self.broker) or self._want() <= 0:
+                self._free.clear()
+                await self._free.wait()
+                continue
+            await self._exchange([], _POLL_S)
+
+    def _want(self) -> int:
+        return self._hands.wanted() - self._asked if self._is_home(self.broker) else 0
+
+    async def _exchange(self, results: list[m.Result], wait_s: float) -> None:
+        want = max(0, self._want())
+        request = self._hands.request(want)
+        request.results.extend(results)
+        request.wait_s = wait_s
+        self._asked += want
+        try:
+            reply = await self._stub().Exchange(request, timeout=wait_s + _CALL_S)
+        except (grpc.aio.AioRpcError, SearchError) as error:
+            await self._failed(error)
+            return
+        finally:
+            self._asked -= want
+        self.failing_since = None
+        self._outbox.taken(self.broker, list(reply.taken))
+        self.told_to_leave = self.told_to_leave or reply.leave
+        if reply.leases:
+            self._hands.take(self.broker, list(reply.leases))
+        self.changed()
+
+    async def _renew(self) -> None:
+        """Renew leases. The call waits at the broker: it ends when there is an order."""
+        while True:
+            running = self._hands.held(self.broker)
+            if not running:
+                await asyncio.sleep(0.05)
+                continue
+            request = m.RenewRequest(worker=self._worker, running=running, wait_s=_RENEW_S)
+            try:
+                reply = await self._stub().Renew(request, timeout=_RENEW_S + _CALL_S)
+            except (grpc.aio.AioRpcError, SearchError) as error:
+                await self._failed(error)
+                continue
+            self.failing_since = None
+            for answer in reply.answers:
+                self._hands.obey(answer.task_id, answer.order)
+            if reply.answers:
+                await asyncio.sleep(_RETRY_S)
+
+    async def _failed(self, error: Exception) -> None:
+        if self.failing_since is None:
+            self.failing_since = time.monotonic()
+            said = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+            print(f"broker {self.broker}: {said}", flush=True)
+        self._looked_at = 0.0
+        await asyncio.sleep(_RETRY_S)
+
+    def _stub(self) -> BrokerStub:
+        """Return a stub for where the broker listens now.
+
+        Raises:
+            SearchError: It never listened.
+        """
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_S:
+            return self._cached
+        found = next((e for e in read_endpoints(self._job_dir) if e.name == self.broker), None)
+        if found is not None and found != self._endpoint:
+            if self._channel is not None:
+                with contextlib.suppress(RuntimeError):
+                    asyncio.ensure_future(self._channel.close())
+            self._endpoint = found
+            self._channel = open_channel(found.address, self._credentials)
+            self._cached = BrokerStub(self._channel)
+        if self._channel is None:
+            raise SearchError("it has no endpoint yet")
+        self._looked_at = now
+        return self._cached

@@ -1,0 +1,246 @@
+"""A slot as its worker sees it: a process that runs one task at a time and is replaced when ill."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlctl.contract import search as files
+from search.protocol import messages as m
+from search.slot import frames
+
+_LOOK_S = 0.1
+_LEAVING_S = 0.3
+"""A process that has closed its connection to the worker has this long to end."""
+MOST_LOG_BYTES = 64 << 20
+"""A task that prints more is ended."""
+STOP_GRACE_S = 5.0
+"""A task that was told to stop is ended after this."""
+# The folder that `-c` puts first on the path would let the user's files shadow ours.
+_START = "import sys; del sys.path[0]; from search.slot.program import main; main()"
+OnReport = Callable[[str, int, dict[str, float]], None]
+
+
+@dataclass
+class Limits:
+    """What one task in a slot may use, beyond what the task itself says."""
+
+    memory_bytes: int
+
+
+class _Ended(Exception):
+    """The slot's process ended a task, or was ended."""
+
+    def __init__(self, outcome: m.Outcome, error: str) -> None:
+        super().__init__(error)
+        self.outcome, self.error = outcome, error
+
+
+class Slot:
+    """One slot. Its process starts at the first task, and again whenever it is not to be reused."""
+
+    def __init__(self, job_dir: Path, limits: Limits, on_report: OnReport) -> None:
+        self._job_dir, self._limits, self._on_report = job_dir, limits, on_report
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+        self._order: m.Order = m.CONTINUE
+        self._end_at: float | None = None
+        self.task_id = ""
+
+    def order(self, order: m.Order, grace_s: float = STOP_GRACE_S) -> None:
+        """Tell the running task to stop or to checkpoint. After the grace period it is ended."""
+        if not self.task_id or order <= self._order:
+            return
+        self._order = order
+        self._end_at = time.monotonic() + grace_s
+        if self._process is not None:
+            self._send_order()
+
+    async def run(self, lease: m.Lease) -> m.Result:
+        """Run a task; return its result, whatever it does."""
+        task = lease.task
+        self.task_id, self._order, self._end_at = task.id, m.CONTINUE, None
+        result = m.Result(task_id=task.id, lease_id=lease.id, started_at=time.time())
+        began = time.monotonic()
+        try:
+            await self._run(task, result)
+        except _Ended as ended:
+            result.outcome, result.error = ended.outcome, ended.error
+            self._note_checkpoint(result)
+            await self.close()
+            _shorten(self._log(task.id))
+        except OSError as error:
+            result.outcome = m.FAILED
+            result.error = f"the worker could not run it: {error}"
+            await self.close()
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        finally:
+            self.task_id = ""
+            _tidy(self._log(task.id).parent)
+        result.seconds = time.monotonic() - began
+        return result
+
+    async def close(self) -> None:
+        """End the process and all that it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        _kill_group(process)
+        self._writer.close()
+        await asyncio.to_thread(process.wait)
+
+    def _note_checkpoint(self, result: m.Result) -> None:
+        folder = f"{files.TASKS}/{result.task_id}/checkpoint"
+        if result.outcome == m.HANDED_BACK and any((self._job_dir / folder).iterdir()):
+            result.checkpoint = folder
+
+    def _log(self, task_id: str) -> Path:
+        return self._job_dir / files.TASKS / task_id / "log"
+
+    def _send_order(self) -> None:
+        self._writer.write(frames.pack({"order": int(self._order), "task": self.task_id}))
+
+    async def _run(self, task: m.Task, result: m.Result) -> None:
+        folder = self._job_dir / files.TASKS / task.id
+        checkpoint = folder / "checkpoint"
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        log = self._log(task.id)
+        if self._process is None:
+            await self._start()
+        head = {
+            "task": task.id,
+            "type": task.type,
+            "encoding": task.encoding,
+            "checkpoint": str(checkpoint),
+            "log": str(log),
+            "memory_bytes": task.needs.memory_bytes or self._limits.memory_bytes,
+        }
+        self._writer.write(frames.pack(head, task.payload))
+        if self._order != m.CONTINUE:  # it came while the process started
+            self._send_order()
+        watch = asyncio.ensure_future(self._watch(task, log))
+        finish = asyncio.ensure_future(self._wait_for_result(result))
+        try:
+            await asyncio.wait({watch, finish}, return_when=asyncio.FIRST_COMPLETED)
+            if not finish.done():
+                watch.result()  # raises
+            reuse = finish.result()
+        finally:
+            watch.cancel()
+            finish.cancel()
+            await asyncio.gather(watch, finish, return_exceptions=True)
+        self._note_checkpoint(result)
+        if not reuse:
+            await self.close()
+
+    async def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        code = self._job_dir / "code"
+        path = [os.environ.get("PYTHONPATH", ""), str(code)]
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-c", _START, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                cwd=code if code.is_dir() else self._job_dir,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
+
+    async def _wait_for_result(self, result: m.Result) -> bool:
+        """Fill in what the task's process says; return whether the process is to be reused."""
+        while True:
+            head, value = await self._read()
+            if report := head.get("report"):
+                self._on_report(result.task_id, int(report["step"]), report["metrics"])
+                continue
+            said = head["result"]
+            result.outcome = getattr(m, said["outcome"])
+            result.error, result.value = said["error"], value
+            result.encoding = "json" if value else ""
+            return bool(said["reuse"])
+
+    async def _read(self) -> tuple[dict[str, Any], bytes]:
+        try:
+            lengths = await self._reader.readexactly(frames.LENGTHS_BYTES)
+            text_bytes, body_bytes = frames.unpack_lengths(lengths)
+            text = await self._reader.readexactly(text_bytes)
+            return json.loads(text), await self._reader.readexactly(body_bytes)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise await self._how_it_ended() from None
+
+    async def _how_it_ended(self) -> _Ended:
+        assert self._process is not None
+        code = await asyncio.to_thread(_reap, self._process)
+        if code >= 0:
+            return _Ended(
+                m.FAILED, f"the program ended with exit code {code} before it returned a value"
+            )
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(-code).name
+            return _Ended(m.FAILED, f"the program was killed by {name}")
+        return _Ended(m.FAILED, f"the program was killed by signal {-code}")
+
+    async def _watch(self, task: m.Task, log: Path) -> None:
+        """Raise _Ended when the task may go on no longer."""
+        began = time.monotonic()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = time.monotonic()
+            if self._end_at is not None and now > self._end_at:
+                if self._order == m.CHECKPOINT:
+                    raise _Ended(m.HANDED_BACK, "")
+                raise _Ended(m.CANCELLED, "")
+            if task.time_limit_s and now - began > task.time_limit_s:
+                raise _Ended(
+                    m.TIMED_OUT, f"the program ran longer than its limit, {task.time_limit_s:g} s"
+                )
+            with contextlib.suppress(OSError):
+                if log.stat().st_size > MOST_LOG_BYTES:
+                    raise _Ended(m.FAILED, f"the program printed more than {MOST_LOG_BYTES} bytes")
+
+
+def _reap(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit code of a process that has closed its connection; end it if it lives on."""
+    try:
+        return process.wait(timeout=_LEAVING_S)
+    except subprocess.TimeoutExpired:
+        _kill_group(process)
+        return process.wait()
+
+
+def _shorten(log: Path) -> None:
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > MOST_LOG_BYTES:
+            os.truncate(log, MOST_LOG_BYTES)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a task has left empty: a search may have a million tasks."""
+    with contextlib.suppress(OSError):
+        if (folder / "log").stat().st_size == 0:
+            (folder / "log").unlink()
+    with contextlib.suppress(OSError):
+        (folder / "checkpoint").rmdir()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,163 @@
+"""A worker: has slots, a home broker, and links to brokers that still wait for its results."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+
+from search.protocol import messages as m
+from search.protocol.channels import Credentials, open_channel
+from search.protocol.endpoints import read_endpoints, read_nameserver
+from search.protocol.stubs import NameserverStub
+from search.worker.crew import Crew, Resources
+from search.worker.echo import EchoSlot
+from search.worker.links import Link
+from search.worker.outbox import Outbox
+from search.worker.slots import Limits, Slot
+
+_LOOK_S = 0.2
+_FAILING_S = 1.0
+"""A home that has not answered for this long is left, if there is another broker."""
+_LAST_RESULTS_S = 10.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a worker runs."""
+
+    name: str
+    slots: int
+    have: Resources
+    ends_at: float = 0.0
+    """Unix seconds; 0: no end is known."""
+    idle_s: float = 0.0
+    """It leaves after this long without a task; 0: never."""
+    grace_s: float = 10.0
+    """Tasks have this long to save when the worker leaves."""
+    echo: bool = False
+
+
+class Worker:
+    """One worker, until it leaves."""
+
+    def __init__(self, job_dir: Path, options: Options) -> None:
+        self._job_dir, self._options = job_dir, options
+        self._outbox = Outbox(job_dir, options.name)
+        self._links: dict[str, Link] = {}
+        self._home = ""
+        limits = Limits(options.have.memory_bytes // options.slots)
+        self._crew = Crew(
+            options.name,
+            lambda report: EchoSlot() if options.echo else Slot(job_dir, limits, report),
+            options.slots,
+            options.have,
+            self._outbox,
+            self._changed,
+        )
+        self._crew.seconds_left = self._seconds_left
+        self.leaving = asyncio.Event()
+        """Set when the worker is to leave."""
+
+    async def run(self) -> None:
+        """Work until it is time to leave; then hand tasks back and bring the last results."""
+        busy_at = time.monotonic()
+        try:
+            for broker in self._outbox.waiting:
+                self._link(broker)
+            while not self.leaving.is_set():
+                await self._find_home()
+                await self._prune()
+                if self._crew.jobs:
+                    busy_at = time.monotonic()
+                if self._is_time_to_leave(busy_at):
+                    self.leaving.set()
+                try:
+                    await asyncio.wait_for(self.leaving.wait(), _LOOK_S)
+                except asyncio.TimeoutError:
+                    continue
+            await self._crew.drain(self._options.grace_s)
+            await self._bring_last_results()
+        finally:
+            await self._crew.close()
+            await asyncio.gather(*(link.close() for link in self._links.values()))
+            self._outbox.close()
+
+    def _is_time_to_leave(self, busy_at: float) -> bool:
+        idle_s, ends_at = self._options.idle_s, self._options.ends_at
+        if idle_s and time.monotonic() - busy_at > idle_s:
+            return True
+        if ends_at and time.time() > ends_at - self._options.grace_s - _LAST_RESULTS_S:
+            return True
+        return any(link.told_to_leave for link in self._links.values())
+
+    def _seconds_left(self) -> float:
+        if not self._options.ends_at:
+            return 0.0
+        left = self._options.ends_at - self._options.grace_s - _LAST_RESULTS_S - time.time()
+        return max(left, 0.001)
+
+    def _changed(self, broker: str) -> None:
+        for name in {broker, self._home}:
+            if name in self._links:
+                self._links[name].changed()
+
+    def _link(self, broker: str) -> Link:
+        if broker not in self._links:
+            self._links[broker] = Link(
+                self._job_dir,
+                broker,
+                self._options.name,
+                self._crew,
+                self._outbox,
+                lambda name: name == self._home,
+            )
+        return self._links[broker]
+
+    async def _find_home(self) -> None:
+        """Choose a broker to take tasks from, if there is none or it does not answer."""
+        home = self._links.get(self._home)
+        if home is not None:
+            since = home.failing_since
+            if since is None or time.monotonic() - since < _FAILING_S:
+                return
+        found = await self._look_for_broker(without=self._home)
+        if found and found != self._home:
+            self._home = found
+            print(f"takes tasks from the broker {found}", flush=True)
+            self._link(found).changed()
+
+    async def _look_for_broker(self, without: str) -> str:
+        """Return a random broker: by the nameserver, or else by the endpoints' files."""
+        nameserver = read_nameserver(self._job_dir)
+        if nameserver is not None:
+            credentials = Credentials.load(self._job_dir, "worker")
+            async with open_channel(nameserver.address, credentials) as channel:
+                try:
+                    ask = m.LookupRequest(except_broker=without)
+                    reply = await NameserverStub(channel).Lookup(ask, timeout=1.0)
+                    if reply.broker:
+                        return str(reply.broker)
+                except grpc.aio.AioRpcError:
+                    pass
+        names = [each.name for each in read_endpoints(self._job_dir) if each.name != without]
+        return random.choice(names) if names else ""  # noqa: S311
+
+    async def _prune(self) -> None:
+        """Close links to former homes that have everything."""
+        for name, link in list(self._links.items()):
+            busy = self._outbox.waiting.get(name) or any(
+                job.broker == name for job in self._crew.jobs.values()
+            )
+            if name != self._home and not busy:
+                del self._links[name]
+                await link.close()
+
+    async def _bring_last_results(self) -> None:
+        end = time.monotonic() + _LAST_RESULTS_S
+        while self._outbox and time.monotonic() < end:
+            await asyncio.sleep(0.02)

@@ -1,0 +1,399 @@
+"""Processes of a search are killed: every acknowledged task still has exactly one result."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from search_processes import Search, python_task
+
+from dlctl.contract import search as files
+from search.protocol import messages as m
+from search.protocol.channels import Credentials, open_channel
+from search.protocol.endpoints import read_nameserver
+from search.protocol.stubs import BrokerStub
+
+SLOW = {"x": 2, "sleep_s": 0.05}
+
+
+def test_a_worker_is_killed(search: Search) -> None:
+    search.broker()
+    for name in ("w1", "w2"):
+        search.start("worker", name, "--slots", "2")
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", **SLOW) for _ in range(40)])
+        await model.collect(10)
+        search.kill("w1")
+        await model.collect(40)
+        model.check()
+        assert all(r.outcome == m.SUCCEEDED for r in model.results)
+
+    asyncio.run(run())
+
+
+def test_the_task_of_a_killed_worker_runs_again_within_two_seconds(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1", "--slots", "1")
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=3, sleep_s=1.0)])
+        folder = search.job_dir / files.TASKS
+        search.wait_for(lambda: list(folder.glob("*/log")))
+        search.start("worker", "w2", "--slots", "1")
+        await asyncio.sleep(0.3)  # w2 waits for a task
+        killed_at = time.time()
+        search.kill("w1")
+        (result,) = await model.collect(1)
+        assert result.worker == "w2"
+        assert result.started_at - killed_at < 2.0
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_a_killed_worker_leaves_no_process(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1", "--slots", "1")
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Bad", how="sleeps_deaf")])
+        log = search.job_dir / files.TASKS
+        search.wait_for(lambda: list(log.glob("*/log")))
+        children = Path(f"/proc/{search.processes['w1'].pid}/task").glob("*/children")
+        pids = [pid for path in children for pid in path.read_text().split()]
+        assert pids
+        search.kill("w1")
+        search.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+    asyncio.run(run())
+
+
+def test_the_broker_is_killed_and_its_successor_adopts_the_log(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1", "--slots", "2")
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", **SLOW) for _ in range(60)])
+        for at in (10, 25, 40):
+            await model.collect(at)
+            search.kill("b1")
+            search.broker()
+        await model.collect(60)
+        model.check()
+        assert all(r.outcome == m.SUCCEEDED for r in model.results)
+        assert all(not r.error for r in model.results)
+
+    asyncio.run(run())
+
+
+def test_results_that_no_model_has_taken_survive_the_broker(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1", "--slots", "2")
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=3) for _ in range(5)])
+        while (await model.status()).accepted < 5:
+            await asyncio.sleep(0.05)
+        search.kill("w1")
+        search.kill("b1")
+        search.broker()
+        assert len(await model.collect(5)) == 5
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_a_torn_tail_is_left_out(search: Search) -> None:
+    search.broker()
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=3) for _ in range(7)])
+        search.kill("b1")
+        (log,) = (search.job_dir / files.BROKERS / "b1").glob("*.log")
+        with log.open("ab") as file:
+            file.write(b"\x10\x00\x00\x00torn")
+        search.broker()
+        assert (await model.status()).owned == 7
+        assert "8 bytes of a torn tail" in search.logs()
+        search.start("worker", "w1")
+        await model.collect(7)
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_a_second_broker_of_the_same_name_ends_the_first(search: Search) -> None:
+    search.broker()
+    first = search.processes["b1"]
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=3) for _ in range(7)])
+        search.broker()  # while the first lives
+        search.wait_for(lambda: first.poll() is not None)
+        assert first.returncode == 1
+        assert (await model.status()).owned == 7
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_was_stopped_acknowledges_nothing_after_its_successor_began(
+    search: Search,
+) -> None:
+    search.broker()
+    first, address = search.processes["b1"], search.address()
+
+    async def run() -> None:
+        os.kill(first.pid, signal.SIGSTOP)
+        search.broker()  # waits until the lease of the first has lapsed
+        os.kill(first.pid, signal.SIGCONT)
+        async with open_channel(address, Credentials.load(search.job_dir, "model")) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                task = python_task("mine:Square", x=3)
+                await BrokerStub(channel).Submit(
+                    m.SubmitRequest(model="model", tasks=[task]), timeout=5
+                )
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await search.model().status()).owned == 0
+
+    asyncio.run(run())
+
+
+def test_the_nameserver_is_killed_under_load_and_is_whole_after_a_heartbeat(
+    search: Search,
+) -> None:
+    search.nameserver()
+    search.broker()
+    search.start("worker", "w1", "--slots", "2")
+
+    async def known() -> bool:
+        where = read_nameserver(search.job_dir)
+        assert where is not None
+        async with open_channel(
+            where.address, Credentials.load(search.job_dir, "client")
+        ) as channel:
+            from search.protocol.stubs import NameserverStub
+
+            reply = await NameserverStub(channel).Lookup(m.LookupRequest(), timeout=2)
+            return reply.broker == "b1" and reply.address == search.address()
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", **SLOW) for _ in range(40)])
+        await model.collect(5)
+        search.kill("nameserver")
+        search.start("worker", "w2", "--slots", "2")  # finds the broker by its file
+        await model.collect(20)
+        search.nameserver()
+        end = time.monotonic() + 2
+        while not await known():
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
+        await model.collect(40)
+        assert "w2" in {r.worker for r in model.results}
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_workers_of_an_idle_broker_help_another_one(search: Search) -> None:
+    search.nameserver()
+    search.broker("b1")
+    search.broker("b2")
+    endpoint = search.job_dir / files.ENDPOINTS / "b1.json"
+    hidden = endpoint.read_bytes()
+    search.wait_for(lambda: (search.job_dir / "b2.log").exists())
+    endpoint.unlink()
+    search.kill("nameserver")  # so that the worker finds b2 alone
+    search.start("worker", "w2", "--slots", "4")
+    search.wait_for(lambda: "takes tasks from the broker b2" in search.logs())
+    endpoint.write_bytes(hidden)
+
+    async def run() -> None:
+        model = search.model("b1")
+        await model.submit([python_task("mine:Square", x=number) for number in range(200)])
+        await model.collect(200)
+        model.check()
+        assert {r.worker for r in model.results} == {"w2"}
+        assert (await model.status()).lent >= 200
+        values = sorted(json.loads(r.value)["value"] for r in model.results)
+        assert values == [number**2 for number in range(200)]
+
+    asyncio.run(run())
+
+
+def test_the_helping_broker_is_killed(search: Search) -> None:
+    search.broker("b1")
+    search.start("worker", "w1", "--slots", "1")
+    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
+    search.broker("b2")
+
+    async def run() -> None:
+        model = search.model("b2")
+        await model.submit([python_task("mine:Square", **SLOW) for _ in range(40)])
+        await model.collect(5)
+        search.kill("b1")
+        await asyncio.sleep(0.2)
+        search.broker("b1")
+        await model.collect(40)
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_the_owner_is_killed_while_another_helps(search: Search) -> None:
+    search.broker("b1")
+    search.start("worker", "w1", "--slots", "1")
+    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
+    search.broker("b2")
+
+    async def run() -> None:
+        model = search.model("b2")
+        await model.submit([python_task("mine:Square", **SLOW) for _ in range(40)])
+        await model.collect(5)
+        search.kill("b2")
+        await asyncio.sleep(0.2)
+        search.broker("b2")
+        await model.collect(40)
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_a_repeated_submission_adds_nothing(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1", "--slots", "2")
+
+    async def run() -> None:
+        model = search.model()
+        tasks = [python_task("mine:Square", x=number) for number in range(10)]
+        await model.submit(tasks)
+        await model.submit(tasks)
+        while (await model.status()).accepted < 10:
+            await asyncio.sleep(0.05)
+        reply = await model.submit(tasks)
+        assert list(reply.accepted) == [task.id for task in tasks]
+        await model.collect(10)
+        await model.look(0.5)
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_the_broker_is_away_while_a_worker_finishes(search: Search) -> None:
+    """The result waits in the outbox, on disk; nobody runs the task again."""
+    search.broker()
+    search.start("worker", "w1", "--slots", "1")
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=3, sleep_s=0.5)])
+        search.wait_for(lambda: list((search.job_dir / files.TASKS).glob("*/log")))
+        search.kill("b1")
+        outbox = search.job_dir / files.OUTBOXES / "w1.log"
+        search.wait_for(lambda: outbox.stat().st_size > 0)
+        search.broker()
+        (result,) = await model.collect(1)
+        assert json.loads(result.value)["value"] == 9
+        status = await model.status()
+        assert (status.accepted, status.dropped, status.processing) == (1, 0, 0)
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_a_task_that_kills_its_workers_is_given_up(search: Search) -> None:
+    search.broker()
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=3, sleep_s=60)])
+        for number in range(3):
+            name = f"w{number}"
+            search.start("worker", name)
+            while (await model.status()).processing == 0:
+                await asyncio.sleep(0.05)
+            search.wait_for(lambda: list((search.job_dir / files.TASKS).glob("*/log")))
+            await asyncio.sleep(0.2)  # the worker has renewed its lease
+            search.kill(name)
+            while (await model.status()).processing == 1:
+                await asyncio.sleep(0.05)
+        (result,) = await model.collect(1)
+        assert result.outcome == m.KILLED_WORKERS
+        assert result.error == "3 workers died while they ran it, the last was w2"
+        model.check()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("role", ["worker", "client", "nameserver"])
+def test_who_is_no_model_can_not_send_tasks(search: Search, role: str) -> None:
+    search.broker()
+
+    async def run() -> None:
+        credentials = Credentials.load(search.job_dir, role)
+        async with open_channel(search.address(), credentials) as channel:
+            stub = BrokerStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Submit(m.SubmitRequest(model="x", tasks=[]), timeout=5)
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert (await stub.Status(m.StatusRequest(), timeout=5)).broker == "b1"
+
+    asyncio.run(run())
+
+
+def test_the_late_results_of_a_worker_that_was_cut_off_are_dropped(search: Search) -> None:
+    search.broker()
+    first = search.start("worker", "w1", "--slots", "2")
+
+    async def run() -> None:
+        model = search.model()
+        tasks = [python_task("mine:Square", x=3, sleep_s=0.5) for _ in range(2)]
+        await model.submit(tasks)
+        while (await model.status()).processing < 2:
+            await asyncio.sleep(0.02)
+        os.kill(first.pid, signal.SIGSTOP)  # its connections stay open, and say nothing
+        search.start("worker", "w2", "--slots", "2")
+        results = await model.collect(2)
+        assert {r.worker for r in results} == {"w2"}
+        os.kill(first.pid, signal.SIGCONT)
+        while (await model.status()).dropped < 2:
+            await asyncio.sleep(0.02)
+        await model.look(0.3)
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_a_helper_that_is_lost_gives_its_tasks_back_at_once(search: Search) -> None:
+    search.broker("b1")
+    search.start("worker", "w1", "--slots", "1", "--grace-s", "0.2")
+    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
+    search.broker("b2")
+
+    async def run() -> None:
+        model = search.model("b2")
+        await model.submit([python_task("mine:Square", x=3, sleep_s=60)])
+        while (await model.status()).processing == 0:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(1.0)  # b1 has renewed its lease
+        killed_at = time.monotonic()
+        search.kill("b1")
+        while (await model.status()).owned == 0:
+            await asyncio.sleep(0.02)
+        assert time.monotonic() - killed_at < 2.0
+        search.kill("w1")  # it would wait for b1, to bring its result
+
+    asyncio.run(run())

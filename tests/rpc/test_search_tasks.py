@@ -1,0 +1,226 @@
+"""Tasks go wrong in every way: the task ends, the worker and its other tasks go on."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from search_processes import Search, exec_task, python_task
+
+from dlctl.contract import search as files
+from search.protocol import messages as m
+
+BAD = {
+    "raises": (m.FAILED, "ValueError: no such layer"),
+    "leaves": (m.FAILED, "ended with exit code 0 before it returned a value"),
+    "exits": (m.FAILED, "SystemExit: 3"),
+    "crashes": (m.FAILED, "killed by SIGSEGV"),
+    "is_killed": (m.FAILED, "killed by SIGKILL"),
+    "never_ends": (m.TIMED_OUT, "ran longer than its limit, 1.5 s"),
+    "sleeps_deaf": (m.TIMED_OUT, "ran longer than its limit, 1.5 s"),
+    "closes_everything": (m.FAILED, "killed by SIGKILL"),
+    "prints_a_gigabyte": (m.FAILED, "printed more than 67108864 bytes"),
+    "returns_50_megabytes": (m.FAILED, "has 52428802 bytes; at most 33554432"),
+    "returns_nan": (m.FAILED, "NaN or infinity"),
+    "returns_an_object": (m.FAILED, "can't be written as JSON"),
+    "eats_memory": (m.OUT_OF_MEMORY, "more memory than its limit"),
+    "no_such_method": (m.FAILED, "AttributeError"),
+}
+
+
+def test_each_bad_task_ends_alone(search: Search) -> None:
+    search.broker()
+    worker = search.start("worker", "w1", "--slots", "2", "--memory-bytes", str(2 << 30))
+
+    async def run() -> None:
+        model = search.model()
+        tasks = {}
+        for how in BAD:
+            tasks[how] = python_task("mine:Bad", how=how, time_limit_s=1.5)
+            if how in ("prints_a_gigabyte", "closes_everything"):
+                tasks[how].time_limit_s = 30
+            tasks[f"after {how}"] = python_task("mine:Square", x=3)
+        await model.submit(tasks.values())
+        results = {r.task_id: r for r in await model.collect(len(tasks))}
+        for how, (outcome, error) in BAD.items():
+            result = results[tasks[how].id]
+            shown = f"{how}: {m.Outcome.Name(result.outcome)} {result.error}"
+            assert result.outcome == outcome and error in result.error, shown
+            assert results[tasks[f"after {how}"].id].outcome == m.SUCCEEDED
+        model.check()
+        assert worker.poll() is None
+        log = search.job_dir / files.TASKS / tasks["prints_a_gigabyte"].id / "log"
+        assert log.stat().st_size <= 64 << 20
+        traceback = search.job_dir / files.TASKS / tasks["raises"].id / "log"
+        assert "no such layer" in traceback.read_text()
+
+    asyncio.run(run())
+
+
+def test_what_a_task_leaves_behind_is_ended(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1")
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Bad", how="leaves_a_child")])
+        await model.collect(1)
+        await model.submit([python_task("mine:Bad", how="leaves_the_folder")])
+        await model.submit([python_task("mine:Square", x=1)])
+        results = await model.collect(3)
+        assert all(r.outcome == m.SUCCEEDED for r in results)
+        slots = search.processes["w1"].pid
+        children = Path(f"/proc/{slots}/task/{slots}/children").read_text().split()
+        assert len(children) == 1
+
+    asyncio.run(run())
+
+
+def test_a_slot_stays_warm(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1")
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=1) for _ in range(5)])
+        results = await model.collect(5)
+        assert len({json.loads(r.value)["pid"] for r in results}) == 1
+        assert not list((search.job_dir / files.TASKS).iterdir())  # they left nothing
+
+    asyncio.run(run())
+
+
+def test_each_task_has_a_log_of_its_own(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1")
+
+    async def run() -> None:
+        model = search.model()
+        tasks = [python_task("mine:Prints", text=f"task {number}") for number in range(3)]
+        await model.submit(tasks)
+        await model.collect(3)
+        for number, task in enumerate(tasks):
+            log = (search.job_dir / files.TASKS / task.id / "log").read_text()
+            assert log == f"task {number}\na child prints, too\n"
+
+    asyncio.run(run())
+
+
+def test_a_program_of_any_language_is_a_task(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1", "--slots", "2")
+
+    async def run() -> None:
+        model = search.model()
+        tasks = {
+            "good": exec_task("""echo working; read x; echo "{\\"got\\": $x}" """, lr=0.1),
+            "code": exec_task("echo '{}'; exit 4"),
+            "words": exec_task("echo done"),
+            "long": exec_task("sleep 60", time_limit_s=1.0),
+        }
+        await model.submit(tasks.values())
+        results = {r.task_id: r for r in await model.collect(4)}
+        good = results[tasks["good"].id]
+        assert json.loads(good.value) == {"got": {"lr": 0.1}}, good
+        log = search.job_dir / files.TASKS / tasks["good"].id / "log"
+        assert log.read_text().startswith("working\n")
+        assert results[tasks["code"].id].error == "the program ended with exit code 4"
+        assert "last line is not JSON: 'done'" in results[tasks["words"].id].error
+        assert results[tasks["long"].id].outcome == m.TIMED_OUT
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_worker_that_must_leave_hands_its_tasks_back(search: Search, number: int) -> None:
+    search.broker()
+    first = search.start("worker", "w1", "--slots", "1")
+
+    async def run() -> None:
+        model = search.model()
+        tasks = [python_task("mine:Reports", steps=60), python_task("mine:Square", x=3)]
+        await model.submit(tasks)
+        await model.look(3.0)  # the first has reported
+        os.kill(first.pid, number)
+        search.wait_for(lambda: first.poll() == 0)
+        search.start("worker", "w2", "--slots", "1")
+        results = {r.task_id: r for r in await model.collect(2)}
+        value = json.loads(results[tasks[0].id].value)
+        assert value["value"] == 59 and value["began"] > 0
+        assert results[tasks[0].id].worker == "w2"
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_reports_reach_the_model_and_a_cancelled_task_stops(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1", "--slots", "1")
+
+    async def run() -> None:
+        model = search.model()
+        runs, waits = python_task("mine:Reports", steps=5000), python_task("mine:Square", x=3)
+        await model.submit([runs, waits])
+        seen: dict[str, float] = {}
+        while not seen:
+            for report in (await model.look(1.0)).reports:
+                assert report.task_id == runs.id
+                seen = dict(report.metrics)
+        assert 0 < seen["loss"] <= 1
+        cancelled_at = time.monotonic()
+        await model.cancel([runs.id, waits.id])
+        results = {r.task_id: r for r in await model.collect(2)}
+        assert time.monotonic() - cancelled_at < 2
+        assert results[waits.id].outcome == m.CANCELLED
+        assert results[runs.id].outcome == m.SUCCEEDED  # it ended by itself when it was told
+        assert json.loads(results[runs.id].value)["value"] < 5000
+        model.check()
+
+    asyncio.run(run())
+
+
+def test_an_idle_worker_leaves(search: Search) -> None:
+    search.broker()
+    worker = search.start("worker", "w1", "--idle-s", "0.5")
+    search.wait_for(lambda: worker.poll() == 0)
+    assert not list((search.job_dir / files.OUTBOXES).iterdir())
+
+
+def test_a_worker_takes_no_task_that_is_longer_than_its_time(search: Search) -> None:
+    search.broker()
+    worker = search.start("worker", "w1", "--ends-at", str(time.time() + 24), "--grace-s", "1")
+
+    async def run() -> None:
+        model = search.model()
+        long = python_task("mine:Square", x=3, time_limit_s=3600)
+        short = python_task("mine:Square", x=3, time_limit_s=5)
+        await model.submit([long, short])
+        (result,) = await model.collect(1)
+        assert result.task_id == short.id
+        assert (await model.status()).owned == 1
+        assert worker.poll() is None
+
+    asyncio.run(run())
+
+
+def test_tasks_go_only_where_there_is_room(search: Search) -> None:
+    search.broker()
+    search.start("worker", "small", "--slots", "4", "--cpus", "2")
+    search.start("worker", "big", "--slots", "1", "--cpus", "8", "--label", "a100")
+
+    async def run() -> None:
+        model = search.model()
+        big, labelled = python_task("mine:Square", x=1), python_task("mine:Square", x=1)
+        big.needs.cpus = 8
+        labelled.needs.labels.append("a100")
+        nowhere = python_task("mine:Square", x=1)
+        nowhere.needs.gpus = 1
+        await model.submit([nowhere, big, labelled])
+        results = await model.collect(2)
+        assert {r.task_id: r.worker for r in results} == {big.id: "big", labelled.id: "big"}
+        assert (await model.status()).owned == 1
+
+    asyncio.run(run())

@@ -1,0 +1,353 @@
+"""The four queues, played with at random: each task gets exactly one result, and logs replay."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from search.broker.counts import status_of
+from search.broker.queues import MOST_DEATHS, PEER, Queues
+from search.broker.replay import begin, replay, snapshot
+from search.broker.shapes import Room
+from search.protocol import messages as m
+
+LEASE_S = 10.0
+MODELS = ("one", "two")
+WORKERS = ("w1", "w2", "w3")
+ROOM = Room(1000, 0, 0, frozenset(), 0.0, for_each=True)
+
+
+def make_task(number: int, **fields: object) -> m.Task:
+    return m.Task(id=f"{number:032x}", type="python", time_limit_s=1, **fields)
+
+
+def make_queues() -> tuple[Queues, list[tuple[int, bytes]]]:
+    log: list[tuple[int, bytes]] = []
+    return Queues(1, LEASE_S, lambda kind, payload: log.append((kind, payload))), log
+
+
+def outcome_of(queues: Queues, model: str = "one") -> list[m.Result]:
+    return [each.result for each in queues.mailbox(model).accepted]
+
+
+def success(lease: m.Lease) -> m.Result:
+    return m.Result(task_id=lease.task.id, lease_id=lease.id, outcome=m.SUCCEEDED, value=b"1")
+
+
+def test_a_task_goes_from_owned_to_processing_to_results() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    assert status_of(queues).owned == 1
+    (lease,) = queues.lease("w1", 5, ROOM, 0.0)
+    assert (status_of(queues).owned, status_of(queues).processing) == (0, 1)
+    queues.accept("w1", [success(lease)], 1.0)
+    assert (status_of(queues).processing, status_of(queues).results) == (0, 1)
+    queues.forget("one", 1)
+    assert status_of(queues).results == 0 and queues.outstanding == 0
+
+
+def test_a_late_result_is_dropped_once_another_worker_has_the_task() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    (old,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues.lapse(LEASE_S + 1)
+    (new,) = queues.lease("w2", 1, ROOM, LEASE_S + 1)
+    assert queues.accept("w1", [success(old)], LEASE_S + 2) == [old.task.id]
+    assert outcome_of(queues) == [] and queues.counts["dropped"] == 1
+    queues.accept("w2", [success(new), success(new)], LEASE_S + 3)
+    assert len(outcome_of(queues)) == 1 and queues.counts["dropped"] == 2
+
+
+def test_a_worker_that_was_cut_off_goes_on_if_nobody_else_has_the_task() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues.lapse(LEASE_S + 1)
+    report = m.Report(task_id=lease.task.id, lease_id=lease.id)
+    assert queues.renew("w1", [report], LEASE_S + 2) == {}
+    assert queues.lease("w2", 1, ROOM, LEASE_S + 2) == []
+    queues.accept("w1", [success(lease)], LEASE_S + 3)
+    assert len(outcome_of(queues)) == 1
+
+
+def test_a_worker_is_told_to_stop_what_somebody_else_has() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    (old,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues.lapse(LEASE_S + 1)
+    queues.lease("w2", 1, ROOM, LEASE_S + 1)
+    report = m.Report(task_id=old.task.id, lease_id=old.id)
+    assert queues.renew("w1", [report], LEASE_S + 2) == {old.task.id: m.STOP}
+
+
+def test_renewed_leases_do_not_lapse() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+    for now in range(1, 60):
+        queues.renew("w1", [m.Report(task_id=lease.task.id, lease_id=lease.id)], float(now))
+        assert queues.lapse(float(now)) == 0
+    assert queues.lapse(59 + LEASE_S + 1) == 1
+
+
+def test_a_broken_connection_ends_leases_early() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1), make_task(2)], 10)
+    queues.lease("w1", 2, ROOM, 0.0)
+    queues.lose("w1", 1.0, 0.5)
+    assert queues.lapse(1.4) == 0
+    assert queues.lapse(1.6) == 2
+
+
+def test_three_deaths_are_a_failed_result() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    now = 0.0
+    for number in range(MOST_DEATHS):
+        (lease,) = queues.lease("w1", 1, ROOM, now)
+        assert lease.task.deaths == number
+        now += LEASE_S + 1
+        queues.lapse(now)
+    (result,) = outcome_of(queues)
+    assert result.outcome == m.KILLED_WORKERS
+    assert queues.lease("w1", 1, ROOM, now) == []
+
+
+def test_a_task_that_is_handed_back_is_no_death_and_keeps_its_checkpoint() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    for _ in range(MOST_DEATHS + 1):
+        (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+        back = m.Result(
+            task_id=lease.task.id, lease_id=lease.id, outcome=m.HANDED_BACK, checkpoint="here"
+        )
+        queues.accept("w1", [back], 0.0)
+    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+    assert (lease.task.deaths, lease.task.checkpoint) == (0, "here")
+
+
+def test_only_owned_tasks_are_lent_one_hop_deep() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    queues.help("b2", [m.Lease(task=make_task(2), id=77)])
+    lent = queues.lease(PEER + "b3", 10, ROOM, 0.0, lend=True)
+    assert [lease.task.id for lease in lent] == [make_task(1).id]
+    assert status_of(queues).helper == 1
+
+
+def test_owned_and_helped_tasks_take_turns() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(n) for n in range(10)], 100)
+    queues.help("b2", [m.Lease(task=make_task(n), id=n) for n in range(10, 20)])
+    leases = queues.lease("w1", 20, ROOM, 0.0)
+    kinds = [int(lease.task.id, 16) >= 10 for lease in leases]
+    assert all(sum(kinds[:n]) in (n // 2, (n + 1) // 2) for n in range(20))
+
+
+def test_a_helped_result_goes_back_under_the_owners_lease() -> None:
+    queues, log = make_queues()
+    queues.help("b2", [m.Lease(task=make_task(2), id=77)])
+    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues.accept("w1", [success(lease)], 1.0)
+    (accepted,) = queues.helped["b2"].values()
+    assert accepted.result.lease_id == 77
+    again, _ = make_queues()
+    for kind, payload in log:
+        replay(again, kind, payload)
+    assert list(again.helped["b2"]) == [lease.task.id]
+    queues.given_back("b2", [lease.task.id])
+    assert not queues.has_of("b2")
+
+
+def test_a_helped_task_that_its_owner_no_longer_wants_is_stopped() -> None:
+    queues, _ = make_queues()
+    queues.help("b2", [m.Lease(task=make_task(n), id=n) for n in (1, 2)])
+    (runs,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues.drop_helped("b2", [make_task(1).id, make_task(2).id])
+    assert [report.task_id for report in queues.helping("b2")] == [runs.task.id]
+    report = m.Report(task_id=runs.task.id, lease_id=runs.id)
+    assert queues.renew("w1", [report], 1.0) == {runs.task.id: m.STOP}
+
+
+def test_a_restart_remembers_what_was_withdrawn_and_how_far_tasks_came() -> None:
+    queues, log = make_queues()
+    queues.submit("one", [make_task(1), make_task(2)], 10)
+    leases = {lease.task.id: lease for lease in queues.lease("w1", 2, ROOM, 0.0)}
+    queues.cancel("one", [make_task(1).id])
+    lease = leases[make_task(2).id]
+    back = m.Result(
+        task_id=lease.task.id, lease_id=lease.id, outcome=m.HANDED_BACK, checkpoint="here"
+    )
+    queues.accept("w1", [back], 1.0)
+    queues.lease("w2", 1, ROOM, 1.0)
+    queues.lapse(LEASE_S / 2)
+    queues.lose("w2", 6.0, 0.5)
+    queues.lapse(7.0)
+    again = Queues(2, LEASE_S, lambda kind, payload: None)
+    for kind, payload in log:
+        replay(again, kind, payload)
+    begin(again, 0.0, 1.0)
+    assert again.lease("w1", 9, ROOM, 0.5) == []  # for a moment they wait for their workers
+    again.lapse(1.5)
+    again.lapse(1.5)
+    (result,) = outcome_of(again)
+    assert (result.task_id, result.outcome) == (make_task(1).id, m.CANCELLED)
+    (found,) = again.lease("w1", 9, ROOM, 1.5)
+    assert (found.task.checkpoint, found.task.deaths) == ("here", 1)
+
+
+def test_a_worker_goes_on_with_its_task_over_a_restart() -> None:
+    queues, log = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+    again = Queues(2, LEASE_S, lambda kind, payload: None)
+    for kind, payload in log:
+        replay(again, kind, payload)
+    begin(again, 0.0, 1.0)
+    report = m.Report(task_id=lease.task.id, lease_id=lease.id)
+    assert again.renew("w1", [report], 0.5) == {}
+    again.lapse(2.0)
+    assert again.lease("w2", 1, ROOM, 2.0) == []
+    again.accept("w1", [success(lease)], 3.0)
+    assert [r.outcome for r in outcome_of(again)] == [m.SUCCEEDED]
+
+
+def test_a_model_that_sends_more_than_there_is_room_for_is_told() -> None:
+    queues, _ = make_queues()
+    known, came = queues.submit("one", [make_task(n) for n in range(5)], 3)
+    assert (len(known), came) == (3, 3)
+
+
+def test_what_is_leased_at_once_fits_into_a_message() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(n, payload=b"x" * (15 << 20)) for n in range(5)], 10)
+    assert len(queues.lease("w1", 5, ROOM, 0.0)) == 2
+
+
+def test_another_models_tasks_can_not_be_cancelled() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    queues.cancel("two", [make_task(1).id])
+    assert status_of(queues).owned == 1
+
+
+class Broker(RuleBasedStateMachine):
+    """A broker, workers that are slow, lost or twice there, and a restart at any moment."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.now = 0.0
+        self.incarnation = 1
+        self.log: list[tuple[int, bytes]] = []
+        self.queues = Queues(1, LEASE_S, self.record)
+        self.acknowledged: dict[str, set[str]] = {model: set() for model in MODELS}
+        self.got: dict[str, list[str]] = {model: [] for model in MODELS}
+        self.cursors = dict.fromkeys(MODELS, 0)
+        self.leases: list[tuple[str, m.Lease]] = []
+        self.numbers = 0
+
+    def record(self, kind: int, payload: bytes) -> None:
+        self.log.append((kind, payload))
+
+    @rule(model=st.sampled_from(MODELS), count=st.integers(1, 4), room=st.integers(0, 4))
+    def submit(self, model: str, count: int, room: int) -> None:
+        tasks = []
+        for _ in range(count):
+            self.numbers += 1
+            tasks.append(make_task(self.numbers, priority=self.numbers % 3))
+        known, _ = self.queues.submit(model, tasks, room)
+        self.acknowledged[model].update(known)
+
+    @rule(model=st.sampled_from(MODELS))
+    def submit_again(self, model: str) -> None:
+        done = set(self.got[model])
+        tasks = [m.Task(id=i, type="python") for i in sorted(self.acknowledged[model] - done)]
+        _, came = self.queues.submit(model, tasks, 100)
+        assert came == 0
+
+    @rule(worker=st.sampled_from(WORKERS), want=st.integers(1, 3))
+    def lease(self, worker: str, want: int) -> None:
+        leases = self.queues.lease(worker, want, ROOM, self.now)
+        self.leases += [(worker, m.Lease.FromString(each.SerializeToString())) for each in leases]
+
+    @rule(data=st.data(), outcome=st.sampled_from([m.SUCCEEDED, m.FAILED, m.HANDED_BACK]))
+    def result(self, data: st.DataObject, outcome: m.Outcome) -> None:
+        if not self.leases:
+            return
+        worker, lease = data.draw(st.sampled_from(self.leases))  # it may be sent twice, or late
+        result = m.Result(task_id=lease.task.id, lease_id=lease.id, outcome=outcome)
+        assert self.queues.accept(worker, [result], self.now) == [lease.task.id]
+
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        if self.leases:
+            worker, lease = data.draw(st.sampled_from(self.leases))
+            report = m.Report(task_id=lease.task.id, lease_id=lease.id, metrics={"loss": 1.0})
+            self.queues.renew(worker, [report], self.now)
+
+    @rule(model=st.sampled_from(MODELS), data=st.data())
+    def cancel(self, model: str, data: st.DataObject) -> None:
+        if self.acknowledged[model]:
+            self.queues.cancel(
+                model, [data.draw(st.sampled_from(sorted(self.acknowledged[model])))]
+            )
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def lose(self, worker: str) -> None:
+        self.queues.lose(worker, self.now, 0.5)
+
+    @rule(seconds=st.sampled_from([0.3, 1.0, LEASE_S + 1]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.queues.lapse(self.now)
+
+    @rule(model=st.sampled_from(MODELS), most=st.integers(1, 3))
+    def take(self, model: str, most: int) -> None:
+        self.queues.forget(model, self.cursors[model])
+        box = self.queues.mailbox(model)
+        found = box.read(most, 1000)
+        self.got[model] += [each.result.task_id for each in found]
+        self.cursors[model] = box.cursor + len(found)
+
+    @rule(whole=st.booleans())
+    def restart(self, whole: bool) -> None:
+        self.incarnation += 1
+        log, self.log = self.log, []
+        self.queues = Queues(self.incarnation, LEASE_S, self.record)
+        for kind, payload in log:
+            replay(self.queues, kind, payload)
+        self.log = list(snapshot(self.queues))
+        if whole:  # the snapshot alone makes the same state
+            self.queues = Queues(self.incarnation, LEASE_S, self.record)
+            for kind, payload in self.log:
+                replay(self.queues, kind, payload)
+        begin(self.queues, self.now, 1.0)
+
+    @invariant()
+    def no_result_comes_twice(self) -> None:
+        for model, ids in getattr(self, "got", {}).items():
+            waiting = [each.result.task_id for each in self.queues.mailbox(model).accepted]
+            seen = ids[: self.queues.mailbox(model).cursor] + waiting
+            assert len(seen) == len(set(seen))
+            assert set(ids) <= self.acknowledged[model]
+
+    def teardown(self) -> None:
+        """In the end every acknowledged task has exactly one result."""
+        if not hasattr(self, "queues"):
+            return
+        for _ in range(200):
+            self.wait(LEASE_S + 1)
+            for lease in self.queues.lease("last", 100, ROOM, self.now):
+                self.queues.accept("last", [success(lease)], self.now)
+            for model in MODELS:
+                self.take(model, 100)
+            if all(set(self.got[x]) == self.acknowledged[x] for x in MODELS):
+                break
+        for model in MODELS:
+            assert sorted(self.got[model]) == sorted(self.acknowledged[model])
+        assert not self.queues.tasks
+
+
+Broker.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestBroker = Broker.TestCase

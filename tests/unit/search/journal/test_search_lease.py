@@ -1,0 +1,156 @@
+"""Who may acknowledge in a broker's name: one incarnation, and its successor only after it."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from dlctl import contract
+from search.journal import epochs
+from search.journal.epochs import SNAPSHOT_COMPLETE, adopt, log_path, remove_before
+from search.journal.lease import Holder, Lease, incarnations, wait_for_lapse
+from search.journal.records import encode
+
+LEASE_S = 0.5
+
+
+def write_lease(folder: Path, number: int, **changes: object) -> Holder:
+    folder.mkdir(exist_ok=True)
+    holder = replace(Holder("elsewhere", "boot", 1, "1", LEASE_S, beat=1), **changes)
+    contract.write_whole(folder / f"{number}.lease", contract.to_json(holder))
+    return holder
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def lapse_after(folder: Path, beats: int, lease_s: float = LEASE_S) -> float:
+    """Return how long a successor waits for a holder that beats so often, each 0.3 s."""
+    clock = Clock()
+
+    def sleep(s: float) -> None:
+        clock.now_s += s
+        if (beat := int(clock.now_s / 0.3) + 1) <= beats:
+            write_lease(folder, 1, beat=beat)
+
+    write_lease(folder, 1)
+    wait_for_lapse(folder, 1, lease_s, clock=clock, sleep=sleep)
+    return clock.now_s
+
+
+def test_a_successor_waits_for_the_whole_lease_after_the_last_change(tmp_path: Path) -> None:
+    assert LEASE_S < lapse_after(tmp_path, beats=0) < LEASE_S + 0.3
+    assert 0.9 + LEASE_S < lapse_after(tmp_path, beats=4) < 0.9 + LEASE_S + 0.4
+
+
+def test_a_lease_that_can_not_be_read_is_waited_for_too(tmp_path: Path) -> None:
+    (tmp_path / "1.lease").write_text("")
+    clock = Clock()
+
+    def sleep(s: float) -> None:
+        clock.now_s += s
+
+    wait_for_lapse(tmp_path, 1, 7.0, clock=clock, sleep=sleep)
+    assert clock.now_s > 7.0
+
+
+def test_a_process_that_died_here_is_not_waited_for(tmp_path: Path) -> None:
+    code = (
+        "import sys, os; from pathlib import Path; from search.journal.lease import Lease;"
+        "Lease.claim(Path(sys.argv[1]), 60.0); os._exit(0)"
+    )
+    root = Path(__file__).parents[4]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=environment)
+    began = time.monotonic()
+    wait_for_lapse(tmp_path, 1, 60.0)
+    assert time.monotonic() - began < 5
+
+
+def test_a_holder_ends_when_a_successor_has_claimed(tmp_path: Path) -> None:
+    first = Lease.claim(tmp_path, LEASE_S)
+    try:
+        assert first.held() and first.incarnation == 1
+        second = Lease.claim(tmp_path, LEASE_S)
+        second.close()
+        assert second.incarnation == 2
+        end = time.monotonic() + 5
+        while not first.superseded:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert not first.held()
+    finally:
+        first.close()
+
+
+def test_a_holder_that_can_not_write_stops_acknowledging(tmp_path: Path) -> None:
+    lease = Lease.claim(tmp_path / "b", LEASE_S)
+    try:
+        (tmp_path / "b").rename(tmp_path / "moved")
+        time.sleep(LEASE_S)
+        assert not lease.held()
+    finally:
+        lease.close()
+
+
+def test_two_that_claim_at_once_get_different_numbers(tmp_path: Path) -> None:
+    got: list[Lease] = []
+    threads = [
+        threading.Thread(target=lambda: got.append(Lease.claim(tmp_path, LEASE_S)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(lease.incarnation for lease in got) == list(range(1, 9))
+    for lease in got:
+        lease.close()
+
+
+def log(folder: Path, number: int, *records: tuple[int, bytes], torn: bytes = b"") -> None:
+    write_lease(folder, number, lease_s=0.05)
+    log_path(folder, number).write_bytes(b"".join(encode(*each) for each in records) + torn)
+
+
+def test_the_newest_log_with_a_whole_snapshot_counts(tmp_path: Path) -> None:
+    done = (SNAPSHOT_COMPLETE, b"")
+    log(tmp_path, 1, (1, b"old"), done)
+    log(tmp_path, 2, (1, b"snapshot"), done, (2, b"later"), torn=b"xxx")
+    log(tmp_path, 3, (1, b"half a snapshot"))
+    found = adopt(tmp_path, 4, 0.05)
+    assert found.incarnation == 2 and found.torn_bytes == 3
+    assert [each.payload for each in found.records] == [b"snapshot", b"", b"later"]
+    seals = {p.stem: contract.read_record(epochs.Seal, p) for p in tmp_path.glob("*.sealed")}
+    assert {number: seal.by for number, seal in seals.items() if seal} == {"1": 4, "2": 4, "3": 4}
+
+
+def test_a_sealed_log_is_not_waited_for_again(tmp_path: Path) -> None:
+    log(tmp_path, 1, (SNAPSHOT_COMPLETE, b""))
+    adopt(tmp_path, 2, 0.05)
+    write_lease(tmp_path, 1, lease_s=60.0)
+    began = time.monotonic()
+    assert adopt(tmp_path, 3, 60.0).incarnation == 1
+    assert time.monotonic() - began < 5
+
+
+def test_nothing_is_adopted_where_nothing_was(tmp_path: Path) -> None:
+    assert adopt(tmp_path, 1, 60.0).incarnation == 0
+
+
+def test_logs_before_a_whole_snapshot_are_removed(tmp_path: Path) -> None:
+    for number in (1, 2):
+        log(tmp_path, number, (SNAPSHOT_COMPLETE, b""))
+    adopt(tmp_path, 3, 0.05)
+    write_lease(tmp_path, 3)
+    remove_before(tmp_path, 3)
+    assert incarnations(tmp_path) == [3]
+    assert [path.name for path in tmp_path.iterdir()] == ["3.lease"]

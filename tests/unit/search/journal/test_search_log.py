@@ -1,0 +1,136 @@
+"""A broker's log: whole records, torn tails, group commits, a full disk."""
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.errors import SearchError
+from search.journal.log import Log
+from search.journal.records import Record, encode, read_records
+
+RECORDS = st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=50)), max_size=8)
+
+
+@given(records=RECORDS, cut=st.integers(0, 60), noise=st.binary(max_size=30))
+def test_what_was_written_whole_is_read_and_a_torn_tail_is_cut(
+    tmp_path_factory: pytest.TempPathFactory,
+    records: list[tuple[int, bytes]],
+    cut: int,
+    noise: bytes,
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "1.log"
+    whole = [encode(kind, payload) for kind, payload in records]
+    data = b"".join(whole)
+    kept = data[: max(0, len(data) - cut)]
+    path.write_bytes(kept + (noise if cut else b""))
+    found, size = read_records(path)
+    ends = [sum(map(len, whole[: n + 1])) for n in range(len(whole))]
+    count = sum(end <= len(kept) for end in ends)
+    assert found[:count] == [Record(*each) for each in records[:count]]
+    if not noise or not cut:
+        assert len(found) == count and size == ([0, *ends][count])
+
+
+@given(records=RECORDS.filter(bool), at=st.integers(0, 10_000), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_never_read_as_a_record(
+    tmp_path_factory: pytest.TempPathFactory,
+    records: list[tuple[int, bytes]],
+    at: int,
+    bit: int,
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "1.log"
+    data = bytearray(b"".join(encode(*each) for each in records))
+    data[at % len(data)] ^= 1 << bit
+    path.write_bytes(data)
+    found, _ = read_records(path)
+    assert found == [Record(*each) for each in records[: len(found)]]
+    assert len(found) < len(records)
+
+
+def test_flushed_means_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = os.fdatasync
+    path = tmp_path / "1.log"
+
+    def fdatasync(file: int) -> None:
+        real(file)
+        synced.append(path.stat().st_size)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+    async def run() -> None:
+        log = Log(path)
+        for number in range(100):
+            log.append(1, str(number).encode())
+        await log.flushed()
+        assert synced[-1] == path.stat().st_size
+        assert len(synced) < 100  # together, not one by one
+        log.close()
+
+    asyncio.run(run())
+    assert [r.payload for r in read_records(path)[0]] == [str(n).encode() for n in range(100)]
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+def test_while_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    full = True
+    real = getattr(os, call)
+
+    def refuse(*arguments: object) -> object:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    monkeypatch.setattr(os, call, refuse)
+
+    async def run() -> None:
+        nonlocal full
+        log = Log(tmp_path / "1.log")
+        log.append(1, b"one")
+        flushed = asyncio.ensure_future(log.flushed())
+        done, _ = await asyncio.wait({flushed}, timeout=0.4)
+        assert not done and log.full and log.backlog_bytes > 0
+        log.append(2, b"two")
+        full = False
+        await flushed
+        await log.flushed()
+        assert not log.full and log.backlog_bytes == 0
+        log.close()
+
+    asyncio.run(run())
+    assert read_records(tmp_path / "1.log")[0] == [Record(1, b"one"), Record(2, b"two")]
+
+
+def test_a_disk_that_fails_acknowledges_nothing_ever_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def run() -> None:
+        log = Log(tmp_path / "1.log")
+        monkeypatch.setattr(os, "fdatasync", fail)
+        log.append(1, b"one")
+        for _ in range(2):
+            with pytest.raises(SearchError, match="log can't be written: .*Input/output error"):
+                await log.flushed()
+        log.close()
+
+    asyncio.run(run())
+
+
+def test_an_incarnation_never_writes_into_a_log_that_exists(tmp_path: Path) -> None:
+    (tmp_path / "1.log").write_bytes(b"")
+
+    async def run() -> None:
+        with pytest.raises(FileExistsError):
+            Log(tmp_path / "1.log")
+
+    asyncio.run(run())
