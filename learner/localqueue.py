@@ -41,7 +41,7 @@ def submit(options: argparse.Namespace) -> int:
                 record = QueuedJob(
                     id=queue.next_id(), token=options.token, job_dir=options.job_dir,
                     script=options.script, attempt=options.attempt, output=options.output,
-                    cpus=max(1, min(options.cpus, total)), total_cpus=total,
+                    cpus=_cpus(options, total), total_cpus=total,
                     time_s=options.time_s, halt_margin_s=options.halt_margin_s,
                     kill_wait_s=options.kill_wait_s, host=queue.host, submitted_at=time.time(),
                 )  # fmt: skip
@@ -53,6 +53,12 @@ def submit(options: argparse.Namespace) -> int:
         start_runner(queue, orphan.id)
     sys.stdout.write(f"{record.id}\n")
     return 0
+
+
+def _cpus(options: argparse.Namespace, total: int) -> int:
+    """Return how many CPUs a job counts for: a job that needs another one never waits for it."""
+    beside: int = options.beside_cpus
+    return max(0 if beside else 1, min(int(options.cpus), total - beside))
 
 
 def _refuse(message: str) -> int:
@@ -122,6 +128,7 @@ def _options() -> argparse.ArgumentParser:
                 command.add_argument(f"--{text}", required=True)
             command.add_argument("--cpus", type=int, default=1)
             command.add_argument("--total-cpus", type=int)
+            command.add_argument("--beside-cpus", type=int, default=0)
             command.add_argument("--time-s", type=int)
             command.add_argument("--halt-margin-s", type=int, default=0)
             command.add_argument("--kill-wait-s", type=float, default=KILL_WAIT_S)

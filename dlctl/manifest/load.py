@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -29,6 +29,26 @@ def load_manifest(path: Path, overrides: Overrides | None = None) -> Manifest:
         hint = "`dlctl init my-training` creates a folder with one; then name it, or go there"
         raise ManifestError(f"{path}: does not exist", hint=hint)
     return _from_yaml(lambda: load_file(path), overrides, path.resolve().parent)
+
+
+def load_part(path: Path, without: Collection[str]) -> Manifest:
+    """Return the manifest in a file that has other keys at its top, too.
+
+    Args:
+        path: The file.
+        without: The other keys.
+
+    Raises:
+        ManifestError: with every problem, a line each.
+    """
+
+    def load() -> Document:
+        document = load_file(path)
+        if isinstance(document.data, dict):
+            document.data = {k: v for k, v in document.data.items() if k not in without}
+        return document
+
+    return _from_yaml(load, None, path.resolve().parent)
 
 
 def parse_manifest(

@@ -100,6 +100,30 @@ def prepare_stored(
     return replace(request, plan=plan, overrides=_resolved(overrides, plan))
 
 
+def prepare_made(
+    data: bytes, path: Path, site: Site, training_id: str, files: dict[str, str] | None = None
+) -> Request:
+    """Return the request for a manifest that dlctl has made, with the code of a folder.
+
+    Args:
+        data: The manifest.
+        path: The user's file from which it was made: its folder's code is sent.
+        site: Where it is to run.
+        training_id: The id that it gets.
+        files: Further files for the job directory, by their paths there.
+
+    Raises:
+        ManifestError, PlanError, SiteError
+    """
+    folder = path.resolve().parent
+    manifest, literal = parse_manifest(data, str(path)).extract_secrets()
+    code = collect(folder, DEFAULT_LIMIT_BYTES, frozenset())
+    request = _request(manifest, literal, code, folder, site, training_id, None)
+    plan = replace(request.plan, git=git_state(folder))
+    scripts = {**request.scripts, **(files or {})}
+    return replace(request, plan=plan, manifest_path=path.resolve(), scripts=scripts)
+
+
 def read_folder(
     manifest_path: Path, overrides: Overrides, limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> tuple[Manifest, dict[str, str], Bundle]:

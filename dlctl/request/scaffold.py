@@ -26,12 +26,26 @@ def scaffold(folder: Path, name: str | None = None) -> list[Path]:
     Raises:
         ManifestError: a file already exists (so nothing was written), or can't be written.
     """
-    texts = _texts(name if name is not None else folder.resolve().name)
+    return _write_all(folder, _texts(name if name is not None else folder.resolve().name))
+
+
+def scaffold_search(folder: Path) -> list[Path]:
+    """Write search.yml and trials.py, and return their paths.
+
+    Raises:
+        ManifestError: a file already exists (so nothing was written), or can't be written.
+    """
+    source = data_path("templates") / "scaffold"
+    names = ("search.yml", "trials.py")
+    return _write_all(folder, {n: (source / n).read_text(encoding="utf-8") for n in names})
+
+
+def _write_all(folder: Path, texts: dict[str, str]) -> list[Path]:
     existing = [path for path in texts if (folder / path).exists() or (folder / path).is_symlink()]
     if existing:
         raise ManifestError(
             f"{folder} already contains {', '.join(existing)}; nothing was written",
-            hint="name another folder: dlctl init NAME",
+            hint="name another folder, as in: dlctl init NAME",
         )
     try:
         return [_write(folder / path, text) for path, text in texts.items()]

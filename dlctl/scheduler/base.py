@@ -97,6 +97,19 @@ class Scheduler(Protocol):
         """
         ...
 
+    def workers_script(self, plan: Plan, group: str, count: int, folder: str) -> str:
+        """Return the script that submits a search's group of workers, each a job of its own.
+
+        It prints one id: a group is one array, or else one id a line.
+
+        Args:
+            plan: Of one worker; only its resources count.
+            group: Part of the token; a worker's name is the group and a number from 0.
+            count: How many.
+            folder: In the job directory, with `worker.sbatch`; the output goes there, too.
+        """
+        ...
+
     def dismiss_script(self, job_dir: str) -> str:
         """Return the script that cancels a training's successors that have not begun.
 

@@ -29,15 +29,32 @@ class LocalQueue:
 
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the queue's submit call; submitting a token again returns the first job's id."""
-        resources = plan.resources
-        options = {
-            "root": plan.root,
+        return self._submit(plan, {
             "token": contract.token(plan.training_id, attempt),
             "script": contract.script_file(attempt),
             "attempt": str(attempt),
             "output": contract.job_output(attempt),
-            "cpus": str(resources.learners * resources.cpus_per_learner),
-        }
+        })  # fmt: skip
+
+    def workers_script(self, plan: contract.Plan, group: str, count: int, folder: str) -> str:
+        """Return a submit call for each worker."""
+        calls = (
+            self._submit(plan, {
+                "token": contract.token(plan.training_id, f"{group}.{number}"),
+                "script": f"{folder}/worker.sbatch",
+                "attempt": f"{group}.{number}",
+                "output": f"{folder}/{number}.out",
+                "beside-cpus": "1",  # the hub's
+            })
+            for number in range(count)
+        )  # fmt: skip
+        return " || exit\n".join(call.rstrip("\n") for call in calls) + "\n"
+
+    def _submit(self, plan: contract.Plan, job: dict[str, str]) -> str:
+        resources = plan.resources
+        options = {
+            "root": plan.root, **job, "cpus": str(resources.learners * resources.cpus_per_learner),
+        }  # fmt: skip
         if self.cpus is not None:
             options["total-cpus"] = str(self.cpus)
         if resources.time_s is not None:

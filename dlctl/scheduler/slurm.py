@@ -146,6 +146,21 @@ class Slurm:
             + f' --open-mode=append ${{avoid:+"--exclude=$avoid"}} {script} {attempt} </dev/null\n'
         )
 
+    def workers_script(self, plan: contract.Plan, group: str, count: int, folder: str) -> str:
+        """Return one sbatch call for an array."""
+        token = contract.token(plan.training_id, group)
+        arguments = [
+            "--parsable", f"--array=0-{count - 1}", f"--job-name={token}",
+            f"--comment=dlctl:{token}",
+        ]  # fmt: skip
+        output = shlex.quote(f"/{folder}/%a.out")
+        return (
+            self._prologue()
+            + OUTPUT_FOLDER
+            + f'sbatch {shlex.join(arguments)} --chdir="$PWD" --output="$folder"{output}'
+            + f" --open-mode=append {shlex.quote(f'{folder}/worker.sbatch')} {group} </dev/null\n"
+        )
+
     def successors_script(self, plan: contract.Plan, attempt: int) -> str:
         """Return sbatch calls, each of which makes a job wait for the end of the one before."""
         count = plan.lifecycle.successors if plan.lifecycle else 0

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -21,6 +22,7 @@ from search.tasks.base import Order
 from search.tasks.run import TaskError, run_task
 
 _PR_SET_PDEATHSIG = 1
+_LOOK_MS = 1000
 _NO_ORDERS = (Order.CONTINUE, Order.CONTINUE)
 
 
@@ -33,6 +35,8 @@ class Slot:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._fileno = connection.fileno()
+        self._inode = os.fstat(self._fileno).st_ino
         self._sending = threading.Lock()
         self._tasks: list[tuple[dict[str, Any], bytes]] = []
         self._came = threading.Condition()
@@ -87,9 +91,22 @@ class Slot:
                     self._came.notify()
         os.killpg(0, signal.SIGKILL)
 
+    def _wait(self) -> None:
+        """Wait until there is something to read.
+
+        Raises:
+            OSError: The task has closed the connection, which nobody who waits in `recv` would see.
+        """
+        ready = select.poll()
+        ready.register(self._fileno, select.POLLIN)
+        while not ready.poll(_LOOK_MS):
+            if os.fstat(self._fileno).st_ino != self._inode:
+                raise ConnectionResetError
+
     def _receive(self, length: int) -> bytes:
         data = bytearray()
         while len(data) < length:
+            self._wait()
             part = self._connection.recv(min(length - len(data), 1 << 20))
             if not part:
                 raise ConnectionResetError
@@ -103,6 +120,9 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with contextlib.suppress(OSError):  # the kernel is to end the task, not the worker
         Path("/proc/self/oom_score_adj").write_text("1000")
+    # A scheduler that ends the job signals each of its processes: the worker says when to save. A
+    # handler, unlike SIG_IGN, is not inherited by the programs that a task starts.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     connection = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(connection.fileno(), False)  # what a task starts must not keep it open
     slot = Slot(connection)

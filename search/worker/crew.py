@@ -16,10 +16,15 @@ _AHEAD_S = 0.05
 """So much work waits here, beside what runs, so that short tasks don't wait for the network."""
 _MOST_AHEAD = 256
 _ALMOST_ALL = 0.2
+_TOGETHER_S = 0.5
+"""A scheduler signals all processes of a job within this time."""
 
 
 class Runs(Protocol):
     """A slot."""
+
+    was_terminated: bool
+    """Whether SIGTERM ended the last task."""
 
     async def run(self, lease: m.Lease) -> m.Result:
         """Run a task."""
@@ -193,9 +198,21 @@ class Crew:
             job = await self._next()
             job.slot = slot
             result = await slot.run(job.lease)
+            if slot.was_terminated and await self._is_leaving():
+                result = m.Result(
+                    task_id=result.task_id, lease_id=result.lease_id, outcome=m.HANDED_BACK
+                )
             mean_s = result.seconds if self._mean_s is None else self._mean_s
             self._mean_s = mean_s + _ALMOST_ALL * (result.seconds - mean_s)
             self._finish(job, result)
+
+    async def _is_leaving(self) -> bool:
+        """Return whether the signal that ended a task has come to the worker, too."""
+        for _ in range(10):
+            if self.draining:
+                return True
+            await asyncio.sleep(_TOGETHER_S / 10)
+        return self.draining
 
     async def _next(self) -> Job:
         while True:

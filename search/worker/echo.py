@@ -8,6 +8,8 @@ from search.protocol import messages as m
 class EchoSlot:
     """Runs nothing."""
 
+    was_terminated = False
+
     async def run(self, lease: m.Lease) -> m.Result:
         """Return the payload."""
         task = lease.task

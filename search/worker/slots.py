@@ -27,8 +27,13 @@ MOST_LOG_BYTES = 64 << 20
 """A task that prints more is ended."""
 STOP_GRACE_S = 5.0
 """A task that was told to stop is ended after this."""
-# The folder that `-c` puts first on the path would let the user's files shadow ours.
-_START = "import sys; del sys.path[0]; from search.slot.program import main; main()"
+_START = """\
+import sys
+sys.path[:] = filter(None, sys.path)
+from search.slot.program import main
+main()
+"""
+"""Without the current folder, whose files would shadow ours (PYTHONSAFEPATH leaves it out, too)."""
 OnReport = Callable[[str, int, dict[str, float]], None]
 
 
@@ -42,9 +47,9 @@ class Limits:
 class _Ended(Exception):
     """The slot's process ended a task, or was ended."""
 
-    def __init__(self, outcome: m.Outcome, error: str) -> None:
+    def __init__(self, outcome: m.Outcome, error: str, number: int = 0) -> None:
         super().__init__(error)
-        self.outcome, self.error = outcome, error
+        self.outcome, self.error, self.number = outcome, error, number
 
 
 class Slot:
@@ -58,6 +63,8 @@ class Slot:
         self._order: m.Order = m.CONTINUE
         self._end_at: float | None = None
         self.task_id = ""
+        self.was_terminated = False
+        """Whether SIGTERM ended the last task: the scheduler may be ending the whole job."""
 
     def order(self, order: m.Order, grace_s: float = STOP_GRACE_S) -> None:
         """Tell the running task to stop or to checkpoint. After the grace period it is ended."""
@@ -72,12 +79,14 @@ class Slot:
         """Run a task; return its result, whatever it does."""
         task = lease.task
         self.task_id, self._order, self._end_at = task.id, m.CONTINUE, None
+        self.was_terminated = False
         result = m.Result(task_id=task.id, lease_id=lease.id, started_at=time.time())
         began = time.monotonic()
         try:
             await self._run(task, result)
         except _Ended as ended:
             result.outcome, result.error = ended.outcome, ended.error
+            self.was_terminated = ended.number == signal.SIGTERM
             self._note_checkpoint(result)
             await self.close()
             _shorten(self._log(task.id))
@@ -193,7 +202,7 @@ class Slot:
             )
         with contextlib.suppress(ValueError):
             name = signal.Signals(-code).name
-            return _Ended(m.FAILED, f"the program was killed by {name}")
+            return _Ended(m.FAILED, f"the program was killed by {name}", -code)
         return _Ended(m.FAILED, f"the program was killed by signal {-code}")
 
     async def _watch(self, task: m.Task, log: Path) -> None:

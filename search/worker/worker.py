@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grpc.aio
 
+from dlctl import contract
+from dlctl.contract import search as names
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import read_endpoints, read_nameserver
@@ -24,6 +26,8 @@ _LOOK_S = 0.2
 _FAILING_S = 1.0
 """A home that has not answered for this long is left, if there is another broker."""
 _LAST_RESULTS_S = 10.0
+_ENDS = (names.ENDED, contract.HALT_REQUEST, contract.CANCEL_REQUEST)
+"""Files after which a search needs no workers."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ class Worker:
             return True
         if ends_at and time.time() > ends_at - self._options.grace_s - _LAST_RESULTS_S:
             return True
+        if any((self._job_dir / name).exists() for name in _ENDS):
+            return True
         return any(link.told_to_leave for link in self._links.values())
 
     def _seconds_left(self) -> float:
@@ -144,8 +150,8 @@ class Worker:
                         return str(reply.broker)
                 except grpc.aio.AioRpcError:
                     pass
-        names = [each.name for each in read_endpoints(self._job_dir) if each.name != without]
-        return random.choice(names) if names else ""  # noqa: S311
+        known = [each.name for each in read_endpoints(self._job_dir) if each.name != without]
+        return random.choice(known) if known else ""  # noqa: S311
 
     async def _prune(self) -> None:
         """Close links to former homes that have everything."""

@@ -37,6 +37,7 @@ class Task:
     constants: dict[str, Any] = field(default_factory=dict)
     """Arguments that are the same in each trial."""
     time_limit_s: float = 3600.0
+    """0: none. A worker whose job ends before that takes no such trial."""
     cpus: int = 1
     gpus: int = 0
     memory_bytes: int | None = None

@@ -16,6 +16,7 @@ import dlctl
 from dlctl import contract, errors
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.model import Manifest
+from dlctl.search.load import load_search
 from dlctl.sites.files import Site, parse_site
 from dlctl.yaml_source import load_bytes
 
@@ -88,7 +89,7 @@ def test_every_relative_link_leads_somewhere(page):
 
 
 def test_every_path_of_the_code_that_a_page_names_exists():
-    folders = "dlctl|learner|psrv|search|templates|site_configs|examples|docs|tests|benchmarks"
+    folders = "dlctl|learner|psrv|templates|site_configs|examples|docs|tests|benchmarks"
     for page in (*PAGES, REPOSITORY / "tests/cluster/README.md"):
         for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", page.read_text()):
             assert page.name == "CHANGELOG.md" or (REPOSITORY / path).exists(), (page, path)
@@ -194,9 +195,13 @@ def yaml_blocks():
 
 
 @pytest.mark.parametrize(("page", "text"), list(yaml_blocks()))
-def test_every_yaml_block_is_valid(page, text):
+def test_every_yaml_block_is_valid(page, text, tmp_path):
     """A fragment is completed with the least that is required, and then as strict as any."""
     keys = set(load_bytes(text.encode(), page.name).data)
+    if "space" in keys:
+        (tmp_path / "search.yml").write_text(text)
+        assert load_search(tmp_path / "search.yml").spec.space
+        return
     is_site = page.name == "sites.md" or keys & {"transport", "root", "launcher", "environment"}
     if is_site:
         assert keys <= set(Site.model_fields), keys

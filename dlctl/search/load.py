@@ -1,0 +1,207 @@
+"""Read search.yml: the search's own sections, and the manifest of its trials."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dlctl.contract import search as names
+from dlctl.errors import ManifestError
+from dlctl.manifest.errors import sentences
+from dlctl.manifest.load import load_part
+from dlctl.manifest.model import Manifest
+from dlctl.search.model import Dimension, SearchFile
+from dlctl.units import format_duration, parse_duration, parse_size
+from dlctl.yaml_source import YamlError, load_file, plain
+
+DEFAULT_MEMORY = "1GiB"
+LEAVING_S = 30.0
+"""A worker takes no trial that could last into the end of its job."""
+_SEARCHED = ("framework.arguments.", "training.")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A search as its file describes it."""
+
+    path: Path
+    file: SearchFile
+    trial: dict[str, Any]
+    """The manifest's keys; empty but for common ones if trials are not trainings."""
+
+    @property
+    def spec(self) -> names.Spec:
+        """Return what the nodes need to know."""
+        if (manifest := self.manifest) is None:
+            return _spec(self.file, _task(self.file))
+        return _spec(self.file, names.Task(
+            "training", str(self.path.name), time_limit_s=manifest.time_s or 0.0,
+            cpus=manifest.cpus_per_learner(), gpus=manifest.gpus_per_learner(),
+            memory_bytes=manifest.memory_bytes,
+        ))  # fmt: skip
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Return the manifest of the trainings that are the trials, if they are trainings.
+
+        Raises:
+            ManifestError: with every problem, a line each.
+        """
+        if self.file.task is not None:
+            return None
+        return load_part(self.path, set(SearchFile.model_fields) - {"name"})
+
+
+def load_search(path: Path) -> Loaded:
+    """Return the search in a file.
+
+    Raises:
+        ManifestError: with every problem, a line each.
+    """
+    if not path.exists():
+        raise ManifestError(f"{path}: does not exist", hint="`dlctl search init` writes one")
+    try:
+        document = load_file(path, str(path))
+    except YamlError as error:
+        raise ManifestError(str(error), problems=error.problems) from error
+    if not isinstance(document.data, dict):
+        raise ManifestError(f"{path}: keys with values are allowed, as in 'name: mine'")
+    own = {k: v for k, v in document.data.items() if k in SearchFile.model_fields}
+    trial = {k: v for k, v in document.data.items() if k not in SearchFile.model_fields}
+    try:
+        file = SearchFile.model_validate(own)
+    except ValidationError as error:
+        problems = sentences(error, SearchFile, document, {})
+        raise ManifestError("\n".join(problems), problems=problems) from None
+    problems = [
+        f"{document.where((key,), key=True)}: {key}: is a key of a training's manifest, and with "
+        "`task` trials are no trainings"
+        for key in trial
+        if file.task is not None and key not in ("description", "version", "requirements", "env")
+    ]
+    if file.task is None and "framework" not in trial:
+        problems.append(f"{path}: either `task` or a manifest's `framework` says what a trial is")
+    for name, dimension in file.space.items():
+        wrong = [other for other in dimension.when if other not in file.space]
+        where = document.where(("space", name), key=True)
+        problems += [f"{where}: space.{name}.when: there is no {other!r}" for other in wrong]
+        if file.task is None and not name.startswith(_SEARCHED):
+            problems.append(
+                f"{where}: space.{name}: in a training, framework.arguments.<name> and "
+                "training.<name> can be searched"
+            )
+    loaded = Loaded(path, file, plain(trial))
+    if not problems and (manifest := loaded.manifest) is not None:
+        settings = vars(manifest.training_settings())
+        unknown = [name for name in file.space if name.startswith("training.")
+                   and name.removeprefix("training.") not in settings]  # fmt: skip
+        problems += [
+            f"{document.where(('space', name), key=True)}: space.{name}: the built-in loop has no "
+            f"such setting; it has {', '.join(settings)}"
+            for name in unknown
+        ]
+        if manifest.learners != 1:
+            problems.append(f"{path}: learners: a trial has one learner in this version")
+    workers_s = _seconds(file.workers.time)
+    if not problems and workers_s and workers_s < loaded.spec.task.time_limit_s + LEAVING_S:
+        problems.append(
+            f"{document.where(('workers', 'time'))}: workers.time: {file.workers.time} is too short"
+            f": a trial may take {format_duration(loaded.spec.task.time_limit_s)}, and a worker "
+            f"leaves {LEAVING_S:g} s before its end"
+        )
+    if problems:
+        raise ManifestError("\n".join(problems), problems=problems)
+    return loaded
+
+
+def _spec(file: SearchFile, task: names.Task) -> names.Spec:
+    strategy, budget, workers = file.strategy, file.budget, file.workers
+    options = dict(strategy.model_extra or {})
+    return names.Spec(
+        name=file.name,
+        space=[_parameter(name, dimension) for name, dimension in file.space.items()],
+        task=task,
+        strategy=strategy.name,
+        options=plain(options),
+        metric=file.metric.name,
+        maximize=file.metric.goal == "maximize",
+        seed=strategy.seed,
+        deterministic=strategy.deterministic,
+        window=strategy.window,
+        budget=names.Budget(budget.trials, _seconds(budget.time), budget.node_hours),
+        workers=names.Workers(
+            least=workers.jobs, most=workers.jobs, slots=workers.slots,
+            time_s=_seconds(workers.time), partition=workers.partition,
+            idle_s=parse_duration(workers.idle),
+        ),
+    )  # fmt: skip
+
+
+def _seconds(text: str | None) -> int | None:
+    return None if text is None else parse_duration(text)
+
+
+def _parameter(name: str, dimension: Dimension) -> names.Parameter:
+    when = {
+        other: plain(values) if isinstance(values, list) else [plain(values)]
+        for other, values in dimension.when.items()
+    }
+    if dimension.choice is not None:
+        return names.Parameter(name, "choice", choices=dimension.choice, when=when)
+    low, high = dimension.float_ or dimension.int_ or (0, 0)
+    kind = "float" if dimension.float_ is not None else "int"
+    return names.Parameter(name, kind, low, high, dimension.step, dimension.log, when=when)
+
+
+def _task(file: SearchFile) -> names.Task:
+    task = file.task
+    assert task is not None
+    return names.Task(
+        type="python" if task.python is not None else "exec",
+        target=task.python or task.exec or "",
+        constants=plain(task.arguments),
+        time_limit_s=parse_duration(task.time),
+        cpus=task.cpus,
+        gpus=task.gpus,
+        memory_bytes=None if task.memory is None else parse_size(task.memory),
+    )
+
+
+def hub_manifest(loaded: Loaded) -> bytes:
+    """Return the manifest of the training that is the search's hub."""
+    hub = loaded.file.hub
+    manifest: dict[str, Any] = {
+        "name": loaded.file.name,
+        "framework": {"name": "search", "command": "python -m search.hub"},
+        "learners": 1, "cpus": 1, "memory": hub.memory,
+    }  # fmt: skip
+    if hub.time or loaded.file.budget.time:
+        manifest["time"] = hub.time or loaded.file.budget.time
+    if hub.partition:
+        manifest["scheduler"] = {"partition": hub.partition}
+    return json.dumps(manifest | _common(loaded)).encode()
+
+
+def worker_manifest(loaded: Loaded) -> bytes:
+    """Return the manifest of a job that runs trials: only its resources count."""
+    workers, task = loaded.file.workers, loaded.spec.task
+    memory = task.memory_bytes or parse_size(DEFAULT_MEMORY)
+    manifest: dict[str, Any] = {
+        "name": loaded.file.name,
+        "framework": {"name": "search", "command": "python -m search.worker"},
+        "learners": 1, "cpus": workers.slots * task.cpus, "gpus": workers.slots * task.gpus,
+        "memory": f"{workers.slots * memory >> 20}MiB",
+    }  # fmt: skip
+    if workers.time:
+        manifest["time"] = workers.time
+    if workers.partition:
+        manifest["scheduler"] = {"partition": workers.partition}
+    return json.dumps(manifest | _common(loaded)).encode()
+
+
+def _common(loaded: Loaded) -> dict[str, Any]:
+    return {k: v for k, v in loaded.trial.items() if k in ("requirements", "env")}

@@ -1,0 +1,137 @@
+"""search.yml as a model: what it has beside the keys of a manifest."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from dlctl.manifest.parts import Duration, Line, Name, Size
+from dlctl.yaml_source import plain
+
+
+class Part(BaseModel):
+    """A mapping in search.yml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Dimension(Part):
+    """One parameter: exactly one of `float`, `int` and `choice`."""
+
+    float_: tuple[float, float] | None = Field(None, alias="float", description="From, to.")
+    int_: tuple[int, int] | None = Field(None, alias="int", description="From, to.")
+    choice: Annotated[list[Any], BeforeValidator(plain)] | None = Field(None, min_length=1)
+    log: bool = Field(False, description="Whether the range is divided by its logarithm.")
+    step: float | None = Field(None, gt=0)
+    when: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Parameter → value, or list of values: the parameter exists only there.",
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Dimension:
+        given = [self.float_ is not None, self.int_ is not None, self.choice is not None]
+        if sum(given) != 1:
+            raise ValueError("one of float, int and choice is allowed, as in {float: [0, 1]}")
+        low, high = self.float_ or self.int_ or (0, 0)
+        if low > high:
+            raise ValueError(f"the range begins at {low:g} and ends before that, at {high:g}")
+        if self.log and (self.choice is not None or low <= 0):
+            raise ValueError("`log` needs a range above 0")
+        return self
+
+
+class Strategy(Part):
+    """Which trials come next."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: Line = Field("random", description="One of dlctl's, or `module:Class` of your folder.")
+    seed: int = 0
+    deterministic: bool = Field(
+        False, description="The same trials whatever the workers and their speed; needs `window`."
+    )
+    window: int = Field(0, ge=0, description="How many trials may be outstanding.")
+
+    @model_validator(mode="after")
+    def _window(self) -> Strategy:
+        if self.deterministic and not self.window:
+            raise PydanticCustomError(
+                "contradiction", "`deterministic` needs a `window`, as in window: 16",
+                {"key": "window"},
+            )  # fmt: skip
+        return self
+
+
+class Metric(Part):
+    """What is to become best."""
+
+    name: Line = "value"
+    goal: Literal["minimize", "maximize"] = "minimize"
+
+
+class Budget(Part):
+    """When the search ends."""
+
+    trials: int | None = Field(None, gt=0)
+    time: Duration | None = None
+    node_hours: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _some(self) -> Budget:
+        if self.trials is None and self.time is None and self.node_hours is None:
+            raise ValueError("one of trials, time and node_hours is needed, or it never ends")
+        return self
+
+
+class Task(Part):
+    """What a trial runs; without this section a trial is a training of the manifest."""
+
+    python: Line | None = Field(None, description="`module:Class`, a `search.tasks.BaseTask`.")
+    exec: Line | None = Field(
+        None, description="A shell command: arguments as JSON on its input, its result as JSON."
+    )
+    arguments: dict[str, Any] = Field(default_factory=dict, description="The same in each trial.")
+    time: Duration = "1h"
+    cpus: int = Field(1, ge=1)
+    gpus: int = Field(0, ge=0)
+    memory: Size | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Task:
+        if (self.python is None) == (self.exec is None):
+            raise ValueError("one of python and exec is allowed, as in python: trials:Digits")
+        return self
+
+
+class Workers(Part):
+    """The jobs that run the trials."""
+
+    jobs: int = Field(1, ge=1, le=1000, description="How many jobs.")
+    slots: int = Field(1, ge=1, le=512, description="How many trials a job runs at a time.")
+    time: Duration | None = Field(None, description="The time limit of one such job.")
+    partition: Line | None = None
+    idle: Duration = Field("5m", description="A worker without a trial leaves after this.")
+
+
+class Hub(Part):
+    """The job that directs the search."""
+
+    time: Duration | None = Field(None, description="How long the search may take over all jobs.")
+    memory: Size = "1GiB"
+    partition: Line | None = None
+
+
+class SearchFile(Part):
+    """What search.yml has beside a manifest's keys."""
+
+    name: Name
+    space: dict[str, Dimension] = Field(min_length=1)
+    strategy: Strategy = Field(default_factory=lambda: Strategy.model_validate({}))
+    metric: Metric = Metric()
+    budget: Budget
+    task: Task | None = None
+    workers: Workers = Field(default_factory=lambda: Workers.model_validate({}))
+    hub: Hub = Field(default_factory=lambda: Hub.model_validate({}))

@@ -1,0 +1,95 @@
+"""Start a search: its hub as a training, and its first workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.contract import search as names
+from dlctl.errors import RecordError
+from dlctl.files.archive import Entry
+from dlctl.files.upload import Tree
+from dlctl.lifecycle import make_environment, submit
+from dlctl.lifecycle import resume as go_on
+from dlctl.lifecycle.submit import send
+from dlctl.request.build import new_training_id, prepare_made
+from dlctl.search.certificates import make_certificates
+from dlctl.search.load import Loaded, hub_manifest, load_search
+from dlctl.search.workers import add_workers, end_workers
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.manifest.model import Manifest
+    from dlctl.record import Record, RecordStore
+    from dlctl.request.request import Request
+
+
+def start(
+    session: Session, loaded: Loaded, store: RecordStore,
+    say: Callable[[str], None] = lambda _: None,
+) -> Record:  # fmt: skip
+    """Submit a search, once, and return the record of its hub.
+
+    The hub is a training: `dlctl status`, `logs`, `halt`, `resume`, `cancel` and `fetch` know it.
+
+    Raises:
+        ManifestError, PlanError, SiteError, SchedulerError, TransportError
+    """
+    search_id = new_training_id(loaded.file.name)
+    files = {names.SPEC: contract.to_json(loaded.spec)}
+    if (manifest := loaded.manifest) is not None:
+        plan = _trial_plan(session, loaded, manifest, search_id)
+        files[names.TRIAL_PLAN] = contract.to_json(plan)
+    request = prepare_made(hub_manifest(loaded), loaded.path, session.site, search_id, files)
+    make_environment(session, request.plan, say)
+    keys = [Entry(name, pem.encode(), mode=0o600) for name, pem in make_certificates().items()]
+
+    def bring_keys() -> None:
+        target = f"jobs/{search_id}/{names.KEYS}"
+        send(session, request.plan.root, [Tree(target, keys, if_exists="repair")])
+
+    record = submit(session, request, store, before=bring_keys)
+    add_workers(session, loaded, record, loaded.file.workers.jobs)
+    return record
+
+
+def _trial_plan(
+    session: Session, loaded: Loaded, manifest: Manifest, search_id: str
+) -> contract.Plan:
+    """Return the plan of a trial, which runs inside a worker: no scheduler starts its learner."""
+    plan = prepare_made(manifest.to_yaml().encode(), loaded.path, session.site, search_id).plan
+    return replace(
+        plan, batch=contract.Batch("local"), launch=contract.Launch("direct", []),
+        lifecycle=None, resources=replace(plan.resources, time_s=None),
+    )  # fmt: skip
+
+
+def resume(
+    session: Session, record: Record, store: RecordStore,
+    say: Callable[[str], None] = lambda _: None,
+) -> Record:  # fmt: skip
+    """Start the hub again, with as many workers as the search began with.
+
+    Raises:
+        ManifestError, PlanError, SiteError, SchedulerError, TransportError
+    """
+    loaded = load_search(file_of(record))
+    known = go_on(session, record, store, _no_interrupted_submission, on_line=say)
+    end_workers(session, known)
+    add_workers(session, loaded, known, loaded.file.workers.jobs)
+    return known
+
+
+def _no_interrupted_submission(record: Record) -> Request:
+    raise RecordError(
+        f"{record.training_id}: the search was never sent whole",
+        hint=f"dlctl search cancel {record.training_id}, and start it again",
+    )
+
+
+def file_of(record: Record) -> Path:
+    """Return the search.yml from which a search was started."""
+    return Path(record.manifest_path)

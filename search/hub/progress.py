@@ -1,0 +1,81 @@
+"""What the hub tells of its search: files that `dlctl search` reads, and a training's progress."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dlctl import contract
+from dlctl.contract import search as names
+from search.model.state import ASK, TELL
+
+
+class Progress:
+    """Follows the model's log as it grows."""
+
+    def __init__(self, job_dir: Path, spec: names.Spec) -> None:
+        self._job_dir, self._path, self._spec = job_dir, job_dir / names.TRIALS, spec
+        self._at = 0
+        self.asked = self.done = self.failed = 0
+        self.best: dict[str, Any] | None = None
+        self._points: dict[int, dict[str, Any]] = {}
+
+    def look(self) -> list[dict[str, float]]:
+        """Return a row for each trial that has ended since the last look."""
+        rows = []
+        for event in self._new():
+            if event["event"] == ASK:
+                self.asked += len(event["trials"])
+                self._points |= {each["number"]: each["point"] for each in event["trials"]}
+            elif event["event"] == TELL:
+                self.done += 1
+                metric = event["metric"]
+                if metric is None:
+                    self.failed += 1
+                    continue
+                sign = -1 if self._spec.maximize else 1
+                if self.best is None or sign * metric < sign * self.best["value"]:
+                    self.best = {"trial": event["number"], "value": metric,
+                                 "point": self._points[event["number"]]}  # fmt: skip
+                row = {self._spec.metric: metric, f"best {self._spec.metric}": self.best["value"]}
+                rows.append({"step": self.done, "time": event["time"], **row})
+        return rows
+
+    def _new(self) -> Iterator[dict[str, Any]]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                content = file.read()
+        except FileNotFoundError:
+            return
+        whole = content[: content.rfind(b"\n") + 1]
+        self._at += len(whole)
+        for line in whole.splitlines():
+            yield json.loads(line)
+
+    def tell(self, children: dict[str, int]) -> None:
+        """Write the progress that the watchdog and the supervisor read, and the hub's own file."""
+        metrics = {} if self.best is None else {f"best {self._spec.metric}": self.best["value"]}
+        told: dict[str, Any] = {"step": self.done, "metrics": metrics}
+        if trials := self._spec.budget.trials:
+            told["done"] = min(1.0, self.done / trials)
+        if path := os.environ.get("DLCTL_PROGRESS_FILE"):
+            contract.write_whole(Path(path), json.dumps(told))
+        state = {"asked": self.asked, "done": self.done, "failed": self.failed,
+                 "best": self.best, "starts": children}  # fmt: skip
+        contract.write_whole(self._job_dir / names.STATUS, json.dumps(state))
+        self._mark()
+
+    def _mark(self) -> None:
+        """Leave a mark in CHECKPOINT_DIR, by whose number the supervisor sees progress."""
+        folder = self._job_dir / contract.CHECKPOINTS
+        folder.mkdir(exist_ok=True)
+        marks = sorted(folder.glob("trials-*"))
+        now = folder / f"trials-{self.asked + self.done}"
+        if not marks:
+            contract.write_whole(now, "")
+        elif marks[-1] != now:
+            marks[-1].rename(now)

@@ -1,0 +1,59 @@
+"""The model's process: `python -m search.model JOB_DIR`; exits with 0 once the search is done."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import search as names
+from search.model.drive import Driver
+from search.model.log import TrialLog
+from search.model.state import ReplayError, Search
+from search.strategies import make_strategy
+
+EXIT_WRONG = 64
+"""Another attempt would end alike."""
+
+
+def main() -> int:
+    """Drive a search until its budget is used up, or until a signal ends this process."""
+    parser = argparse.ArgumentParser(prog="search.model")
+    parser.add_argument("job_dir", type=Path)
+    job_dir = parser.parse_args().job_dir
+    spec = contract.read_record(names.Spec, job_dir / names.SPEC)
+    if spec is None:
+        sys.stderr.write(f"dlctl: {job_dir / names.SPEC} does not exist\n")
+        return EXIT_WRONG
+    sys.path.append(os.fspath(job_dir / contract.CODE))
+    log = TrialLog(job_dir / names.TRIALS)
+    try:
+        search = Search(spec, make_strategy(spec), log)
+    except (ReplayError, ValueError, ImportError) as error:
+        sys.stderr.write(f"dlctl: {error}\n")
+        return EXIT_WRONG
+    return asyncio.run(_drive(Driver(search, job_dir)))
+
+
+async def _drive(driver: Driver) -> int:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    work = asyncio.ensure_future(driver.run())
+    waits = asyncio.ensure_future(ended.wait())
+    await asyncio.wait([work, waits], return_when=asyncio.FIRST_COMPLETED)
+    if not work.done():
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        return 128 + signal.SIGTERM
+    waits.cancel()
+    work.result()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Send trials to a broker and take their results, whatever happens to brokers meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dlctl.contract.search import Spec
+from search.model.state import Ended, Search
+from search.protocol import messages as m
+from search.protocol.channels import Credentials, open_channel
+from search.protocol.endpoints import Endpoint, read_endpoints
+from search.protocol.stubs import BrokerStub
+from search.strategies import Trial
+
+NAME = "model"
+_WAIT_S = 1.0
+"""How long a broker waits for the first result."""
+_PATIENCE_S = 10.0
+"""Of one call."""
+_BATCH = 1000
+
+
+class Driver:
+    """The loop of the model.
+
+    All tasks go to one broker. When that is gone, or has begun again, the outstanding ones are sent
+    once more, under the same ids: a broker that has them ignores them.
+    """
+
+    def __init__(self, search: Search, job_dir: Path) -> None:
+        self.search, self._job_dir = search, job_dir
+        self._spec: Spec = search.spec
+        self._credentials = Credentials.load(job_dir, NAME)
+        self._unsent: list[Trial] = []
+        self._at: Endpoint | None = None
+        self._room = 0
+        self._cursor = 0
+        self._incarnation = 0
+
+    async def run(self) -> None:
+        """Search until nothing is left to do."""
+        began_at, used_s = time.monotonic(), self.search.used_s
+        while not self.search.is_done():
+            endpoint = self._broker()
+            if endpoint is None:
+                await asyncio.sleep(0.2)
+                continue
+            async with open_channel(endpoint.address, self._credentials) as channel:
+                stub = BrokerStub(channel)
+                self._at, self._cursor, self._incarnation = endpoint, 0, 0
+                self._send_again()
+                try:
+                    while not self.search.is_done():
+                        self.search.used_s = used_s + time.monotonic() - began_at
+                        await self._fill(stub)
+                        await self._take(stub)
+                except grpc.aio.AioRpcError as error:
+                    sys.stderr.write(
+                        f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
+                        f"{error.code().name}: {error.details()}; trying again\n"
+                    )
+            await asyncio.sleep(0.2)
+
+    def _broker(self) -> Endpoint | None:
+        """Return the broker that had the tasks, if its file is there, or another one."""
+        known = read_endpoints(self._job_dir)
+        if not known:
+            return None
+        same = [each for each in known if self._at is not None and each.name == self._at.name]
+        return same[0] if same else random.choice(known)  # noqa: S311 - no secret
+
+    def _send_again(self) -> None:
+        self._unsent = [self.search.trials[number] for number in sorted(self.search.outstanding)]
+        self._room = _BATCH
+
+    def _window(self) -> int:
+        if self._spec.window:
+            return self._spec.window
+        return 2 * max(1, self._spec.workers.most * self._spec.workers.slots)
+
+    async def _fill(self, stub: BrokerStub) -> None:
+        while n := self.search.wanted(self._window()):
+            self._unsent += self.search.ask(n)
+        while self._unsent and self._room > 0:
+            batch = self._unsent[: min(_BATCH, self._room)]
+            request = m.SubmitRequest(model=NAME, tasks=[self._task(trial) for trial in batch])
+            reply = await stub.Submit(request, timeout=_PATIENCE_S)
+            sent = set(reply.accepted)
+            self._room = reply.room
+            self._unsent = [each for each in self._unsent if self._id(each) not in sent]
+            if not sent:
+                break
+
+    async def _take(self, stub: BrokerStub) -> None:
+        request = m.ResultsRequest(model=NAME, cursor=self._cursor, most=_BATCH, wait_s=_WAIT_S)
+        reply = await stub.Results(request, timeout=_PATIENCE_S + _WAIT_S)
+        if self._incarnation not in (0, reply.incarnation):
+            self._cursor, self._incarnation = 0, reply.incarnation
+            self._send_again()
+            return
+        self._incarnation = reply.incarnation
+        for accepted in reply.results:
+            self.search.end(accepted.result.task_id, ended_of(accepted))
+        self._cursor = reply.cursor
+        self._room = max(self._room, len(reply.results))
+        stopped = [
+            report.task_id for report in reply.reports
+            if not self.search.report(report.task_id, report.step, dict(report.metrics))
+        ]  # fmt: skip
+        if stopped:
+            cancel = m.CancelRequest(model=NAME, task_ids=stopped)
+            await stub.Cancel(cancel, timeout=_PATIENCE_S)
+
+    def _id(self, trial: Trial) -> str | None:
+        return self.search.outstanding.get(trial.number)
+
+    def _task(self, trial: Trial) -> Any:
+        task = self._spec.task
+        needs = m.Needs(cpus=task.cpus, gpus=task.gpus, memory_bytes=task.memory_bytes or 0,
+                        labels=task.labels)  # fmt: skip
+        return m.Task(
+            id=self.search.outstanding[trial.number], type=payload_type(task.type),
+            payload=json.dumps(payload(self._spec, trial, self._job_dir)).encode(), encoding="json",
+            time_limit_s=task.time_limit_s, needs=needs, origin=NAME,
+        )  # fmt: skip
+
+
+def payload_type(kind: str) -> str:
+    """Return the protocol's type of a task: a training is a class of ours."""
+    return "exec" if kind == "exec" else "python"
+
+
+def payload(spec: Spec, trial: Trial, job_dir: Path) -> dict[str, Any]:
+    """Return what a trial's program gets."""
+    task = spec.task
+    if task.type == "training":
+        arguments = {"job_dir": str(job_dir), "overrides": trial.point, "metric": spec.metric}
+        return {"target": "search.tasks.training:Training", "arguments": arguments}
+    key = "command" if task.type == "exec" else "target"
+    return {key: task.target, "arguments": {**task.constants, **trial.point}}
+
+
+def ended_of(accepted: Any) -> Ended:
+    """Return how a trial ended, from the broker's message."""
+    result = accepted.result
+    value: Any = None
+    error = result.error
+    if result.value:
+        try:
+            value = json.loads(result.value)
+        except ValueError as wrong:
+            error = error or f"its value is no JSON: {wrong}"
+    return Ended(
+        m.Outcome.Name(result.outcome), value, dict(accepted.metrics), error, result.worker,
+        result.seconds, result.started_at,
+    )  # fmt: skip

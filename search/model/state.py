@@ -1,0 +1,228 @@
+"""What a model knows of its search, and how each call changes it. No RPC."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dlctl.contract.search import Spec
+from search.model.log import Event, TrialLog
+from search.strategies import Strategy, Told, Trial
+
+ASK, TELL, REPORT = "ask", "tell", "report"
+
+
+class ReplayError(Exception):
+    """The strategy does not answer as it did: its code, or a library of its own, has changed."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a worker, or the broker, says of a trial."""
+
+    outcome: str
+    """A name of the protocol's `Outcome`."""
+    value: Any = None
+    """What the trial's program returned."""
+    metrics: dict[str, float] | None = None
+    """The newest report of each name."""
+    error: str = ""
+    worker: str = ""
+    seconds: float = 0.0
+    started_at: float = 0.0
+
+
+class Search:
+    """The trials of one search, kept in a log.
+
+    In deterministic mode results reach the strategy in the order of the trials, and a trial is
+    asked for only when the one `window` places before it has been told: which trials there are
+    depends on neither the workers nor their speed.
+
+    Raises:
+        ReplayError: the log holds other points than the strategy's.
+    """
+
+    def __init__(
+        self, spec: Spec, strategy: Strategy, log: TrialLog,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self.spec = spec
+        self._strategy, self._log, self._clock = strategy, log, clock
+        self.trials: list[Trial] = []
+        self.ids: dict[str, int] = {}
+        self.outstanding: dict[int, str] = {}
+        """Number → task id, of the trials that were asked for and have not ended."""
+        self._waiting: dict[int, Event] = {}
+        """Deterministic: what has ended before its turn."""
+        self._stopped: set[int] = set()
+        self.best: tuple[float, int] | None = None
+        """The metric, and the trial that had it."""
+        self.failed = 0
+        self.told = 0
+        self._starved = False
+        """Whether the strategy wants to be told more before it answers."""
+        self.used_s = 0.0
+        """How long models of this search have run, all together; the driver counts it."""
+        for event in log.events():
+            self._replay(event)
+
+    def wanted(self, window: int) -> int:
+        """Return how many trials to ask for now."""
+        if self._starved or self.spent():
+            return 0
+        free = window - len(self.outstanding)
+        if self.spec.deterministic:
+            free = window - (len(self.trials) - self.told)
+        if self.spec.budget.trials is not None:
+            free = min(free, self.spec.budget.trials - len(self.trials))
+        return max(0, free)
+
+    def spent(self) -> bool:
+        """Return whether no more trials may begin."""
+        budget = self.spec.budget
+        out_of_time = budget.time_s is not None and self.used_s >= budget.time_s
+        return out_of_time or self._is_last()
+
+    def is_done(self) -> bool:
+        """Return whether nothing is left to do."""
+        return not self.outstanding and (self._starved or self.spent())
+
+    def ask(self, n: int) -> list[Trial]:
+        """Return new trials; they are in the log when this returns."""
+        points = self._strategy.ask(n)
+        first = len(self.trials)
+        made = [
+            {"number": first + place, "id": secrets.token_hex(16), "point": point}
+            for place, point in enumerate(points)
+        ]
+        self._log.write({
+            "event": ASK, "time": self._clock(), "used_s": self.used_s, "n": n, "trials": made,
+        })  # fmt: skip
+        return self._asked(made)
+
+    def _asked(self, made: list[dict[str, Any]]) -> list[Trial]:
+        trials = [Trial(each["number"], each["point"]) for each in made]
+        for trial, each in zip(trials, made, strict=True):
+            self.trials.append(trial)
+            self.ids[each["id"]] = trial.number
+            self.outstanding[trial.number] = each["id"]
+        self._starved = not made
+        self._tell_in_turn()
+        return trials
+
+    def end(self, task_id: str, ended: Ended) -> bool:
+        """Take in that a trial has ended; return False if that is known, or no trial of ours."""
+        number = self.ids.get(task_id)
+        if number is None or number not in self.outstanding:
+            return False
+        event = {
+            "event": TELL, "time": self._clock(), "used_s": self.used_s, "number": number,
+            "outcome": ended.outcome,
+            "value": ended.value, "metrics": ended.metrics or {}, "error": ended.error,
+            "worker": ended.worker, "seconds": ended.seconds, "started_at": ended.started_at,
+        }  # fmt: skip
+        event["metric"] = metric_of(self.spec, event)
+        self._log.write(clean(event))
+        self._heard(event)
+        return True
+
+    def _heard(self, event: Event) -> None:
+        number = event["number"]
+        del self.outstanding[number]
+        if not self.spec.deterministic:
+            self._tell(event)
+            return
+        self._waiting[number] = event
+        self._tell_in_turn()
+
+    def _tell_in_turn(self) -> None:
+        """Deterministic: tell the next result, once all trials that come before it are asked."""
+        while self.told in self._waiting:
+            is_full = len(self.trials) - self.told >= self.spec.window
+            if not (is_full or self._starved or self._is_last()):
+                return
+            self._tell(self._waiting.pop(self.told))
+
+    def _is_last(self) -> bool:
+        trials = self.spec.budget.trials
+        return trials is not None and len(self.trials) >= trials
+
+    def _tell(self, event: Event) -> None:
+        number = event["number"]
+        metric = event["metric"]
+        signed = None if metric is None else self._signed(metric)
+        self.told += 1
+        self._starved = False
+        self.failed += metric is None
+        if signed is not None and (self.best is None or signed < self._signed(self.best[0])):
+            self.best = (self._signed(signed), number)
+        numbers = {k: v for k, v in event["metrics"].items() if isinstance(v, (int, float))}
+        told = Told(signed, numbers, number in self._stopped)
+        self._strategy.tell(self.trials[number], told)
+
+    def _signed(self, metric: float) -> float:
+        return -metric if self.spec.maximize else metric
+
+    def report(self, task_id: str, step: int, metrics: dict[str, float]) -> bool:
+        """Take in what a running trial says; return whether it goes on."""
+        number = self.ids.get(task_id)
+        if number is None or number not in self.outstanding or number in self._stopped:
+            return False
+        value = metrics.get(self.spec.metric)
+        if value is None or not math.isfinite(value):
+            return True
+        goes_on = self._strategy.report(self.trials[number], step, self._signed(value))
+        event = {"event": REPORT, "number": number, "step": step, "value": value, "on": goes_on}
+        self._log.write(event)
+        if not goes_on:
+            self._stopped.add(number)
+        return goes_on
+
+    def _replay(self, event: Event) -> None:
+        self.used_s = max(self.used_s, event.get("used_s", 0.0))
+        if event["event"] == ASK:
+            points = self._strategy.ask(event["n"])
+            if points != [each["point"] for each in event["trials"]]:
+                first = len(self.trials)
+                raise ReplayError(
+                    f"the strategy {self.spec.strategy} answers otherwise than it did at trial "
+                    f"{first}: it must depend on its seed, and on what it was told, alone"
+                )
+            self._asked(event["trials"])
+        elif event["event"] == TELL:
+            self._heard(event)
+        elif event["event"] == REPORT:
+            trial = self.trials[event["number"]]
+            if not self._strategy.report(trial, event["step"], self._signed(event["value"])):
+                self._stopped.add(trial.number)
+
+
+def clean(value: Any) -> Any:
+    """Return a value as JSON can hold it: without NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: clean(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [clean(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def metric_of(spec: Spec, event: Event) -> float | None:
+    """Return the metric of an ended trial; None: it failed, or has no such finite number.
+
+    A trial that was stopped early has what it reported last.
+    """
+    value = event["value"]
+    if event["outcome"] == "CANCELLED":
+        value = event["metrics"]
+    elif event["outcome"] != "SUCCEEDED":
+        return None
+    if isinstance(value, dict):
+        value = value.get(spec.metric, event["metrics"].get(spec.metric))
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None

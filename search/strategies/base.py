@@ -1,0 +1,59 @@
+"""What a strategy is, and what passes between it and the model."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Point = dict[str, Any]
+"""A value for each parameter of the space that exists there."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point that is, or was, tried."""
+
+    number: int
+    """From 0, in the order in which the trials were asked for."""
+    point: Point
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of a trial."""
+
+    value: float | None
+    """The metric, the smaller the better; None: the trial failed, or returned no number."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    stopped: bool = False
+    """Whether the strategy itself ended the trial early."""
+
+
+class Strategy(Protocol):
+    """Decides which points are tried."""
+
+    def ask(self, n: int) -> list[Point]:
+        """Return at most n points to try next.
+
+        An empty list: none before more results are told, or, if none is outstanding, none at all.
+        """
+
+    def tell(self, trial: Trial, told: Told) -> None:
+        """Take in the result of a trial."""
+
+    def report(self, trial: Trial, step: int, value: float) -> bool:
+        """Return whether a running trial goes on after it has reported a value at a step."""
+
+
+class Steady:
+    """What strategies have in common that let every trial run to its end."""
+
+    def report(self, trial: Trial, step: int, value: float) -> bool:  # noqa: ARG002
+        """Return True."""
+        return True
+
+
+def counted_random(seed: int, number: int) -> random.Random:
+    """Return the random numbers of one trial: the same whatever was drawn for others."""
+    return random.Random(f"{seed}:{number}")  # noqa: S311 - no secret

@@ -1,0 +1,68 @@
+"""Optuna's samplers by ask and tell, in memory: TPE, CMA-ES, GP, QMC, NSGA-II."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from search.strategies.base import Point, Steady, Told, Trial
+from search.strategies.space import Space
+
+SAMPLERS = {
+    "tpe": "TPESampler", "cmaes": "CmaEsSampler", "gp": "GPSampler", "qmc": "QMCSampler",
+    "nsga2": "NSGAIISampler",
+}  # fmt: skip
+
+
+class Optuna(Steady):
+    """One of Optuna's samplers. Needs the package `optuna` where the model runs.
+
+    Raises:
+        ModuleNotFoundError: Optuna is not installed.
+    """
+
+    def __init__(self, space: Space, seed: int, sampler: str, **options: Any) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        made = getattr(optuna.samplers, SAMPLERS[sampler])(seed=seed, **options)
+        self._optuna, self._space = optuna, space
+        self._study = optuna.create_study(sampler=made, direction="minimize")
+        self._asked: dict[int, Any] = {}
+        self._next = 0
+
+    def ask(self, n: int) -> list[Point]:
+        """Return n points."""
+        return [self._point() for _ in range(n)]
+
+    def _point(self) -> Point:
+        trial = self._study.ask()
+        self._asked[self._next] = trial
+        self._next += 1
+        point: Point = {}
+        for each in self._space.parameters:
+            if not all(point.get(name) in values for name, values in each.when.items()):
+                continue
+            if each.kind == "choice":
+                kinds = (str, int, float, bool, type(None))
+                plain = all(isinstance(value, kinds) for value in each.choices)
+                choices = each.choices if plain else list(range(len(each.choices)))
+                picked = trial.suggest_categorical(each.name, choices)
+                point[each.name] = picked if plain else each.choices[picked]
+            elif each.kind == "int":
+                step = 1 if each.log else int(each.step or 1)
+                low, high = int(each.low), int(each.high)
+                point[each.name] = trial.suggest_int(each.name, low, high, step=step, log=each.log)
+            else:
+                point[each.name] = trial.suggest_float(
+                    each.name, each.low, each.high, step=None if each.log else each.step,
+                    log=each.log,
+                )  # fmt: skip
+        return point
+
+    def tell(self, trial: Trial, told: Told) -> None:
+        """Pass a result on."""
+        asked = self._asked.pop(trial.number)
+        if told.value is None:
+            self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+        else:
+            self._study.tell(asked, told.value)

@@ -1,0 +1,139 @@
+"""A task that is a whole training of dlctl's, in a job directory of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dlctl import contract
+from dlctl.contract import search as names
+from dlctl.contract.metrics import EPOCH, STEP, TIME
+from search.tasks.base import BaseTask, Order
+
+POLL_S = 0.5
+_ATTEMPT = 1
+_HALT_S = 60.0
+_WHERE = (STEP, EPOCH, TIME)
+_WELL = (contract.State.COMPLETED, contract.State.HALTED)
+
+
+class Training(BaseTask):
+    """Trains what the manifest describes, with other values for some of its keys.
+
+    Args:
+        job_dir: The search's.
+        overrides: `framework.arguments.<name>` or `training.<name>` → value.
+        metric: The name in the training's metrics whose last value counts; a value of the group
+            `validation` comes before one of any other.
+    """
+
+    def __init__(self, job_dir: str, overrides: Mapping[str, Any], metric: str) -> None:
+        self._search, self._overrides, self._metric = Path(job_dir), overrides, metric
+
+    def run(self) -> dict[str, float]:
+        """Train to the end, or until the search has seen enough.
+
+        Raises:
+            RuntimeError: the training failed; its verdict says why.
+        """
+        folder = self.checkpoint / "job"
+        attempt = self._make(folder)
+        plan = contract.read_record(contract.Plan, folder / contract.plan_file(attempt))
+        assert plan is not None
+        argv = [sys.executable, "-u", "-m", "learner.supervisor", str(folder), str(attempt)]
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI"))}
+        env |= {"PYTHONPATH": plan.runtime_dir, "PYTHONSAFEPATH": "1"}
+        process = subprocess.Popen(argv, cwd=plan.runtime_dir, env=env, stdin=subprocess.DEVNULL)
+        try:
+            stopped = self._follow(folder, process)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(_HALT_S)
+        verdict = contract.read_record(contract.Verdict, folder / contract.verdict_file(attempt))
+        if verdict is None or verdict.state not in (
+            contract.State.COMPLETED,
+            contract.State.HALTED,
+        ):
+            why = verdict.reason if verdict else f"exit code {process.returncode}"
+            raise RuntimeError(f"the training failed: {why}")
+        if verdict.state is contract.State.HALTED and not stopped:
+            self._wait_for_order()
+        values = last_values(self._lines(folder), self._metric)
+        if self._metric not in values and not stopped:
+            raise RuntimeError(f"the training has no metric {self._metric!r}; it has "
+                               f"{', '.join(sorted(values)) or 'none'}")  # fmt: skip
+        return values
+
+    def _wait_for_order(self) -> None:
+        """Wait for the order to save: the scheduler, which ends the worker, was quicker."""
+        until = time.monotonic() + _HALT_S
+        while self.report(0) is Order.CONTINUE and time.monotonic() < until:
+            time.sleep(POLL_S)
+
+    def _make(self, folder: Path) -> int:
+        """Make the job directory, or a further attempt in one that was handed back."""
+        plan = json.loads((self._search / names.TRIAL_PLAN).read_bytes())
+        for key, value in self._overrides.items():
+            *path, last = key.removeprefix("framework.").split(".")
+            section = plan["framework"] if path[0] == "arguments" else plan
+            for step in path:
+                section = section[step]
+            section[last] = value
+        plan["job_dir"] = str(folder)
+        attempt = _ATTEMPT
+        while (folder / contract.attempt_dir(attempt)).exists():
+            attempt += 1
+        for name in (contract.attempt_dir(attempt), contract.CONTROL, contract.LOGS,
+                     contract.JOB_STATE, contract.METRICS, contract.CHECKPOINTS):  # fmt: skip
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        if not (folder / contract.CODE).exists():
+            (folder / contract.CODE).symlink_to(self._search / contract.CODE)
+        for name in (contract.PLAN, contract.plan_file(attempt)):
+            contract.write_whole(folder / name, json.dumps(plan))
+        return attempt
+
+    def _follow(self, folder: Path, process: subprocess.Popen[bytes]) -> bool:
+        """Report what the training measures; return whether the search ended it."""
+        told = 0
+        asked = False
+        while process.poll() is None:
+            time.sleep(POLL_S)
+            rows = list(self._lines(folder))
+            values = last_values(rows[told:], self._metric)
+            told = len(rows)
+            if values and not asked:
+                step = max(int(row.get("step", 0)) for row in rows)
+                if self.report(step, **values) is not Order.CONTINUE:
+                    asked = True
+                    contract.write_whole(folder / contract.HALT_REQUEST, "")
+        return asked
+
+    def _lines(self, folder: Path) -> Iterator[dict[str, Any]]:
+        for path in sorted((folder / contract.METRICS).glob("*-0*.jsonl")):
+            for line in path.read_bytes().rpartition(b"\n")[0].splitlines():
+                row = json.loads(line)
+                if "event" not in row:
+                    yield row
+
+
+def last_values(rows: Iterable[dict[str, Any]], metric: str) -> dict[str, float]:
+    """Return the last finite value of each name; of the metric one of a validation, if any."""
+    values: dict[str, float] = {}
+    validated: float | None = None
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, (int, float)) and math.isfinite(value) and name not in _WHERE:
+                values[name] = float(value)
+                if name == metric and row.get("group") == "validation":
+                    validated = float(value)
+    if validated is not None:
+        values[metric] = validated
+    return values

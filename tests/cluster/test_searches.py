@@ -1,0 +1,134 @@
+"""Searches on both schedulers: started, watched, halted, resumed, with workers that die."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import signal
+from pathlib import Path
+
+from trainings import wait_for_state
+
+from dlctl.contract import search as names
+
+SEARCH = """\
+name: valley
+space:
+  x: {float: [0, 1]}
+  n: {int: [1, 9]}
+strategy: {name: genetic, seed: 1, population: 5%MORE%}
+metric: {name: loss}
+budget: {trials: %TRIALS%}
+task: {python: "trials:Valley", time: 1m, memory: 512MiB}
+workers: {jobs: 2, slots: 2, time: 10m}
+"""
+PROGRAM = """\
+import os, pathlib, time
+from search.tasks import BaseTask
+
+class Valley(BaseTask):
+    def __init__(self, x, n):
+        self.x, self.n = x, n
+
+    def run(self):
+        with open(pathlib.Path(__file__).parents[1] / "ran", "a") as file:
+            print(os.getpid(), self.x, file=file)
+        time.sleep(0.2)
+        return {"loss": (self.x - 0.3) ** 2 + abs(self.n - 4) / 10}
+"""
+
+
+def start(dlctl, site, trials, more=""):
+    folder = dlctl.cwd / "job"
+    folder.mkdir()
+    text = SEARCH.replace("%TRIALS%", str(trials)).replace("%MORE%", more)
+    (folder / "search.yml").write_text(text)
+    (folder / "trials.py").write_text(PROGRAM)
+    done = dlctl("search", "start", folder / "search.yml", "--site", site.name, ok=True)
+    return done.stdout.strip()
+
+
+def events(job_dir):
+    path = job_dir / names.TRIALS
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_bytes().rpartition(b"\n")[0].splitlines()]
+
+
+def told(job_dir):
+    return [event for event in events(job_dir) if event["event"] == "tell"]
+
+
+def wait_for_results(wait_until, job_dir, count):
+    try:
+        wait_until(lambda: len(told(job_dir)) >= count, 90)
+    except BaseException:
+        for path in [*(job_dir / names.FOLDER).glob("workers/*/*.out"),
+                     *(job_dir / names.FOLDER).glob("logs/*")]:  # fmt: skip
+            print(f"==> {path.name}", *path.read_text().splitlines()[-10:], sep="\n")
+        raise
+
+
+def assert_each_once(job_dir, trials):
+    counts = collections.Counter(event["number"] for event in told(job_dir))
+    assert counts == dict.fromkeys(range(trials), 1)
+    assert {(e["outcome"], e["error"]) for e in told(job_dir)} == {("SUCCEEDED", "")}
+
+
+def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
+    search_id = start(dlctl, site, 16)
+    job_dir = site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 16)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(job_dir, 16)
+    status = dlctl("search", "status", search_id, "--json", ok=True).json
+    assert (status["ended"], status["failed"], status["budget"]) == (16, 0, 16)
+    best = min(told(job_dir), key=lambda event: event["metric"])
+    assert status["best"]["number"] == best["number"]
+    assert f"trial {best['number']}" in dlctl("search", "status", search_id, ok=True).stdout
+    rows = dlctl("search", "trials", search_id, "--json", ok=True).json
+    if site.is_cluster:
+        assert len({row["worker"] for row in rows}) == 2, "both workers took part"
+    dlctl("fetch", "results", search_id, ok=True)
+    found = json.loads((dlctl.cwd / f"results/{search_id}/best.json").read_text())
+    assert found["trial"] == best["number"]
+    keys = [path for path in (job_dir / names.KEYS).iterdir() if path.suffix == ".key"]
+    assert keys and {path.stat().st_mode & 0o777 for path in keys} == {0o600}
+
+
+def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wait_until):
+    search_id = start(dlctl, site, 100, ", deterministic: true, window: 6")
+    job_dir = site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 8)
+    dlctl("search", "halt", search_id, ok=True)
+    wait_for_state(dlctl, wait_until, search_id, "HALTED")
+    before = len(told(job_dir))
+    assert before < 100
+    dlctl("search", "resume", search_id, ok=True)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(job_dir, 100)
+
+
+def test_each_process_of_a_search_may_be_killed(dlctl, local_site, wait_until):
+    search_id = start(dlctl, local_site, 60)
+    job_dir = local_site.job_dir(search_id)
+    for count, name in ((5, "search.worker"), (15, "search.broker"), (25, "search.model"),
+                        (35, "search.nameserver")):  # fmt: skip
+        wait_for_results(wait_until, job_dir, count)
+        os.kill(processes(name, job_dir)[0], signal.SIGKILL)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(job_dir, 60)
+
+
+def processes(module, job_dir):
+    """Return the processes of a search that run a module."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if module in words and str(job_dir) in words:
+            found.append(int(path.parent.name))
+    return found

@@ -1,0 +1,108 @@
+"""search.yml: what becomes of it, and what is wrong with it, by line and column."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dlctl.contract.search import Parameter
+from dlctl.errors import ManifestError
+from dlctl.search.load import hub_manifest, load_search, worker_manifest
+
+GOOD = """\
+name: quad
+space:
+  x: {float: [1e-4, 1], log: true}
+  n: {int: [16, 256], step: 16}
+  optimizer: {choice: [sgd, adam]}
+  momentum: {float: [0, 0.9], when: {optimizer: sgd}}
+strategy: {name: genetic, seed: 1, population: 10}
+metric: {name: loss}
+budget: {trials: 40, time: 2h}
+task: {python: "trials:Quadratic", time: 1m, memory: 256MiB, cpus: 2}
+workers: {jobs: 2, slots: 4, time: 10m, partition: short}
+hub: {partition: long}
+"""
+TRAINING = """\
+name: digits
+learners: 1
+memory: 1GiB
+framework: {name: pytorch, job: train.py}
+training: {epochs: 2}
+space:
+  framework.arguments.lr: {float: [1e-4, 1e-1], log: true}
+  training.batch_size: {choice: [32, 64]}
+metric: {name: accuracy, goal: maximize}
+budget: {trials: 8}
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    def from_text(text):
+        path = tmp_path / "search.yml"
+        path.write_text(text)
+        return load_search(path)
+
+    return from_text
+
+
+def problems(load, text):
+    with pytest.raises(ManifestError) as wrong:
+        load(text)
+    return [line.partition("search.yml:")[2] for line in wrong.value.problems]
+
+
+def test_a_search_becomes_its_spec(load):
+    loaded = load(GOOD)
+    spec = loaded.spec
+    assert spec.space[0] == Parameter("x", "float", 1e-4, 1.0, log=True)
+    assert spec.space[3].when == {"optimizer": ["sgd"]}
+    assert (spec.strategy, spec.options, spec.seed) == ("genetic", {"population": 10}, 1)
+    assert (spec.metric, spec.maximize, spec.budget.time_s) == ("loss", False, 7200)
+    assert (spec.task.type, spec.task.target, spec.task.memory_bytes) == (
+        "python", "trials:Quadratic", 256 << 20,
+    )  # fmt: skip
+    hub, worker = json.loads(hub_manifest(loaded)), json.loads(worker_manifest(loaded))
+    assert hub["scheduler"] == {"partition": "long"} and hub["time"] == "2h"
+    assert worker["scheduler"] == {"partition": "short"} and worker["time"] == "10m"
+    assert (worker["cpus"], worker["memory"]) == (8, "1024MiB"), "four slots of two CPUs"
+
+
+def test_without_a_task_a_trial_is_a_training(load):
+    loaded = load(TRAINING)
+    assert (loaded.spec.task.type, loaded.spec.task.memory_bytes) == ("training", 1 << 30)
+    assert loaded.spec.maximize and loaded.manifest is not None
+    assert loaded.manifest.training.epochs == 2 and loaded.manifest.name == "digits"
+
+
+@pytest.mark.parametrize(("old", "new", "place", "says"), [
+    ("[1e-4, 1]", "[1, 0.5]", "3:3", "the range begins at 1 and ends before that, at 0.5"),
+    ("int: [16, 256]", "itn: [1, 2]", "4:7", "space.n.itn: unknown key; did you mean 'int'?"),
+    ("[1e-4, 1]", "[0, 1]", "3:3", "`log` needs a range above 0"),
+    ("{optimizer: sgd}", "{optimiser: sgd}", "6:3", "space.momentum.when: there is no 'optimis"),
+    ("trials: 40, time: 2h", "", "9:1", "one of trials, time and node_hours is needed"),
+    ("seed: 1", "deterministic: true", "7:1", "`deterministic` needs a `window`"),
+    ("python: ", 'exec: "x", python: ', "10:1", "one of python and exec is allowed"),
+    ("4, time: 10m", "4, time: 1m", "11:36", "1m is too short: a trial may take 1m, and"),
+    ("hub:", "framework: {name: a}\nhub:", "12:1", "with `task` trials are no trainings"),
+])  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(load, old, new, place, says):
+    assert old in GOOD
+    (only,) = problems(load, GOOD.replace(old, new))
+    assert only.startswith(f"{place}: ") and says in only
+
+
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ("training.batch_size", "memory", "framework.arguments.<name> and training.<name> can be"),
+    ("training.batch_size", "training.batchsize", "the built-in loop has no such setting"),
+    ("framework: {name: pytorch, job: train.py}\n", "", "either `task` or a manifest's"),
+    ("learners: 1", "learners: 2", "a trial has one learner in this version"),
+    ("epochs: 2", "epocs: 2", "search.yml:5:12: training.epocs: unknown key; did you mean"),
+])  # fmt: skip
+def test_what_is_wrong_with_a_trial_that_is_a_training(load, old, new, says):
+    assert old in TRAINING
+    with pytest.raises(ManifestError) as wrong:
+        load(TRAINING.replace(old, new))
+    assert says in str(wrong.value)

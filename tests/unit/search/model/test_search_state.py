@@ -1,0 +1,124 @@
+"""The model's search: rebuilt from its log at any moment, and the same in deterministic mode."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from dlctl.contract.search import Budget, Parameter, Spec, Task
+from search.model.log import TrialLog
+from search.model.state import Ended, ReplayError, Search
+from search.strategies import make_strategy
+
+SPACE = [Parameter("x", "float", 0.0, 1.0), Parameter("n", "int", 1, 9)]
+
+
+def spec(strategy="genetic", trials=40, **more):
+    options = {"population": 5} if strategy == "genetic" else {}
+    return Spec("s", SPACE, Task("python"), strategy, options, metric="loss",
+                budget=Budget(trials), **more)  # fmt: skip
+
+
+def open_search(path, what):
+    return Search(what, make_strategy(what), TrialLog(path / "trials.jsonl"), clock=lambda: 5.0)
+
+
+def ended(point):
+    return Ended("SUCCEEDED", {"loss": (point["x"] - 0.5) ** 2 + point["n"]})
+
+
+def run(search, window, numbers, path=None, kill=None):
+    """Run to the end; results come in any order; rebuild the search now and then."""
+    calls = 0
+    while not search.is_done():
+        while n := search.wanted(window):
+            search.ask(n)
+        if not search.outstanding:
+            continue
+        number = numbers.choice(sorted(search.outstanding))
+        search.end(search.outstanding[number], ended(search.trials[number].point))
+        calls += 1
+        if kill is not None and calls % kill == 0:
+            search = open_search(path, search.spec)
+    return search
+
+
+@pytest.mark.parametrize("kill", [None, 1, 7])
+def test_a_deterministic_search_has_the_same_trials_in_any_order_of_results(tmp_path, kill):
+    what = spec(deterministic=True, window=4)
+    (tmp_path / "in-order").mkdir()
+    first = run(open_search(tmp_path / "in-order", what), 4, random.Random(0))
+    for seed in range(1, 4):
+        (folder := tmp_path / str(seed)).mkdir()
+        other = run(open_search(folder, what), 4, random.Random(seed), folder, kill)
+        assert [t.point for t in other.trials] == [t.point for t in first.trials]
+        assert other.best == first.best
+
+
+@pytest.mark.parametrize("strategy", ["random", "genetic", "grid"])
+def test_a_search_that_is_rebuilt_goes_on_as_if_nothing_had_happened(tmp_path, strategy):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    whole = run(open_search(tmp_path / "a", spec(strategy)), 3, random.Random(1))
+    often = run(
+        open_search(tmp_path / "b", spec(strategy)), 3, random.Random(1), tmp_path / "b", kill=1
+    )
+    assert [t.point for t in often.trials] == [t.point for t in whole.trials]
+    assert (often.told, often.best) == (whole.told, whole.best)
+
+
+def test_a_result_counts_once(tmp_path):
+    search = open_search(tmp_path, spec())
+    (trial,) = search.ask(1)
+    task_id = search.outstanding[0]
+    assert search.end(task_id, ended(trial.point)) and not search.end(task_id, ended(trial.point))
+    assert not search.end("f" * 32, ended(trial.point)), "no trial of this search"
+    again = open_search(tmp_path, spec())
+    assert not again.end(task_id, ended(trial.point)) and again.told == 1
+
+
+def test_a_line_that_was_never_finished_is_cut(tmp_path):
+    search = open_search(tmp_path, spec())
+    search.ask(2)
+    path = tmp_path / "trials.jsonl"
+    with path.open("a") as file:
+        file.write('{"event":"tell","num')
+    again = open_search(tmp_path, spec())
+    assert len(again.trials) == 2 and set(again.outstanding) == {0, 1}
+    again.end(again.outstanding[1], ended(again.trials[1].point))
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [event["event"] for event in events] == ["ask", "tell"]
+
+
+def test_another_seed_is_no_continuation(tmp_path):
+    open_search(tmp_path, spec()).ask(1)
+    with pytest.raises(ReplayError, match="answers otherwise than it did at trial 0"):
+        open_search(tmp_path, spec(seed=1))
+
+
+@pytest.mark.parametrize(("result", "metric"), [
+    (Ended("SUCCEEDED", {"loss": 2}), 2.0),
+    (Ended("SUCCEEDED", 3.5), 3.5),
+    (Ended("SUCCEEDED", {"loss": float("nan")}), None),
+    (Ended("SUCCEEDED", {"lost": 1}), None),
+    (Ended("SUCCEEDED", "text"), None),
+    (Ended("FAILED", {"loss": 2}, error="raised"), None),
+    (Ended("CANCELLED", None, {"loss": 4.0}), 4.0),
+])  # fmt: skip
+def test_only_a_finite_number_is_a_metric(tmp_path, result, metric):
+    search = open_search(tmp_path, spec())
+    search.ask(1)
+    search.end(search.outstanding[0], result)
+    told = json.loads((tmp_path / "trials.jsonl").read_text().splitlines()[-1])
+    assert told["metric"] == metric and search.failed == (metric is None)
+    assert "NaN" not in (tmp_path / "trials.jsonl").read_text()
+
+
+def test_the_greatest_is_best_if_it_is_to_be_maximized(tmp_path):
+    search = open_search(tmp_path, spec("random", maximize=True))
+    search.ask(3)
+    for number, loss in enumerate((1.0, 7.0, 3.0)):
+        search.end(search.outstanding[number], Ended("SUCCEEDED", {"loss": loss}))
+    assert search.best == (7.0, 1)
