@@ -83,6 +83,19 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
+def format_bytes(size_bytes: int) -> str:
+    """Return a measured size in decimal units, as disks and networks have them: `1.5 MB`."""
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= limit:
+            return f"{size_bytes / limit:.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 file` or `2 files`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _rounded(size_bytes: int, scale: int, unit: str) -> str:
     return f"{size_bytes / scale:.1f}".removesuffix(".0") + unit
 

@@ -130,9 +130,6 @@ def _or_dash(value: int | None) -> str:
 
 
 def _size(size_bytes: int | None) -> str:
-    if size_bytes is None:
-        return "-"
-    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size_bytes >= limit:
-            return f"{size_bytes / limit:.1f} {unit}"
-    return f"{size_bytes} B"
+    from dlctl.units import format_bytes
+
+    return "-" if size_bytes is None else format_bytes(size_bytes)

@@ -23,6 +23,7 @@ from dlctl.cli.common import (
     shown_state,
     training,
 )  # fmt: skip
+from dlctl.units import counted
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -152,7 +153,7 @@ def fetch(
         if what == _RESULTS and record.state.final:
             store.mark_fetched(record)
     output.report(fetched, as_json, lambda v: output.line(
-        f"{len(v.files)} files in {folder_name(Path(v.folder))}"))  # fmt: skip
+        f"{counted(len(v.files), 'file')} in {folder_name(Path(v.folder))}"))  # fmt: skip
     if fetched.left_out:
         output.warn("left out, because they are not regular files or can't be read: "
                     f"{', '.join(fetched.left_out)}")  # fmt: skip

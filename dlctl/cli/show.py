@@ -168,14 +168,14 @@ def _links(plan: dict[str, Any]) -> int:
 
 
 def _asked(resources: dict[str, Any], links: int = 1) -> str:
-    from dlctl.units import format_duration, format_size
+    from dlctl.units import counted, format_duration, format_size
 
     parts = [
-        f"{_count(resources['learners'], 'learner')} on {_count(resources['nodes'], 'node')}",
-        f"{_count(resources['cpus_per_learner'], 'CPU')} each",
+        f"{counted(resources['learners'], 'learner')} on {counted(resources['nodes'], 'node')}",
+        f"{counted(resources['cpus_per_learner'], 'CPU')} each",
     ]
     if resources["gpus_per_learner"]:
-        parts.append(f"{_count(resources['gpus_per_learner'], 'GPU')} each")
+        parts.append(f"{counted(resources['gpus_per_learner'], 'GPU')} each")
     if resources["memory_bytes_per_learner"]:
         parts.append(f"{format_size(resources['memory_bytes_per_learner'])} each")
     if resources["time_s"]:
@@ -244,10 +244,6 @@ def _mean(metrics: list[dict[str, float | None]], name: str) -> float | None:
 def _percent(share: float) -> str:
     percent = 100 * share
     return f"{percent:.0f} %" if percent >= 1 or percent == 0 else f"{percent:.1g} %"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _runs(framework: dict[str, Any]) -> str:

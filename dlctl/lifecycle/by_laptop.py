@@ -23,6 +23,7 @@ from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree, download, read_files
 from dlctl.lifecycle.remote_module import run_module
 from dlctl.lifecycle.submit import send
+from dlctl.units import counted
 
 if TYPE_CHECKING:
     from dlctl.lifecycle.session import Session
@@ -63,7 +64,7 @@ def _load(
         if path not in known_paths
     ]
     if on_line:
-        on_line(f"sending {sum(1 for _ in entries)} files to the cache of {plan.site}")
+        on_line(f"sending {counted(sum(1 for _ in entries), 'file')} to the cache of {plan.site}")
     listing = Entry("listing.json", folder / "listing.json")
     job = f"jobs/{plan.training_id}/{listing_file(store.position).rpartition('/')[0]}"
     send(session, plan.root, [Tree(CACHE, entries, if_exists="merge"),

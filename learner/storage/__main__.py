@@ -31,8 +31,9 @@ from learner.storage.objects import (
     explained,
     open_store,
 )
-from learner.storage.progress import Progress, size_text
+from learner.storage.progress import Progress
 from learner.storage.upload import Superseded, Upload, save
+from learner.system.amounts import counted, size_text
 
 PATIENCE_VARIABLE = "DLCTL_STORE_PATIENCE_S"
 PATIENCE_S = 300.0
@@ -119,7 +120,7 @@ def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
     if not filled.tree.exists():  # removed before there was a link to it
         return _load(kind, place, env)
     progress.say(
-        f"{len(listing.objects)} objects, {size_text(total_bytes(listing))}, from "
+        f"{counted(len(listing.objects), 'object')}, {size_text(total_bytes(listing))}, from "
         f"{place.container} at {place.endpoint}: {size_text(filled.fetched_bytes)} fetched in "
         f"{time.monotonic() - began:.1f} s"
     )
@@ -165,7 +166,8 @@ def _check(kind: str, place: Place, env: Mapping[str, str]) -> int:
         objects = list(store.list())
     else:
         objects = list_container(store, place).objects
-    print(f"{len(objects)} objects, {size_text(sum(item.size_bytes for item in objects))}")
+    size = size_text(sum(item.size_bytes for item in objects))
+    print(f"{counted(len(objects), 'object')}, {size}")
     return 0
 
 

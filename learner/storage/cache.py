@@ -30,7 +30,8 @@ from learner.storage.eviction import evict, total_bytes
 from learner.storage.fetch import Fetcher, Overtaken, Wanted
 from learner.storage.listing import as_object, digest, file_name
 from learner.storage.objects import Object, ObjectStore, Place, Sink
-from learner.storage.progress import Progress, size_text
+from learner.storage.progress import Progress
+from learner.system.amounts import size_text
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, to_json, write_whole
 from learner.storage.base import Tick
+from learner.system.amounts import counted, size_text
 
 _CHUNK_BYTES = 1 << 20
 _PATIENCE_S = 10.0
@@ -102,9 +103,8 @@ def _is_file(path: Path, inside: Path) -> bool:
 
 def tell_index(index: ResultsIndex) -> list[str]:
     """Return one line about the files in the index, and one about the files left out."""
-    count = len(index.files)
-    total_bytes = sum(file.size_bytes for file in index.files)
-    lines = [f"{count} file{'s' * (count != 1)}, {total_bytes} bytes"]
+    size = size_text(sum(file.size_bytes for file in index.files))
+    lines = [f"{counted(len(index.files), 'file')}, {size}"]
     if left := index.left_out:
         more = ", …" if len(left) > _TOLD else ""
         lines.append(f"left out: {len(left)}: {', '.join(map(repr, left[:_TOLD]))}{more}")

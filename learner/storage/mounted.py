@@ -10,6 +10,7 @@ from dlctl.contract import WRITING, DataStore, ResultFile, ResultsIndex
 from learner.errors import UserFault
 from learner.storage.base import Interrupted, Publication, Tick
 from learner.storage.index import sha256
+from learner.system.amounts import counted
 
 _CHUNK_BYTES = 1 << 20
 
@@ -44,7 +45,7 @@ class Mounted:
         _remove_begun(folder, publication.attempt)
         for item in index.files:
             _copy(results / item.path, folder / item.path, item, store.id, publication)
-        return f"{len(index.files)} files in {folder}"
+        return f"{counted(len(index.files), 'file')} in {folder}"
 
 
 def _data_path(store: DataStore) -> Path | None:

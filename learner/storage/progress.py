@@ -12,12 +12,13 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from learner.system.amounts import size_text
+
 _EVERY_S = 0.5
 _WINDOW_S = 10.0
 _WORTH_TELLING_S = 1.0
 _COMMON_TRIES = 2
 """A request that works when it is tried again at once is no news."""
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 _LONGEST = 300
 
 
@@ -144,11 +145,3 @@ class Progress:
 def _ordinal(number: int) -> str:
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number // 10 != 1 else "th"
     return f"{number}{ending}"
-
-
-def size_text(size_bytes: float) -> str:
-    """Return a size in decimal units, with three digits."""
-    value, unit = float(size_bytes), 0
-    while value >= 999.5 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.3g} {_UNITS[unit]}"

@@ -14,7 +14,8 @@ from dlctl import contract
 from dlctl.contract.stores import MARKER, STORING, Stored, StoredFile
 from learner.errors import UserFault
 from learner.storage.objects import ObjectStore, content_of, digests_of
-from learner.storage.progress import Progress, size_text
+from learner.storage.progress import Progress
+from learner.system.amounts import counted, size_text
 
 _THREADS = 4
 
@@ -76,7 +77,7 @@ def save(
         files = list(pool.map(one, paths))
     stored = _mark(upload, store, marker, upload.state, files, check)
     total = size_text(sum(each.size_bytes for each in files))
-    progress.say(f"{len(files)} files, {total}, below {upload.prefix}")
+    progress.say(f"{counted(len(files), 'file')}, {total}, below {upload.prefix}")
     return stored
 
 

@@ -31,6 +31,7 @@ from learner.supervisor.oversight.hang import HangCheck
 from learner.supervisor.oversight.silence import SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
 from learner.supervisor.statuses import Statuses
+from learner.system.amounts import counted
 from learner.system.disk_reserve import Reserve
 
 if TYPE_CHECKING:
@@ -45,10 +46,6 @@ TICK_S = 0.25
 _LATE_SIGNAL_S = 0.5
 OVERTIME_S = 15.0
 """How long after the grace period the watchdogs may take before the launcher is ended."""
-
-
-def _learners(count: int) -> str:
-    return "1 learner" if count == 1 else f"{count} learners"
 
 
 class Supervisor:
@@ -77,7 +74,7 @@ class Supervisor:
         from learner.job.context import how_started
 
         self.control.saving_s = halting_s(self.job_dir, self.plan, self.attempt)
-        learners = _learners(self.plan.resources.learners)
+        learners = counted(self.plan.resources.learners, "learner")
         self._enter(State.DEPLOYING, f"preflight of {learners} ({how_started(self.plan)})")
         self._make_folders()
         outcome, remark = check_code(self.plan, self.job_dir, self.attempt)
@@ -228,7 +225,7 @@ class Supervisor:
     def _print_hosts(self, reports: list[contract.Preflight]) -> None:
         hosts = list(dict.fromkeys(report.host for report in reports))
         mpi = next((report.mpi_library for report in reports if report.mpi_library), "no MPI")
-        where = f"{_learners(len(reports))} on {', '.join(hosts)}"
+        where = f"{counted(len(reports), 'learner')} on {', '.join(hosts)}"
         say(f"  {where}; {mpi}; Python {reports[0].python}")
 
     def _load(self) -> None:

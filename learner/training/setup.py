@@ -25,6 +25,7 @@ from learner.model.lr_schedule import ManifestSchedule, Schedule, UserSchedule, 
 from learner.model.user_model import Parts
 from learner.model.user_program import run_build
 from learner.model.weights import find_weights, load_weights, start_from
+from learner.system.amounts import counted
 from learner.training import torch_compiler
 from learner.training.checkpoints import CheckpointKeeper, Position, Trained
 from learner.training.loop import Reports
@@ -99,7 +100,7 @@ class TrainingJob(Seat):
         self.say(f"training {type(model).__name__} ({count:,} parameters) on {samples:,} samples:")
         self.say(
             f"  {settings.epochs} epochs, batches of {settings.batch_size} over "
-            f"{'1 learner' if learners == 1 else f'{learners} learners'}, on {trained.device}"
+            f"{counted(learners, 'learner')}, on {trained.device}"
         )
         return Position()
 

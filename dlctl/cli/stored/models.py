@@ -28,8 +28,8 @@ from dlctl.cli.stored.shown import (
     print_differences,
     print_version,
     shown,
-    size,
 )
+from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -120,7 +120,7 @@ def create(
         made = make(session, wish, folder, training_id, results)
         _remember(session, record)
     output.report(shown(made), as_json, lambda _: output.line(made.label))
-    output.note(f"{made.file_count} files, {size(made.size_bytes)}, at {where}")
+    output.note(f"{counted(made.file_count, 'file')}, {format_bytes(made.size_bytes)}, at {where}")
 
 
 def list_(
@@ -139,7 +139,7 @@ def list_(
     models = [m for m in _known(site, offline=offline) if tag is None or tag in m.tags]
     rows = [
         [m.model_id, m.site + _age(m, offline=offline), str(len(m.numbers)),
-         size(m.version(m.numbers[-1]).size_bytes),
+         format_bytes(m.version(m.numbers[-1]).size_bytes),
          ago(time.time() - m.version(m.numbers[-1]).created_at),
          " ".join(f"@{alias}={number}" for alias, number in sorted(m.aliases.items())) or "-",
          " ".join(m.tags) or "-"]
@@ -279,8 +279,8 @@ def pull(
         with output.progress("pulling") as on_progress:
             files = pulling.pull(session, found, to, on_progress)
     answer = {"model": found.version.label, "folder": str(to), "files": files}
-    output.report(answer, as_json,
-                  lambda _: output.line(f"{len(files)} files in {folder_name(to)}"))  # fmt: skip
+    told = f"{counted(len(files), 'file')} in {folder_name(to)}"
+    output.report(answer, as_json, lambda _: output.line(told))
 
 
 def copy(
@@ -332,7 +332,7 @@ def gc(
         done = collect_garbage(session, seconds(older_than), dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     output.report(done, as_json, lambda _: output.line(
-        f"{verb} {done.blobs} contents, {size(done.size_bytes)}"))  # fmt: skip
+        f"{verb} {counted(done.blobs, 'content')}, {format_bytes(done.size_bytes)}"))  # fmt: skip
 
 
 def _remember(session: Session, record: ModelRecord) -> list[KnownModel]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dlctl.cli import output
 from dlctl.cli.common import ago
 from dlctl.files.archive import printable
+from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from dlctl.contract import MetricSummary, ModelVersion
@@ -38,14 +39,6 @@ def shown(thing: ModelVersion | KnownModel | Found) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def size(size_bytes: int) -> str:
-    """Return `1.5 MB`."""
-    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size_bytes >= limit:
-            return f"{size_bytes / limit:.1f} {unit}"
-    return f"{size_bytes} B"
-
-
 def print_version(found: Found, *, verified: bool) -> None:
     """Print one version in full, and its model's others."""
     from dlctl.models.compare import told_origin
@@ -60,10 +53,13 @@ def print_version(found: Found, *, verified: bool) -> None:
         "metrics": " · ".join(_metric(name, m) for name, m in version.metrics.items()),
         "used by": ", ".join(_users(model, version.version)),
         "manifest": "yes" if version.manifest else "none: it can't be trained by itself",
-        "size": f"{version.file_count} files, {size(version.size_bytes)}"
+        "size": f"{counted(version.file_count, 'file')}, {format_bytes(version.size_bytes)}"
         + (", all verified" if verified else ""),
     })  # fmt: skip
-    rows = [[printable(f.path), f.part, size(f.size_bytes), f.sha256[:12]] for f in version.files]
+    rows = [
+        [printable(f.path), f.part, format_bytes(f.size_bytes), f.sha256[:12]]
+        for f in version.files
+    ]
     output.line("")
     output.table(["file", "part", "size", "sha256"], rows[:_MOST_FILES])
     if len(rows) > _MOST_FILES:
@@ -80,7 +76,7 @@ def print_versions(model: KnownModel) -> None:
         version = model.version(number)
         rows.append([
             str(number), " ".join(f"@{a}" for a in model.aliases_of(number)) or "-",
-            size(version.size_bytes), version.training_id or "-", version.parent or "-",
+            format_bytes(version.size_bytes), version.training_id or "-", version.parent or "-",
             ago(time.time() - version.created_at),
         ])  # fmt: skip
     output.table(["version", "aliases", "size", "training", "parent", "created"], rows)
@@ -141,4 +137,4 @@ def _number(value: float | None) -> str:
 
 
 def _or_dash(size_bytes: int | None) -> str:
-    return "-" if size_bytes is None else size(size_bytes)
+    return "-" if size_bytes is None else format_bytes(size_bytes)

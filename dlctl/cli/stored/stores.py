@@ -13,7 +13,7 @@ from dlctl.cli import output
 from dlctl.cli.common import ID, JSON, SITE, ago, opened, training
 from dlctl.cli.frameworks import end_if_wrong, origin
 from dlctl.cli.manifests import MANIFEST
-from dlctl.cli.stored.shown import size
+from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
     from dlctl.data.cache import SiteCache
@@ -137,7 +137,7 @@ def _print_cache(found: SiteCache) -> None:
             each.container,
             each.endpoint,
             str(each.files),
-            size(each.size_bytes),
+            format_bytes(each.size_bytes),
             ago(time.time() - each.used_at),
             ", ".join(each.users),
         ]
@@ -145,10 +145,12 @@ def _print_cache(found: SiteCache) -> None:
     ]
     columns = ["container", "store", "files", "size", "used", "by"]
     for each in found.removed:
-        output.note(f"removed: {each.container} of {each.endpoint}, {size(each.size_bytes)}")
+        output.note(
+            f"removed: {each.container} of {each.endpoint}, {format_bytes(each.size_bytes)}"
+        )
     output.table(columns, rows, "the cache is empty")
     if found.held:
-        output.note(f"all together: {size(found.total_bytes)}")
+        output.note(f"all together: {format_bytes(found.total_bytes)}")
 
 
 @app.command()

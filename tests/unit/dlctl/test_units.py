@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from dlctl.units import (
     UnitError,
+    counted,
+    format_bytes,
     format_duration,
     format_size,
     format_slurm_time,
@@ -109,3 +111,15 @@ def test_any_text_is_a_unit_or_a_clear_error(text: str) -> None:
             assert parse(text) > 0
         except UnitError as error:
             assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (2**30, "1.1 GB"), (2 * 10**12, "2.0 TB")],
+)
+def test_measured_sizes_are_decimal(size_bytes: int, text: str) -> None:
+    assert format_bytes(size_bytes) == text
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(number, "file") for number in (0, 1, 2)] == ["0 files", "1 file", "2 files"]

@@ -37,9 +37,9 @@ def test_a_link_that_stays_inside_counts_as_its_target(results):
     ]  # fmt: skip
     assert {file.sha256 for file in index.files} == {sha256(results / "sub/model")}
     assert index.left_out == []
-    assert tell_index(index) == ["2 files, 4 bytes"]
+    assert tell_index(index) == ["2 files, 4 B"]
     (results / "best").unlink()
-    assert tell_index(index_of(results)) == ["1 file, 2 bytes"]
+    assert tell_index(index_of(results)) == ["1 file, 2 B"]
 
 
 def test_a_name_that_is_no_utf8_is_indexed(results):

@@ -151,7 +151,7 @@ def test_a_machine_without_packages_reaches_swift_and_says_what_s3_needs(program
     env = {**program.env, "STORE_CONTAINER": swift.container("bare", {"a": b"1"})}
     done = subprocess.run(bare, env=env, capture_output=True, text=True)
     if program.kind == "swift":
-        assert (done.returncode, done.stdout) == (0, "1 objects, 1 B\n")
+        assert (done.returncode, done.stdout) == (0, "1 object, 1 B\n")
     else:
         assert done.returncode == 75
         assert done.stderr.startswith("The package obstore is missing on ")
