@@ -115,7 +115,7 @@ class Bucket:
         try:
             done = obstore.put(
                 self._store, key, _counted(reading, moved), use_multipart=reading.is_large,
-                chunk_size=PART_BYTES, max_concurrency=_AT_ONCE,
+                chunk_size=reading.part_bytes, max_concurrency=_AT_ONCE,
             )  # fmt: skip
         except (BaseError, OSError) as error:
             _translate(error, key)

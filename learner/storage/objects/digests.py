@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 PART_BYTES = 16 << 20
-"""The size of the parts in which large files are written."""
+"""The size of the parts in which large files are written, unless there would be too many."""
+MOST_PARTS = 900
+"""Servers of Swift take 1,000 unless they say otherwise, and those of S3 10,000."""
 LARGE_BYTES = 4 * PART_BYTES
 """From this size on a file is written in parts."""
 _BLOCK_BYTES = 1 << 20
+
+
+def part_bytes_of(size_bytes: int) -> int:
+    """Return the size of the parts of a large file, in whole MiB."""
+    return max(PART_BYTES, -(-size_bytes // (MOST_PARTS << 20)) << 20)
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,12 @@ class Reading:
         self._sha256 = hashlib.sha256()
         self._parts: list[Any] = []
         self._size_bytes = 0
-        self.is_large = path.stat().st_size >= LARGE_BYTES
+        size_bytes = path.stat().st_size
+        self.is_large = size_bytes >= LARGE_BYTES
+        self.part_bytes = part_bytes_of(size_bytes)
 
     def __iter__(self) -> Iterator[bytes]:
-        part_bytes = PART_BYTES if self.is_large else LARGE_BYTES
+        part_bytes = self.part_bytes if self.is_large else LARGE_BYTES
         with self._path.open("rb") as file:
             while content := file.read(_BLOCK_BYTES):
                 if self._size_bytes % part_bytes == 0:

@@ -20,7 +20,7 @@ from learner.storage.objects.base import (
     Sink,
     Unavailable,
 )
-from learner.storage.objects.digests import LARGE_BYTES, PART_BYTES, Digests, digests_of
+from learner.storage.objects.digests import LARGE_BYTES, Digests, digests_of, part_bytes_of
 from learner.storage.objects.http_client import Answer, HttpClient, from_json
 from learner.storage.objects.swift_auth import Session
 
@@ -116,8 +116,11 @@ class Swift:
         _expect(made, (201, 202), container)
         with ThreadPoolExecutor(_SEGMENT_THREADS + 1) as pool:
             whole = pool.submit(digests_of, source)
-            rows = list(pool.map(lambda start: self._segment(container, key, source, start, moved),
-                                 range(0, size_bytes, PART_BYTES)))  # fmt: skip
+            length = part_bytes_of(size_bytes)
+            rows = list(pool.map(
+                lambda start: self._segment(container, key, source, start, length, moved),
+                range(0, size_bytes, length),
+            ))  # fmt: skip
             known = whole.result()
         body = json.dumps(rows).encode()
         path = f"{self._path(key)}?multipart-manifest=put"
@@ -128,14 +131,14 @@ class Swift:
         return known
 
     def _segment(
-        self, container: str, key: str, source: Path, start: int, moved: Moved
+        self, container: str, key: str, source: Path, start: int, length: int, moved: Moved
     ) -> dict[str, Any]:
         """Write a part of a file, and return its line in the list of a large object's segments."""
         with source.open("rb") as file:
             file.seek(start)
-            content = file.read(PART_BYTES)
+            content = file.read(length)
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        name = f"{key}/{start // PART_BYTES:08}-{md5}"
+        name = f"{key}/{start // length:08}-{md5}"
         path = f"{quote(container, safe='')}/{quote(name)}"
         answer = self._ask("HEAD", path)  # it may be there, from an interrupted try
         if (answer.status, answer.headers.get("etag")) != (200, md5):

@@ -24,6 +24,7 @@ from learner.storage.etag_check import EtagCheck
 from learner.storage.listing import list_container
 from learner.storage.objects import Object, Patient, Place, Unavailable, open_store
 from learner.storage.objects.bucket import guessed_parts
+from learner.storage.objects.digests import part_bytes_of
 from learner.storage.progress import Progress
 
 MIB = 1 << 20
@@ -192,6 +193,13 @@ def test_results_go_in_parts_and_come_back_whole(program, swift):
     code, told = program.run("load", STORE_CONTAINER=f"{name}/t-1")
     assert code == 0, told
     assert program.contents()["model.pt"] == content
+
+
+@pytest.mark.parametrize(("size_gib", "part_mib"), [(0.1, 16), (14, 16), (100, 114), (4000, 4552)])
+def test_the_largest_file_has_no_more_parts_than_servers_take(size_gib, part_mib):
+    size_bytes = int(size_gib * 1024) * MIB
+    assert part_bytes_of(size_bytes) == part_mib * MIB
+    assert -(-size_bytes // part_bytes_of(size_bytes)) <= 900
 
 
 def test_an_earlier_attempt_overwrites_nothing_of_a_later_one(program, swift):
