@@ -21,6 +21,7 @@ from dlctl.yaml_source import YamlError, load_file, plain
 DEFAULT_MEMORY = "1GiB"
 LEAVING_S = 30.0
 """A worker takes no trial that could last into the end of its job."""
+_HUB = 'exec python -u -m search.hub "${MODEL_DIR%/*}"'
 _SEARCHED = ("framework.arguments.", "training.")
 
 
@@ -176,7 +177,7 @@ def hub_manifest(loaded: Loaded) -> bytes:
     hub = loaded.file.hub
     manifest: dict[str, Any] = {
         "name": loaded.file.name,
-        "framework": {"name": "search", "command": "python -m search.hub"},
+        "framework": {"name": "search", "command": _HUB},
         "learners": 1, "cpus": 1, "memory": hub.memory,
     }  # fmt: skip
     if hub.time or loaded.file.budget.time:
@@ -192,7 +193,7 @@ def worker_manifest(loaded: Loaded) -> bytes:
     memory = task.memory_bytes or parse_size(DEFAULT_MEMORY)
     manifest: dict[str, Any] = {
         "name": loaded.file.name,
-        "framework": {"name": "search", "command": "python -m search.worker"},
+        "framework": {"name": "search", "command": _HUB},
         "learners": 1, "cpus": workers.slots * task.cpus, "gpus": workers.slots * task.gpus,
         "memory": f"{workers.slots * memory >> 20}MiB",
     }  # fmt: skip

@@ -72,7 +72,12 @@ def test_the_wheel_holds_packages_data_and_licence(wheel):
         assert mine <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"dlctl", "learner", "psrv"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "dlctl",
+        "learner",
+        "psrv",
+        "search",
+    }
     assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name]
 
 

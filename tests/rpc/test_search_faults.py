@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from event_loops import run_loop
 from search_processes import Search, python_task
 
 from dlctl.contract import search as files
@@ -35,7 +36,7 @@ def test_a_worker_is_killed(search: Search) -> None:
         model.check()
         assert all(r.outcome == m.SUCCEEDED for r in model.results)
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_the_task_of_a_killed_worker_runs_again_within_two_seconds(search: Search) -> None:
@@ -56,7 +57,7 @@ def test_the_task_of_a_killed_worker_runs_again_within_two_seconds(search: Searc
         assert result.started_at - killed_at < 2.0
         model.check()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_a_killed_worker_leaves_no_process(search: Search) -> None:
@@ -74,7 +75,7 @@ def test_a_killed_worker_leaves_no_process(search: Search) -> None:
         search.kill("w1")
         search.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_the_broker_is_killed_and_its_successor_adopts_the_log(search: Search) -> None:
@@ -93,7 +94,7 @@ def test_the_broker_is_killed_and_its_successor_adopts_the_log(search: Search) -
         assert all(r.outcome == m.SUCCEEDED for r in model.results)
         assert all(not r.error for r in model.results)
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_results_that_no_model_has_taken_survive_the_broker(search: Search) -> None:
@@ -111,7 +112,7 @@ def test_results_that_no_model_has_taken_survive_the_broker(search: Search) -> N
         assert len(await model.collect(5)) == 5
         model.check()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_a_torn_tail_is_left_out(search: Search) -> None:
@@ -131,7 +132,7 @@ def test_a_torn_tail_is_left_out(search: Search) -> None:
         await model.collect(7)
         model.check()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_a_second_broker_of_the_same_name_ends_the_first(search: Search) -> None:
@@ -146,7 +147,7 @@ def test_a_second_broker_of_the_same_name_ends_the_first(search: Search) -> None
         assert first.returncode == 1
         assert (await model.status()).owned == 7
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_a_broker_that_was_stopped_acknowledges_nothing_after_its_successor_began(
@@ -168,7 +169,7 @@ def test_a_broker_that_was_stopped_acknowledges_nothing_after_its_successor_bega
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert (await search.model().status()).owned == 0
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_the_nameserver_is_killed_under_load_and_is_whole_after_a_heartbeat(
@@ -205,7 +206,7 @@ def test_the_nameserver_is_killed_under_load_and_is_whole_after_a_heartbeat(
         assert "w2" in {r.worker for r in model.results}
         model.check()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_workers_of_an_idle_broker_help_another_one(search: Search) -> None:
@@ -231,7 +232,7 @@ def test_workers_of_an_idle_broker_help_another_one(search: Search) -> None:
         values = sorted(json.loads(r.value)["value"] for r in model.results)
         assert values == [number**2 for number in range(200)]
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_the_helping_broker_is_killed(search: Search) -> None:
@@ -250,7 +251,7 @@ def test_the_helping_broker_is_killed(search: Search) -> None:
         await model.collect(40)
         model.check()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_the_owner_is_killed_while_another_helps(search: Search) -> None:
@@ -269,7 +270,7 @@ def test_the_owner_is_killed_while_another_helps(search: Search) -> None:
         await model.collect(40)
         model.check()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_a_repeated_submission_adds_nothing(search: Search) -> None:
@@ -289,7 +290,7 @@ def test_a_repeated_submission_adds_nothing(search: Search) -> None:
         await model.look(0.5)
         model.check()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_the_broker_is_away_while_a_worker_finishes(search: Search) -> None:
@@ -311,7 +312,7 @@ def test_the_broker_is_away_while_a_worker_finishes(search: Search) -> None:
         assert (status.accepted, status.dropped, status.processing) == (1, 0, 0)
         model.check()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_a_task_that_kills_its_workers_is_given_up(search: Search) -> None:
@@ -335,7 +336,7 @@ def test_a_task_that_kills_its_workers_is_given_up(search: Search) -> None:
         assert result.error == "3 workers died while they ran it, the last was w2"
         model.check()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 @pytest.mark.parametrize("role", ["worker", "client", "nameserver"])
@@ -351,7 +352,7 @@ def test_who_is_no_model_can_not_send_tasks(search: Search, role: str) -> None:
             assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
             assert (await stub.Status(m.StatusRequest(), timeout=5)).broker == "b1"
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_the_late_results_of_a_worker_that_was_cut_off_are_dropped(search: Search) -> None:
@@ -374,7 +375,7 @@ def test_the_late_results_of_a_worker_that_was_cut_off_are_dropped(search: Searc
         await model.look(0.3)
         model.check()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_a_helper_that_is_lost_gives_its_tasks_back_at_once(search: Search) -> None:
@@ -396,4 +397,4 @@ def test_a_helper_that_is_lost_gives_its_tasks_back_at_once(search: Search) -> N
         assert time.monotonic() - killed_at < 2.0
         search.kill("w1")  # it would wait for b1, to bring its result
 
-    asyncio.run(run())
+    run_loop(run())

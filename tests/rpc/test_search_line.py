@@ -1,8 +1,8 @@
 """One broker and its workers as real processes: every acknowledged task has exactly one result."""
 
-import asyncio
 import json
 
+from event_loops import run_loop
 from search_processes import Search, python_task
 
 from search.protocol import messages as m
@@ -27,4 +27,4 @@ def test_200_tasks_on_two_workers(search: Search) -> None:
         status = await model.status()
         assert (status.owned, status.processing, status.accepted) == (0, 0, 200)
 
-    asyncio.run(run())
+    run_loop(run())

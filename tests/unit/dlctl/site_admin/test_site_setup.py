@@ -23,7 +23,7 @@ from dlctl.sites.files import Site, find_site, parse_site
 from dlctl.transport.local import LocalTransport
 
 VERSIONS = {"torch": "2.13", "mpi4py": "4.1", "h5py": "3.16", "numpy": "2.4", "watchdog": "7.1",
-            "obstore": "0.12"}  # fmt: skip
+            "obstore": "0.12", "grpcio": "1.85", "protobuf": "7.36"}  # fmt: skip
 CONTENT = {
     "mpi4py/__init__.py": "class rc: initialize = True\n",
     "mpi4py/MPI.py": "Get_library_version = lambda: 'tiny MPI'\n",

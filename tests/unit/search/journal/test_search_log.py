@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from event_loops import run_loop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ def test_flushed_means_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert len(synced) < 100  # together, not one by one
         log.close()
 
-    asyncio.run(run())
+    run_loop(run())
     assert [r.payload for r in read_records(path)[0]] == [str(n).encode() for n in range(100)]
 
 
@@ -104,7 +105,7 @@ def test_while_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_lost(
         assert not log.full and log.backlog_bytes == 0
         log.close()
 
-    asyncio.run(run())
+    run_loop(run())
     assert read_records(tmp_path / "1.log")[0] == [Record(1, b"one"), Record(2, b"two")]
 
 
@@ -123,7 +124,7 @@ def test_a_disk_that_fails_acknowledges_nothing_ever_again(
                 await log.flushed()
         log.close()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_an_incarnation_never_writes_into_a_log_that_exists(tmp_path: Path) -> None:
@@ -133,4 +134,4 @@ def test_an_incarnation_never_writes_into_a_log_that_exists(tmp_path: Path) -> N
         with pytest.raises(FileExistsError):
             Log(tmp_path / "1.log")
 
-    asyncio.run(run())
+    run_loop(run())

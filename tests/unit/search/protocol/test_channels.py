@@ -1,6 +1,5 @@
 """Who may connect, and who may call what: real servers and real certificates."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from event_loops import run_loop
 from search_keys import write_keys
 
 from dlctl.contract import search as files
@@ -40,7 +40,7 @@ def serve(job_dir: Path, use: Callable[[str], Awaitable[None]], role: str = "nam
         finally:
             await server.stop(None)
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 @pytest.fixture
