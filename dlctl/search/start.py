@@ -39,7 +39,8 @@ def start(
         ManifestError, PlanError, SiteError, SchedulerError, TransportError
     """
     search_id = new_training_id(loaded.file.name)
-    files = {names.SPEC: contract.to_json(loaded.spec)}
+    spec = replace(loaded.spec, network=session.site.network)
+    files = {names.SPEC: contract.to_json(spec)}
     if (manifest := loaded.manifest) is not None:
         plan = _trial_plan(session, loaded, manifest, search_id)
         files[names.TRIAL_PLAN] = contract.to_json(plan)

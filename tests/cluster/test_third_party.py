@@ -15,7 +15,7 @@ from framework_runs import EXAMPLES, Learners
 from third_party import IN_CI, python_of
 from trainings import REPOSITORY, change_site, submit, wait_for_state
 
-OWN = {"mpi": ("steps", 1500), "sklearn": ("trees", 1500)}
+OWN = {"mpi": ("steps", 3000), "sklearn": ("trees", 1500)}
 """Examples that the nodes' own Python runs, and what says how long they train."""
 LOSS = r"final loss ([\d.]+)"
 
