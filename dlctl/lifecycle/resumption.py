@@ -55,8 +55,7 @@ def resume(
     """Resume from the newest checkpoint, or finish a submission that was interrupted.
 
     Args:
-        rebuild: builds the request again from the user's folder, if it never arrived or for its
-            new code.
+        rebuild: builds the request again from the user's folder.
         overrides: changes to the resources of the previous attempt.
         new_code: send the user's folder as it is now, and train with that.
         on_line: called with a sentence about what takes minutes.

@@ -19,6 +19,7 @@ FILE = typer.Argument(Path("search.yml"), metavar="SEARCH.YML", show_default=Tru
                       help="What to search, and how; its folder's files are sent.")  # fmt: skip
 _SHOWN = 20
 _WIDEST = 60
+_BRIEF_S = 60.0
 
 
 def register(parent: typer.Typer) -> None:
@@ -199,12 +200,16 @@ def _print_trials(rows: list[TrialRow], found: Trials) -> None:
     table = [
         [str(row.number), row.outcome.lower().replace("_", " ") or "outstanding",
          "-" if row.metric is None else f"{row.metric:.6g}",
-         format_span(row.seconds) if row.outcome else "-", row.worker or "-",
+         _took(row.seconds) if row.outcome else "-", row.worker or "-",
          row.error or _point(row)]
         for row in rows
     ]  # fmt: skip
     output.table(["trial", "outcome", found.spec.metric, "took", "worker", "point"], table,
                  "no trial so far")  # fmt: skip
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < _BRIEF_S else format_span(seconds)
 
 
 def _point(row: TrialRow) -> str:
