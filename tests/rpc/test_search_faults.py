@@ -39,7 +39,9 @@ def test_a_worker_is_killed(search: Search) -> None:
     run_loop(run())
 
 
-def test_the_task_of_a_killed_worker_runs_again_within_two_seconds(search: Search) -> None:
+def test_the_task_of_a_killed_worker_runs_again_without_a_time_out(search: Search) -> None:
+    """The broken connection tells the broker, which would bear silence for a minute."""
+    search.bear_silence(60)
     search.broker()
     search.start("worker", "w1", "--slots", "1")
 
@@ -54,7 +56,7 @@ def test_the_task_of_a_killed_worker_runs_again_within_two_seconds(search: Searc
         search.kill("w1")
         (result,) = await model.collect(1)
         assert result.worker == "w2"
-        assert result.started_at - killed_at < 2.0
+        assert result.started_at - killed_at < 30
         model.check()
 
     run_loop(run())
@@ -378,7 +380,9 @@ def test_the_late_results_of_a_worker_that_was_cut_off_are_dropped(search: Searc
     run_loop(run())
 
 
-def test_a_helper_that_is_lost_gives_its_tasks_back_at_once(search: Search) -> None:
+def test_a_helper_that_is_lost_gives_its_tasks_back_without_a_time_out(search: Search) -> None:
+    """The broken connection tells the owner, which would bear silence for a minute."""
+    search.bear_silence(60)
     search.broker("b1")
     search.start("worker", "w1", "--slots", "1", "--grace-s", "0.2")
     search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
@@ -394,7 +398,7 @@ def test_a_helper_that_is_lost_gives_its_tasks_back_at_once(search: Search) -> N
         search.kill("b1")
         while (await model.status()).owned == 0:
             await asyncio.sleep(0.02)
-        assert time.monotonic() - killed_at < 2.0
+        assert time.monotonic() - killed_at < 30
         search.kill("w1")  # it would wait for b1, to bring its result
 
     run_loop(run())

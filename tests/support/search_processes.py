@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import secrets
@@ -42,10 +43,16 @@ class Search:
             strategy="random",
             **({"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "network": "lo"} | settings),
         )
+        self._spec = spec
         contract.write_whole(job_dir / files.SPEC, contract.to_json(spec))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         """The newest of each name."""
         self._all: list[subprocess.Popen[bytes]] = []
+
+    def bear_silence(self, timeout_s: float) -> None:
+        """Take silence for death only after this long, in processes that start from now on."""
+        spec = dataclasses.replace(self._spec, heartbeat_timeout_s=timeout_s)
+        contract.write_whole(self.job_dir / files.SPEC, contract.to_json(spec))
 
     def start(self, kind: str, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a nameserver, a broker or a worker."""
