@@ -32,7 +32,7 @@ class Loaded:
     path: Path
     file: SearchFile
     trial: dict[str, Any]
-    """The manifest's keys; empty but for common ones if trials are not trainings."""
+    """The manifest's keys. If trials are not trainings, only those that any job may have."""
 
     @property
     def spec(self) -> names.Spec:

@@ -4,8 +4,8 @@ A task is in exactly one of the first three: it waits as an owned one (a model s
 helped one (another broker lent it), or is in processing (a worker or another broker has it under a
 lease). Its result goes to its model's mailbox, or back to the broker that lent it.
 
-Whoever has the current lease of a task decides its result; the results of others are dropped. A
-lease that lapsed becomes current again if its holder returns before anybody else has the task.
+The holder of a task's current lease decides its result; the results of others are dropped. A lease
+that lapsed becomes current again if its holder returns before anybody else has the task.
 
 Every change that must survive the broker goes to `record`, before the method returns. `replay`
 makes the same changes again in another object.

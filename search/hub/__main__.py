@@ -15,9 +15,10 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.contract.metrics import Source
+from search.errors import EXIT_WRONG, SearchError
 from search.hub.children import Child
 from search.hub.progress import Progress
-from search.model.__main__ import EXIT_WRONG
+from search.protocol.settings import load_spec
 
 TICK_S = 0.1
 TELL_S = 1.0
@@ -29,9 +30,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="search.hub")
     parser.add_argument("job_dir", type=Path)
     job_dir = parser.parse_args().job_dir
-    spec = contract.read_record(names.Spec, job_dir / names.SPEC)
-    if spec is None:
-        sys.stderr.write(f"dlctl: {job_dir / names.SPEC} does not exist\n")
+    try:
+        spec = load_spec(job_dir)
+    except SearchError as error:
+        sys.stderr.write(f"dlctl: {error}\n")
         return EXIT_WRONG
     halted = threading.Event()
 

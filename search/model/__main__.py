@@ -11,13 +11,12 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import search as names
+from search.errors import EXIT_WRONG, SearchError
 from search.model.drive import Driver
 from search.model.log import TrialLog
 from search.model.state import ReplayError, Search
+from search.protocol.settings import load_spec
 from search.strategies import make_strategy
-
-EXIT_WRONG = 64
-"""Another attempt would end alike."""
 
 
 def main() -> int:
@@ -25,9 +24,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="search.model")
     parser.add_argument("job_dir", type=Path)
     job_dir = parser.parse_args().job_dir
-    spec = contract.read_record(names.Spec, job_dir / names.SPEC)
-    if spec is None:
-        sys.stderr.write(f"dlctl: {job_dir / names.SPEC} does not exist\n")
+    try:
+        spec = load_spec(job_dir)
+    except SearchError as error:
+        sys.stderr.write(f"dlctl: {error}\n")
         return EXIT_WRONG
     sys.path.append(os.fspath(job_dir / contract.CODE))
     log = TrialLog(job_dir / names.TRIALS)

@@ -10,6 +10,24 @@ from dlctl.contract import search as files
 from search.errors import SearchError
 
 
+def load_spec(job_dir: Path) -> files.Spec:
+    """Read the specification of a search.
+
+    Raises:
+        SearchError: There is none, or it can't be understood.
+    """
+    try:
+        spec = contract.read_record(files.Spec, job_dir / files.SPEC)
+    except (OSError, contract.ContractError) as error:
+        raise SearchError(f"{job_dir / files.SPEC} can't be read: {error}") from error
+    if spec is None:
+        raise SearchError(
+            f"{job_dir} is not the directory of a search: it has no {files.SPEC}",
+            hint="`dlctl search start` makes one",
+        )
+    return spec
+
+
 @dataclass(frozen=True)
 class Settings:
     """How long silence is borne, and where to listen."""
@@ -25,13 +43,5 @@ class Settings:
         Raises:
             SearchError: There is none, or it can't be understood.
         """
-        try:
-            spec = contract.read_record(files.Spec, job_dir / files.SPEC)
-        except (OSError, contract.ContractError) as error:
-            raise SearchError(f"{job_dir / files.SPEC} can't be read: {error}") from error
-        if spec is None:
-            raise SearchError(
-                f"{job_dir} is not the directory of a search: it has no {files.SPEC}",
-                hint="`dlctl search start` makes one",
-            )
+        spec = load_spec(job_dir)
         return cls(spec.heartbeat_s, spec.heartbeat_timeout_s, spec.network)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from dlctl.cli.common import ID, JSON, SITE, open_record, opened, plain, print_r
 from dlctl.units import format_span
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record, RecordStore
     from dlctl.search.trials import TrialRow, Trials
 
 app = typer.Typer(no_args_is_help=True, help="Search for hyper-parameters and architectures.")
@@ -130,12 +133,8 @@ def halt(search_id: str | None = ID, as_json: bool = JSON) -> None:
     Example: dlctl search halt digits-3k9f
     """
     from dlctl.lifecycle import halt as ask
-    from dlctl.search.workers import end_workers
 
-    with training(search_id) as (session, record, store):
-        known = ask(session, record, store)
-        end_workers(session, record)
-    output.report(plain(known), as_json, lambda _: print_record(known))
+    _end(search_id, ask, as_json)
 
 
 def resume(search_id: str | None = ID, as_json: bool = JSON) -> None:
@@ -156,6 +155,14 @@ def cancel(search_id: str | None = ID, as_json: bool = JSON) -> None:
     Example: dlctl search cancel digits-3k9f
     """
     from dlctl.lifecycle import cancel as end
+
+    _end(search_id, end, as_json)
+
+
+def _end(
+    search_id: str | None, end: Callable[[Session, Record, RecordStore], Record], as_json: bool
+) -> None:
+    """End the hub as asked, and then its workers."""
     from dlctl.search.workers import end_workers
 
     with training(search_id) as (session, record, store):
