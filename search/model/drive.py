@@ -7,12 +7,16 @@ import json
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from dlctl import contract
+from dlctl.contract import search as names
 from dlctl.contract.search import Spec
+from search.model.census import count_workers
 from search.model.state import Ended, Search
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
@@ -26,6 +30,7 @@ _WAIT_S = 1.0
 _PATIENCE_S = 10.0
 """Of one call."""
 _BATCH = 1000
+_LOOK_S = 5.0
 
 
 class Driver:
@@ -44,30 +49,41 @@ class Driver:
         self._room = 0
         self._cursor = 0
         self._incarnation = 0
+        self._most, self._look_at = 0, 0.0
 
     async def run(self) -> None:
         """Search until nothing is left to do."""
+        count = asyncio.ensure_future(
+            count_workers(self._job_dir, self._credentials, self._add_node_time)
+        )
         began_at, used_s = time.monotonic(), self.search.used_s
-        while not self.search.is_done():
-            endpoint = self._broker()
-            if endpoint is None:
+        try:
+            while not self.search.is_done():
+                if (endpoint := self._broker()) is not None:
+                    await self._talk(endpoint, lambda: used_s + time.monotonic() - began_at)
                 await asyncio.sleep(0.2)
-                continue
-            async with open_channel(endpoint.address, self._credentials) as channel:
-                stub = BrokerStub(channel)
-                self._at, self._cursor, self._incarnation = endpoint, 0, 0
-                self._send_again()
-                try:
-                    while not self.search.is_done():
-                        self.search.used_s = used_s + time.monotonic() - began_at
-                        await self._fill(stub)
-                        await self._take(stub)
-                except grpc.aio.AioRpcError as error:
-                    sys.stderr.write(
-                        f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
-                        f"{error.code().name}: {error.details()}; trying again\n"
-                    )
-            await asyncio.sleep(0.2)
+        finally:
+            count.cancel()
+
+    def _add_node_time(self, seconds: float) -> None:
+        self.search.used_node_s += seconds
+
+    async def _talk(self, endpoint: Endpoint, used_s: Callable[[], float]) -> None:
+        """Send trials to one broker and take their results until it does not answer."""
+        async with open_channel(endpoint.address, self._credentials) as channel:
+            stub = BrokerStub(channel)
+            self._at, self._cursor, self._incarnation = endpoint, 0, 0
+            self._send_again()
+            try:
+                while not self.search.is_done():
+                    self.search.used_s = used_s()
+                    await self._fill(stub)
+                    await self._take(stub)
+            except grpc.aio.AioRpcError as error:
+                sys.stderr.write(
+                    f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
+                    f"{error.code().name}: {error.details()}; trying again\n"
+                )
 
     def _broker(self) -> Endpoint | None:
         """Return the broker that had the tasks, if its file is there, or another one."""
@@ -84,7 +100,15 @@ class Driver:
     def _window(self) -> int:
         if self._spec.window:
             return self._spec.window
-        return 2 * max(1, self._spec.workers.most * self._spec.workers.slots)
+        return 2 * max(1, self._workers() * self._spec.workers.slots)
+
+    def _workers(self) -> int:
+        """Return how many workers there may be, which `dlctl search scale` changes."""
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_S
+            pools = contract.read_record(names.Pools, self._job_dir / names.POOLS)
+            self._most = self._spec.workers.most if pools is None else pools.most
+        return self._most
 
     async def _fill(self, stub: BrokerStub) -> None:
         while n := self.search.wanted(self._window()):

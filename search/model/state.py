@@ -13,6 +13,7 @@ from dlctl.contract.search import Spec
 from search.model.log import Event, TrialLog
 from search.strategies import Strategy, Told, Trial
 
+_HOUR_S = 3600.0
 ASK, TELL, REPORT = "ask", "tell", "report"
 
 
@@ -68,6 +69,8 @@ class Search:
         """Whether the strategy wants to be told more before it answers."""
         self.used_s = 0.0
         """How long models of this search have run, all together; the driver counts it."""
+        self.used_node_s = 0.0
+        """How long workers were there, added up over all of them; the driver counts it."""
         for event in log.events():
             self._replay(event)
 
@@ -85,8 +88,9 @@ class Search:
     def spent(self) -> bool:
         """Return whether no more trials may begin."""
         budget = self.spec.budget
-        out_of_time = budget.time_s is not None and self.used_s >= budget.time_s
-        return out_of_time or self._is_last()
+        used = ((budget.time_s, self.used_s), (budget.node_hours, self.used_node_s / _HOUR_S))
+        is_used_up = any(most is not None and now >= most for most, now in used)
+        return is_used_up or self._is_last()
 
     def is_done(self) -> bool:
         """Return whether nothing is left to do."""
@@ -101,7 +105,7 @@ class Search:
             for place, point in enumerate(points)
         ]
         self._log.write({
-            "event": ASK, "time": self._clock(), "used_s": self.used_s, "n": n, "trials": made,
+            "event": ASK, "time": self._clock(), **self._used(), "n": n, "trials": made,
         })  # fmt: skip
         return self._asked(made)
 
@@ -121,7 +125,7 @@ class Search:
         if number is None or number not in self.outstanding:
             return False
         event = {
-            "event": TELL, "time": self._clock(), "used_s": self.used_s, "number": number,
+            "event": TELL, "time": self._clock(), **self._used(), "number": number,
             "outcome": ended.outcome,
             "value": ended.value, "metrics": ended.metrics or {}, "error": ended.error,
             "worker": ended.worker, "seconds": ended.seconds, "started_at": ended.started_at,
@@ -130,6 +134,9 @@ class Search:
         self._log.write(clean(event))
         self._heard(event)
         return True
+
+    def _used(self) -> dict[str, float]:
+        return {"used_s": self.used_s, "used_node_s": self.used_node_s}
 
     def _heard(self, event: Event) -> None:
         number = event["number"]
@@ -185,6 +192,7 @@ class Search:
 
     def _replay(self, event: Event) -> None:
         self.used_s = max(self.used_s, event.get("used_s", 0.0))
+        self.used_node_s = max(self.used_node_s, event.get("used_node_s", 0.0))
         if event["event"] == ASK:
             points = self._strategy.ask(event["n"])
             if points != [each["point"] for each in event["trials"]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,11 +70,17 @@ def status(search_id: str | None = ID, as_json: bool = JSON) -> None:
     """
     from dlctl.lifecycle import refresh
     from dlctl.search.trials import read_trials
+    from dlctl.search.workers import living_workers, top_up
 
     with training(search_id) as (session, record, store):
         record = refresh(session, [record], store)[0]
         found = read_trials(session, record)
-    told = plain(record) | _counts(found)
+        workers = found.status.get("workers") or {}
+        if workers.get("by") == "client" and not record.state.final:
+            top_up(session, record, workers["wanted"])
+        alive = living_workers(session, record)
+    told = plain(record) | _counts(found) | {"workers": [asdict(worker) for worker in alive]}
+    told["workers_error"] = workers.get("error", "")
     output.report(told, as_json, lambda _: _print_status(told, found))
 
 
@@ -111,20 +119,32 @@ def trials(
 
 def scale(
     search_id: str | None = ID,
-    workers: int = typer.Option(1, "--workers", min=1, help="How many more worker jobs."),
+    workers: str | None = typer.Option(None, "--workers", metavar="N|LEAST..MOST",
+                                       help="How many worker jobs, as in 4, or in 8..40."),
+    partition: str | None = typer.Option(
+        None, "--partition", help="Of these workers; each partition has a number of its own."
+    ),
     as_json: bool = JSON,
-) -> None:
-    """Add workers to a search.
+) -> None:  # fmt: skip
+    """Say how many workers a search may have; without --workers show it.
 
-    Example: dlctl search scale digits-3k9f --workers 4
+    Example: dlctl search scale digits-3k9f --workers 8..40 --partition preemptible
     """
     from dlctl.search.load import load_search
+    from dlctl.search.model import parse_span
     from dlctl.search.start import file_of
-    from dlctl.search.workers import add_workers
+    from dlctl.search.workers import read_pools, set_pool
 
+    try:
+        span = None if workers is None else parse_span(workers)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--workers") from None
     with training(search_id) as (session, record, _):
-        group = add_workers(session, load_search(file_of(record)), record, workers)
-    output.report(group, as_json, lambda _: output.line(f"{group.name}: {workers} workers"))
+        if span is not None:
+            set_pool(session, load_search(file_of(record)), record, *span, partition)
+        pools = read_pools(session, record)
+    rows = [[pool.partition or "-", f"{pool.least}..{pool.most}"] for pool in pools]
+    output.report(pools, as_json, lambda _: output.table(["partition", "workers"], rows, "none"))
 
 
 def halt(search_id: str | None = ID, as_json: bool = JSON) -> None:
@@ -187,9 +207,16 @@ def _print_status(told: dict[str, Any], found: Trials) -> None:
         "id": told["training_id"], "site": told["site"], "state": told["state"],
         "reason": told["reason"],
         "trials": f"{told['ended']}{of} ended, {told['failed']} failed, {running} outstanding",
+        "workers": _workers_words(told["workers"], told["workers_error"]),
         "strategy": found.spec.strategy,
         "best": _best_words(found.best, found),
     })  # fmt: skip
+
+
+def _workers_words(workers: list[dict[str, Any]], error: str) -> str:
+    counts = Counter(worker["word"].lower() for worker in workers)
+    words = ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "none"
+    return f"{words}; {error}" if error else words
 
 
 def _best_words(row: TrialRow | None, found: Trials) -> str:
