@@ -152,24 +152,33 @@ class Driver:
                         labels=task.labels)  # fmt: skip
         return m.Task(
             id=self.search.outstanding[trial.number], type=payload_type(task.type),
-            payload=json.dumps(payload(self._spec, trial, self._job_dir)).encode(), encoding="json",
+            payload=json.dumps(self._payload(trial)).encode(), encoding="json",
             time_limit_s=task.time_limit_s, needs=needs, origin=NAME,
+            checkpoint=self._checkpoint(trial),
         )  # fmt: skip
+
+    def _checkpoint(self, trial: Trial) -> str:
+        """Return the folder that a trial goes on from, in the job directory; empty: none."""
+        if trial.parent is None:
+            return ""
+        return f"{names.TASKS}/{self.search.task_ids[trial.parent]}/checkpoint"
+
+    def _payload(self, trial: Trial) -> dict[str, Any]:
+        """Return what a trial's program gets."""
+        task = self._spec.task
+        if task.type == "training":
+            arguments = {
+                "job_dir": str(self._job_dir), "overrides": trial.point,
+                "metric": self._spec.metric, "generation": self.search.generation(trial),
+            }  # fmt: skip
+            return {"target": "search.tasks.training:Training", "arguments": arguments}
+        key = "command" if task.type == "exec" else "target"
+        return {key: task.target, "arguments": {**task.constants, **trial.point}}
 
 
 def payload_type(kind: str) -> str:
     """Return the protocol's type of a task: a training is a class of ours."""
     return "exec" if kind == "exec" else "python"
-
-
-def payload(spec: Spec, trial: Trial, job_dir: Path) -> dict[str, Any]:
-    """Return what a trial's program gets."""
-    task = spec.task
-    if task.type == "training":
-        arguments = {"job_dir": str(job_dir), "overrides": trial.point, "metric": spec.metric}
-        return {"target": "search.tasks.training:Training", "arguments": arguments}
-    key = "command" if task.type == "exec" else "target"
-    return {key: task.target, "arguments": {**task.constants, **trial.point}}
 
 
 def ended_of(accepted: Any) -> Ended:
