@@ -65,7 +65,7 @@ def add_workers(session: Session, loaded: Loaded, record: Record, count: int) ->
             hint=f"check the space there, then: dlctl search scale {record.training_id}",
         )
     session.scheduler.parse_submit(*answer)
-    return Group(group, _ids(answer[1]))
+    return Group(group, ids_of(answer[1]))
 
 
 def worker_groups(session: Session, record: Record) -> list[Group]:
@@ -85,7 +85,7 @@ done
         name, _, content = row.partition("\037")
         answer = parse_answer(content.encode() or None)
         if name.strip():
-            found.append(Group(name.strip(), _ids(answer[1]) if answer else []))
+            found.append(Group(name.strip(), ids_of(answer[1]) if answer else []))
     return found
 
 
@@ -103,6 +103,6 @@ def end_workers(session: Session, record: Record) -> list[str]:
     return ended
 
 
-def _ids(answer: str) -> list[str]:
+def ids_of(answer: str) -> list[str]:
     """Return the job ids in a scheduler's answer: a line each."""
     return re.findall(r"^([0-9]+)(?:;\S*)?$", answer, re.MULTILINE)

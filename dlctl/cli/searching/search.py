@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from dlctl.units import format_span
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
+    from dlctl.search.overview import Overview
     from dlctl.search.trials import TrialRow, Trials
 
 app = typer.Typer(no_args_is_help=True, help="Search for hyper-parameters and architectures.")
@@ -67,13 +68,15 @@ def status(search_id: str | None = ID, as_json: bool = JSON) -> None:
     Example: dlctl search status digits-3k9f
     """
     from dlctl.lifecycle import refresh
-    from dlctl.search.trials import read_trials
+    from dlctl.search.overview import read_overview
+    from dlctl.search.waits import why_trials_wait
 
     with training(search_id) as (session, record, store):
         record = refresh(session, [record], store)[0]
-        found = read_trials(session, record)
-    told = plain(record) | _counts(found)
-    output.report(told, as_json, lambda _: _print_status(told, found))
+        seen = read_overview(session, record)
+    waits = why_trials_wait(seen, record)
+    told = plain(record) | counts(seen) | {"waits": waits}
+    output.report(told, as_json, lambda _: _print_status(told, seen.trials))
 
 
 def best(search_id: str | None = ID, as_json: bool = JSON) -> None:
@@ -82,10 +85,10 @@ def best(search_id: str | None = ID, as_json: bool = JSON) -> None:
     Example: dlctl search best digits-3k9f --json
     """
     from dlctl.errors import ResultsError
-    from dlctl.search.trials import read_trials
+    from dlctl.search.overview import read_overview
 
     with training(search_id) as (session, record, _):
-        found = read_trials(session, record)
+        found = read_overview(session, record).trials
     if (row := found.best) is None:
         raise ResultsError(f"{record.training_id}: no trial has ended well so far",
                            hint=f"dlctl search trials {record.training_id}")  # fmt: skip
@@ -101,10 +104,10 @@ def trials(
 
     Example: dlctl search trials digits-3k9f --json
     """
-    from dlctl.search.trials import read_trials
+    from dlctl.search.overview import read_overview
 
     with training(search_id) as (session, record, _):
-        found = read_trials(session, record)
+        found = read_overview(session, record).trials
     rows = found.rows if all_ or as_json else found.rows[-_SHOWN:]
     output.report(rows, as_json, lambda _: _print_trials(rows, found))
 
@@ -171,28 +174,33 @@ def _end(
     output.report(plain(known), as_json, lambda _: print_record(known))
 
 
-def _counts(found: Trials) -> dict[str, Any]:
-    ended = found.ended
+def counts(seen: Overview) -> dict[str, Any]:
+    """Return how many trials there are, by their states, and the best one."""
+    found = seen.trials
     return {
-        "trials": len(found.rows), "ended": len(ended),
-        "failed": sum(row.metric is None for row in ended), "budget": found.spec.budget.trials,
+        "trials": len(found.rows), "ended": len(found.order), "running": seen.running,
+        "failed": sum(row.failed for row in found.rows), "budget": found.spec.budget.trials,
         "best": found.best,
     }  # fmt: skip
 
 
 def _print_status(told: dict[str, Any], found: Trials) -> None:
     of = f" of {told['budget']}" if told["budget"] else ""
-    running = told["trials"] - told["ended"]
+    outstanding = told["trials"] - told["ended"]
+    running = "" if told["running"] is None else f" ({told['running']} of them run)"
     output.fields({
         "id": told["training_id"], "site": told["site"], "state": told["state"],
         "reason": told["reason"],
-        "trials": f"{told['ended']}{of} ended, {told['failed']} failed, {running} outstanding",
+        "trials": f"{told['ended']}{of} ended, {told['failed']} failed, {outstanding} outstanding"
+                  + (running if outstanding else ""),
+        "waits": "\n".join(told["waits"]),
         "strategy": found.spec.strategy,
-        "best": _best_words(found.best, found),
+        "best": best_words(found.best, found),
     })  # fmt: skip
 
 
-def _best_words(row: TrialRow | None, found: Trials) -> str:
+def best_words(row: TrialRow | None, found: Trials) -> str:
+    """Return the best trial in words."""
     if row is None or row.metric is None:
         return "no trial has ended well so far"
     return f"{found.spec.metric} {row.metric:.6g} (trial {row.number}: {_point(row)})"
@@ -203,9 +211,9 @@ def _print_best(row: TrialRow, found: Trials) -> None:
     output.fields({"trial": row.number, found.spec.metric: metric} | row.point)
 
 
-def _print_trials(rows: list[TrialRow], found: Trials) -> None:
+def _print_trials(rows: Sequence[TrialRow], found: Trials) -> None:
     table = [
-        [str(row.number), row.outcome.lower().replace("_", " ") or "outstanding",
+        [str(row.number), row.outcome_words,
          "-" if row.metric is None else f"{row.metric:.6g}",
          _took(row.seconds) if row.outcome else "-", row.worker or "-",
          row.error or _point(row)]
