@@ -68,8 +68,8 @@ def _workers(seen: Overview, search_id: str, waiting: int, running: int) -> list
                 " shows what they print"
             )
         elif not pending and not seen.queue_problem:
-            ended = f"all {len(seen.jobs)} worker jobs have ended" if seen.jobs else "there is none"
-            found.append(f"no worker is there, {ended}; {add}")
+            ended = ", their jobs have ended" if seen.jobs else ""
+            found.append(f"no worker is there{ended}; {add}")
         return [f"{wait}: {reason}" for reason in found]
     if lacks := what_workers_lack(seen.spec.task, workers):
         found.append(f"no worker can take it: {lacks}")

@@ -19,12 +19,19 @@ it calls at least every 60 s."""
 
 
 async def tell(folder: Path, service: BrokerService) -> NoReturn:
-    """Write the broker's file about once a second, for ever."""
-    while True:
-        with contextlib.suppress(OSError):  # a full disk ends no broker: its log decides
-            text = contract.to_json(told(service, time.monotonic(), time.time()))
-            await asyncio.to_thread(contract.write_whole, folder / names.BROKER_STATUS, text)
-        await asyncio.sleep(TELL_S)
+    """Write the broker's file about once a second, and when it ends."""
+    try:
+        while True:
+            await asyncio.to_thread(_write, folder, service)
+            await asyncio.sleep(TELL_S)
+    finally:
+        _write(folder, service)
+
+
+def _write(folder: Path, service: BrokerService) -> None:
+    with contextlib.suppress(OSError):  # a full disk ends no broker: its log decides
+        text = contract.to_json(told(service, time.monotonic(), time.time()))
+        contract.write_whole(folder / names.BROKER_STATUS, text)
 
 
 def told(service: BrokerService, now: float, wall: float) -> names.BrokerTold:

@@ -34,7 +34,7 @@ def test_jobs_that_wait_say_why_in_the_schedulers_words():
 def test_without_a_worker_it_says_how_to_add_one():
     jobs = [WorkerJob("w1.*", "41", ENDED)]
     assert why(overview_of(trials_of(1, 0), [], jobs)) == [
-        "1 trial waits: no worker is there, all 1 worker jobs have ended; "
+        "1 trial waits: no worker is there, their jobs have ended; "
         "`dlctl search scale t-1` adds workers"
     ]
 
