@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -120,7 +121,12 @@ def submit_workers(session: Session, record: Record, pool: names.Pool, count: in
     if end.exit_code != 0 or answer is None:
         raise _failed(session, record, "its workers can't be submitted", end.stderr)
     session.scheduler.parse_submit(*answer)
-    return [line.split(";")[0] for line in answer[1].split("\n") if line[:1].isdecimal()]
+    return ids_of(answer[1])
+
+
+def ids_of(answer: str) -> list[str]:
+    """Return the job ids in a scheduler's answer: a line each."""
+    return re.findall(r"^([0-9]+)(?:;\S*)?$", answer, re.MULTILINE)
 
 
 def read_pools(session: Session, record: Record) -> list[names.Pool]:

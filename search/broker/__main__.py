@@ -13,6 +13,7 @@ from search.broker.peers import Peers
 from search.broker.queues import Queues
 from search.broker.replay import begin, replay, snapshot
 from search.broker.service import BrokerService
+from search.broker.told import tell
 from search.errors import SearchError
 from search.journal.epochs import SNAPSHOT_COMPLETE, adopt, log_path, remove_before
 from search.journal.lease import Lease
@@ -86,7 +87,11 @@ async def _answer(job_dir: Path, settings: Settings, service: BrokerService, lea
     try:
         peers.attend_all()
         await run_until_one_ends(
-            service.tick(), peers.heartbeats(), peers.borrow(), _watch(lease, service.name)
+            service.tick(),
+            peers.heartbeats(),
+            peers.borrow(),
+            _watch(lease, service.name),
+            tell(job_dir / files.BROKERS / service.name, service),
         )
     finally:
         await peers.close()

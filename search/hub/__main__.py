@@ -65,7 +65,7 @@ class Hub:
 
     def run(self, halted: threading.Event) -> int:
         """Return the exit code: 0 after a halt, or once the search is done."""
-        logs = self._job_dir / names.FOLDER / "logs"
+        logs = self._job_dir / names.LOGS
         code: int | None = None
         (self._job_dir / names.ENDED).unlink(missing_ok=True)
         self._recruiter.start()
@@ -99,7 +99,8 @@ class Hub:
             with path.open("a") as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
         for row in rows:
-            text = " ".join(f"{name}={value:g}" for name, value in row.items() if name != "time")
+            numbers = {k: v for k, v in row.items() if k not in ("time", "group")}
+            text = " ".join(f"{name}={value:g}" for name, value in numbers.items())
             sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
         self._progress.tell(

@@ -11,6 +11,7 @@ from typing import Any
 
 from dlctl import contract
 from dlctl.contract import search as names
+from dlctl.contract.measured.judged import TRIALS
 from search.hub.recruit import Work
 from search.model.state import ASK, TELL
 
@@ -29,7 +30,7 @@ class Progress:
         self._points: dict[int, dict[str, Any]] = {}
         self._trial_s: deque[float] = deque(maxlen=_LATELY)
 
-    def look(self) -> list[dict[str, float]]:
+    def look(self) -> list[dict[str, Any]]:
         """Return a row for each trial that has ended since the last look."""
         rows = []
         for event in self._new():
@@ -48,7 +49,7 @@ class Progress:
                     self.best = {"trial": event["number"], "value": metric,
                                  "point": self._points[event["number"]]}  # fmt: skip
                 row = {self._spec.metric: metric, f"best {self._spec.metric}": self.best["value"]}
-                rows.append({"step": self.done, "time": event["time"], **row})
+                rows.append({"step": self.done, "time": event["time"], "group": TRIALS, **row})
         return rows
 
     def _new(self) -> Iterator[dict[str, Any]]:

@@ -147,7 +147,8 @@ def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, sit
     assert (pool["name"], pool["least"], pool["most"]) == ("w", 0, 1)
 
     def workers():
-        return dlctl("search", "status", search_id, "--json", ok=True).json["workers"]
+        shown = dlctl("search", "show", search_id, "--json", ok=True).json["workers"]
+        return [each for each in shown if each["state"] in ("PENDING", "RUNNING", "ENDING")]
 
     wait_until(lambda: len(workers()) <= 1, 60)
     dlctl("search", "cancel", search_id, ok=True)
