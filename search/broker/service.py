@@ -62,12 +62,15 @@ class BrokerService:
         self._orders = Bell()
         self._seen: dict[str, float] = {}
         self._idle: set[_Idle] = set()
+        self._leaving = False
 
     # Models --------------------------------------------------------------------------------------
 
     async def Submit(self, request: m.SubmitRequest, context: Context) -> m.SubmitReply:
         """Add tasks."""
         await self._check_names(context, request.model)
+        if self._leaving:
+            await _unavailable(context, f"the broker {self.name} leaves")
         for task in request.tasks:
             if not _TASK_ID.fullmatch(task.id):
                 await _refuse(context, f"{task.id!r} is no task's id: 32 hexadecimal digits")
@@ -92,8 +95,8 @@ class BrokerService:
     async def Results(self, request: m.ResultsRequest, context: Context) -> m.ResultsReply:
         """Give results, once there are any."""
         await self._check_names(context, request.model)
-        self.queues.forget(request.model, request.cursor)
-        box = self.queues.mailbox(request.model)
+        self.queues.results.forget(request.model, request.cursor)
+        box = self.queues.results.mailbox(request.model)
         wait_s = min(request.wait_s, MOST_WAIT_S)
         await self.results.wait_until(lambda: bool(box.accepted) or box.has_reports, wait_s)
         if not box.accepted and box.has_reports:  # reports come often: give them in larger groups
@@ -136,6 +139,8 @@ class BrokerService:
     async def Lend(self, request: m.LendRequest, context: Context) -> m.LendReply:
         """Give another broker tasks that this one owns."""
         await self._check_names(context, request.broker)
+        if self._leaving:
+            return m.LendReply()
         room = Room.of(request.free, request.seconds_left, for_each=True)
         now = time.monotonic()
         leases = self.queues.lease(PEER + request.broker, request.want, room, now, lend=True)
@@ -172,6 +177,12 @@ class BrokerService:
             if self.queues.counts["accepted"] > dropped:
                 self.results.ring()
 
+    def leave(self) -> None:
+        """Give out no more tasks, and hand back those of other brokers that nobody runs."""
+        self._leaving = True
+        self.queues.hand_back_helped()
+        self.results.ring()
+
     def stop_orders(self) -> None:
         """Look again whether somebody is to stop tasks."""
         self._orders.ring()
@@ -188,6 +199,8 @@ class BrokerService:
         return taken
 
     def _give(self, request: m.ExchangeRequest) -> list[m.Lease]:
+        if self._leaving:
+            return []
         now = time.monotonic()
         room = Room.of(request.free, request.seconds_left)
         leases = self.queues.lease(request.worker, request.want, room, now)
