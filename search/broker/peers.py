@@ -163,7 +163,7 @@ class Peers:
             broker=self._own.name,
             incarnation=self._own.incarnation,
             want=want,
-            free=freest.free,
+            free=freest.has if freest.ahead else freest.free,
             seconds_left=freest.seconds_left,
         )
         try:

@@ -35,13 +35,6 @@ _TASK_ID = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[\w.@-]{1,200}")
 
 
-class _Idle:
-    """A worker that waits."""
-
-    def __init__(self, request: m.ExchangeRequest) -> None:
-        self.request = request
-
-
 class BrokerService:
     """A broker's answers.
 
@@ -61,7 +54,8 @@ class BrokerService:
         """Rings when there are results or reports."""
         self._orders = Bell()
         self._seen: dict[str, float] = {}
-        self._idle: set[_Idle] = set()
+        self._idle: dict[str, m.ExchangeRequest] = {}
+        """What the workers asked for that wait in vain."""
         self._leaving = False
 
     # Models --------------------------------------------------------------------------------------
@@ -121,6 +115,8 @@ class BrokerService:
         if request.results:
             taken = self._accept(request.worker, request.results)
             await self._durable(context)
+        if waits := self._idle.get(request.worker):  # more is free than when it began to wait
+            waits.free.CopyFrom(request.free)
         leases = self._give(request)
         if not leases and (request.want or request.ahead) and request.wait_s:
             leases = await self._wait_for_tasks(request)
@@ -216,17 +212,17 @@ class BrokerService:
             leases.extend(self._give(request))
             return bool(leases)
 
-        idle = _Idle(request)
-        self._idle.add(idle)
+        self._idle[request.worker] = request
         try:
             await self.work.wait_until(found, min(request.wait_s, MOST_WAIT_S))
         finally:
-            self._idle.discard(idle)
+            if self._idle.get(request.worker) is request:
+                del self._idle[request.worker]
         return leases
 
     def idle_workers(self) -> list[m.ExchangeRequest]:
         """Return what those workers asked for that wait in vain."""
-        return [idle.request for idle in self._idle]
+        return list(self._idle.values())
 
     async def _renew(
         self, holder: str, running: Iterable[m.Report], wait_s: float, context: Context
