@@ -56,7 +56,7 @@ class Hub:
         self._model = Child("model", ["search.model", folder], frozenset({0, EXIT_WRONG}))
         self._children = [
             Child("nameserver", ["search.nameserver", folder]),
-            Child("broker", ["search.broker", folder, "--name", "b0"]),
+            Child("broker", ["search.broker", folder, "--name", names.FIRST_BROKER]),
             self._model,
         ]
         self._progress = Progress(job_dir, spec)

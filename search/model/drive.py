@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 import time
 from collections.abc import Callable
@@ -15,12 +14,12 @@ import grpc
 
 from dlctl import contract
 from dlctl.contract import search as names
-from dlctl.contract.search import Spec
+from dlctl.contract.search import FIRST_BROKER, Spec
 from search.model.census import count_workers
 from search.model.state import Ended, Search
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
-from search.protocol.endpoints import Endpoint, read_endpoints
+from search.protocol.endpoints import Endpoint, read_endpoint
 from search.protocol.stubs import BrokerStub
 from search.strategies import Trial
 
@@ -36,8 +35,9 @@ _LOOK_S = 5.0
 class Driver:
     """The loop of the model.
 
-    All tasks go to one broker. When that is gone, or has begun again, the outstanding ones are sent
-    once more, under the same ids: a broker that has them ignores them.
+    All tasks go to the first broker: others borrow from it. When its connection breaks, or it has
+    begun again, here or beside a peer, the outstanding ones are sent once more, under the same ids:
+    an incarnation that took them over ignores them.
     """
 
     def __init__(self, search: Search, job_dir: Path) -> None:
@@ -45,7 +45,6 @@ class Driver:
         self._spec: Spec = search.spec
         self._credentials = Credentials.load(job_dir, NAME)
         self._unsent: list[Trial] = []
-        self._at: Endpoint | None = None
         self._room = 0
         self._cursor = 0
         self._incarnation = 0
@@ -53,9 +52,7 @@ class Driver:
 
     async def run(self) -> None:
         """Search until nothing is left to do."""
-        count = asyncio.ensure_future(
-            count_workers(self._job_dir, self._credentials, self._add_node_time)
-        )
+        count = asyncio.ensure_future(count_workers(self._job_dir, self._add_node_time))
         began_at, used_s = time.monotonic(), self.search.used_s
         try:
             while not self.search.is_done():
@@ -72,7 +69,7 @@ class Driver:
         """Send trials to one broker and take their results until it does not answer."""
         async with open_channel(endpoint.address, self._credentials) as channel:
             stub = BrokerStub(channel)
-            self._at, self._cursor, self._incarnation = endpoint, 0, 0
+            self._cursor, self._incarnation = 0, 0
             self._send_again()
             try:
                 while not self.search.is_done():
@@ -86,12 +83,8 @@ class Driver:
                 )
 
     def _broker(self) -> Endpoint | None:
-        """Return the broker that had the tasks, if its file is there, or another one."""
-        known = read_endpoints(self._job_dir)
-        if not known:
-            return None
-        same = [each for each in known if self._at is not None and each.name == self._at.name]
-        return same[0] if same else random.choice(known)  # noqa: S311 - no secret
+        """Return where the search's first broker listens: itself, or a peer that has adopted it."""
+        return read_endpoint(self._job_dir, FIRST_BROKER)
 
     def _send_again(self) -> None:
         self._unsent = [self.search.trials[number] for number in sorted(self.search.outstanding)]
