@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import grpc
@@ -204,10 +204,11 @@ class BrokerService:
     def _room(self) -> int:
         return max(0, MOST_TASKS - self.queues.outstanding)
 
-    def _accept(self, holder: str, results: Iterable[m.Result]) -> list[str]:
+    def _accept(self, holder: str, results: Sequence[m.Result]) -> list[str]:
         taken = self.queues.accept(holder, results, time.monotonic())
         self.results.ring()
-        self.work.ring()  # some may have been handed back
+        if any(result.outcome == m.HANDED_BACK for result in results):
+            self.work.ring()  # not for each result: a thousand workers may wait
         return taken
 
     def _give(self, request: m.ExchangeRequest) -> list[m.Lease]:
