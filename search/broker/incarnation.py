@@ -13,6 +13,7 @@ from search.broker.peers import Peers
 from search.broker.queues import Queues
 from search.broker.replay import begin, replay, snapshot
 from search.broker.service import BrokerService
+from search.broker.told import tell
 from search.errors import SearchError
 from search.journal.epochs import SNAPSHOT_COMPLETE, Adopted, adopt, log_path, remove_before
 from search.journal.lease import LEFT, RETIRED, Lease, Watch
@@ -126,7 +127,12 @@ class Incarnation:
             own = (self._until_empty,)
         try:
             self._peers.attend_all()
-            await run_until_one_ends(service.tick(), self._watch_lease(), *(body() for body in own))
+            await run_until_one_ends(
+                service.tick(),
+                self._watch_lease(),
+                tell(self._folder, service),
+                *(body() for body in own),
+            )
         except asyncio.CancelledError:
             await self._leave()
             raise

@@ -18,10 +18,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from search.broker import stored
-from search.broker.entry import Entry
 from search.broker.fair import Fair
 from search.broker.results import Record, Results
-from search.broker.shapes import Room
+from search.broker.shapes import Entry, Room
 from search.protocol import messages as m
 
 MOST_DEATHS = 3

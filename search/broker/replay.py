@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from search.broker import stored
-from search.broker.entry import Entry
 from search.broker.queues import NOBODY, Queues
+from search.broker.shapes import Entry
 from search.protocol import messages as m
 
 T = TypeVar("T")

@@ -54,6 +54,8 @@ class BrokerService:
         """Rings when there are results or reports."""
         self._orders = Bell()
         self._seen: dict[str, float] = {}
+        self._asked: dict[str, m.ExchangeRequest] = {}
+        """Worker → what it has, as it said last."""
         self._idle: dict[str, m.ExchangeRequest] = {}
         """What the workers asked for that wait in vain."""
         self._leaving = False
@@ -111,6 +113,9 @@ class BrokerService:
         """Take results; give tasks, once there are any."""
         await self._check_names(context, request.worker)
         self._seen[request.worker] = time.monotonic()
+        self._asked[request.worker] = m.ExchangeRequest(
+            has=request.has, seconds_left=request.seconds_left
+        )
         taken: list[str] = []
         if request.results:
             taken = self._accept(request.worker, request.results)
@@ -154,12 +159,7 @@ class BrokerService:
 
     async def Status(self, request: m.StatusRequest, context: Context) -> m.StatusReply:  # noqa: ARG002
         """Say what is in the queues."""
-        status = status_of(self.queues)
-        status.broker, status.incarnation = self.name, self.queues.incarnation
-        now = time.monotonic()
-        for worker in status.workers:
-            worker.seen_s_ago = now - self._seen.get(worker.name, now)
-        return status
+        return self.status(time.monotonic())
 
     # Always --------------------------------------------------------------------------------------
 
@@ -178,6 +178,22 @@ class BrokerService:
         self._leaving = True
         self.queues.hand_back_helped()
         self.results.ring()
+
+    def status(self, now: float) -> m.StatusReply:
+        """Return what is in the queues."""
+        status = status_of(self.queues)
+        status.broker, status.incarnation = self.name, self.queues.incarnation
+        for worker in status.workers:
+            worker.seen_s_ago = now - self._seen.get(worker.name, now)
+        return status
+
+    @property
+    def workers(self) -> dict[str, tuple[float, m.ExchangeRequest]]:
+        """Return when each worker was heard of, and what it has and how long it stays."""
+        return {
+            name: (seen, self._asked.get(name, m.ExchangeRequest()))
+            for name, seen in self._seen.items()
+        }
 
     def stop_orders(self) -> None:
         """Look again whether somebody is to stop tasks."""

@@ -21,7 +21,7 @@ strategy: {name: genetic, seed: 1, population: 5%MORE%}
 metric: {name: loss}
 budget: {trials: %TRIALS%}
 task: {python: "trials:Valley", time: 1m, memory: 512MiB}
-workers: {jobs: 2, slots: 2, time: 10m}
+workers: {jobs: %WORKERS%, slots: %SLOTS%, time: 10m}
 """
 PROGRAM = """\
 import os, pathlib, time
@@ -34,17 +34,18 @@ class Valley(BaseTask):
     def run(self):
         with open(pathlib.Path(__file__).parents[1] / "ran", "a") as file:
             print(os.getpid(), self.x, file=file)
-        time.sleep(0.2)
+        time.sleep(%SECONDS%)
         return {"loss": (self.x - 0.3) ** 2 + abs(self.n - 4) / 10}
 """
 
 
-def start(dlctl, site, trials, more=""):
+def start(dlctl, site, trials, more="", workers=2, slots=2, seconds=0.2):
     folder = dlctl.cwd / "job"
     folder.mkdir()
     text = SEARCH.replace("%TRIALS%", str(trials)).replace("%MORE%", more)
+    text = text.replace("%WORKERS%", str(workers)).replace("%SLOTS%", str(slots))
     (folder / "search.yml").write_text(text)
-    (folder / "trials.py").write_text(PROGRAM)
+    (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", str(seconds)))
     done = dlctl("search", "start", folder / "search.yml", "--site", site.name, ok=True)
     return done.stdout.strip()
 
@@ -132,3 +133,25 @@ def processes(module, job_dir):
         if module in words and str(job_dir) in words:
             found.append(int(path.parent.name))
     return found
+
+
+def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, site, wait_until):
+    search_id = start(dlctl, site, 80, workers="1..2", slots=1, seconds=1)
+    job_dir = site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 1)
+    wait_until(lambda: (job_dir / names.WORKERS / "w2" / "submit.end").exists(), 60)
+    assert (job_dir / names.WORKERS / "w2" / "submit.end").read_text().startswith("0\n")
+    if site.is_cluster:
+        wait_until(lambda: {e["worker"][:2] for e in told(job_dir)} == {"w1", "w2"}, 60)
+    (pool,) = dlctl("search", "scale", search_id, "--workers", "0..1", "--json", ok=True).json
+    assert (pool["name"], pool["least"], pool["most"]) == ("w", 0, 1)
+
+    def workers():
+        shown = dlctl("search", "show", search_id, "--json", ok=True).json["workers"]
+        return [each for each in shown if each["state"] in ("PENDING", "RUNNING", "ENDING")]
+
+    wait_until(lambda: len(workers()) <= 1, 60)
+    dlctl("search", "cancel", search_id, ok=True)
+    wait_until(lambda: not workers(), 60)
+    counts = collections.Counter(event["number"] for event in told(job_dir))
+    assert set(counts.values()) == {1}
