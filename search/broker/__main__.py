@@ -19,13 +19,18 @@ _SWITCH_S = 0.0005
 
 
 def main(arguments: list[str]) -> int:
-    """Run a broker until a signal."""
+    """Run a broker until a signal, or as long as its worker lives."""
     parser = argparse.ArgumentParser(prog="python -m search.broker")
     parser.add_argument("job_dir", type=Path)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--until-eof", action="store_true", help="end with the standard input")
     options = parser.parse_args(arguments)
     sys.setswitchinterval(_SWITCH_S)
-    return run_process(f"broker {options.name}", serve(options.job_dir, options.name))
+    return run_process(
+        f"broker {options.name}",
+        serve(options.job_dir, options.name),
+        until_eof=options.until_eof,
+    )
 
 
 async def serve(job_dir: Path, name: str) -> None:

@@ -156,9 +156,12 @@ class Incarnation:
     async def _leave(self) -> None:
         """Bring other brokers their tasks back, those that run here once their workers have."""
         queues = self._service.queues
-        self._service.leave()
         end = time.monotonic() + _LEAVING_S
-        while queues.has_of_others() and time.monotonic() < end:
+        while True:
+            queues.lapse(time.monotonic())
+            self._service.leave()
+            if not queues.has_of_others() or time.monotonic() > end:
+                return
             await asyncio.sleep(_LOOK_S / 5)
 
     def _end(self) -> None:
@@ -169,5 +172,6 @@ class Incarnation:
         state = LEFT
         if self._endpoint is not None and self._lease.held() and self._service.queues.is_empty():
             remove_endpoint(self._job_dir, self._endpoint)
+            (self._folder / files.BROKER_STATUS).unlink(missing_ok=True)
             state = RETIRED
         self._lease.close(state)
