@@ -25,7 +25,7 @@ from search.protocol.process import run_until_one_ends
 from search.protocol.settings import Settings
 from search.protocol.stubs import make_handler
 
-_ADOPTED_GRACE_S = 1.0
+_ADOPTED_GRACE_S = 0.5
 """Workers have this long to say which tasks of a former incarnation they still run."""
 _EMPTY_S = 1.0
 """An adopted broker that has been empty for so long is given up."""

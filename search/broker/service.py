@@ -116,6 +116,8 @@ class BrokerService:
         self._asked[request.worker] = m.ExchangeRequest(
             has=request.has, seconds_left=request.seconds_left
         )
+        gone_s = 0.0 if request.leaving else request.seconds_left or None
+        self.queues.excuse(request.worker, None if gone_s is None else time.monotonic() + gone_s)
         taken: list[str] = []
         if request.results:
             taken = self._accept(request.worker, request.results)
@@ -257,7 +259,7 @@ class BrokerService:
                     min(wait_s, MOST_WAIT_S),
                 )
             except asyncio.CancelledError:
-                self.queues.lose(holder, time.monotonic(), LOST_GRACE_S)
+                self.queues.lose(holder, held, time.monotonic(), LOST_GRACE_S)
                 raise
             orders = {i: m.STOP for i in self.queues.withdrawn_of(holder) if i in held}
         await self._may_acknowledge(context)

@@ -79,6 +79,8 @@ class Entry:
     holder: str = ""
     """Who has it under the lease; empty: it waits."""
     until: float = 0.0
+    counted: bool = False
+    """Whether a death was counted for the current lease. If its holder comes back, it was none."""
     withdrawn: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
     shape: Shape = field(init=False)

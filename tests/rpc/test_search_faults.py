@@ -371,6 +371,31 @@ def test_a_task_that_kills_its_workers_is_given_up(search: Search) -> None:
     run_loop(run())
 
 
+def test_the_end_of_a_worker_that_was_told_to_leave_is_no_death_of_its_tasks(
+    search: Search,
+) -> None:
+    search.broker()
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Bad", how="sleeps_deaf", time_limit_s=60)])
+        for number in range(4):  # one more than a task may kill
+            worker = search.start("worker", f"w{number}", "--grace-s", "60")
+            while (await model.status()).processing == 0:
+                await asyncio.sleep(0.02)
+            os.kill(worker.pid, signal.SIGTERM)
+            log = search.job_dir / f"w{number}.log"
+            search.wait_for(lambda log=log: "knows that this worker leaves" in log.read_text())  # type: ignore[misc]
+            search.kill(f"w{number}")  # before the task has saved
+            while (await model.status()).owned == 0:
+                await asyncio.sleep(0.02)
+        await model.cancel(model.acknowledged)
+        (result,) = await model.collect(1)
+        assert result.outcome == m.CANCELLED
+
+    run_loop(run())
+
+
 @pytest.mark.parametrize("role", ["worker", "client", "nameserver"])
 def test_who_is_no_model_can_not_send_tasks(search: Search, role: str) -> None:
     search.broker()
