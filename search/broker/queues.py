@@ -183,10 +183,9 @@ class Queues:
                 orders[report.task_id] = m.STOP
         return orders
 
-    def lose(self, holder: str, ids: Iterable[str], now: float, grace_s: float) -> None:
+    def lose(self, holder: str, now: float, grace_s: float) -> None:
         """Note that a holder's connection broke: its leases lapse unless it is soon back."""
-        held = self.held.get(holder, {})
-        for entry in filter(None, map(held.get, ids)):
+        for entry in self.held.get(holder, {}).values():
             entry.until = min(entry.until, now + grace_s)
             self.watch(entry)
 

@@ -259,7 +259,7 @@ class BrokerService:
                     min(wait_s, MOST_WAIT_S),
                 )
             except asyncio.CancelledError:
-                self.queues.lose(holder, held, time.monotonic(), LOST_GRACE_S)
+                self.queues.lose(holder, time.monotonic(), LOST_GRACE_S)
                 raise
             orders = {i: m.STOP for i in self.queues.withdrawn_of(holder) if i in held}
         await self._may_acknowledge(context)

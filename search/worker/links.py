@@ -150,10 +150,14 @@ class Link:
         self.changed()
 
     async def _renew(self) -> None:
-        """Renew leases. The call waits at the broker: it ends when there is an order."""
+        """Renew leases. The call waits at the broker: it ends when there is an order.
+
+        While there is no task, too, a call waits: if it breaks, the broker knows at once that the
+        worker has died, whatever it had leased to it meanwhile.
+        """
         while True:
             running = self._hands.held(self.broker)
-            if not running:
+            if not running and not self._is_home(self.broker):
                 await asyncio.sleep(0.05)
                 continue
             request = m.RenewRequest(worker=self._worker, running=running, wait_s=_RENEW_S)

@@ -151,7 +151,7 @@ def test_a_broken_connection_ends_leases_early() -> None:
     queues, _ = make_queues()
     queues.submit("one", [make_task(1), make_task(2)], 10)
     queues.lease("w1", 2, ROOM, 0.0)
-    queues.lose("w1", [make_task(1).id, make_task(2).id], 1.0, 0.5)
+    queues.lose("w1", 1.0, 0.5)
     assert queues.lapse(1.4) == 0
     assert queues.lapse(1.6) == 2
 
@@ -238,7 +238,7 @@ def test_a_restart_remembers_what_was_withdrawn_and_how_far_tasks_came() -> None
     queues.accept("w1", [back], 1.0)
     queues.lease("w2", 1, ROOM, 1.0)
     queues.lapse(LEASE_S / 2)
-    queues.lose("w2", [make_task(2).id], 6.0, 0.5)
+    queues.lose("w2", 6.0, 0.5)
     queues.lapse(7.0)
     again = Queues(2, LEASE_S, lambda kind, payload: None)
     for kind, payload in log:
@@ -351,7 +351,7 @@ class Broker(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS))
     def lose(self, worker: str) -> None:
-        self.queues.lose(worker, list(self.queues.tasks), self.now, 0.5)
+        self.queues.lose(worker, self.now, 0.5)
 
     @rule(seconds=st.sampled_from([0.3, 1.0, LEASE_S + 1]))
     def wait(self, seconds: float) -> None:
