@@ -141,7 +141,7 @@ def _spec(file: SearchFile, task: names.Task) -> names.Spec:
         workers=names.Workers(
             least=workers.jobs.least, most=workers.jobs.most, slots=workers.slots,
             time_s=_seconds(workers.time), partition=workers.partition,
-            idle_s=parse_duration(workers.idle),
+            idle_s=parse_duration(workers.idle), per_broker=workers.per_broker,
         ),
     )  # fmt: skip
 

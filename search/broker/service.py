@@ -116,6 +116,8 @@ class BrokerService:
         self._asked[request.worker] = m.ExchangeRequest(
             has=request.has, seconds_left=request.seconds_left
         )
+        gone_s = 0.0 if request.leaving else request.seconds_left or None
+        self.queues.excuse(request.worker, None if gone_s is None else time.monotonic() + gone_s)
         taken: list[str] = []
         if request.results:
             taken = self._accept(request.worker, request.results)
@@ -173,6 +175,12 @@ class BrokerService:
             if self.queues.counts["accepted"] > dropped:
                 self.results.ring()
 
+    def leave(self) -> None:
+        """Give out no more tasks, and hand back those of other brokers that nobody runs."""
+        self._leaving = True
+        self.queues.hand_back_helped()
+        self.results.ring()
+
     def status(self, now: float) -> m.StatusReply:
         """Return what is in the queues."""
         status = status_of(self.queues)
@@ -188,12 +196,6 @@ class BrokerService:
             name: (seen, self._asked.get(name, m.ExchangeRequest()))
             for name, seen in self._seen.items()
         }
-
-    def leave(self) -> None:
-        """Give out no more tasks, and hand back those of other brokers that nobody runs."""
-        self._leaving = True
-        self.queues.hand_back_helped()
-        self.results.ring()
 
     def stop_orders(self) -> None:
         """Look again whether somebody is to stop tasks."""

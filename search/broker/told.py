@@ -22,15 +22,18 @@ async def tell(folder: Path, service: BrokerService) -> NoReturn:
     """Write the broker's file about once a second, and when it ends."""
     try:
         while True:
-            await asyncio.to_thread(_write, folder, service)
+            await asyncio.to_thread(_write, folder, _now(service))
             await asyncio.sleep(TELL_S)
     finally:
-        _write(folder, service)
+        _write(folder, _now(service))
 
 
-def _write(folder: Path, service: BrokerService) -> None:
+def _now(service: BrokerService) -> str:
+    return contract.to_json(told(service, time.monotonic(), time.time()))
+
+
+def _write(folder: Path, text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk ends no broker: its log decides
-        text = contract.to_json(told(service, time.monotonic(), time.time()))
         contract.write_whole(folder / names.BROKER_STATUS, text)
 
 

@@ -23,7 +23,7 @@ strategy: {name: genetic, seed: 1, population: 5%MORE%}
 metric: {name: loss}
 budget: {trials: %TRIALS%}
 task: {python: "trials:Valley", time: 1m, memory: 512MiB}
-workers: {jobs: %WORKERS%, slots: %SLOTS%, time: 10m}
+workers: {jobs: %WORKERS%, slots: %SLOTS%, time: 10m%JOBS%}
 """
 PROGRAM = """\
 import os, pathlib, time
@@ -41,11 +41,12 @@ class Valley(BaseTask):
 """
 
 
-def start(dlctl, site, trials, more="", workers=2, slots=2, seconds=0.2):
+def start(dlctl, site, trials, more="", workers=2, slots=2, seconds=0.2, jobs=""):
     folder = dlctl.cwd / "job"
     folder.mkdir()
     text = SEARCH.replace("%TRIALS%", str(trials)).replace("%MORE%", more)
     text = text.replace("%WORKERS%", str(workers)).replace("%SLOTS%", str(slots))
+    text = text.replace("%JOBS%", jobs)
     (folder / "search.yml").write_text(text)
     (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", str(seconds)))
     done = dlctl("search", "start", folder / "search.yml", "--site", site.name, ok=True)
@@ -183,3 +184,20 @@ def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_u
             path.name.rpartition("-")[2] for path in (folder / "checkpoint/job/metrics").iterdir()
         }
         assert len(learners) >= 2, learners
+
+
+def test_brokers_in_worker_jobs_borrow_and_hand_back(dlctl, site, wait_until):
+    search_id = start(dlctl, site, 40, jobs=", per_broker: 2", slots=1)
+    job_dir = site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 5)
+    if site.is_cluster:  # the local queue may have no place for the second worker
+        broker = job_dir / names.ENDPOINTS / "b.w1.1.json"
+        wait_until(broker.exists, 60)
+        shown = dlctl("search", "show", search_id, "--json", ok=True).json["brokers"]
+        assert {each["broker"] for each in shown} == {"b0", "b.w1.1"}
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(job_dir, 40)
+    assert [(job_dir / names.WORKERS / "w1" / name).read_text() for name in ("before", "count")] \
+        == ["0\n", "2\n"]  # fmt: skip
+    if site.is_cluster:
+        wait_until(lambda: not broker.exists(), 30)

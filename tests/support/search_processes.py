@@ -68,10 +68,10 @@ class Search:
         self._all.append(self.processes[name])
         return self.processes[name]
 
-    def broker(self, name: str = "b1") -> None:
+    def broker(self, name: str = "b1", *arguments: str) -> None:
         """Start a broker, and wait until it listens."""
         before = {e.name: e.incarnation for e in read_endpoints(self.job_dir)}.get(name, 0)
-        self.start("broker", name)
+        self.start("broker", name, *arguments)
         self.wait_for(
             lambda: any(
                 e.name == name and e.incarnation > before for e in read_endpoints(self.job_dir)
