@@ -136,7 +136,7 @@ class BrokerService:
     async def Lend(self, request: m.LendRequest, context: Context) -> m.LendReply:
         """Give another broker tasks that this one owns."""
         await self._check_names(context, request.broker)
-        room = Room.of(request.free, request.seconds_left, for_each=True)
+        room = Room.of(request.free, request, for_each=True)
         now = time.monotonic()
         leases = self.queues.lease(PEER + request.broker, request.want, room, now, lend=True)
         await self._durable(context)
@@ -190,10 +190,10 @@ class BrokerService:
 
     def _give(self, request: m.ExchangeRequest) -> list[m.Lease]:
         now = time.monotonic()
-        room = Room.of(request.free, request.seconds_left)
+        room = Room.of(request.free, request)
         leases = self.queues.lease(request.worker, request.want, room, now)
         if request.ahead and len(leases) == request.want:
-            room = Room.of(request.has, request.seconds_left, for_each=True)
+            room = Room.of(request.has, request, for_each=True)
             leases += self.queues.lease(request.worker, request.ahead, room, now)
         return leases
 
