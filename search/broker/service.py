@@ -144,7 +144,7 @@ class BrokerService:
         await self._check_names(context, request.broker)
         if self._leaving:
             return m.LendReply()
-        room = Room.of(request.free, request.seconds_left, for_each=True)
+        room = Room.of(request.free, request, for_each=True)
         now = time.monotonic()
         leases = self.queues.lease(PEER + request.broker, request.want, room, now, lend=True)
         await self._durable(context)
@@ -217,10 +217,10 @@ class BrokerService:
         if self._leaving:
             return []
         now = time.monotonic()
-        room = Room.of(request.free, request.seconds_left)
+        room = Room.of(request.free, request)
         leases = self.queues.lease(request.worker, request.want, room, now)
         if request.ahead and len(leases) == request.want:
-            room = Room.of(request.has, request.seconds_left, for_each=True)
+            room = Room.of(request.has, request, for_each=True)
             leases += self.queues.lease(request.worker, request.ahead, room, now)
         return leases
 
