@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
 from dlctl.search.waits import why_trials_wait
-from dlctl.units import format_span
+from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -34,7 +34,7 @@ class Left:
     def words(self) -> str:
         """Return it in words; empty if nothing is known."""
         parts = [
-            "" if self.trials is None else f"{self.trials:,} trials",
+            "" if self.trials is None else counted(self.trials, "trial"),
             "" if self.time_s is None else f"{format_span(self.time_s)} of the hub's time",
         ]
         text = " and ".join(filter(None, parts))

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from dlctl.contract.search import Spec
-from search.model.log import Event, TrialLog
+from search.model.log import Event
 from search.strategies import Strategy, Told, Trial
 
 ASK, TELL, REPORT = "ask", "tell", "report"
 
 
+class Log(Protocol):
+    """Keeps the events of a search, as `TrialLog` does on the disk."""
+
+    def events(self) -> Iterable[Event]:
+        """Return the events so far."""
+
+    def write(self, *events: Event) -> None:
+        """Append events; they are kept when this returns."""
+
+
 class ReplayError(Exception):
-    """The strategy does not answer as it did: its code, or a library of its own, has changed."""
+    """The strategy does not answer as it did: its code, or a library of its own, has changed.
+
+    Args:
+        number: The first trial that differs.
+        recorded, asked: Its point in the log, and what the strategy answers now; None: nothing.
+    """
+
+    def __init__(self, spec: Spec, number: int, recorded: Any, asked: Any) -> None:
+        super().__init__(
+            f"the strategy {spec.strategy} answers otherwise than it did at trial {number}: it "
+            "must depend on its seed, and on what it was told, alone"
+        )
+        self.number, self.recorded, self.asked = number, recorded, asked
 
 
 @dataclass(frozen=True)
@@ -48,7 +71,7 @@ class Search:
     """
 
     def __init__(
-        self, spec: Spec, strategy: Strategy, log: TrialLog,
+        self, spec: Spec, strategy: Strategy, log: Log,
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.spec = spec
@@ -187,12 +210,11 @@ class Search:
         self.used_s = max(self.used_s, event.get("used_s", 0.0))
         if event["event"] == ASK:
             points = self._strategy.ask(event["n"])
-            if points != [each["point"] for each in event["trials"]]:
-                first = len(self.trials)
-                raise ReplayError(
-                    f"the strategy {self.spec.strategy} answers otherwise than it did at trial "
-                    f"{first}: it must depend on its seed, and on what it was told, alone"
-                )
+            recorded = [each["point"] for each in event["trials"]]
+            first = len(self.trials)
+            for place, pair in enumerate(itertools.zip_longest(recorded, points)):
+                if pair[0] != pair[1]:
+                    raise ReplayError(self.spec, first + place, *pair)
             self._asked(event["trials"])
         elif event["event"] == TELL:
             self._heard(event)

@@ -133,3 +133,22 @@ def test_a_line_that_is_not_finished_yet_waits(dlctl, known):
     write_search(known, 2, 0)
     (known / names.TRIALS).write_bytes(lines_of(events_of(2))[:-5])
     assert dlctl("search", "status", ONE, "--json", ok=True).json["ended"] == 1
+
+
+def test_exports_go_to_standard_output_or_to_files(dlctl, known, tmp_path):
+    write_search(known, 5, 4)
+    lines = dlctl("search", "export", ONE, "--csv", ok=True).stdout.splitlines()
+    assert len(lines) == 6 and lines[0].startswith("trial,outcome,metric,point.lr,")
+    whole = dlctl("search", "export", ONE, "--json", ok=True).json
+    assert (whole["search"], len(whole["trials"]), whole["spec"]["seed"]) == (ONE, 5, 0)
+    assert whole["trials"][0]["reports"][0]["step"] == 1
+    done = dlctl("search", "export", ONE, "--parquet", tmp_path / "t.parquet", ok=True)
+    assert "5 trials in" in done.stderr and (tmp_path / "t.parquet").exists()
+    fails(dlctl("search", "export", ONE, "--parquet", "/nowhere/t"), 9, "can't be written")
+    assert dlctl("search", "export", ONE).exit_code == 2
+    assert dlctl("search", "export", ONE, "--csv", "--json").exit_code == 2
+
+
+def test_the_manifest_of_the_best_needs_what_was_sent(dlctl, known):
+    write_search(known, 5)
+    fails(dlctl("search", "best", ONE, "--manifest", "-"), 9, "is gone, from which the manifest")
