@@ -129,6 +129,7 @@ class TrialLog:
         """How much of the log was read."""
         self._rest = b""
         self._lines = 0
+        self._damage: RecordError | None = None
         self.rows: list[TrialRow] = []
         self.reports: dict[int, list[tuple[int, float]]] = {}
         self.order: list[int] = []
@@ -139,8 +140,10 @@ class TrialLog:
         """Take in the next bytes; a last line without its end waits for the rest.
 
         Raises:
-            RecordError: a line is no event of a search.
+            RecordError: a line is no event of a search, or was none earlier.
         """
+        if self._damage is not None:
+            raise self._damage
         self.size_bytes += len(content)
         *lines, self._rest = (self._rest + content).split(b"\n")
         for line in lines:
@@ -148,11 +151,12 @@ class TrialLog:
             try:
                 self._take(json.loads(line))
             except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-                raise RecordError(
+                self._damage = RecordError(
                     f"{self._name}: line {self._lines} is no event of a search "
                     f"({type(error).__name__}: {error})",
                     hint="the file is damaged, or a newer dlctl has written it",
-                ) from error
+                )
+                raise self._damage from error
 
     def _take(self, event: dict[str, Any]) -> None:
         self.used_s = max(self.used_s, event.get("used_s") or 0.0)

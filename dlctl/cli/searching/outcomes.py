@@ -16,6 +16,7 @@ from dlctl.units import counted
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record
+    from dlctl.search.overview import Overview
     from dlctl.search.trials import TrialRow, Trials
 
 _SHOWN = 20
@@ -72,6 +73,9 @@ def export(
     parquet: Path | None = typer.Option(
         None, "--parquet", metavar="FILE", help="Write a row for each trial as Parquet."
     ),
+    html: Path | None = typer.Option(
+        None, "--html", metavar="FILE", help="Write the dashboard's page as one file."
+    ),
     optuna: Path | None = typer.Option(
         None, "--optuna", metavar="FILE",
         help="Write a study that Optuna and its dashboard open: SQLite if FILE ends in .db.",
@@ -81,13 +85,17 @@ def export(
 
     Example: dlctl search export digits-3k9f --csv
     """
+    from dlctl.lifecycle import refresh
     from dlctl.search import exports
     from dlctl.search.overview import read_overview
 
-    if as_csv + as_json + (parquet is not None) + (optuna is not None) != 1:
-        raise typer.BadParameter("name one of --csv, --json, --parquet and --optuna")
-    with training(search_id) as (session, record, _):
-        found = read_overview(session, record).trials
+    if as_csv + as_json + sum(path is not None for path in (parquet, html, optuna)) != 1:
+        raise typer.BadParameter("name one of --csv, --json, --parquet, --html and --optuna")
+    with training(search_id) as (session, record, store):
+        seen = read_overview(session, record)
+        found = seen.trials
+        if html is not None:
+            return _write_page(html, seen, refresh(session, [record], store)[0])
     if as_csv:
         exports.print_csv(found)
     elif as_json:
@@ -100,6 +108,7 @@ def export(
         with writing(optuna):
             count = exports.write_optuna(optuna, record.training_id, found)
         output.note(f"{counted(count, 'trial')} in {optuna}")
+    return None
 
 
 def replay(
@@ -154,6 +163,15 @@ def _write_manifest(
     is_training = found.spec.task.type == "training"
     output.line(str(path))
     return output.hint(f"dlctl {'submit' if is_training else 'search start'} {path}")
+
+
+def _write_page(path: Path, seen: Overview, record: Record) -> None:
+    from dlctl.dashboard.report import search_report
+    from dlctl.search.page import page_of
+
+    with writing(path):
+        path.write_text(search_report(page_of(seen, record)), encoding="utf-8")
+    output.line(str(path))
 
 
 def _whole(record: Record, found: Trials) -> dict[str, Any]:

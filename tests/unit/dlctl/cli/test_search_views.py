@@ -152,3 +152,11 @@ def test_exports_go_to_standard_output_or_to_files(dlctl, known, tmp_path):
 def test_the_manifest_of_the_best_needs_what_was_sent(dlctl, known):
     write_search(known, 5)
     fails(dlctl("search", "best", ONE, "--manifest", "-"), 9, "is gone, from which the manifest")
+
+
+def test_the_page_is_one_file_that_asks_nobody(dlctl, known, tmp_path):
+    write_search(known, 12)
+    dlctl("search", "export", ONE, "--html", tmp_path / "s.html", ok=True)
+    text = (tmp_path / "s.html").read_text()
+    assert "default-src 'none'" in text and f"#/search/{ONE}" in text
+    assert "the loss is \\u003cb>odd" in text, "no text of a trial ends the script"
