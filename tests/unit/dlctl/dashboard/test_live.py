@@ -102,7 +102,7 @@ def test_metrics_are_read_when_somebody_asks(feed: LiveFeed, job: Path):
 
 
 def test_a_search_is_read_as_it_grows_and_kept_when_its_site_is_silent(
-    feed: LiveFeed, store: RecordStore, sites: Sites, job: Path
+    feed: LiveFeed, job: Path, monkeypatch
 ):
     with pytest.raises(Unknown, match="is a training, and no search"):
         feed.search(ONE)
@@ -113,8 +113,11 @@ def test_a_search_is_read_as_it_grows_and_kept_when_its_site_is_silent(
     (job / names.TRIALS).write_bytes(lines_of(events_of(20)))
     assert feed.search(ONE)["counts"].startswith("20 of 40 ended")
     assert report(feed, [ONE]).count('"searches":{}') == 1, "its plan is not known to be a search"
-    sites.fails = True
-    feed._workers[store.find(ONE).site].session.close()
+
+    def silent(*_: object) -> None:
+        raise ConnectionLost("the network is down")
+
+    monkeypatch.setattr("dlctl.search.overview.read_appended", silent)
     assert feed.search(ONE)["counts"].startswith("20 of 40 ended")
 
 
