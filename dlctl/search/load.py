@@ -135,7 +135,7 @@ def _spec(file: SearchFile, task: names.Task) -> names.Spec:
         window=strategy.window,
         budget=names.Budget(budget.trials, _seconds(budget.time), budget.node_hours),
         workers=names.Workers(
-            least=workers.jobs, most=workers.jobs, slots=workers.slots,
+            least=workers.jobs.least, most=workers.jobs.most, slots=workers.slots,
             time_s=_seconds(workers.time), partition=workers.partition,
             idle_s=parse_duration(workers.idle),
         ),

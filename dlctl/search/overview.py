@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
 from dlctl.contract import search as names
@@ -62,6 +63,8 @@ class Overview:
     """Why the scheduler did not answer; then `jobs` is of an earlier look."""
     now: float = 0.0
     """By the site's clock; 0 if it is not known."""
+    hub: dict[str, Any] = field(default_factory=dict)
+    """What the hub has told of its workers: `wanted`, `by` and `error`; empty before that."""
 
     @property
     def spec(self) -> names.Spec:
@@ -78,6 +81,16 @@ class Overview:
                 if known is None or worker.seen_s_ago < known.seen_s_ago:
                     found[worker.name] = worker
         return found
+
+    @property
+    def hub_asks(self) -> bool:
+        """Return whether workers are wanted that the hub may not submit itself."""
+        return self.hub.get("by") == "client"
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """Return how many workers of each pool the hub wants."""
+        return dict(self.hub.get("wanted", {}))
 
     @property
     def running(self) -> int | None:
@@ -142,6 +155,7 @@ class SearchReader:
             return Overview(
                 self._log.trials(self._spec), _brokers(self._files), self._jobs,
                 self._queue_problem, 0.0 if ahead_s is None else time.time() + ahead_s,
+                _hub(self._files.get(names.STATUS, b"")),
             )  # fmt: skip
 
     def _read_files(self, session: Session) -> bool:
@@ -153,7 +167,7 @@ class SearchReader:
                 offsets[names.SPEC] = None
             found = read_appended(
                 session.transport, self._record.job_dir,
-                [names.SPEC, names.TRIALS, f"{names.BROKERS}/*/{names.BROKER_STATUS}",
+                [names.SPEC, names.TRIALS, names.STATUS, f"{names.BROKERS}/*/{names.BROKER_STATUS}",
                  f"{names.WORKERS}/*/submit.end"],
                 offsets, _LIMIT_BYTES,
             )  # fmt: skip
@@ -248,6 +262,14 @@ def _brokers(files: dict[str, bytes]) -> list[names.BrokerTold]:
             except contract.ContractError:
                 continue  # of another version
     return found
+
+
+def _hub(content: bytes) -> dict[str, Any]:
+    """Return what the hub's file says of workers."""
+    try:
+        return json.loads(content or b"{}").get("workers") or {}
+    except ValueError:
+        return {}
 
 
 def read_overview(session: Session, record: Record) -> Overview:

@@ -32,6 +32,8 @@ class TrialRow:
     """When its last run began, by the worker's clock; 0 if nobody ran it."""
     ended_at: float = 0.0
     """Unix seconds, as the others."""
+    parent: int | None = None
+    """The trial from whose checkpoint it goes on."""
 
     @property
     def failed(self) -> bool:
@@ -68,6 +70,8 @@ class Trials:
     """The trials that have ended, in the order of their ends."""
     used_s: float = 0.0
     """How long the search's models had run when the last event was written."""
+    used_node_s: float = 0.0
+    """How long workers had been there, added up over all of them."""
     last_event_at: float = 0.0
 
     @property
@@ -133,7 +137,7 @@ class TrialLog:
         self.rows: list[TrialRow] = []
         self.reports: dict[int, list[tuple[int, float]]] = {}
         self.order: list[int] = []
-        self.used_s = 0.0
+        self.used_s = self.used_node_s = 0.0
         self.last_event_at = 0.0
 
     def feed(self, content: bytes) -> None:
@@ -160,12 +164,14 @@ class TrialLog:
 
     def _take(self, event: dict[str, Any]) -> None:
         self.used_s = max(self.used_s, event.get("used_s") or 0.0)
+        self.used_node_s = max(self.used_node_s, event.get("used_node_s") or 0.0)
         self.last_event_at = event.get("time") or self.last_event_at
         kind = event["event"]
         if kind == "ask":
             at = event.get("time", 0.0)
             self.rows += [
-                TrialRow(t["number"], t["id"], t["point"], asked_at=at) for t in event["trials"]
+                TrialRow(t["number"], t["id"], t["point"], asked_at=at, parent=t.get("parent"))
+                for t in event["trials"]
             ]
         elif kind == "tell":
             number = event["number"]
@@ -181,7 +187,7 @@ class TrialLog:
     def trials(self, spec: names.Spec) -> Trials:
         """Return what is known now; it does not change when more is read."""
         return Trials(spec, list(self.rows), dict(self.reports), list(self.order), self.used_s,
-                      self.last_event_at)  # fmt: skip
+                      self.used_node_s, self.last_event_at)  # fmt: skip
 
 
 def parse_trials(content: bytes) -> list[TrialRow]:

@@ -53,11 +53,13 @@ def _brokers(seen: Overview) -> list[str]:
 
 def _workers(seen: Overview, search_id: str, waiting: int, running: int) -> list[str]:
     wait = f"{counted(waiting, 'trial')} {'waits' if waiting == 1 else 'wait'}"
-    add = f"`dlctl search scale {search_id}` adds workers"
+    add = f"`dlctl search scale {search_id} --workers N` sets how many there are"
     pending = [job for job in seen.jobs if job.state == "PENDING"]
     begun = [job for job in seen.jobs if job.lives and job.state != "PENDING"]
     workers = list(seen.workers.values())
     found = [_queue_words(pending)] if pending else []
+    if refusal := seen.hub.get("error"):
+        found.append(str(refusal))
     if seen.queue_problem:
         found.append(f"the scheduler does not answer: {seen.queue_problem}")
     if not workers:

@@ -21,7 +21,7 @@ from learner.local_queue.processes import boot_id, job_processes, send, start_ti
 FOREIGN_STALE_S = 600.0
 """A record from another host that was not touched for this long belongs to a dead runner."""
 RUNNER_STARTS_S = 60.0
-"""A job that was submitted this long ago, and has never had a runner, will not get one by itself."""
+"""A job that is older than this, and has never had a runner, will not get one by itself."""
 KEEP_ENDED = 1000
 ID_WIDTH = 9
 

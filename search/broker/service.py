@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import grpc
@@ -35,13 +35,6 @@ _TASK_ID = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[\w.@-]{1,200}")
 
 
-class _Idle:
-    """A worker that waits."""
-
-    def __init__(self, request: m.ExchangeRequest) -> None:
-        self.request = request
-
-
 class BrokerService:
     """A broker's answers.
 
@@ -63,13 +56,17 @@ class BrokerService:
         self._seen: dict[str, float] = {}
         self._asked: dict[str, m.ExchangeRequest] = {}
         """Worker → what it has, as it said last."""
-        self._idle: set[_Idle] = set()
+        self._idle: dict[str, m.ExchangeRequest] = {}
+        """What the workers asked for that wait in vain."""
+        self._leaving = False
 
     # Models --------------------------------------------------------------------------------------
 
     async def Submit(self, request: m.SubmitRequest, context: Context) -> m.SubmitReply:
         """Add tasks."""
         await self._check_names(context, request.model)
+        if self._leaving:
+            await _unavailable(context, f"the broker {self.name} leaves")
         for task in request.tasks:
             if not _TASK_ID.fullmatch(task.id):
                 await _refuse(context, f"{task.id!r} is no task's id: 32 hexadecimal digits")
@@ -94,8 +91,8 @@ class BrokerService:
     async def Results(self, request: m.ResultsRequest, context: Context) -> m.ResultsReply:
         """Give results, once there are any."""
         await self._check_names(context, request.model)
-        self.queues.forget(request.model, request.cursor)
-        box = self.queues.mailbox(request.model)
+        self.queues.results.forget(request.model, request.cursor)
+        box = self.queues.results.mailbox(request.model)
         wait_s = min(request.wait_s, MOST_WAIT_S)
         await self.results.wait_until(lambda: bool(box.accepted) or box.has_reports, wait_s)
         if not box.accepted and box.has_reports:  # reports come often: give them in larger groups
@@ -123,6 +120,8 @@ class BrokerService:
         if request.results:
             taken = self._accept(request.worker, request.results)
             await self._durable(context)
+        if waits := self._idle.get(request.worker):  # more is free than when it began to wait
+            waits.free.CopyFrom(request.free)
         leases = self._give(request)
         if not leases and (request.want or request.ahead) and request.wait_s:
             leases = await self._wait_for_tasks(request)
@@ -141,6 +140,8 @@ class BrokerService:
     async def Lend(self, request: m.LendRequest, context: Context) -> m.LendReply:
         """Give another broker tasks that this one owns."""
         await self._check_names(context, request.broker)
+        if self._leaving:
+            return m.LendReply()
         room = Room.of(request.free, request.seconds_left, for_each=True)
         now = time.monotonic()
         leases = self.queues.lease(PEER + request.broker, request.want, room, now, lend=True)
@@ -188,6 +189,12 @@ class BrokerService:
             for name, seen in self._seen.items()
         }
 
+    def leave(self) -> None:
+        """Give out no more tasks, and hand back those of other brokers that nobody runs."""
+        self._leaving = True
+        self.queues.hand_back_helped()
+        self.results.ring()
+
     def stop_orders(self) -> None:
         """Look again whether somebody is to stop tasks."""
         self._orders.ring()
@@ -197,13 +204,16 @@ class BrokerService:
     def _room(self) -> int:
         return max(0, MOST_TASKS - self.queues.outstanding)
 
-    def _accept(self, holder: str, results: Iterable[m.Result]) -> list[str]:
+    def _accept(self, holder: str, results: Sequence[m.Result]) -> list[str]:
         taken = self.queues.accept(holder, results, time.monotonic())
         self.results.ring()
-        self.work.ring()  # some may have been handed back
+        if any(result.outcome == m.HANDED_BACK for result in results):
+            self.work.ring()  # not for each result: a thousand workers may wait
         return taken
 
     def _give(self, request: m.ExchangeRequest) -> list[m.Lease]:
+        if self._leaving:
+            return []
         now = time.monotonic()
         room = Room.of(request.free, request.seconds_left)
         leases = self.queues.lease(request.worker, request.want, room, now)
@@ -219,17 +229,17 @@ class BrokerService:
             leases.extend(self._give(request))
             return bool(leases)
 
-        idle = _Idle(request)
-        self._idle.add(idle)
+        self._idle[request.worker] = request
         try:
             await self.work.wait_until(found, min(request.wait_s, MOST_WAIT_S))
         finally:
-            self._idle.discard(idle)
+            if self._idle.get(request.worker) is request:
+                del self._idle[request.worker]
         return leases
 
     def idle_workers(self) -> list[m.ExchangeRequest]:
         """Return what those workers asked for that wait in vain."""
-        return [idle.request for idle in self._idle]
+        return list(self._idle.values())
 
     async def _renew(
         self, holder: str, running: Iterable[m.Report], wait_s: float, context: Context

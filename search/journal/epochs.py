@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from search.journal.lease import incarnations, wait_for_lapse
+from search.journal.lease import Watch, incarnations, wait_for_lapse
 from search.journal.records import Record, read_records
 
 SNAPSHOT_COMPLETE = ord("S")
@@ -42,19 +42,24 @@ def log_path(folder: Path, incarnation: int) -> Path:
     return folder / f"{incarnation}.log"
 
 
-def adopt(folder: Path, incarnation: int, default_lease_s: float) -> Adopted:
+def adopt(
+    folder: Path, incarnation: int, default_lease_s: float, watch: Watch | None = None
+) -> Adopted:
     """Wait until all earlier incarnations have lapsed; seal their logs; return what counts.
 
     Args:
         folder: The broker's.
         incarnation: The new one.
         default_lease_s: How long to wait for an earlier one whose lease can't be read.
+        watch: Has watched the last one for a while.
     """
     earlier = [number for number in incarnations(folder) if number < incarnation]
     found = Adopted(0, [], 0)
     for number in reversed(earlier):
         if not (folder / f"{number}.sealed").exists():
-            wait_for_lapse(folder, number, default_lease_s)
+            if watch is None or watch.incarnation != number:
+                watch = Watch(folder, number, default_lease_s)
+            wait_for_lapse(watch)
     for number in reversed(earlier):
         path = log_path(folder, number)
         if not path.exists():

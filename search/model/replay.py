@@ -21,7 +21,7 @@ from search.errors import SearchError
 from search.model.log import Event
 from search.model.state import ASK, REPORT, TELL, Ended, ReplayError, Search
 from search.protocol.settings import load_spec
-from search.strategies import make_strategy
+from search.strategies import Trial, make_strategy
 
 MARK_VARIABLE = "DLCTL_ANSWER_MARK"
 """Set by templates/sites/node_side.sh: the first word of the line that is the answer."""
@@ -48,7 +48,10 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
     Args:
         timings: how many other timings; None: 3 for a deterministic search, else none.
     """
-    recorded = [trial for event in events if event["event"] == ASK for trial in event["trials"]]
+    recorded = [
+        {key: trial[key] for key in ("point", "parent") if key in trial}
+        for event in events if event["event"] == ASK for trial in event["trials"]
+    ]  # fmt: skip
     timings = (TIMINGS if spec.deterministic else 0) if timings is None else timings
     differs: dict[str, Any] | None = None
     by = "log"
@@ -57,7 +60,7 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
         by = "timings"
         for seed in range(timings):
             chance = random.Random(seed)  # noqa: S311 - no secret
-            run_again(spec, events, [each["point"] for each in recorded], chance)
+            run_again(spec, events, recorded, chance)
     except ReplayError as error:
         differs = {"number": error.number, "recorded": error.recorded, "asked": error.asked,
                    "by": by}  # fmt: skip
@@ -66,12 +69,12 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
 
 
 def run_again(
-    spec: names.Spec, events: list[Event], points: list[Any], chance: random.Random
+    spec: names.Spec, events: list[Event], recorded: list[dict[str, Any]], chance: random.Random
 ) -> None:
     """Run the search again with the recorded results, of which each comes when chance wants.
 
     Raises:
-        ReplayError: a trial has another point than the recorded one.
+        ReplayError: a trial has another point, or another parent, than the recorded one.
     """
     results = {event["number"]: event for event in events if event["event"] == TELL}
     reports: dict[int, list[Event]] = {}
@@ -81,11 +84,12 @@ def run_again(
     search = Search(spec, make_strategy(spec), KeptLog())
     window = spec.window or 2 * max(1, spec.workers.most * spec.workers.slots)
     while True:
-        while n := min(search.wanted(window), len(points) - len(search.trials)):
+        while n := min(search.wanted(window), len(recorded) - len(search.trials)):
             asked = search.ask(n)
             for trial in asked:
-                if trial.point != points[trial.number]:
-                    raise ReplayError(spec, trial.number, points[trial.number], trial.point)
+                was, now = recorded[trial.number], _plain(trial)
+                if now != was:
+                    raise ReplayError(spec, trial.number, was, now)
             if not asked:
                 break
         ready = [number for number in search.outstanding if number in results]
@@ -100,6 +104,10 @@ def run_again(
             told["outcome"], told["value"], told["metrics"], told["error"], told["worker"],
             told["seconds"], told.get("started_at", 0.0),
         ))  # fmt: skip
+
+
+def _plain(trial: Trial) -> dict[str, Any]:
+    return {"point": trial.point} | ({} if trial.parent is None else {"parent": trial.parent})
 
 
 def main(arguments: list[str]) -> dict[str, Any]:

@@ -32,10 +32,15 @@ class Training(BaseTask):
         overrides: `framework.arguments.<name>` or `training.<name>` → value.
         metric: The name in the training's metrics whose last value counts; a value of the group
             `validation` comes before one of any other.
+        generation: How many trials this one goes on from, one after the other. Each adds what the
+            manifest says of epochs and steps.
     """
 
-    def __init__(self, job_dir: str, overrides: Mapping[str, Any], metric: str) -> None:
+    def __init__(
+        self, job_dir: str, overrides: Mapping[str, Any], metric: str, generation: int = 0
+    ) -> None:
         self._search, self._overrides, self._metric = Path(job_dir), overrides, metric
+        self._generation = generation
 
     def run(self) -> dict[str, float]:
         """Train to the end, or until the search has seen enough.
@@ -87,6 +92,10 @@ class Training(BaseTask):
             for step in path:
                 section = section[step]
             section[last] = value
+        training = plan["training"]
+        for key in ("epochs", "steps"):
+            if training.get(key) is not None:
+                training[key] *= 1 + self._generation
         plan["job_dir"] = str(folder)
         attempt = _ATTEMPT
         while (folder / contract.attempt_dir(attempt)).exists():
@@ -94,6 +103,7 @@ class Training(BaseTask):
         for name in (contract.attempt_dir(attempt), contract.CONTROL, contract.LOGS,
                      contract.JOB_STATE, contract.METRICS, contract.CHECKPOINTS):  # fmt: skip
             (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / contract.HALT_REQUEST).unlink(missing_ok=True)  # an earlier run's
         if not (folder / contract.CODE).exists():
             (folder / contract.CODE).symlink_to(self._search / contract.CODE)
         for name in (contract.PLAN, contract.plan_file(attempt)):

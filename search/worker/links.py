@@ -14,7 +14,7 @@ import grpc.aio
 from search.errors import SearchError
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
-from search.protocol.endpoints import Endpoint, read_endpoints
+from search.protocol.endpoints import Endpoint, read_endpoint
 from search.protocol.stubs import BrokerStub
 from search.worker.outbox import Outbox
 
@@ -44,6 +44,9 @@ class Hands(Protocol):
 
     def obey(self, task_id: str, order: m.Order) -> None:
         """Give an order to a task."""
+
+    def forget(self, broker: str) -> None:
+        """Stop the tasks of a broker that is gone for good."""
 
 
 class Link:
@@ -172,7 +175,11 @@ class Link:
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S:
             return self._cached
-        found = next((e for e in read_endpoints(self._job_dir) if e.name == self.broker), None)
+        found = read_endpoint(self._job_dir, self.broker)
+        if found is None and self._endpoint is not None:
+            self._outbox.forget(self.broker)
+            self._hands.forget(self.broker)
+            raise SearchError("it is gone, and nothing is left of it")
         if found is not None and found != self._endpoint:
             if self._channel is not None:
                 with contextlib.suppress(RuntimeError):

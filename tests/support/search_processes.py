@@ -38,10 +38,12 @@ class Search:
         (job_dir / "code" / "mine.py").write_text(CODE)
         spec = files.Spec(
             name="test",
-            space=[],
-            task=files.Task(type="python"),
             strategy="random",
-            **({"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "network": "lo"} | settings),
+            **(
+                {"space": [], "task": files.Task(type="python"), "network": "lo"}
+                | {"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0}
+                | settings
+            ),
         )
         self._spec = spec
         contract.write_whole(job_dir / files.SPEC, contract.to_json(spec))
@@ -55,8 +57,8 @@ class Search:
         contract.write_whole(self.job_dir / files.SPEC, contract.to_json(spec))
 
     def start(self, kind: str, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a nameserver, a broker or a worker."""
-        named = [] if kind == "nameserver" else ["--name", name]
+        """Start a nameserver, a broker, a worker, or dlctl's model."""
+        named = [] if kind in ("nameserver", "model") else ["--name", name]
         with (self.job_dir / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", f"search.{kind}", str(self.job_dir), *named, *arguments],

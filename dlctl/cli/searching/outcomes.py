@@ -195,10 +195,13 @@ def _print_replay(told: dict[str, Any]) -> None:
     output.line(f"{what} the same, {how}" if count else "there is no trial so far")
 
 
-def _words(point: dict[str, Any] | None) -> str:
+def _words(trial: dict[str, Any] | None) -> str:
     from dlctl.search.summary import point_words
 
-    return "nothing" if point is None else point_words(point, 200)
+    if trial is None:
+        return "nothing"
+    after = f" after trial {trial['parent']}" if "parent" in trial else ""
+    return point_words(trial["point"], 200) + after
 
 
 def _print_best(row: TrialRow, found: Trials) -> None:

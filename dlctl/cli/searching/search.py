@@ -69,10 +69,13 @@ def status(search_id: str | None = ID, as_json: bool = JSON) -> None:
     from dlctl.search.overview import read_overview
     from dlctl.search.summary import counts, left_of
     from dlctl.search.waits import why_trials_wait
+    from dlctl.search.workers import top_up
 
     with training(search_id) as (session, record, store):
         record = refresh(session, [record], store)[0]
         seen = read_overview(session, record)
+        if seen.hub_asks and not record.state.final:
+            top_up(session, record, seen.wanted)
     left = left_of(seen, record)
     told = plain(record) | counts(seen) | {"waits": why_trials_wait(seen, record), "left": left}
     words = "" if record.state.final else left.words
@@ -81,20 +84,32 @@ def status(search_id: str | None = ID, as_json: bool = JSON) -> None:
 
 def scale(
     search_id: str | None = ID,
-    workers: int = typer.Option(1, "--workers", min=1, help="How many more worker jobs."),
+    workers: str | None = typer.Option(None, "--workers", metavar="N|LEAST..MOST",
+                                       help="How many worker jobs, as in 4, or in 8..40."),
+    partition: str | None = typer.Option(
+        None, "--partition", help="Of these workers; each partition has a number of its own."
+    ),
     as_json: bool = JSON,
-) -> None:
-    """Add workers to a search.
+) -> None:  # fmt: skip
+    """Say how many workers a search may have; without --workers show it.
 
-    Example: dlctl search scale digits-3k9f --workers 4
+    Example: dlctl search scale digits-3k9f --workers 8..40 --partition preemptible
     """
     from dlctl.search.load import load_search
+    from dlctl.search.model import parse_span
     from dlctl.search.start import file_of
-    from dlctl.search.workers import add_workers
+    from dlctl.search.workers import read_pools, set_pool
 
+    try:
+        span = None if workers is None else parse_span(workers)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--workers") from None
     with training(search_id) as (session, record, _):
-        group = add_workers(session, load_search(file_of(record)), record, workers)
-    output.report(group, as_json, lambda _: output.line(f"{group.name}: {workers} workers"))
+        if span is not None:
+            set_pool(session, load_search(file_of(record)), record, *span, partition)
+        pools = read_pools(session, record)
+    rows = [[pool.partition or "-", f"{pool.least}..{pool.most}"] for pool in pools]
+    output.report(pools, as_json, lambda _: output.table(["partition", "workers"], rows, "none"))
 
 
 def halt(search_id: str | None = ID, as_json: bool = JSON) -> None:

@@ -92,7 +92,8 @@ def test_show_tells_one_trial_with_its_reports_and_the_end_of_its_log(dlctl, kno
     for attempt in (1, 2):
         run = folder / f"checkpoint/job/attempts/{attempt}"
         run.mkdir(parents=True)
-        (run / "plan.json").write_text("{}")
+        plan = run if attempt > 1 else folder / "checkpoint/job"
+        (plan / "plan.json").write_text("{}")
         (run / "learner-0.log").write_text(f"attempt {attempt}\n")
     told = dlctl("search", "show", ONE, "--trial", "2", "--json", ok=True).json
     assert told["runs"] == 2

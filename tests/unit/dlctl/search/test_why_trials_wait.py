@@ -35,7 +35,7 @@ def test_without_a_worker_it_says_how_to_add_one():
     jobs = [WorkerJob("w1.*", "41", ENDED)]
     assert why(overview_of(trials_of(1, 0), [], jobs)) == [
         "1 trial waits: no worker is there, their jobs have ended; "
-        "`dlctl search scale t-1` adds workers"
+        "`dlctl search scale t-1 --workers N` sets how many there are"
     ]
 
 

@@ -28,7 +28,7 @@ def make_queues() -> tuple[Queues, list[tuple[int, bytes]]]:
 
 
 def outcome_of(queues: Queues, model: str = "one") -> list[m.Result]:
-    return [each.result for each in queues.mailbox(model).accepted]
+    return [each.result for each in queues.results.mailbox(model).accepted]
 
 
 def success(lease: m.Lease) -> m.Result:
@@ -43,7 +43,7 @@ def test_a_task_goes_from_owned_to_processing_to_results() -> None:
     assert (status_of(queues).owned, status_of(queues).processing) == (0, 1)
     queues.accept("w1", [success(lease)], 1.0)
     assert (status_of(queues).processing, status_of(queues).results) == (0, 1)
-    queues.forget("one", 1)
+    queues.results.forget("one", 1)
     assert status_of(queues).results == 0 and queues.outstanding == 0
 
 
@@ -150,13 +150,13 @@ def test_a_helped_result_goes_back_under_the_owners_lease() -> None:
     queues.help("b2", [m.Lease(task=make_task(2), id=77)])
     (lease,) = queues.lease("w1", 1, ROOM, 0.0)
     queues.accept("w1", [success(lease)], 1.0)
-    (accepted,) = queues.helped["b2"].values()
+    (accepted,) = queues.results.helped["b2"].values()
     assert accepted.result.lease_id == 77
     again, _ = make_queues()
     for kind, payload in log:
         replay(again, kind, payload)
-    assert list(again.helped["b2"]) == [lease.task.id]
-    queues.given_back("b2", [lease.task.id])
+    assert list(again.results.helped["b2"]) == [lease.task.id]
+    queues.results.given_back("b2", [lease.task.id])
     assert not queues.has_of("b2")
 
 
@@ -304,8 +304,8 @@ class Broker(RuleBasedStateMachine):
 
     @rule(model=st.sampled_from(MODELS), most=st.integers(1, 3))
     def take(self, model: str, most: int) -> None:
-        self.queues.forget(model, self.cursors[model])
-        box = self.queues.mailbox(model)
+        self.queues.results.forget(model, self.cursors[model])
+        box = self.queues.results.mailbox(model)
         found = box.read(most, 1000)
         self.got[model] += [each.result.task_id for each in found]
         self.cursors[model] = box.cursor + len(found)
@@ -327,8 +327,8 @@ class Broker(RuleBasedStateMachine):
     @invariant()
     def no_result_comes_twice(self) -> None:
         for model, ids in getattr(self, "got", {}).items():
-            waiting = [each.result.task_id for each in self.queues.mailbox(model).accepted]
-            seen = ids[: self.queues.mailbox(model).cursor] + waiting
+            waiting = [each.result.task_id for each in self.queues.results.mailbox(model).accepted]
+            seen = ids[: self.queues.results.mailbox(model).cursor] + waiting
             assert len(seen) == len(set(seen))
             assert set(ids) <= self.acknowledged[model]
 

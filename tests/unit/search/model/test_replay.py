@@ -22,6 +22,7 @@ SPACE = [names.Parameter("x", "float", 0.0, 1.0), names.Parameter("n", "int", 1,
 SEARCHED = {
     "random": {}, "grid": {"levels": 3}, "latin_hypercube": {}, "genetic": {"population": 5},
     "aging": {"population": 5, "sample": 2}, "asha": {"first": 1, "most": 9}, "hyperband": {},
+    "pbt": {"population": 4},
 }  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def test_the_first_trial_that_differs_is_named(tmp_path):
     asked[9]["point"]["x"] += 1e-9
     told = replay(what, events)
     assert (told["same"], told["differs"]["number"], told["differs"]["by"]) == (False, 9, "log")
-    assert told["differs"]["recorded"] == asked[9]["point"]
+    assert told["differs"]["recorded"] == {"point": asked[9]["point"]}
 
 
 def test_a_result_that_was_changed_is_found(tmp_path):
@@ -139,6 +140,6 @@ def test_a_strategy_of_the_users_is_asked_again_by_the_program(tmp_path):
         sys.path.remove(str(tmp_path / "code"))
     assert ask(tmp_path)["value"]["same"] is True
     changed.touch()
-    assert ask(tmp_path)["value"]["differs"]["recorded"] == {"x": 0.5, "n": 1}
+    assert ask(tmp_path)["value"]["differs"]["recorded"]["point"] == {"x": 0.5, "n": 1}
     (tmp_path / "code" / "mine.py").unlink()
     assert "No module named 'mine'" in ask(tmp_path)["fault"]
