@@ -157,7 +157,8 @@ def last_values(rows: Iterable[dict[str, Any]], metric: str) -> dict[str, float]
         for name, value in row.items():
             if isinstance(value, (int, float)) and math.isfinite(value) and name not in _WHERE:
                 values[name] = float(value)
-                if name == metric and row.get("group") == "validation":
+                in_group = name == metric and row.get("group") == "validation"
+                if in_group or name == f"validation_{metric}":
                     validated = float(value)
     if validated is not None:
         values[metric] = validated
