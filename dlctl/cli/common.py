@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dlctl.contract import State
     from dlctl.errors import DlctlError, TransportError
     from dlctl.lifecycle import Session
-    from dlctl.outputs.logs import LogPiece, LogReader
+    from dlctl.outputs.logs import FollowsLogs, LogPiece
     from dlctl.outputs.looks import Looks, Reader
     from dlctl.record import Record, RecordStore
 
@@ -229,7 +229,7 @@ def follow(
     session: Session,
     record: Record,
     store: RecordStore,
-    reader: LogReader | None = None,
+    reader: FollowsLogs | None = None,
     as_json: bool = False,
 ) -> Record:
     """Print the log as it grows until the training ends; Ctrl-C leaves the training running.

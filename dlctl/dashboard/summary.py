@@ -6,6 +6,7 @@ import math
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from dlctl.contract.measured.judged import TRIALS
 from dlctl.contract.metrics import LOSS, Source
 from dlctl.dashboard.curves import spark
 from dlctl.series.answers import main_curve
@@ -64,11 +65,16 @@ def _unix_seconds(time: Any) -> float | None:
 
 
 def _main_curve(run: Run | None) -> Curve | None:
-    """Return the loss, or what the training is judged by, or whatever it measures."""
+    """Return the loss, or what the training is judged by, or whatever it measures.
+
+    Of a search it is the best value so far.
+    """
     if run is None:
         return None
     # Without sorting: there may be a million names.
     own = [c for key, c in run.curves.items() if key.source != Source.NODE.value and len(c)]
+    if best := [c for c in own if c.key.group == TRIALS and c.key.name.startswith("best ")]:
+        return best[0]
     if losses := [curve for curve in own if curve.key.name == LOSS]:
         return min(losses, key=lambda curve: (curve.key.learner, -len(curve)))
     return main_curve(run) or min(own, key=lambda curve: curve.key, default=None)

@@ -17,6 +17,7 @@ from dlctl.lifecycle.watch import (
     learner_status,
     learner_statuses,
     read_plan,
+    read_queue,
     read_script,
     refresh,
     stale,
@@ -25,5 +26,6 @@ from dlctl.lifecycle.watch import (
 __all__ = [
     "Session", "cancel", "changed_since_sent", "check_learner", "delete", "details", "halt",
     "learner_status", "learner_statuses", "make_environment",
-    "open_session", "read_plan", "read_script", "refresh", "resume", "stale", "submit",
+    "open_session", "read_plan", "read_queue", "read_script", "refresh", "resume", "stale",
+    "submit",
 ]  # fmt: skip

@@ -61,7 +61,7 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
 
 def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str, Observation]]:
     """Return the records as the site knows them now, and what it has shown about each."""
-    now, queue, problem = _queue(session)  # before the files: a verdict precedes the job's end
+    now, queue, problem = read_queue(session)  # before the files: a verdict precedes the job's end
     asked, files = _files(session, given)
     seen = {}
     jobs = _JobsByName(queue)
@@ -103,7 +103,7 @@ def _settle(session: Session, record: Record, look: Observation) -> Record:
     return derive(record, look, time.time())
 
 
-def _queue(session: Session) -> tuple[float, list[Job], str]:
+def read_queue(session: Session) -> tuple[float, list[Job], str]:
     """Return the site's clock, the jobs, and why the scheduler did not answer ("" if it did)."""
     scheduler, root = session.scheduler, session.site.root
     end = session.transport.run(f"date +%s\n{scheduler.queue_script(root)}", timeout_s=90.0)

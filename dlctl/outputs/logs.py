@@ -23,6 +23,7 @@ from heapq import merge
 from itertools import groupby
 from math import inf
 from operator import itemgetter
+from typing import Protocol
 
 from dlctl.contract import TIMES_SUFFIX, State
 from dlctl.errors import TransportError
@@ -217,7 +218,19 @@ def _rest(logs: list[OneLog], with_open_lines: bool = True) -> list[LogPiece]:
     return [piece for piece in rests if piece.content]
 
 
-def read(transport: Transport, reader: LogReader) -> Iterator[LogPiece]:
+class FollowsLogs(Protocol):
+    """What brings the new lines of logs, as `LogReader` does."""
+
+    advanced: bool
+
+    def news(self, transport: Transport, once: bool = False) -> list[LogPiece]:
+        """Return the whole lines that have arrived since the last call."""
+
+    def rest(self) -> list[LogPiece]:
+        """Return what was held back."""
+
+
+def read(transport: Transport, reader: FollowsLogs) -> Iterator[LogPiece]:
     """Yield all lines that exist now, however fast the logs grow."""
     yield from reader.news(transport, once=True)
     while reader.advanced:
@@ -227,7 +240,7 @@ def read(transport: Transport, reader: LogReader) -> Iterator[LogPiece]:
 
 def follow(
     transport: Transport,
-    reader: LogReader,
+    reader: FollowsLogs,
     state: Callable[[], State],
     on_trouble: Callable[[TransportError], None],
 ) -> Iterator[LogPiece]:

@@ -97,16 +97,24 @@ class Scheduler(Protocol):
         """
         ...
 
-    def workers_script(self, plan: Plan, group: str, count: int, folder: str) -> str:
-        """Return the script that submits a search's group of workers, each a job of its own.
+    def workers_script(self, plan: Plan, script: str, output: str) -> str:
+        """Return the script that submits `$count` workers of a search as the group `$group`.
 
-        It prints one id: a group is one array, or else one id a line.
+        It prints one id: a group is one array, or else one id a line. The token of a group is that
+        of an attempt with its name; a worker's number, from 0, comes behind its group's name.
 
         Args:
             plan: Of one worker; only its resources count.
-            group: Part of the token; a worker's name is the group and a number from 0.
-            count: How many.
-            folder: In the job directory, with `worker.sbatch`; the output goes there, too.
+            script: The batch script, in the job directory; its argument is the group's name.
+            output: The folder in the job directory below which the group's folder lies.
+        """
+        ...
+
+    def workers_alive_script(self, plan: Plan) -> str:
+        """Return the script that prints a line for each of a search's workers in the queue.
+
+        The line is `<group> <job id> <state>`, the state being Slurm's word. Workers that wait, run
+        or are ending count.
         """
         ...
 

@@ -14,6 +14,8 @@ QUEUE_PROGRAM = "learner/localqueue.py"
 """Below a runtime directory."""
 REFUSED = 3
 """The queue's exit code if it refuses a job; standard error says why."""
+_GROUP, _OUTPUT = "@GROUP@", "@OUTPUT@"
+"""In the place of shell variables while a call is quoted, which needs none for them."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +38,36 @@ class LocalQueue:
             "output": contract.job_output(attempt),
         })  # fmt: skip
 
-    def workers_script(self, plan: contract.Plan, group: str, count: int, folder: str) -> str:
-        """Return a submit call for each worker."""
-        calls = (
-            self._submit(plan, {
-                "token": contract.token(plan.training_id, f"{group}.{number}"),
-                "script": f"{folder}/worker.sbatch",
-                "attempt": f"{group}.{number}",
-                "output": f"{folder}/{number}.out",
-                "beside-cpus": "1",  # the hub's
-            })
-            for number in range(count)
-        )  # fmt: skip
-        return " || exit\n".join(call.rstrip("\n") for call in calls) + "\n"
+    def workers_script(self, plan: contract.Plan, script: str, output: str) -> str:
+        """Return a loop that submits each worker."""
+        call = self._submit(plan, {
+            "token": contract.token(plan.training_id, _GROUP),
+            "script": script,
+            "attempt": _GROUP,
+            "output": f"{output}/{_OUTPUT}",
+            "beside-cpus": "1",  # the hub's
+        })  # fmt: skip
+        call = call.replace(_OUTPUT, '"$group/$number.out"').replace(_GROUP, '"$group.$number"')
+        return (
+            f'number=0\nwhile [ "$number" -lt "$count" ]; do\n  {call.rstrip()} || exit\n'
+            "  number=$((number + 1))\ndone\n"
+        )
+
+    def workers_alive_script(self, plan: contract.Plan) -> str:
+        """Return the list call, and what takes the groups of living jobs from it."""
+        calls = self._program(plan.root, ["list", f"--root={plan.root}"])
+        return (
+            f"found=$({calls}) || exit\n"
+            f"token={shlex.quote(contract.token(plan.training_id, ''))}\n"
+            + r"""printf '%s\n' "$found" | awk 'BEGIN { RS = "\036"; FS = "\037" }
+  $3 ~ /^(PENDING|RUNNING|COMPLETING)$/ { print $2, $1, $3 }' | while IFS= read -r row; do
+  case $row in "$token"[a-z][0-9]*.[0-9]*)
+    row=${row#"$token"}
+    printf '%s %s\n' "${row%%.*}" "${row#* }" ;;
+  esac
+done
+"""
+        )
 
     def _submit(self, plan: contract.Plan, job: dict[str, str]) -> str:
         resources = plan.resources

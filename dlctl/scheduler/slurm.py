@@ -146,19 +146,30 @@ class Slurm:
             + f' --open-mode=append ${{avoid:+"--exclude=$avoid"}} {script} {attempt} </dev/null\n'
         )
 
-    def workers_script(self, plan: contract.Plan, group: str, count: int, folder: str) -> str:
+    def workers_script(self, plan: contract.Plan, script: str, output: str) -> str:
         """Return one sbatch call for an array."""
-        token = contract.token(plan.training_id, group)
-        arguments = [
-            "--parsable", f"--array=0-{count - 1}", f"--job-name={token}",
-            f"--comment=dlctl:{token}",
-        ]  # fmt: skip
-        output = shlex.quote(f"/{folder}/%a.out")
+        token = shlex.quote(contract.token(plan.training_id, ""))
         return (
             self._prologue()
             + OUTPUT_FOLDER
-            + f'sbatch {shlex.join(arguments)} --chdir="$PWD" --output="$folder"{output}'
-            + f" --open-mode=append {shlex.quote(f'{folder}/worker.sbatch')} {group} </dev/null\n"
+            + f'sbatch --parsable --array="0-$((count - 1))" --job-name={token}"$group"'
+            + f' --comment=dlctl:{token}"$group" --chdir="$PWD"'
+            + f' --output="$folder"{shlex.quote(f"/{output}/")}"$group"/%a.out'
+            + f' --open-mode=append {shlex.quote(script)} "$group" </dev/null\n'
+        )
+
+    def workers_alive_script(self, plan: contract.Plan) -> str:
+        """Return the squeue call; a site's plugin may rename jobs, but the comment stays."""
+        token = shlex.quote("dlctl:" + contract.token(plan.training_id, ""))
+        return (
+            self._prologue()
+            + "found=$(squeue --noheader --array --user=\"$(id -u)\" --format='%k %i %T'"
+            + " </dev/null) || exit\n"
+            + f"token={token}\n"
+            + """printf '%s\\n' "$found" | while IFS= read -r row; do
+  case $row in "$token"[a-z][0-9]*) printf '%s\\n' "${row#"$token"}" ;; esac
+done
+"""
         )
 
     def successors_script(self, plan: contract.Plan, attempt: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -106,13 +106,41 @@ class Task(Part):
         return self
 
 
+MOST_WORKERS = 1000
+
+
+class Span(NamedTuple):
+    """How many workers there may be."""
+
+    least: int
+    most: int
+
+
+def parse_span(value: Any) -> Span:
+    """Return the span that `8..40`, or a single number, names.
+
+    Raises:
+        ValueError: it is none, or is not between 0 and 1000.
+    """
+    least, dots, most = str(plain(value)).partition("..")
+    if not (least.strip().isdecimal() and (most.strip().isdecimal() or not dots)):
+        raise ValueError(f"{value!r} is no number of workers; write 8, or 8..40")
+    span = Span(int(least), int(most if dots else least))
+    if not 0 <= span.least <= span.most <= MOST_WORKERS:
+        raise ValueError(f"{value} is not from 0 to {MOST_WORKERS}, the smaller number first")
+    return span
+
+
 class Workers(Part):
     """The jobs that run the trials."""
 
-    jobs: int = Field(1, ge=1, le=1000, description="How many jobs.")
+    jobs: Annotated[Span, BeforeValidator(parse_span)] = Field(
+        Span(1, 1), description="How many jobs, as in 4, or in 8..40."
+    )
     slots: int = Field(1, ge=1, le=512, description="How many trials a job runs at a time.")
     time: Duration | None = Field(None, description="The time limit of one such job.")
     partition: Line | None = None
+    per_broker: int = Field(64, ge=1, description="One in so many jobs brings a broker along.")
     idle: Duration = Field("5m", description="A worker without a trial leaves after this.")
 
 

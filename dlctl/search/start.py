@@ -18,7 +18,7 @@ from dlctl.lifecycle.submit import send
 from dlctl.request.build import new_training_id, prepare_made
 from dlctl.search.certificates import make_certificates
 from dlctl.search.load import Loaded, hub_manifest, load_search
-from dlctl.search.workers import add_workers, end_workers
+from dlctl.search.workers import end_workers, read_pools, set_pool
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -53,18 +53,25 @@ def start(
         send(session, request.plan.root, [Tree(target, keys, if_exists="repair")])
 
     record = submit(session, request, store, before=bring_keys)
-    add_workers(session, loaded, record, loaded.file.workers.jobs)
+    set_pool(session, loaded, record, *loaded.file.workers.jobs)
     return record
 
 
 def _trial_plan(
     session: Session, loaded: Loaded, manifest: Manifest, search_id: str
 ) -> contract.Plan:
-    """Return the plan of a trial, which runs inside a worker: no scheduler starts its learner."""
-    plan = prepare_made(manifest.to_yaml().encode(), loaded.path, session.site, search_id).plan
+    """Return the plan of a trial, which runs inside a worker's job, on its node."""
+    on_one = manifest.model_copy(update={"nodes": 1, "learners_per_node": manifest.learners})
+    plan = prepare_made(on_one.to_yaml().encode(), loaded.path, session.site, search_id).plan
+    launch = plan.launch
+    if launch.kind == "srun" and launch.argv:
+        # Trials of one worker share its allocation, and neither CPUs nor memory in it.
+        memory = plan.resources.memory_bytes_per_node
+        share = [] if memory is None else [f"--mem={memory >> 20}M"]
+        launch = replace(launch, argv=[*launch.argv, "--exact", *share])
     return replace(
-        plan, batch=contract.Batch("local"), launch=contract.Launch("direct", []),
-        lifecycle=None, resources=replace(plan.resources, time_s=None),
+        plan, batch=contract.Batch("local"), launch=launch, lifecycle=None,
+        resources=replace(plan.resources, time_s=None),
     )  # fmt: skip
 
 
@@ -72,15 +79,18 @@ def resume(
     session: Session, record: Record, store: RecordStore,
     say: Callable[[str], None] = lambda _: None,
 ) -> Record:  # fmt: skip
-    """Start the hub again, with as many workers as the search began with.
+    """Start the hub again, with as many workers as it had been given last.
 
     Raises:
         ManifestError, PlanError, SiteError, SchedulerError, TransportError
     """
     loaded = load_search(file_of(record))
+    end_workers(session, record)
+    pools = read_pools(session, record)
     known = go_on(session, record, store, _no_interrupted_submission, on_line=say)
-    end_workers(session, known)
-    add_workers(session, loaded, known, loaded.file.workers.jobs)
+    first = names.Pool("", *loaded.file.workers.jobs)
+    for pool in pools or [first]:
+        set_pool(session, loaded, known, pool.least, pool.most, pool.partition)
     return known
 
 

@@ -1,15 +1,17 @@
-"""Add workers to a search, and end them: groups of jobs, each group submitted once."""
+"""The workers of a search: pools of jobs, which the hub fills, or else the next look at it."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import search as names
-from dlctl.errors import RemoteCommandError
+from dlctl.errors import RecordError, RemoteCommandError
+from dlctl.files.small_files import read_files
 from dlctl.lifecycle.observe import parse_answer
 from dlctl.plan.render import sbatch_options
 from dlctl.request.build import prepare_made
@@ -22,87 +24,171 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 120.0
 _BEGUN_ALREADY = 73
+_LETTERS = "wxyzabcdefghijklmnopqrstuv"
 
 
 @dataclass(frozen=True)
-class Group:
-    """Workers that were submitted together."""
+class Worker:
+    """A worker's job in the queue."""
 
-    name: str
-    job_ids: list[str]
-    """Empty: the scheduler's answer was lost."""
+    group: str
+    job_id: str
+    word: str
+    """The scheduler's word for its state."""
+
+    @property
+    def pool(self) -> str:
+        """Return the name of its pool."""
+        return self.group[0]
 
 
-def add_workers(session: Session, loaded: Loaded, record: Record, count: int) -> Group:
-    """Submit a further group of workers.
+def set_pool(
+    session: Session, loaded: Loaded, record: Record, least: int, most: int,
+    partition: str | None = None,
+) -> names.Pool:  # fmt: skip
+    """Say how many workers there may be with this partition; submit and end what that takes.
+
+    Raises:
+        SchedulerError: the scheduler refuses them.
+        SubmitUnknown: its answer was lost; the workers may run.
+        RemoteCommandError: the job directory can't be written.
+        RecordError: there are too many pools.
+    """
+    known = read_pools(session, record)
+    same = [pool for pool in known if pool.partition == partition]
+    free = [letter for letter in _LETTERS if letter not in {pool.name for pool in known}]
+    if not same and not free:
+        raise RecordError(f"{record.training_id}: workers on {len(_LETTERS)} partitions at most")
+    pool = names.Pool(same[0].name if same else free[0], least, most, partition)
+    others = [each for each in known if each.name != pool.name]
+    _install(session, loaded, record, pool, names.Pools([*others, pool]))
+    alive = [each for each in living_workers(session, record) if each.pool == pool.name]
+    if len(alive) < least:
+        submit_workers(session, record, pool, least - len(alive))
+    for worker in _newest(alive)[: max(0, len(alive) - most)]:
+        _cancel(session, worker.job_id)
+    return pool
+
+
+def _install(
+    session: Session, loaded: Loaded, record: Record, pool: names.Pool, pools: names.Pools
+) -> None:
+    if pool.partition is not None:
+        workers = loaded.file.workers.model_copy(update={"partition": pool.partition})
+        loaded = replace(loaded, file=loaded.file.model_copy(update={"workers": workers}))
+    plan = prepare_made(worker_manifest(loaded), loaded.path, session.site, record.training_id).plan
+    spec = loaded.spec
+    script = f"{names.WORKERS}/{pool.name}/worker.sbatch"
+    scheduler = session.scheduler
+    files = {
+        script: render_script(
+            "search/worker.sbatch.j2", plan=plan, options=sbatch_options(plan), search=names,
+            slots=spec.workers.slots, idle_s=spec.workers.idle_s,
+            per_broker=spec.workers.per_broker,
+        ),
+        pool.submit_file: render_script(
+            "search/submit.sh.j2", plan=plan, search=names, begun=_BEGUN_ALREADY,
+            token=contract.token(record.training_id, ""),
+            submit_command=scheduler.workers_script(plan, script, names.WORKERS),
+        ),
+        names.ALIVE: scheduler.workers_alive_script(plan),
+        names.POOLS: contract.to_json(pools),
+    }  # fmt: skip
+    asked = render_script("search/install.sh.j2", plan=plan, search=names, pool=pool, files=files)
+    end = session.transport.run(asked, timeout_s=_TIMEOUT_S)
+    if end.exit_code != 0:
+        raise _failed(session, record, "the files of its workers can't be written", end.stderr)
+
+
+def submit_workers(session: Session, record: Record, pool: names.Pool, count: int) -> list[str]:
+    """Submit further workers of a pool; return the ids of their jobs, none if the hub was first.
 
     Raises:
         SchedulerError: the scheduler refuses them.
         SubmitUnknown: its answer was lost; the workers may run.
         RemoteCommandError: the job directory can't be written.
     """
-    groups = worker_groups(session, record)
-    number = 1 + max((int(group.name[1:]) for group in groups), default=0)
-    group = f"w{number}"
-    plan = prepare_made(worker_manifest(loaded), loaded.path, session.site, record.training_id).plan
-    spec = loaded.spec
-    script = render_script(
-        "search/worker.sbatch.j2", plan=plan, options=sbatch_options(plan), search=names,
-        slots=spec.workers.slots, idle_s=spec.workers.idle_s,
-    )  # fmt: skip
-    here = f"{names.WORKERS}/{group}"
-    asked = render_script(
-        "search/workers.sh.j2", plan=plan, here=here, script=script.rstrip("\n"),
-        token=contract.token(record.training_id, group),
-        submit_command=session.scheduler.workers_script(plan, group, count, here),
-    )  # fmt: skip
-    end = session.transport.run(asked, timeout_s=_TIMEOUT_S)
+    # The hub counts the groups in the same way, and the file `submit.begin` is made once.
+    end = session.transport.run(
+        f"cd {shlex.quote(record.job_dir)} || exit 71\n"
+        f"last=$(ls {names.WORKERS} | sed -n 's/^{pool.name}\\([0-9][0-9]*\\)$/\\1/p' |"
+        f" sort -n | tail -n 1)\n"
+        f"exec /bin/sh {pool.submit_file} {pool.name}$((${{last:-0}} + 1)) {count}\n",
+        timeout_s=_TIMEOUT_S,
+    )
+    if end.exit_code == _BEGUN_ALREADY:
+        return []
     answer = parse_answer(end.stdout or None)
     if end.exit_code != 0 or answer is None:
-        raise RemoteCommandError(
-            f"{session.transport.name}: the workers of {record.training_id} can't be submitted "
-            f"(exit code {end.exit_code}): {end.stderr.decode(errors='replace').strip()[-300:]}",
-            hint=f"check the space there, then: dlctl search scale {record.training_id}",
-        )
+        raise _failed(session, record, "its workers can't be submitted", end.stderr)
     session.scheduler.parse_submit(*answer)
-    return Group(group, _ids(answer[1]))
+    return ids_of(answer[1])
 
 
-def worker_groups(session: Session, record: Record) -> list[Group]:
-    """Return the groups of workers that were ever submitted."""
-    folder = f"{record.job_dir}/{names.WORKERS}"
-    script = f"""\
-cd {shlex.quote(folder)} 2>/dev/null || exit 0
-for group in w*; do
-    [ -d "$group" ] || continue
-    printf '%s\\037' "$group"
-    cat "$group/submit.end" 2>/dev/null
-    printf '\\036'
-done
-:"""
-    found = []
-    for row in session.transport.run(script).text.split("\036"):
-        name, _, content = row.partition("\037")
-        answer = parse_answer(content.encode() or None)
-        if name.strip():
-            found.append(Group(name.strip(), _ids(answer[1]) if answer else []))
-    return found
+def ids_of(answer: str) -> list[str]:
+    """Return the job ids in a scheduler's answer: a line each."""
+    return re.findall(r"^([0-9]+)(?:;\S*)?$", answer, re.MULTILINE)
+
+
+def read_pools(session: Session, record: Record) -> list[names.Pool]:
+    """Return the pools of a search."""
+    path = f"{record.job_dir}/{names.POOLS}"
+    content = read_files(session.transport, [path])[path]
+    return [] if content is None else contract.from_json(names.Pools, content).pools
+
+
+def living_workers(session: Session, record: Record) -> list[Worker]:
+    """Return the workers in the queue, those that wait and those that run.
+
+    Raises:
+        SchedulerUnavailable: the scheduler does not answer.
+    """
+    script = f"[ ! -e {shlex.quote(f'{record.job_dir}/{names.ALIVE}')} ] || exec /bin/sh "
+    end = session.transport.run(
+        script + shlex.quote(f"{record.job_dir}/{names.ALIVE}"), timeout_s=_TIMEOUT_S
+    )
+    if end.exit_code != 0:
+        raise _failed(session, record, "its workers can't be counted", end.stderr)
+    rows = (line.split() for line in end.text.splitlines())
+    return [Worker(*row) for row in rows if len(row) == 3]  # noqa: PLR2004
+
+
+def top_up(session: Session, record: Record, wanted: dict[str, int]) -> int:
+    """Submit the workers that the hub wants, and may not submit itself; return how many."""
+    alive = Counter(worker.pool for worker in living_workers(session, record))
+    added = 0
+    for pool in read_pools(session, record):
+        if (short := wanted.get(pool.name, 0) - alive[pool.name]) > 0:
+            added += short * bool(submit_workers(session, record, pool, short))
+    return added
 
 
 def end_workers(session: Session, record: Record) -> list[str]:
     """Cancel all workers' jobs of a search; return their ids."""
-    ended = []
-    for group in worker_groups(session, record):
-        for job_id in group.job_ids:
-            script = session.scheduler.cancel_script(job_id, session.site.root)
-            end = session.transport.run(script)
-            session.scheduler.parse_cancel(
-                end.exit_code, end.text, end.stderr.decode(errors="replace")
-            )
-            ended.append(job_id)
-    return ended
+    ids = {worker.job_id.split("_")[0] for worker in living_workers(session, record)}
+    for job_id in sorted(ids):
+        _cancel(session, job_id)
+    return sorted(ids)
 
 
-def _ids(answer: str) -> list[str]:
-    """Return the job ids in a scheduler's answer: a line each."""
-    return re.findall(r"^([0-9]+)(?:;\S*)?$", answer, re.MULTILINE)
+def _cancel(session: Session, job_id: str) -> None:
+    end = session.transport.run(session.scheduler.cancel_script(job_id, session.site.root))
+    session.scheduler.parse_cancel(end.exit_code, end.text, end.stderr.decode(errors="replace"))
+
+
+def _newest(workers: list[Worker]) -> list[Worker]:
+    """Return the workers in the order in which they may go: those that wait, then the newest."""
+
+    def place(worker: Worker) -> tuple[bool, int, int]:
+        first, _, element = worker.job_id.partition("_")
+        return worker.word == "PENDING", int(first), int(element or 0)
+
+    return sorted(workers, key=place, reverse=True)
+
+
+def _failed(session: Session, record: Record, what: str, stderr: bytes) -> RemoteCommandError:
+    said = stderr.decode(errors="replace").strip()[-300:] or "it printed nothing"
+    return RemoteCommandError(
+        f"{session.transport.name}: {record.training_id}: {what}: {said}",
+        hint=f"check the space there, then: dlctl search scale {record.training_id}",
+    )

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from dlctl.contract.measured.judged import RATE_NAMES, VALIDATED, is_better_lower, judged
+from dlctl.contract.measured.judged import (
+    RATE_NAMES,
+    TRIALS,
+    VALIDATED,
+    is_better_lower,
+    judged,
+)
 from dlctl.contract.measured.plateau import (
     LEAST,
     METHOD,
@@ -69,7 +75,9 @@ class Answer:
 
 
 def answers(run: Run, known: Known) -> list[Answer]:
-    """Return the answers, in the paper's order."""
+    """Return the answers, in the paper's order; none for a search, which is no training."""
+    if any(key.group == TRIALS for key in run.curves):
+        return []
     makers: tuple[tuple[str, str, Callable[[Run, Known], _Found]], ...] = (
         ("guessing", "Better than guessing?", _guessing),
         ("plateau", "On a plateau?", _plateau),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dlctl.series.smooth import Smoother
 from dlctl.terminal.frame import View, frame, metric_names
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dlctl.outputs.training_reader import TrainingReader
     from dlctl.record import Record
 
+F = TypeVar("F")
 _FAST_S, _SLOW_S = 1.0, 5.0
 """How often to look: while something happens, and while nothing does."""
 _KEY_S = 0.25
@@ -75,20 +76,21 @@ def _held(looking: Looks[TrainingReader]) -> Iterator[None]:
         yield
 
 
-class _Background:
+class Background(Generic[F]):
     """Looks in a thread of its own, so that a slow site delays no key.
 
     Args:
-        asked: whether the sites were asked already.
+        make: returns what is to be drawn.
+        first: what is drawn before the sites were asked; None: they were asked already.
     """
 
-    def __init__(self, looking: Looks[TrainingReader], asked: bool) -> None:
-        self.looking = looking
+    def __init__(self, looking: Looks[Any], make: Callable[[], F], first: F | None = None) -> None:
+        self.looking, self._make = looking, make
         self.news, self.stop = Event(), Event()
         self.error: Exception | None = None
         self.due_at = 0.0
         """When to tell the ages anew."""
-        self.frames = shown(looking, asked=asked)
+        self.frames = make() if first is None else first
         self.thread = Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -103,7 +105,7 @@ class _Background:
                 return
             began_at = time.monotonic()
             if first or found or began_at >= self.due_at:  # without news, too: ages grow
-                self.frames = shown(self.looking)
+                self.frames = self._make()
                 self.news.set()
                 now = time.monotonic()
                 self.due_at = now + _RESTS * (now - began_at)
@@ -120,7 +122,8 @@ def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] =
     """
     if not (kept := all(reader.seen_at for reader in looking.readers.values())):
         looking.look()
-    background, view = _Background(looking, asked=not kept), View()
+    first = shown(looking, asked=False) if kept else None
+    background, view = Background(looking, lambda: shown(looking), first), View()
     smoother = Smoother()
     try:
         with full_screen(colours()) as screen:

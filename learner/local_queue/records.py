@@ -20,6 +20,8 @@ from learner.local_queue.processes import boot_id, job_processes, send, start_ti
 
 FOREIGN_STALE_S = 600.0
 """A record from another host that was not touched for this long belongs to a dead runner."""
+RUNNER_STARTS_S = 60.0
+"""A job that is older than this, and has never had a runner, will not get one by itself."""
 KEEP_ENDED = 1000
 ID_WIDTH = 9
 
@@ -161,11 +163,17 @@ class Queue:
     def may_start(self, record: QueuedJob) -> bool:
         """Return whether it is a job's turn: no older job waits, and its CPUs are free.
 
-        Call this under the lock. An older job whose runner is gone does not count; the next `list`
-        starts its runner again.
+        Call this under the lock. An older job whose runner is gone does not count, because only the
+        next `list` starts its runner again; one whose runner is still starting does.
         """
         mine = [r for r in self.records("active") if r.host == self.host and r.id != record.id]
-        if any(r.state == "PENDING" and r.id < record.id and self.runner_lives(r) for r in mine):
+        older = [r for r in mine if r.state == "PENDING" and r.id < record.id]
+        if any(self.runner_lives(r) or _runner_starts(r) for r in older):
             return False
         used = sum(r.cpus for r in mine if r.state != "PENDING")
         return used + record.cpus <= record.total_cpus
+
+
+def _runner_starts(record: QueuedJob) -> bool:
+    """Return whether a job is so new that its first runner may still be on its way."""
+    return not record.runner_start and time.time() - record.submitted_at < RUNNER_STARTS_S

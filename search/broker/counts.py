@@ -19,8 +19,7 @@ def status_of(queues: Queues) -> m.StatusReply:
         owned=len(waiting) - helper,
         helper=helper,
         processing=len(queues.tasks) - len(waiting),
-        results=sum(len(b.accepted) for b in queues.mailboxes.values())
-        + sum(map(len, queues.helped.values())),
+        results=len(queues.results),
         accepted=queues.counts["accepted"],
         failed=queues.counts["failed"],
         dropped=queues.counts["dropped"],

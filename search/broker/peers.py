@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Iterable
@@ -14,13 +15,15 @@ import grpc.aio
 from search.broker.service import MOST_REPLY_BYTES, BrokerService
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
-from search.protocol.endpoints import Endpoint, read_endpoints, read_nameserver
+from search.protocol.endpoints import Endpoint, read_endpoint, read_endpoints, read_nameserver
 from search.protocol.stubs import BrokerStub, NameserverStub
 
 _ASK_EACH_S = 0.005
 _SOON_S = 0.5
 _MOST_LENT = 2000
 _MOST_RETURNED = 500
+_MOST_ASKED = 3
+"""So many random peers are asked for work, before a pause."""
 _CALL_S = 5.0
 
 
@@ -46,6 +49,8 @@ class Peers:
         self._heartbeat_s = heartbeat_s
         self._credentials = Credentials.load(job_dir, "broker")
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._lender = ""
+        """Who lent last: it may have more."""
         self._attending: dict[tuple[str, str], asyncio.Future[None]] = {}
 
     async def close(self) -> None:
@@ -58,8 +63,17 @@ class Peers:
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:
+            self._close_unused()
             self._channels[address] = open_channel(address, self._credentials)
         return self._channels[address]
+
+    def _close_unused(self) -> None:
+        """Close the channels to where nobody listens any more: brokers come and go."""
+        listen = {each.address for each in read_endpoints(self._job_dir)}
+        if nameserver := read_nameserver(self._job_dir):
+            listen.add(nameserver.address)
+        for address in self._channels.keys() - listen:
+            asyncio.ensure_future(self._channels.pop(address).close())
 
     # The nameserver -----------------------------------------------------------------------------
 
@@ -93,15 +107,12 @@ class Peers:
         """Return a random other broker: from the nameserver, or from the endpoints' files."""
         nameserver = read_nameserver(self._job_dir)
         if nameserver is not None:
-            try:
+            with contextlib.suppress(grpc.aio.AioRpcError):
                 stub = NameserverStub(self._channel(nameserver.address))
                 ask = m.LookupRequest(except_broker=self._own.name)
                 found = await stub.Lookup(ask, timeout=1.0)
-                if not found.broker:
-                    return None
-                return Endpoint(found.broker, found.incarnation, found.address)
-            except grpc.aio.AioRpcError:
-                pass
+                if found.broker:
+                    return Endpoint(found.broker, found.incarnation, found.address)
         others = [each for each in read_endpoints(self._job_dir) if each.name != self._own.name]
         return random.choice(others) if others else None  # noqa: S311
 
@@ -124,12 +135,27 @@ class Peers:
             idle = waiting or idle
             least = sum(each.want + each.ahead for each in idle)
             want = min(_MOST_LENT, max(least, want * 2 if soon else want // 2))
-            peer = await self._find_peer()
-            if peer is not None and await self._borrow_from(peer, want, idle):
+            if await self._borrow_some(want, idle):
                 borrowed_at = time.monotonic()
             else:
                 borrowed_at = 0.0
                 await asyncio.sleep(self._heartbeat_s / 4)
+
+    async def _borrow_some(self, want: int, idle: list[m.ExchangeRequest]) -> bool:
+        """Ask who lent last, and then some random peers."""
+        lender = read_endpoint(self._job_dir, self._lender) if self._lender else None
+        if lender is not None and await self._borrow_from(lender, want, idle):
+            return True
+        asked = {self._lender}
+        for _ in range(_MOST_ASKED):
+            peer = await self._find_peer()
+            if peer is None or peer.name in asked:
+                continue
+            asked.add(peer.name)
+            if await self._borrow_from(peer, want, idle):
+                self._lender = peer.name
+                return True
+        return False
 
     async def _borrow_from(self, peer: Endpoint, want: int, idle: list[m.ExchangeRequest]) -> bool:
         freest = max(idle, key=lambda each: (each.free.gpus, each.free.cpus))
@@ -137,7 +163,7 @@ class Peers:
             broker=self._own.name,
             incarnation=self._own.incarnation,
             want=want,
-            free=freest.free,
+            free=freest.has if freest.ahead else freest.free,
             seconds_left=freest.seconds_left,
             types=freest.types,
         )
@@ -161,23 +187,23 @@ class Peers:
 
     def attend_all(self) -> None:
         """Bring results back that an earlier incarnation kept."""
-        for owner in list(self._service.queues.helped):
+        for owner in list(self._service.queues.results.helped):
             self._attend(owner)
 
     async def _bring_results(self, owner: str) -> None:
         """Bring results back to their owner until nothing of it is left."""
         service, queues = self._service, self._service.queues
         while queues.has_of(owner):
-            some = take_some(queues.helped.get(owner, {}).values())
+            some = take_some(queues.results.helped.get(owner, {}).values())
             if not some:
                 await service.results.wait_until(
-                    lambda: bool(queues.helped.get(owner)), self._heartbeat_s
+                    lambda: bool(queues.results.helped.get(owner)), self._heartbeat_s
                 )
                 continue
             request = m.ReturnRequest(results=[each.result for each in some])
             reply = await self._return(owner, request)
             if reply is not None:
-                queues.given_back(owner, reply.taken)
+                queues.results.given_back(owner, reply.taken)
 
     async def _renew(self, owner: str) -> None:
         """Renew the leases of what runs here. If the call breaks, the owner knows at once."""
@@ -197,12 +223,12 @@ class Peers:
     async def _return(self, owner: str, request: m.ReturnRequest) -> m.ReturnReply | None:
         """Call the owner where it listens now; None, after a while, if it does not answer."""
         request.broker, request.incarnation = self._own.name, self._own.incarnation
-        for endpoint in read_endpoints(self._job_dir):
-            if endpoint.name == owner:
-                stub = BrokerStub(self._channel(endpoint.address))
-                try:
-                    return await stub.Return(request, timeout=request.wait_s + _CALL_S)
-                except grpc.aio.AioRpcError:
-                    break
+        endpoint = read_endpoint(self._job_dir, owner)
+        if endpoint is None:  # nothing is left of it: nobody wants its results
+            self._service.queues.forget_owner(owner)
+            return None
+        stub = BrokerStub(self._channel(endpoint.address))
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            return await stub.Return(request, timeout=request.wait_s + _CALL_S)
         await asyncio.sleep(self._heartbeat_s / 2)
         return None

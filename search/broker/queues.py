@@ -4,8 +4,11 @@ A task is in exactly one of the first three: it waits as an owned one (a model s
 helped one (another broker lent it), or is in processing (a worker or another broker has it under a
 lease). Its result goes to its model's mailbox, or back to the broker that lent it.
 
-The holder of a task's current lease decides its result; the results of others are dropped. A lease
-that lapsed becomes current again if its holder returns before anybody else has the task.
+A task has one valid lease: the newest that was given out. Its holder decides the result; what
+comes under any other is dropped. A lease that lapsed stays the newest, and so valid, until somebody
+else gets the task: if its holder returns before that, it goes on, and its death is taken back.
+Leases are not in the log: of those that a former incarnation gave out, the newest that shows up is
+the valid one.
 
 Every change that must survive the broker goes to `record`, before the method returns. `replay`
 makes the same changes again in another object.
@@ -14,14 +17,14 @@ makes the same changes again in another object.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from search.broker import stored
-from search.broker.entry import Entry
 from search.broker.fair import Fair
-from search.broker.mailbox import Mailbox
-from search.broker.shapes import Room
+from search.broker.results import Record, Results
+from search.broker.shapes import Entry, Room
 from search.protocol import messages as m
 
 MOST_DEATHS = 3
@@ -33,7 +36,6 @@ PEER = "broker "
 NOBODY = "nobody"
 """Holds withdrawn tasks of a former incarnation until their workers come, or do not."""
 _INCARNATION_BITS = 40
-Record = Callable[[int, bytes], None]
 
 
 class Queues:
@@ -50,8 +52,6 @@ class Queues:
         self._record = record
         self._leases = incarnation << _INCARNATION_BITS
         self.tasks: dict[str, Entry] = {}
-        self.done: set[str] = set()
-        """Tasks whose results their models do not have yet."""
         self._owned: Fair[Entry] = Fair(self._waits)
         self._helper: Fair[Entry] = Fair(self._waits)
         self._ahead = 0.0
@@ -60,16 +60,16 @@ class Queues:
         """Tasks of a former incarnation that its workers may still run: they can go on with them
         for a moment, before anybody else gets them."""
         self.adopted_until = 0.0
+        self._excused: dict[str, float] = {}
+        """Worker → from when on it is no wonder that it is gone."""
         self.held: dict[str, dict[str, Entry]] = {}
         """The processing queue: holder → its tasks."""
         self._ends: list[tuple[float, int, Entry]] = []
         self._ordered = 0
-        self.mailboxes: dict[str, Mailbox] = {}
         self._helping: dict[str, dict[str, Entry]] = {}
         """Owner → its tasks that are here."""
-        self.helped: dict[str, dict[str, m.Accepted]] = {}
-        """Owner → results that go back to it."""
         self.counts: Counter[str] = Counter()
+        self.results = Results(record, self.counts)
 
     # What models ask ----------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class Queues:
         known: list[str] = []
         new: list[m.Task] = []
         for task in tasks:
-            if task.id not in self.tasks and task.id not in self.done:
+            if task.id not in self.tasks and task.id not in self.results.done:
                 if len(new) >= room:
                     continue
                 task.origin = model
@@ -105,24 +105,10 @@ class Queues:
             entry.withdrawn = True
         self._finish([self._ended(e, m.CANCELLED) for e in mine if not e.holder])
 
-    def forget(self, model: str, cursor: int) -> None:
-        """Forget the results that a model has."""
-        box = self.mailbox(model)
-        if cursor <= box.cursor:
-            return
-        self._record(
-            stored.CURSOR, m.ResultsRequest(model=model, cursor=cursor).SerializeToString()
-        )
-        self.done.difference_update(box.forget(cursor))
-
-    def mailbox(self, model: str) -> Mailbox:
-        """Return the mailbox of a model."""
-        return self.mailboxes.setdefault(model, Mailbox())
-
     @property
     def outstanding(self) -> int:
         """How many tasks and results of models are kept."""
-        return len(self.tasks) + len(self.done)
+        return len(self.tasks) + len(self.results.done)
 
     # What workers and other brokers ask ---------------------------------------------------------
 
@@ -145,7 +131,7 @@ class Queues:
             size += len(entry.task.payload)
             room.take(entry.shape)
             self._leases += 1
-            entry.lease_id = self._leases
+            entry.lease_id, entry.counted = self._leases, False
             self.hold(entry, holder, now)
             found.append(m.Lease(task=entry.task, id=entry.lease_id, duration_s=self.lease_s))
         self.counts["lent"] += len(found) if lend else 0
@@ -192,7 +178,7 @@ class Queues:
             if report.metrics or report.step:
                 entry.metrics.update(report.metrics)
                 if not entry.owner:
-                    self.mailbox(entry.task.origin).report(report)
+                    self.results.mailbox(entry.task.origin).report(report)
             if entry.withdrawn:
                 orders[report.task_id] = m.STOP
         return orders
@@ -202,6 +188,13 @@ class Queues:
         for entry in self.held.get(holder, {}).values():
             entry.until = min(entry.until, now + grace_s)
             self.watch(entry)
+
+    def excuse(self, holder: str, from_s: float | None) -> None:
+        """Note when a worker will be gone, or is leaving: then its end is no death of its tasks."""
+        if from_s is None:
+            self._excused.pop(holder, None)
+        else:
+            self._excused[holder] = from_s
 
     def lapse(self, now: float) -> int:
         """End the leases that nobody renewed; return how many tasks wait again."""
@@ -225,8 +218,9 @@ class Queues:
             if entry.withdrawn:
                 dead.append(self._ended(entry, m.CANCELLED))
                 continue
-            if not holder.startswith(PEER):
+            if not holder.startswith(PEER) and now < self._excused.get(holder, math.inf):
                 entry.task.deaths += 1
+                entry.counted = True
             if entry.task.deaths >= MOST_DEATHS:
                 error = f"{entry.task.deaths} workers died while they ran it, the last was {holder}"
                 dead.append(self._ended(entry, m.KILLED_WORKERS, error))
@@ -265,14 +259,6 @@ class Queues:
             if not entry.holder:
                 del self.tasks[task_id], self._helping[owner][task_id]
 
-    def given_back(self, owner: str, ids: Iterable[str]) -> None:
-        """Forget results of helped tasks that their owner has."""
-        results = self.helped.get(owner, {})
-        gone = [task_id for task_id in ids if results.pop(task_id, None) is not None]
-        if gone:
-            payload = m.ReturnReply(taken=gone).SerializeToString()
-            self._record(stored.GIVEN_BACK, stored.named(owner, payload))
-
     @property
     def helping_count(self) -> int:
         """How many tasks of other brokers are here, waiting or running."""
@@ -280,7 +266,25 @@ class Queues:
 
     def has_of(self, owner: str) -> bool:
         """Return whether tasks or results of another broker are here."""
-        return bool(self._helping.get(owner) or self.helped.get(owner))
+        return bool(self._helping.get(owner) or self.results.helped.get(owner))
+
+    def has_of_others(self) -> bool:
+        """Return whether tasks or results of any other broker are here."""
+        return any(self._helping.values()) or any(self.results.helped.values())
+
+    def forget_owner(self, owner: str) -> None:
+        """Stop the tasks of a broker of which nothing is left, and forget their results."""
+        self.results.given_back(owner, list(self.results.helped.get(owner, {})))
+        self.drop_helped(owner, list(self._helping.get(owner, {})))
+
+    def hand_back_helped(self) -> None:
+        """Hand back the tasks of other brokers that nobody runs."""
+        waiting = [e for helping in self._helping.values() for e in helping.values()]
+        self._finish([self._ended(e, m.HANDED_BACK) for e in waiting if not e.holder])
+
+    def is_empty(self) -> bool:
+        """Return whether nothing is here that anybody could want."""
+        return not self.tasks and not len(self.results)
 
     def withdrawn_of(self, holder: str) -> list[str]:
         """Return the tasks that a holder must stop."""
@@ -342,14 +346,17 @@ class Queues:
         entry.holder, entry.until = "", 0.0
 
     def _current(self, holder: str, task_id: str, lease_id: int, now: float) -> Entry | None:
-        """Return the task if this holder's lease is the current one, or nobody else has one."""
+        """Return the task if this lease of this holder is the valid one."""
         entry = self.tasks.get(task_id)
         if entry is None:
             return None
         if entry.lease_id == lease_id and entry.holder in (holder, ""):
+            if entry.counted:
+                entry.counted = False
+                entry.task.deaths -= 1
+                self._note_again([entry])
             return entry
-        former = lease_id >> _INCARNATION_BITS < self.incarnation
-        if former and entry.lease_id == 0 and entry.holder in ("", NOBODY):
+        if entry.lease_id < lease_id < self.incarnation << _INCARNATION_BITS:
             entry.lease_id = lease_id
             self.hold(entry, holder, now)
             return entry
@@ -359,28 +366,12 @@ class Queues:
         return entry, m.Result(task_id=entry.task.id, outcome=outcome, error=error)
 
     def _finish(self, finished: list[tuple[Entry, m.Result]]) -> None:
-        """Put results into the results queue, and record them."""
-        models: dict[str, list[m.Accepted]] = {}
-        owners: dict[str, list[m.Accepted]] = {}
-        for entry, result in finished:
+        """Keep results in place of their tasks."""
+        for entry, _ in finished:
             self.tasks.pop(entry.task.id, None)
             if entry.owner:
                 self._helping[entry.owner].pop(entry.task.id, None)
-                result.lease_id = entry.owner_lease
-            accepted = m.Accepted(result=result, metrics=entry.metrics)
-            self.counts["accepted"] += 1
-            self.counts["failed"] += result.outcome != m.SUCCEEDED
-            to, name = (owners, entry.owner) if entry.owner else (models, entry.task.origin)
-            to.setdefault(name, []).append(accepted)
-        for model, results in models.items():
-            box = self.mailbox(model)
-            for each in results:
-                box.add(each)
-                self.done.add(each.result.task_id)
-            self._record(stored.RESULTS, stored.pack_results(model, results, box.last))
-        for owner, results in owners.items():
-            self.helped.setdefault(owner, {}).update({r.result.task_id: r for r in results})
-            self._record(stored.HELPED, stored.pack_results(owner, results))
+        self.results.add(finished)
 
     def _note_again(self, entries: list[Entry]) -> None:
         tasks = [

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from search.broker import stored
-from search.broker.entry import Entry
 from search.broker.queues import NOBODY, Queues
+from search.broker.shapes import Entry
+from search.journal.epochs import SNAPSHOT_COMPLETE
 from search.protocol import messages as m
 
 T = TypeVar("T")
@@ -17,12 +18,12 @@ _CHUNK = 8
 
 def snapshot(queues: Queues) -> Iterator[tuple[int, bytes]]:
     """Return records that make the same state from nothing."""
-    for model, box in queues.mailboxes.items():
+    for model, box in queues.results.mailboxes.items():
         number = box.cursor
         for some in _chunks(list(box.accepted)) or [[]]:
             number += len(some)
             yield stored.RESULTS, stored.pack_results(model, some, number)
-    for owner, helped in queues.helped.items():
+    for owner, helped in queues.results.helped.items():
         for some in _chunks(list(helped.values())):
             yield stored.HELPED, stored.pack_results(owner, some)
     models: dict[str, list[Entry]] = {}
@@ -37,6 +38,7 @@ def snapshot(queues: Queues) -> Iterator[tuple[int, bytes]]:
         if ids:
             withdrawn = m.CancelRequest(model=model, task_ids=ids)
             yield stored.WITHDRAWN, withdrawn.SerializeToString()
+    yield SNAPSHOT_COMPLETE, b""
 
 
 def _chunks(items: list[T]) -> list[list[T]]:
@@ -59,24 +61,26 @@ def replay(queues: Queues, kind: int, payload: bytes) -> None:
                 entry.withdrawn = True
     elif kind == stored.CURSOR:
         asked = m.ResultsRequest.FromString(payload)
-        queues.done.difference_update(queues.mailbox(asked.model).forget(asked.cursor))
+        queues.results.done.difference_update(
+            queues.results.mailbox(asked.model).forget(asked.cursor)
+        )
     elif kind in (stored.RESULTS, stored.HELPED):
         name, message = stored.split(payload)
         _replay_results(queues, kind, name, m.ResultsReply.FromString(message))
     elif kind == stored.GIVEN_BACK:
         name, message = stored.split(payload)
         for task_id in m.ReturnReply.FromString(message).taken:
-            queues.helped.get(name, {}).pop(task_id, None)
+            queues.results.helped.get(name, {}).pop(task_id, None)
 
 
 def _replay_results(queues: Queues, kind: int, name: str, reply: m.ResultsReply) -> None:
     for accepted in reply.results:
         queues.tasks.pop(accepted.result.task_id, None)
         if kind == stored.HELPED:
-            queues.helped.setdefault(name, {})[accepted.result.task_id] = accepted
+            queues.results.helped.setdefault(name, {})[accepted.result.task_id] = accepted
     if kind == stored.RESULTS:
-        box = queues.mailbox(name)
-        queues.done.update(accepted.result.task_id for accepted in reply.results)
+        box = queues.results.mailbox(name)
+        queues.results.done.update(accepted.result.task_id for accepted in reply.results)
         if not box.last:  # a snapshot: earlier ones were forgotten
             box.last = box.cursor = reply.cursor - len(reply.results)
         for accepted in reply.results:

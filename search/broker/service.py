@@ -35,13 +35,6 @@ _TASK_ID = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[\w.@-]{1,200}")
 
 
-class _Idle:
-    """A worker that waits."""
-
-    def __init__(self, request: m.ExchangeRequest) -> None:
-        self.request = request
-
-
 class BrokerService:
     """A broker's answers.
 
@@ -61,13 +54,19 @@ class BrokerService:
         """Rings when there are results or reports."""
         self._orders = Bell()
         self._seen: dict[str, float] = {}
-        self._idle: set[_Idle] = set()
+        self._asked: dict[str, m.ExchangeRequest] = {}
+        """Worker → what it has, as it said last."""
+        self._idle: dict[str, m.ExchangeRequest] = {}
+        """What the workers asked for that wait in vain."""
+        self._leaving = False
 
     # Models --------------------------------------------------------------------------------------
 
     async def Submit(self, request: m.SubmitRequest, context: Context) -> m.SubmitReply:
         """Add tasks."""
         await self._check_names(context, request.model)
+        if self._leaving:
+            await _unavailable(context, f"the broker {self.name} leaves")
         for task in request.tasks:
             if not _TASK_ID.fullmatch(task.id):
                 await _refuse(context, f"{task.id!r} is no task's id: 32 hexadecimal digits")
@@ -92,8 +91,8 @@ class BrokerService:
     async def Results(self, request: m.ResultsRequest, context: Context) -> m.ResultsReply:
         """Give results, once there are any."""
         await self._check_names(context, request.model)
-        self.queues.forget(request.model, request.cursor)
-        box = self.queues.mailbox(request.model)
+        self.queues.results.forget(request.model, request.cursor)
+        box = self.queues.results.mailbox(request.model)
         wait_s = min(request.wait_s, MOST_WAIT_S)
         await self.results.wait_until(lambda: bool(box.accepted) or box.has_reports, wait_s)
         if not box.accepted and box.has_reports:  # reports come often: give them in larger groups
@@ -114,10 +113,17 @@ class BrokerService:
         """Take results; give tasks, once there are any."""
         await self._check_names(context, request.worker)
         self._seen[request.worker] = time.monotonic()
+        self._asked[request.worker] = m.ExchangeRequest(
+            has=request.has, seconds_left=request.seconds_left
+        )
+        gone_s = 0.0 if request.leaving else request.seconds_left or None
+        self.queues.excuse(request.worker, None if gone_s is None else time.monotonic() + gone_s)
         taken: list[str] = []
         if request.results:
             taken = self._accept(request.worker, request.results)
             await self._durable(context)
+        if waits := self._idle.get(request.worker):  # more is free than when it began to wait
+            waits.free.CopyFrom(request.free)
         leases = self._give(request)
         if not leases and (request.want or request.ahead) and request.wait_s:
             leases = await self._wait_for_tasks(request)
@@ -136,6 +142,8 @@ class BrokerService:
     async def Lend(self, request: m.LendRequest, context: Context) -> m.LendReply:
         """Give another broker tasks that this one owns."""
         await self._check_names(context, request.broker)
+        if self._leaving:
+            return m.LendReply()
         room = Room.of(request.free, request, for_each=True)
         now = time.monotonic()
         leases = self.queues.lease(PEER + request.broker, request.want, room, now, lend=True)
@@ -153,12 +161,7 @@ class BrokerService:
 
     async def Status(self, request: m.StatusRequest, context: Context) -> m.StatusReply:  # noqa: ARG002
         """Say what is in the queues."""
-        status = status_of(self.queues)
-        status.broker, status.incarnation = self.name, self.queues.incarnation
-        now = time.monotonic()
-        for worker in status.workers:
-            worker.seen_s_ago = now - self._seen.get(worker.name, now)
-        return status
+        return self.status(time.monotonic())
 
     # Always --------------------------------------------------------------------------------------
 
@@ -171,6 +174,28 @@ class BrokerService:
                 self.work.ring()
             if self.queues.counts["accepted"] > dropped:
                 self.results.ring()
+
+    def leave(self) -> None:
+        """Give out no more tasks, and hand back those of other brokers that nobody runs."""
+        self._leaving = True
+        self.queues.hand_back_helped()
+        self.results.ring()
+
+    def status(self, now: float) -> m.StatusReply:
+        """Return what is in the queues."""
+        status = status_of(self.queues)
+        status.broker, status.incarnation = self.name, self.queues.incarnation
+        for worker in status.workers:
+            worker.seen_s_ago = now - self._seen.get(worker.name, now)
+        return status
+
+    @property
+    def workers(self) -> dict[str, tuple[float, m.ExchangeRequest]]:
+        """Return when each worker was heard of, and what it has and how long it stays."""
+        return {
+            name: (seen, self._asked.get(name, m.ExchangeRequest()))
+            for name, seen in self._seen.items()
+        }
 
     def stop_orders(self) -> None:
         """Look again whether somebody is to stop tasks."""
@@ -189,6 +214,8 @@ class BrokerService:
         return taken
 
     def _give(self, request: m.ExchangeRequest) -> list[m.Lease]:
+        if self._leaving:
+            return []
         now = time.monotonic()
         room = Room.of(request.free, request)
         leases = self.queues.lease(request.worker, request.want, room, now)
@@ -204,17 +231,17 @@ class BrokerService:
             leases.extend(self._give(request))
             return bool(leases)
 
-        idle = _Idle(request)
-        self._idle.add(idle)
+        self._idle[request.worker] = request
         try:
             await self.work.wait_until(found, min(request.wait_s, MOST_WAIT_S))
         finally:
-            self._idle.discard(idle)
+            if self._idle.get(request.worker) is request:
+                del self._idle[request.worker]
         return leases
 
     def idle_workers(self) -> list[m.ExchangeRequest]:
         """Return what those workers asked for that wait in vain."""
-        return [idle.request for idle in self._idle]
+        return list(self._idle.values())
 
     async def _renew(
         self, holder: str, running: Iterable[m.Report], wait_s: float, context: Context

@@ -1,9 +1,9 @@
-"""What a task needs, and what a worker has left. Pure."""
+"""A task that a broker keeps, what it needs, and what somebody who takes tasks has left. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from search.protocol import messages as m
@@ -88,3 +88,36 @@ class Room:
         self.cpus -= needs.cpus
         self.gpus -= needs.gpus
         self.memory_bytes -= needs.memory_bytes
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A task that has no result yet."""
+
+    task: m.Task
+    owner: str
+    """The broker that lent it; empty: this one owns it."""
+    owner_lease: int = 0
+    lease_id: int = 0
+    """The current or last one."""
+    holder: str = ""
+    """Who has it under the lease; empty: it waits."""
+    until: float = 0.0
+    counted: bool = False
+    """Whether a death was counted for the current lease. If its holder comes back, it was none."""
+    withdrawn: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
+    shape: Shape = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shape = Shape.of(self.task)
+
+    @property
+    def priority(self) -> int:
+        """Higher ones go first."""
+        return self.task.priority
+
+    @property
+    def cost(self) -> float:
+        """How much of a turn it takes."""
+        return float(max(1, self.shape.cpus))

@@ -18,6 +18,7 @@ from dlctl.contract.metrics import Source
 from search.errors import EXIT_WRONG, SearchError
 from search.hub.children import Child
 from search.hub.progress import Progress
+from search.hub.recruit import Recruiter
 from search.protocol.settings import load_spec
 
 TICK_S = 0.1
@@ -55,23 +56,26 @@ class Hub:
         self._model = Child("model", ["search.model", folder], frozenset({0, EXIT_WRONG}))
         self._children = [
             Child("nameserver", ["search.nameserver", folder]),
-            Child("broker", ["search.broker", folder, "--name", "b0"]),
+            Child("broker", ["search.broker", folder, "--name", names.FIRST_BROKER]),
             self._model,
         ]
         self._progress = Progress(job_dir, spec)
+        self._recruiter = Recruiter(job_dir, spec, self._progress.work)
         self._told_ticks = 0
 
     def run(self, halted: threading.Event) -> int:
         """Return the exit code: 0 after a halt, or once the search is done."""
-        logs = self._job_dir / names.FOLDER / "logs"
+        logs = self._job_dir / names.LOGS
         code: int | None = None
         (self._job_dir / names.ENDED).unlink(missing_ok=True)
+        self._recruiter.start()
         while code is None and not halted.is_set():
             for child in self._children:
                 final = child.look(logs)
                 code = final if child is self._model and final is not None else code
             self._tell()
             halted.wait(TICK_S)
+        self._recruiter.ended.set()
         if code is not None:
             contract.write_whole(self._job_dir / names.ENDED, "")  # workers leave
         for child in reversed(self._children):
@@ -95,10 +99,13 @@ class Hub:
             with path.open("a") as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
         for row in rows:
-            text = " ".join(f"{name}={value:g}" for name, value in row.items() if name != "time")
+            numbers = {k: v for k, v in row.items() if k not in ("time", "group")}
+            text = " ".join(f"{name}={value:g}" for name, value in numbers.items())
             sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
-        self._progress.tell({child.name: child.starts for child in self._children})
+        self._progress.tell(
+            {child.name: child.starts for child in self._children}, self._recruiter.told
+        )
 
     def _save(self) -> None:
         """Write the results that `dlctl fetch results` brings."""

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dlctl import contract
 from dlctl.contract import search as names
+from dlctl.contract.measured.judged import TRIALS
+from search.hub.recruit import Work
 from search.model.state import ASK, TELL
+
+_LATELY = 50
+"""So many trials say how long one takes."""
 
 
 class Progress:
@@ -22,8 +28,9 @@ class Progress:
         self.asked = self.done = self.failed = 0
         self.best: dict[str, Any] | None = None
         self._points: dict[int, dict[str, Any]] = {}
+        self._trial_s: deque[float] = deque(maxlen=_LATELY)
 
-    def look(self) -> list[dict[str, float]]:
+    def look(self) -> list[dict[str, Any]]:
         """Return a row for each trial that has ended since the last look."""
         rows = []
         for event in self._new():
@@ -32,6 +39,7 @@ class Progress:
                 self._points |= {each["number"]: each["point"] for each in event["trials"]}
             elif event["event"] == TELL:
                 self.done += 1
+                self._trial_s.append(event["seconds"])
                 metric = event["metric"]
                 if metric is None:
                     self.failed += 1
@@ -41,7 +49,7 @@ class Progress:
                     self.best = {"trial": event["number"], "value": metric,
                                  "point": self._points[event["number"]]}  # fmt: skip
                 row = {self._spec.metric: metric, f"best {self._spec.metric}": self.best["value"]}
-                rows.append({"step": self.done, "time": event["time"], **row})
+                rows.append({"step": self.done, "time": event["time"], "group": TRIALS, **row})
         return rows
 
     def _new(self) -> Iterator[dict[str, Any]]:
@@ -56,7 +64,16 @@ class Progress:
         for line in whole.splitlines():
             yield json.loads(line)
 
-    def tell(self, children: dict[str, int]) -> None:
+    def work(self) -> Work:
+        """Return what there is to do."""
+        lately = list(self._trial_s)
+        budget = self._spec.budget.trials
+        return Work(
+            self.asked - self.done, None if budget is None else budget - self.done,
+            sum(lately) / len(lately) if lately else None,
+        )  # fmt: skip
+
+    def tell(self, children: dict[str, int], workers: dict[str, Any]) -> None:
         """Write the progress that the watchdog and the supervisor read, and the hub's own file."""
         metrics = {} if self.best is None else {f"best {self._spec.metric}": self.best["value"]}
         told: dict[str, Any] = {"step": self.done, "metrics": metrics}
@@ -65,7 +82,8 @@ class Progress:
         if path := os.environ.get("DLCTL_PROGRESS_FILE"):
             contract.write_whole(Path(path), json.dumps(told))
         state = {"asked": self.asked, "done": self.done, "failed": self.failed,
-                 "best": self.best, "starts": children}  # fmt: skip
+                 "best": self.best, "starts": children,
+                 "workers": workers}  # fmt: skip
         contract.write_whole(self._job_dir / names.STATUS, json.dumps(state))
         self._mark()
 

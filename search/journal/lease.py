@@ -3,7 +3,8 @@
 The holder rewrites `<incarnation>.lease` and acknowledges only while its last rewriting is younger
 than the lease. A successor claims the next number, which the holder sees and ends at, and watches
 the file. When it has not changed for the whole lease by the successor's own clock, the holder's has
-lapsed too: only rates of clocks are compared, never times of different hosts.
+lapsed too: only rates of clocks are compared, never times of different hosts. A holder that ends in
+order says so in the file, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _BEATS = 5
 """A holder rewrites the file this often in one lease."""
 _SHARE = 0.8
 """A holder stops acknowledging after this share of the lease: clocks run at different rates."""
-_LOOK_S = 0.1
+LOOK_S = 0.1
+HOLDS, LEFT, RETIRED = "holds", "left", "retired"
+"""The holder may acknowledge; it has ended; it has ended and left nothing to adopt."""
 
 
 def boot_clock() -> float:
@@ -43,6 +46,7 @@ class Holder:
     """When the process started, as the kernel counts it."""
     lease_s: float
     beat: int = 0
+    state: str = HOLDS
     schema_version: int = contract.SCHEMA_VERSION
 
 
@@ -61,19 +65,25 @@ class Lease:
     def claim(cls, folder: Path, lease_s: float) -> Lease:
         """Claim the next incarnation of the broker whose folder this is, and begin to hold it."""
         folder.mkdir(parents=True, exist_ok=True)
-        number = max(incarnations(folder), default=0) + 1
+        number = max(incarnations(folder), default=0)
         while True:
-            lease = cls(folder, number, lease_s)
-            try:
-                descriptor = os.open(lease._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileExistsError:
-                number += 1
-                continue
-            os.close(descriptor)
-            contract.sync_directory(folder)
-            lease._beat()
-            lease._thread.start()
-            return lease
+            if (lease := cls.claim_after(folder, number, lease_s)) is not None:
+                return lease
+            number += 1
+
+    @classmethod
+    def claim_after(cls, folder: Path, number: int, lease_s: float) -> Lease | None:
+        """Claim the incarnation behind one; return None if somebody else has claimed it."""
+        lease = cls(folder, number + 1, lease_s)
+        try:
+            descriptor = os.open(lease._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return None
+        os.close(descriptor)
+        contract.sync_directory(folder)
+        lease._beat()
+        lease._thread.start()
+        return lease
 
     @property
     def _path(self) -> Path:
@@ -88,11 +98,14 @@ class Lease:
         """Whether a later incarnation was claimed: then this one must end."""
         return self._superseded
 
-    def close(self) -> None:
-        """Stop holding it. The file goes on to say who held it."""
+    def close(self, state: str = LEFT) -> None:
+        """Stop holding it, and say how the holder has ended. The file stays."""
         self._ending.set()
         self._thread.join(timeout=5)
         self._until = 0.0
+        if not self._superseded:
+            with contextlib.suppress(OSError):  # then the successor waits until it has lapsed
+                self._write(state)
 
     def _keep(self) -> None:
         while not self._ending.wait(self._lease_s / _BEATS):
@@ -100,16 +113,25 @@ class Lease:
                 self._beat()
 
     def _beat(self) -> None:
-        began = boot_clock()
-        claimed = incarnations(self._folder)
-        if self.incarnation not in claimed:
-            raise FileNotFoundError(self._path)  # somebody removed or moved the folder
-        if claimed[-1] > self.incarnation:
-            self._superseded = True
+        """Rewrite the file, and go on holding if nobody had claimed a later one by then.
+
+        Who claims after that sees the file change.
+        """
+        if self._superseded:
             return
-        self._holder = replace(self._holder, beat=self._holder.beat + 1)
-        contract.write_whole(self._path, contract.to_json(self._holder), mode=0o600)
+        began = boot_clock()
+        if not self._path.exists():
+            raise FileNotFoundError(self._path)  # somebody removed or moved the folder
+        self._write(HOLDS)
+        if incarnations(self._folder)[-1] > self.incarnation:
+            self._superseded = True
+            self._write(LEFT)
+            return
         self._until = began + self._lease_s * _SHARE
+
+    def _write(self, state: str) -> None:
+        self._holder = replace(self._holder, beat=self._holder.beat + 1, state=state)
+        contract.write_whole(self._path, contract.to_json(self._holder), mode=0o600)
 
 
 def incarnations(folder: Path) -> list[int]:
@@ -117,37 +139,50 @@ def incarnations(folder: Path) -> list[int]:
     return sorted(int(p.stem) for p in folder.glob("*.lease") if p.stem.isdecimal())
 
 
-def wait_for_lapse(
-    folder: Path,
-    incarnation: int,
-    default_s: float,
-    *,
-    clock: Callable[[], float] = boot_clock,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Return once nobody can acknowledge in the name of an earlier incarnation any more.
-
-    A holder that died on this host is known to be dead at once. Otherwise the file must stay as it
-    is for the whole lease.
+class Watch:
+    """Watches the lease of an incarnation, to find out when its holder may acknowledge no more.
 
     Args:
         folder: The broker's.
-        incarnation: The earlier one.
+        incarnation: The watched one.
         default_s: The lease if the file is empty: its writer died, or is just beginning.
         clock: Returns seconds.
-        sleep: Waits for seconds.
     """
-    path = folder / f"{incarnation}.lease"
-    seen, since = _read(path), clock()
-    while True:
-        if seen is not None and _certainly_dead(seen):
-            return
-        if clock() - since > (default_s if seen is None else seen.lease_s):
-            return
-        sleep(_LOOK_S)
-        now = _read(path)
-        if now != seen:
-            seen, since = now, clock()
+
+    def __init__(
+        self,
+        folder: Path,
+        incarnation: int,
+        default_s: float,
+        *,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        self.incarnation = incarnation
+        self._path, self._default_s, self._clock = folder / f"{incarnation}.lease", default_s, clock
+        self._seen, self._since = _read(self._path), clock()
+
+    def look(self) -> str:
+        """Return how the holder has ended; `holds`: it may acknowledge as far as is known.
+
+        A holder whose file stayed as it is for the whole lease has left, too.
+        """
+        now = _read(self._path)
+        if now != self._seen:
+            self._seen, self._since = now, self._clock()
+        if now is not None and now.state != HOLDS:
+            return now.state
+        lease_s = self._default_s if now is None else now.lease_s
+        return LEFT if self._clock() - self._since > lease_s else HOLDS
+
+    def has_died_here(self) -> bool:
+        """Return whether the holder ran on this host, and certainly has died."""
+        return self._seen is not None and _certainly_dead(self._seen)
+
+
+def wait_for_lapse(watch: Watch, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Return once nobody can acknowledge in the name of an earlier incarnation any more."""
+    while watch.look() == HOLDS and not watch.has_died_here():
+        sleep(LOOK_S)
 
 
 def _read(path: Path) -> Holder | None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from dlctl.contract.search import Spec
+from dlctl import contract
+from dlctl.contract import search as names
+from dlctl.contract.search import FIRST_BROKER, Spec
+from search.model.census import count_workers
 from search.model.state import Ended, Search
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
-from search.protocol.endpoints import Endpoint, read_endpoints
+from search.protocol.endpoints import Endpoint, read_endpoint
 from search.protocol.stubs import BrokerStub
 from search.strategies import Trial
 
@@ -26,13 +29,15 @@ _WAIT_S = 1.0
 _PATIENCE_S = 10.0
 """Of one call."""
 _BATCH = 1000
+_LOOK_S = 5.0
 
 
 class Driver:
     """The loop of the model.
 
-    All tasks go to one broker. When that is gone, or has begun again, the outstanding ones are sent
-    once more, under the same ids: a broker that has them ignores them.
+    All tasks go to the first broker: others borrow from it. When its connection breaks, or it has
+    begun again, here or beside a peer, the outstanding ones are sent once more, under the same ids:
+    an incarnation that took them over ignores them.
     """
 
     def __init__(self, search: Search, job_dir: Path) -> None:
@@ -40,42 +45,46 @@ class Driver:
         self._spec: Spec = search.spec
         self._credentials = Credentials.load(job_dir, NAME)
         self._unsent: list[Trial] = []
-        self._at: Endpoint | None = None
         self._room = 0
         self._cursor = 0
         self._incarnation = 0
+        self._most, self._look_at = 0, 0.0
 
     async def run(self) -> None:
         """Search until nothing is left to do."""
+        count = asyncio.ensure_future(count_workers(self._job_dir, self._add_node_time))
         began_at, used_s = time.monotonic(), self.search.used_s
-        while not self.search.is_done():
-            endpoint = self._broker()
-            if endpoint is None:
+        try:
+            while not self.search.is_done():
+                if (endpoint := self._broker()) is not None:
+                    await self._talk(endpoint, lambda: used_s + time.monotonic() - began_at)
                 await asyncio.sleep(0.2)
-                continue
-            async with open_channel(endpoint.address, self._credentials) as channel:
-                stub = BrokerStub(channel)
-                self._at, self._cursor, self._incarnation = endpoint, 0, 0
-                self._send_again()
-                try:
-                    while not self.search.is_done():
-                        self.search.used_s = used_s + time.monotonic() - began_at
-                        await self._fill(stub)
-                        await self._take(stub)
-                except grpc.aio.AioRpcError as error:
-                    sys.stderr.write(
-                        f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
-                        f"{error.code().name}: {error.details()}; trying again\n"
-                    )
-            await asyncio.sleep(0.2)
+        finally:
+            count.cancel()
+
+    def _add_node_time(self, seconds: float) -> None:
+        self.search.used_node_s += seconds
+
+    async def _talk(self, endpoint: Endpoint, used_s: Callable[[], float]) -> None:
+        """Send trials to one broker and take their results until it does not answer."""
+        async with open_channel(endpoint.address, self._credentials) as channel:
+            stub = BrokerStub(channel)
+            self._cursor, self._incarnation = 0, 0
+            self._send_again()
+            try:
+                while not self.search.is_done():
+                    self.search.used_s = used_s()
+                    await self._fill(stub)
+                    await self._take(stub)
+            except grpc.aio.AioRpcError as error:
+                sys.stderr.write(
+                    f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
+                    f"{error.code().name}: {error.details()}; trying again\n"
+                )
 
     def _broker(self) -> Endpoint | None:
-        """Return the broker that had the tasks, if its file is there, or another one."""
-        known = read_endpoints(self._job_dir)
-        if not known:
-            return None
-        same = [each for each in known if self._at is not None and each.name == self._at.name]
-        return same[0] if same else random.choice(known)  # noqa: S311 - no secret
+        """Return where the search's first broker listens: itself, or a peer that has adopted it."""
+        return read_endpoint(self._job_dir, FIRST_BROKER)
 
     def _send_again(self) -> None:
         self._unsent = [self.search.trials[number] for number in sorted(self.search.outstanding)]
@@ -84,7 +93,15 @@ class Driver:
     def _window(self) -> int:
         if self._spec.window:
             return self._spec.window
-        return 2 * max(1, self._spec.workers.most * self._spec.workers.slots)
+        return 2 * max(1, self._workers() * self._spec.workers.slots)
+
+    def _workers(self) -> int:
+        """Return how many workers there may be, which `dlctl search scale` changes."""
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_S
+            pools = contract.read_record(names.Pools, self._job_dir / names.POOLS)
+            self._most = self._spec.workers.most if pools is None else pools.most
+        return self._most
 
     async def _fill(self, stub: BrokerStub) -> None:
         while n := self.search.wanted(self._window()):
@@ -128,24 +145,33 @@ class Driver:
                         labels=task.labels)  # fmt: skip
         return m.Task(
             id=self.search.outstanding[trial.number], type=payload_type(task.type),
-            payload=json.dumps(payload(self._spec, trial, self._job_dir)).encode(), encoding="json",
+            payload=json.dumps(self._payload(trial)).encode(), encoding="json",
             time_limit_s=task.time_limit_s, needs=needs, origin=NAME,
+            checkpoint=self._checkpoint(trial),
         )  # fmt: skip
+
+    def _checkpoint(self, trial: Trial) -> str:
+        """Return the folder that a trial goes on from, in the job directory; empty: none."""
+        if trial.parent is None:
+            return ""
+        return f"{names.TASKS}/{self.search.task_ids[trial.parent]}/checkpoint"
+
+    def _payload(self, trial: Trial) -> dict[str, Any]:
+        """Return what a trial's program gets."""
+        task = self._spec.task
+        if task.type == "training":
+            arguments = {
+                "job_dir": str(self._job_dir), "overrides": trial.point,
+                "metric": self._spec.metric, "generation": self.search.generation(trial),
+            }  # fmt: skip
+            return {"target": "search.tasks.training:Training", "arguments": arguments}
+        key = "command" if task.type == "exec" else "target"
+        return {key: task.target, "arguments": {**task.constants, **trial.point}}
 
 
 def payload_type(kind: str) -> str:
     """Return the protocol's type of a task: a training is a class of ours."""
     return "exec" if kind == "exec" else "python"
-
-
-def payload(spec: Spec, trial: Trial, job_dir: Path) -> dict[str, Any]:
-    """Return what a trial's program gets."""
-    task = spec.task
-    if task.type == "training":
-        arguments = {"job_dir": str(job_dir), "overrides": trial.point, "metric": spec.metric}
-        return {"target": "search.tasks.training:Training", "arguments": arguments}
-    key = "command" if task.type == "exec" else "target"
-    return {key: task.target, "arguments": {**task.constants, **trial.point}}
 
 
 def ended_of(accepted: Any) -> Ended:

@@ -11,8 +11,9 @@ from typing import Any
 
 from dlctl.contract.search import Spec
 from search.model.log import Event, TrialLog
-from search.strategies import Strategy, Told, Trial
+from search.strategies import Proposal, Strategy, Told, Trial
 
+_HOUR_S = 3600.0
 ASK, TELL, REPORT = "ask", "tell", "report"
 
 
@@ -55,6 +56,9 @@ class Search:
         self._strategy, self._log, self._clock = strategy, log, clock
         self.trials: list[Trial] = []
         self.ids: dict[str, int] = {}
+        """Task id → number."""
+        self.task_ids: list[str] = []
+        """By number."""
         self.outstanding: dict[int, str] = {}
         """Number → task id, of the trials that were asked for and have not ended."""
         self._waiting: dict[int, Event] = {}
@@ -68,6 +72,8 @@ class Search:
         """Whether the strategy wants to be told more before it answers."""
         self.used_s = 0.0
         """How long models of this search have run, all together; the driver counts it."""
+        self.used_node_s = 0.0
+        """How long workers were there, added up over all of them; the driver counts it."""
         for event in log.events():
             self._replay(event)
 
@@ -85,8 +91,9 @@ class Search:
     def spent(self) -> bool:
         """Return whether no more trials may begin."""
         budget = self.spec.budget
-        out_of_time = budget.time_s is not None and self.used_s >= budget.time_s
-        return out_of_time or self._is_last()
+        used = ((budget.time_s, self.used_s), (budget.node_hours, self.used_node_s / _HOUR_S))
+        is_used_up = any(most is not None and now >= most for most, now in used)
+        return is_used_up or self._is_last()
 
     def is_done(self) -> bool:
         """Return whether nothing is left to do."""
@@ -94,22 +101,30 @@ class Search:
 
     def ask(self, n: int) -> list[Trial]:
         """Return new trials; they are in the log when this returns."""
-        points = self._strategy.ask(n)
         first = len(self.trials)
         made = [
-            {"number": first + place, "id": secrets.token_hex(16), "point": point}
-            for place, point in enumerate(points)
+            {"number": first + place, "id": secrets.token_hex(16), **proposed}
+            for place, proposed in enumerate(self._proposed(n))
         ]
         self._log.write({
-            "event": ASK, "time": self._clock(), "used_s": self.used_s, "n": n, "trials": made,
+            "event": ASK, "time": self._clock(), **self._used(), "n": n, "trials": made,
         })  # fmt: skip
         return self._asked(made)
 
+    def _proposed(self, n: int) -> list[dict[str, Any]]:
+        """Return what the strategy proposes: `point`, and `parent` where there is one."""
+        return [
+            {"point": each.point, "parent": each.parent} if isinstance(each, Proposal)
+            else {"point": each}
+            for each in self._strategy.ask(n)
+        ]  # fmt: skip
+
     def _asked(self, made: list[dict[str, Any]]) -> list[Trial]:
-        trials = [Trial(each["number"], each["point"]) for each in made]
+        trials = [Trial(each["number"], each["point"], each.get("parent")) for each in made]
         for trial, each in zip(trials, made, strict=True):
             self.trials.append(trial)
             self.ids[each["id"]] = trial.number
+            self.task_ids.append(each["id"])
             self.outstanding[trial.number] = each["id"]
         self._starved = not made
         self._tell_in_turn()
@@ -121,7 +136,7 @@ class Search:
         if number is None or number not in self.outstanding:
             return False
         event = {
-            "event": TELL, "time": self._clock(), "used_s": self.used_s, "number": number,
+            "event": TELL, "time": self._clock(), **self._used(), "number": number,
             "outcome": ended.outcome,
             "value": ended.value, "metrics": ended.metrics or {}, "error": ended.error,
             "worker": ended.worker, "seconds": ended.seconds, "started_at": ended.started_at,
@@ -130,6 +145,9 @@ class Search:
         self._log.write(clean(event))
         self._heard(event)
         return True
+
+    def _used(self) -> dict[str, float]:
+        return {"used_s": self.used_s, "used_node_s": self.used_node_s}
 
     def _heard(self, event: Event) -> None:
         number = event["number"]
@@ -165,6 +183,13 @@ class Search:
         told = Told(signed, numbers, number in self._stopped)
         self._strategy.tell(self.trials[number], told)
 
+    def generation(self, trial: Trial) -> int:
+        """Return how many trials a trial goes on from, one after the other."""
+        count = 0
+        while trial.parent is not None:
+            trial, count = self.trials[trial.parent], count + 1
+        return count
+
     def _signed(self, metric: float) -> float:
         return -metric if self.spec.maximize else metric
 
@@ -185,9 +210,13 @@ class Search:
 
     def _replay(self, event: Event) -> None:
         self.used_s = max(self.used_s, event.get("used_s", 0.0))
+        self.used_node_s = max(self.used_node_s, event.get("used_node_s", 0.0))
         if event["event"] == ASK:
-            points = self._strategy.ask(event["n"])
-            if points != [each["point"] for each in event["trials"]]:
+            logged = [
+                {key: each[key] for key in ("point", "parent") if key in each}
+                for each in event["trials"]
+            ]
+            if self._proposed(event["n"]) != logged:
                 first = len(self.trials)
                 raise ReplayError(
                     f"the strategy {self.spec.strategy} answers otherwise than it did at trial "

@@ -33,6 +33,17 @@ def write_endpoint(job_dir: Path, endpoint: Endpoint) -> None:
     contract.write_whole(path, contract.to_json(endpoint))
 
 
+def remove_endpoint(job_dir: Path, endpoint: Endpoint) -> None:
+    """Tell that nobody listens under a name any more, unless a successor does."""
+    if read_endpoint(job_dir, endpoint.name) == endpoint:
+        (job_dir / files.ENDPOINTS / f"{endpoint.name}.json").unlink(missing_ok=True)
+
+
+def read_endpoint(job_dir: Path, name: str) -> Endpoint | None:
+    """Return where a broker listens, or listened before it died; None if it has no file."""
+    return _read(job_dir / files.ENDPOINTS / f"{name}.json")
+
+
 def read_endpoints(job_dir: Path) -> list[Endpoint]:
     """Return where the brokers listen, or listened before they died, in order of their names."""
     found = (job_dir / files.ENDPOINTS).glob("[!.]*.json")
@@ -42,7 +53,7 @@ def read_endpoints(job_dir: Path) -> list[Endpoint]:
 
 def read_nameserver(job_dir: Path) -> Endpoint | None:
     """Return where the nameserver listens, or listened; None if it never started."""
-    return _read(job_dir / files.ENDPOINTS / f"{NAMESERVER}.json")
+    return read_endpoint(job_dir, NAMESERVER)
 
 
 def _read(path: Path) -> Endpoint | None:

@@ -45,3 +45,11 @@ class Settings:
         """
         spec = load_spec(job_dir)
         return cls(spec.heartbeat_s, spec.heartbeat_timeout_s, spec.network)
+
+
+_ENDS = (files.ENDED, contract.HALT_REQUEST, contract.CANCEL_REQUEST)
+
+
+def is_ending(job_dir: Path) -> bool:
+    """Return whether the search is done, or was halted or cancelled: then it needs no workers."""
+    return any((job_dir / name).exists() for name in _ENDS)

@@ -7,8 +7,8 @@ search that is rebuilt from its log goes on as if nothing had happened.
 
 from __future__ import annotations
 
-from search.strategies.base import Point, Strategy, Told, Trial
+from search.strategies.base import Point, Proposal, Strategy, Told, Trial
 from search.strategies.choose import NAMES, make_strategy
 from search.strategies.space import Space
 
-__all__ = ["NAMES", "Point", "Space", "Strategy", "Told", "Trial", "make_strategy"]
+__all__ = ["NAMES", "Point", "Proposal", "Space", "Strategy", "Told", "Trial", "make_strategy"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +18,16 @@ class Trial:
     number: int
     """From 0, in the order in which the trials were asked for."""
     point: Point
+    parent: int | None = None
+    """The trial from whose checkpoint this one goes on."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point whose trial goes on from the checkpoint of an earlier one."""
+
+    point: Point
+    parent: int
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,7 @@ class Told:
 class Strategy(Protocol):
     """Decides which points are tried."""
 
-    def ask(self, n: int) -> list[Point]:
+    def ask(self, n: int) -> Sequence[Point | Proposal]:
         """Return at most n points to try next.
 
         An empty list: none before more results are told, or, if none is outstanding, none at all.

@@ -12,12 +12,13 @@ from search.strategies.evolution import Aging, Genetic
 from search.strategies.halving import Asha, Hyperband
 from search.strategies.optuna_samplers import SAMPLERS, Optuna
 from search.strategies.plain import Grid, LatinHypercube, Random
+from search.strategies.population import PopulationBased
 from search.strategies.space import Space
 
 _OURS: dict[str, Any] = {
     "grid": Grid, "random": Random, "latin_hypercube": LatinHypercube, "genetic": Genetic,
     "aging": Aging, "asha": Asha,
-    "hyperband": Hyperband,
+    "hyperband": Hyperband, "pbt": PopulationBased,
 }  # fmt: skip
 NAMES = (*_OURS, *SAMPLERS)
 

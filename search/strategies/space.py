@@ -68,6 +68,28 @@ class Space:
                 changed[parameter.name] = old
         return changed
 
+    def explored(
+        self, point: Point, numbers: random.Random, factor: float, resample: float
+    ) -> Point:
+        """Return a point near another one, for a training that goes on with it.
+
+        Each number is multiplied or divided by the factor, within its range; with the probability
+        `resample` a value is drawn anew instead, which is the only way in which a choice changes.
+        """
+        changed: Point = {}
+        for parameter in self.parameters:
+            if not _exists(parameter, changed):
+                continue
+            if parameter.name not in point or numbers.random() < resample:
+                changed[parameter.name] = value_at(parameter, numbers.random())
+            elif parameter.kind == "choice":
+                changed[parameter.name] = point[parameter.name]
+            else:
+                new = point[parameter.name] * (factor if numbers.random() < 0.5 else 1 / factor)  # noqa: PLR2004
+                share = min(1.0, max(0.0, share_of(parameter, new)))
+                changed[parameter.name] = value_at(parameter, share)
+        return changed
+
     def crossed(self, one: Point, other: Point, numbers: random.Random) -> Point:
         """Return a point that takes each value from one of its parents."""
         child: Point = {}

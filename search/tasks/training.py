@@ -20,6 +20,8 @@ from search.tasks.base import BaseTask, Order
 POLL_S = 0.5
 _ATTEMPT = 1
 _HALT_S = 60.0
+_ALLOCATION = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
+               "SLURM_CLUSTER_NAME")  # fmt: skip
 _WHERE = (STEP, EPOCH, TIME)
 _WELL = (contract.State.COMPLETED, contract.State.HALTED)
 
@@ -32,10 +34,15 @@ class Training(BaseTask):
         overrides: `framework.arguments.<name>` or `training.<name>` → value.
         metric: The name in the training's metrics whose last value counts; a value of the group
             `validation` comes before one of any other.
+        generation: How many trials this one goes on from, one after the other. Each adds what the
+            manifest says of epochs and steps.
     """
 
-    def __init__(self, job_dir: str, overrides: Mapping[str, Any], metric: str) -> None:
+    def __init__(
+        self, job_dir: str, overrides: Mapping[str, Any], metric: str, generation: int = 0
+    ) -> None:
         self._search, self._overrides, self._metric = Path(job_dir), overrides, metric
+        self._generation = generation
 
     def run(self) -> dict[str, float]:
         """Train to the end, or until the search has seen enough.
@@ -48,7 +55,7 @@ class Training(BaseTask):
         plan = contract.read_record(contract.Plan, folder / contract.plan_file(attempt))
         assert plan is not None
         argv = [sys.executable, "-u", "-m", "learner.supervisor", str(folder), str(attempt)]
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI"))}
+        env = _environment(os.environ, in_allocation=plan.launch.kind == "srun")
         env |= {"PYTHONPATH": plan.runtime_dir, "PYTHONSAFEPATH": "1"}
         process = subprocess.Popen(argv, cwd=plan.runtime_dir, env=env, stdin=subprocess.DEVNULL)
         try:
@@ -87,6 +94,10 @@ class Training(BaseTask):
             for step in path:
                 section = section[step]
             section[last] = value
+        training = plan["training"]
+        for key in ("epochs", "steps"):
+            if training.get(key) is not None:
+                training[key] *= 1 + self._generation
         plan["job_dir"] = str(folder)
         attempt = _ATTEMPT
         while (folder / contract.attempt_dir(attempt)).exists():
@@ -94,6 +105,7 @@ class Training(BaseTask):
         for name in (contract.attempt_dir(attempt), contract.CONTROL, contract.LOGS,
                      contract.JOB_STATE, contract.METRICS, contract.CHECKPOINTS):  # fmt: skip
             (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / contract.HALT_REQUEST).unlink(missing_ok=True)  # an earlier run's
         if not (folder / contract.CODE).exists():
             (folder / contract.CODE).symlink_to(self._search / contract.CODE)
         for name in (contract.PLAN, contract.plan_file(attempt)):
@@ -122,6 +134,19 @@ class Training(BaseTask):
                 row = json.loads(line)
                 if "event" not in row:
                     yield row
+
+
+def _environment(variables: Mapping[str, str], *, in_allocation: bool) -> dict[str, str]:
+    """Return the variables without those that describe the worker's own job.
+
+    Args:
+        in_allocation: srun starts the learners: keep what says in which job.
+    """
+    kept = _ALLOCATION if in_allocation else ()
+    return {
+        name: value for name, value in variables.items()
+        if name in kept or not name.startswith(("SLURM_", "PMI"))
+    }  # fmt: skip
 
 
 def last_values(rows: Iterable[dict[str, Any]], metric: str) -> dict[str, float]:

@@ -173,6 +173,11 @@ class Crew:
         elif order == m.CHECKPOINT:
             self._hand_back(job)
 
+    def forget(self, broker: str) -> None:
+        """Stop the tasks of a broker that is gone for good."""
+        for job in [job for job in self.jobs.values() if job.broker == broker]:
+            self.obey(job.lease.task.id, m.STOP)
+
     # Ending -------------------------------------------------------------------------------------
 
     async def drain(self, grace_s: float) -> None:

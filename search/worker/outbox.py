@@ -61,6 +61,10 @@ class Outbox:
             results = [m.Result(task_id=i) for i in gone]
             self._write(_TAKEN, m.ExchangeRequest(worker=broker, results=results))
 
+    def forget(self, broker: str) -> None:
+        """Forget the results of a broker that nobody wants any more."""
+        self.taken(broker, list(self.waiting.get(broker, {})))
+
     def close(self) -> None:
         """Close the file; remove it if nothing waits."""
         os.close(self._file)

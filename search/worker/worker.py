@@ -10,11 +10,10 @@ from pathlib import Path
 
 import grpc.aio
 
-from dlctl import contract
-from dlctl.contract import search as names
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import read_endpoints, read_nameserver
+from search.protocol.settings import is_ending
 from search.protocol.stubs import NameserverStub
 from search.worker.crew import Crew, Resources
 from search.worker.echo import EchoSlot
@@ -23,11 +22,10 @@ from search.worker.outbox import Outbox
 from search.worker.slots import Limits, Slot
 
 _LOOK_S = 0.2
+_LOOK_FOR_END_S = 1.0
 _FAILING_S = 1.0
 """A home that has not answered for this long is left, if there is another broker."""
 _LAST_RESULTS_S = 10.0
-_ENDS = (names.ENDED, contract.HALT_REQUEST, contract.CANCEL_REQUEST)
-"""Files after which a search needs no workers."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,7 @@ class Worker:
         self._outbox = Outbox(job_dir, options.name)
         self._links: dict[str, Link] = {}
         self._home = ""
+        self._looked_at = 0.0
         limits = Limits(options.have.memory_bytes // options.slots)
         self._crew = Crew(
             options.name,
@@ -84,6 +83,8 @@ class Worker:
                     await asyncio.wait_for(self.leaving.wait(), _LOOK_S)
                 except asyncio.TimeoutError:
                     continue
+            for link in self._links.values():
+                link.leave()
             await self._crew.drain(self._options.grace_s)
             await self._bring_last_results()
         finally:
@@ -97,9 +98,16 @@ class Worker:
             return True
         if ends_at and time.time() > ends_at - self._options.grace_s - _LAST_RESULTS_S:
             return True
-        if any((self._job_dir / name).exists() for name in _ENDS):
+        if self._is_ending():
             return True
         return any(link.told_to_leave for link in self._links.values())
+
+    def _is_ending(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_FOR_END_S:
+            return False
+        self._looked_at = now
+        return is_ending(self._job_dir)
 
     def _seconds_left(self) -> float:
         if not self._options.ends_at:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import collections
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
+from repository import REPOSITORY
 from trainings import wait_for_state
 
 from dlctl.contract import search as names
@@ -21,7 +23,7 @@ strategy: {name: genetic, seed: 1, population: 5%MORE%}
 metric: {name: loss}
 budget: {trials: %TRIALS%}
 task: {python: "trials:Valley", time: 1m, memory: 512MiB}
-workers: {jobs: 2, slots: 2, time: 10m}
+workers: {jobs: %WORKERS%, slots: %SLOTS%, time: 10m%JOBS%}
 """
 PROGRAM = """\
 import os, pathlib, time
@@ -34,17 +36,19 @@ class Valley(BaseTask):
     def run(self):
         with open(pathlib.Path(__file__).parents[1] / "ran", "a") as file:
             print(os.getpid(), self.x, file=file)
-        time.sleep(0.2)
+        time.sleep(%SECONDS%)
         return {"loss": (self.x - 0.3) ** 2 + abs(self.n - 4) / 10}
 """
 
 
-def start(dlctl, site, trials, more=""):
+def start(dlctl, site, trials, more="", workers=2, slots=2, seconds=0.2, jobs=""):
     folder = dlctl.cwd / "job"
     folder.mkdir()
     text = SEARCH.replace("%TRIALS%", str(trials)).replace("%MORE%", more)
+    text = text.replace("%WORKERS%", str(workers)).replace("%SLOTS%", str(slots))
+    text = text.replace("%JOBS%", jobs)
     (folder / "search.yml").write_text(text)
-    (folder / "trials.py").write_text(PROGRAM)
+    (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", str(seconds)))
     done = dlctl("search", "start", folder / "search.yml", "--site", site.name, ok=True)
     return done.stdout.strip()
 
@@ -64,8 +68,10 @@ def wait_for_results(wait_until, job_dir, count):
     try:
         wait_until(lambda: len(told(job_dir)) >= count, 90)
     except BaseException:
-        for path in [*(job_dir / names.FOLDER).glob("workers/*/*.out"),
-                     *(job_dir / names.FOLDER).glob("logs/*")]:  # fmt: skip
+        trial = "tasks/*/checkpoint/job/attempts/*/*.log"
+        patterns = ("workers/*/*.out", "logs/*", "tasks/*/log", trial,
+                    "../attempts/*/*.*")  # fmt: skip
+        for path in [p for each in patterns for p in (job_dir / names.FOLDER).glob(each)]:
             print(f"==> {path.name}", *path.read_text().splitlines()[-10:], sep="\n")
         raise
 
@@ -132,3 +138,66 @@ def processes(module, job_dir):
         if module in words and str(job_dir) in words:
             found.append(int(path.parent.name))
     return found
+
+
+def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, site, wait_until):
+    search_id = start(dlctl, site, 80, workers="1..2", slots=1, seconds=1)
+    job_dir = site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 1)
+    wait_until(lambda: (job_dir / names.WORKERS / "w2" / "submit.end").exists(), 60)
+    assert (job_dir / names.WORKERS / "w2" / "submit.end").read_text().startswith("0\n")
+    if site.is_cluster:
+        wait_until(lambda: {e["worker"][:2] for e in told(job_dir)} == {"w1", "w2"}, 60)
+    (pool,) = dlctl("search", "scale", search_id, "--workers", "0..1", "--json", ok=True).json
+    assert (pool["name"], pool["least"], pool["most"]) == ("w", 0, 1)
+
+    def workers():
+        shown = dlctl("search", "show", search_id, "--json", ok=True).json["workers"]
+        return [each for each in shown if each["state"] in ("PENDING", "RUNNING", "ENDING")]
+
+    wait_until(lambda: len(workers()) <= 1, 60)
+    dlctl("search", "cancel", search_id, ok=True)
+    wait_until(lambda: not workers(), 60)
+    counts = collections.Counter(event["number"] for event in told(job_dir))
+    assert set(counts.values()) == {1}
+
+
+def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_until):
+    shutil.copytree(REPOSITORY / "examples/hpo-digits", folder := dlctl.cwd / "hpo")
+    text = (folder / "search.yml").read_text()
+    for old, new in (("learners: 1", "learners: 2"), ("epochs: 9", "epochs: 2"),
+                     ("trials: 24", "trials: 2"), ("jobs: 1..4", "jobs: 1"),
+                     ("1.0e-5, 1.0e-1", "1.0e-3, 1.0e-2")):  # fmt: skip
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "search.yml").write_text(text)
+    started = dlctl("search", "start", folder / "search.yml", "--site", site.name, ok=True)
+    search_id = started.stdout.strip()
+    job_dir = site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 2)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(job_dir, 2)
+    best = dlctl("search", "best", search_id, "--json", ok=True).json
+    assert best["metric"] > 0.3, "better than guessing one of ten"
+    for folder in (job_dir / names.TASKS).iterdir():
+        learners = {
+            path.name.rpartition("-")[2] for path in (folder / "checkpoint/job/metrics").iterdir()
+        }
+        assert len(learners) >= 2, learners
+
+
+def test_brokers_in_worker_jobs_borrow_and_hand_back(dlctl, site, wait_until):
+    search_id = start(dlctl, site, 40, jobs=", per_broker: 2", slots=1)
+    job_dir = site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 5)
+    if site.is_cluster:  # the local queue may have no place for the second worker
+        broker = job_dir / names.ENDPOINTS / "b.w1.1.json"
+        wait_until(broker.exists, 60)
+        shown = dlctl("search", "show", search_id, "--json", ok=True).json["brokers"]
+        assert {each["broker"] for each in shown} == {"b0", "b.w1.1"}
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(job_dir, 40)
+    assert [(job_dir / names.WORKERS / "w1" / name).read_text() for name in ("before", "count")] \
+        == ["0\n", "2\n"]  # fmt: skip
+    if site.is_cluster:
+        wait_until(lambda: not broker.exists(), 30)

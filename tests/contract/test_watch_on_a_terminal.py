@@ -15,7 +15,12 @@ import termios
 import time
 
 import pytest
+from made_search import write_search
 from trainings import submit, write_training
+
+from dlctl.contract import State
+from dlctl.contract import search as names
+from dlctl.record import Record, RecordStore
 
 COMMAND = """\
 python3 - <<'EOF'
@@ -163,6 +168,36 @@ def test_watch_draws_anew_at_once_when_the_window_changes(dlctl, command, termin
         terminal.type("q")
         terminal.until(LEAVE)
         assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_search_is_watched_in_the_same_way(dlctl, xdg, terminal, tmp_path):
+    folder = tmp_path / "jobs" / "made-3k9f"
+    folder.mkdir(parents=True)
+    write_search(folder, 40)
+    (xdg.state / "dlctl").mkdir()
+    RecordStore(xdg.state / "dlctl" / "trainings.db").add(
+        Record("made-3k9f", "made", "local", str(tmp_path), str(folder),
+               "2026-01-01T10:00:00+00:00", job_id="1", state=State.CANCELLED)
+    )  # fmt: skip
+    before = terminal.modes
+    process = terminal.start([sys.executable, "-m", "dlctl", "search", "watch", "made-3k9f"], dlctl)
+    try:
+        terminal.until(ENTER)
+        terminal.until("[by trials that have ended]")
+        terminal.type("t")
+        terminal.until("[by time]")
+        with (folder / names.TRIALS).open("ab") as file:
+            file.write(
+                b'{"event":"ask","time":1790002000,"n":1,"trials":[{"number":40,'
+                b'"id":"a","point":{"lr":0.5}}]}\n'
+            )
+        terminal.until("1 outstanding")
+        terminal.type("q")
+        terminal.until(LEAVE)
+        assert process.wait(timeout=30) == 0 and terminal.modes == before
     finally:
         process.kill()
         process.wait()

@@ -5,6 +5,8 @@ import json
 from event_loops import run_loop
 from search_processes import Search, python_task
 
+from dlctl import contract
+from dlctl.contract import search as files
 from search.protocol import messages as m
 
 
@@ -28,3 +30,27 @@ def test_200_tasks_on_two_workers(search: Search) -> None:
         assert (status.owned, status.processing, status.accepted) == (0, 0, 200)
 
     run_loop(run())
+
+
+def test_a_broker_tells_its_queues_and_workers_in_a_file(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1", "--slots", "1", "--cpus", "2", "--label", "fast")
+    path = search.job_dir / files.BROKERS / "b1" / files.BROKER_STATUS
+
+    def told() -> files.BrokerTold | None:
+        return contract.read_record(files.BrokerTold, path)
+
+    async def run() -> None:
+        await search.model().submit(
+            [python_task("mine:Square", x=1, sleep_s=30.0), python_task("mine:Square", x=2)]
+        )
+
+    run_loop(run())
+    search.wait_for(lambda: (now := told()) and now.workers and now.workers[0].running)
+    now = told()
+    assert now is not None
+    (worker,) = now.workers
+    assert (now.owned + now.processing, worker.name, worker.running >= 1) == (2, "w1", True)
+    assert (worker.cpus, worker.labels) == (2, ["fast"]) and worker.memory_bytes > 0
+    later = now.time
+    search.wait_for(lambda: (now := told()) and now.time > later)

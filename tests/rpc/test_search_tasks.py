@@ -238,3 +238,23 @@ def test_tasks_go_only_where_there_is_room(search: Search) -> None:
         assert (await model.status()).owned == 1
 
     run_loop(run())
+
+
+def test_a_large_task_goes_to_a_worker_whose_small_ones_ended_meanwhile(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1", "--slots", "2", "--cpus", "2")
+
+    async def run() -> None:
+        model = search.model()
+        small = [python_task("mine:Square", x=1, sleep_s=sleep_s) for sleep_s in (0.2, 0.6)]
+        large = python_task("mine:Square", x=1)
+        for task, cpus in zip([*small, large], (1, 1, 2), strict=True):
+            task.needs.cpus = cpus
+        await model.submit(small)
+        await model.collect(2)
+        began = time.monotonic()
+        await model.submit([large])
+        await model.collect(3)
+        assert time.monotonic() - began < 3, "it waited until the worker asked again"
+
+    run_loop(run())

@@ -38,10 +38,12 @@ class Search:
         (job_dir / "code" / "mine.py").write_text(CODE)
         spec = files.Spec(
             name="test",
-            space=[],
-            task=files.Task(type="python"),
             strategy="random",
-            **({"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "network": "lo"} | settings),
+            **(
+                {"space": [], "task": files.Task(type="python"), "network": "lo"}
+                | {"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0}
+                | settings
+            ),
         )
         self._spec = spec
         contract.write_whole(job_dir / files.SPEC, contract.to_json(spec))
@@ -55,8 +57,8 @@ class Search:
         contract.write_whole(self.job_dir / files.SPEC, contract.to_json(spec))
 
     def start(self, kind: str, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a nameserver, a broker or a worker."""
-        named = [] if kind == "nameserver" else ["--name", name]
+        """Start a nameserver, a broker, a worker, or dlctl's model."""
+        named = [] if kind in ("nameserver", "model") else ["--name", name]
         with (self.job_dir / f"{name}.log").open("ab") as log:
             started = subprocess.Popen(
                 [sys.executable, "-m", f"search.{kind}", str(self.job_dir), *named, *arguments],
@@ -71,10 +73,10 @@ class Search:
         self._all.append(process)
         return process
 
-    def broker(self, name: str = "b1") -> None:
+    def broker(self, name: str = "b1", *arguments: str) -> None:
         """Start a broker, and wait until it listens."""
         before = {e.name: e.incarnation for e in read_endpoints(self.job_dir)}.get(name, 0)
-        self.start("broker", name)
+        self.start("broker", name, *arguments)
         self.wait_for(
             lambda: any(
                 e.name == name and e.incarnation > before for e in read_endpoints(self.job_dir)

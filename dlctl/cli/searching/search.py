@@ -1,4 +1,4 @@
-"""Commands about searches: search init, start, status, best, trials, scale, halt and others."""
+"""Commands that start, size and end searches: init, start, status, scale, halt, resume, cancel."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import ID, JSON, SITE, open_record, opened, plain, print_record, training
-from dlctl.units import format_span
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
-    from dlctl.search.trials import TrialRow, Trials
+    from dlctl.search.overview import Overview
 
 app = typer.Typer(no_args_is_help=True, help="Search for hyper-parameters and architectures.")
 FILE = typer.Argument(Path("search.yml"), metavar="SEARCH.YML", show_default=True,
                       help="What to search, and how; its folder's files are sent.")  # fmt: skip
-_SHOWN = 20
-_WIDEST = 60
-_BRIEF_S = 60.0
 
 
 def register(parent: typer.Typer) -> None:
     """Add the group."""
-    for command in (init, start, status, best, trials, scale, halt, resume, cancel):
+    from dlctl.cli.searching import outcomes, views
+
+    for command in (init, start, status, *views.COMMANDS, *outcomes.COMMANDS,
+                    scale, halt, resume, cancel):  # fmt: skip
         app.command()(command)
     parent.add_typer(app, name="search")
 
@@ -67,64 +66,50 @@ def status(search_id: str | None = ID, as_json: bool = JSON) -> None:
     Example: dlctl search status digits-3k9f
     """
     from dlctl.lifecycle import refresh
-    from dlctl.search.trials import read_trials
+    from dlctl.search.overview import read_overview
+    from dlctl.search.summary import counts, left_of
+    from dlctl.search.waits import why_trials_wait
+    from dlctl.search.workers import top_up
 
     with training(search_id) as (session, record, store):
         record = refresh(session, [record], store)[0]
-        found = read_trials(session, record)
-    told = plain(record) | _counts(found)
-    output.report(told, as_json, lambda _: _print_status(told, found))
-
-
-def best(search_id: str | None = ID, as_json: bool = JSON) -> None:
-    """Show the best trial so far.
-
-    Example: dlctl search best digits-3k9f --json
-    """
-    from dlctl.errors import ResultsError
-    from dlctl.search.trials import read_trials
-
-    with training(search_id) as (session, record, _):
-        found = read_trials(session, record)
-    if (row := found.best) is None:
-        raise ResultsError(f"{record.training_id}: no trial has ended well so far",
-                           hint=f"dlctl search trials {record.training_id}")  # fmt: skip
-    output.report(row, as_json, lambda _: _print_best(row, found))
-
-
-def trials(
-    search_id: str | None = ID,
-    all_: bool = typer.Option(False, "--all", help="All of them, and not only the newest."),
-    as_json: bool = JSON,
-) -> None:
-    """List the trials of a search: what was tried, and what came of it.
-
-    Example: dlctl search trials digits-3k9f --json
-    """
-    from dlctl.search.trials import read_trials
-
-    with training(search_id) as (session, record, _):
-        found = read_trials(session, record)
-    rows = found.rows if all_ or as_json else found.rows[-_SHOWN:]
-    output.report(rows, as_json, lambda _: _print_trials(rows, found))
+        seen = read_overview(session, record)
+        if seen.hub_asks and not record.state.final:
+            top_up(session, record, seen.wanted)
+    left = left_of(seen, record)
+    told = plain(record) | counts(seen) | {"waits": why_trials_wait(seen, record), "left": left}
+    words = "" if record.state.final else left.words
+    output.report(told, as_json, lambda _: _print_status(told, seen, words))
 
 
 def scale(
     search_id: str | None = ID,
-    workers: int = typer.Option(1, "--workers", min=1, help="How many more worker jobs."),
+    workers: str | None = typer.Option(None, "--workers", metavar="N|LEAST..MOST",
+                                       help="How many worker jobs, as in 4, or in 8..40."),
+    partition: str | None = typer.Option(
+        None, "--partition", help="Of these workers; each partition has a number of its own."
+    ),
     as_json: bool = JSON,
-) -> None:
-    """Add workers to a search.
+) -> None:  # fmt: skip
+    """Say how many workers a search may have; without --workers show it.
 
-    Example: dlctl search scale digits-3k9f --workers 4
+    Example: dlctl search scale digits-3k9f --workers 8..40 --partition preemptible
     """
     from dlctl.search.load import load_search
+    from dlctl.search.model import parse_span
     from dlctl.search.start import file_of
-    from dlctl.search.workers import add_workers
+    from dlctl.search.workers import read_pools, set_pool
 
+    try:
+        span = None if workers is None else parse_span(workers)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--workers") from None
     with training(search_id) as (session, record, _):
-        group = add_workers(session, load_search(file_of(record)), record, workers)
-    output.report(group, as_json, lambda _: output.line(f"{group.name}: {workers} workers"))
+        if span is not None:
+            set_pool(session, load_search(file_of(record)), record, *span, partition)
+        pools = read_pools(session, record)
+    rows = [[pool.partition or "-", f"{pool.least}..{pool.most}"] for pool in pools]
+    output.report(pools, as_json, lambda _: output.table(["partition", "workers"], rows, "none"))
 
 
 def halt(search_id: str | None = ID, as_json: bool = JSON) -> None:
@@ -171,56 +156,13 @@ def _end(
     output.report(plain(known), as_json, lambda _: print_record(known))
 
 
-def _counts(found: Trials) -> dict[str, Any]:
-    ended = found.ended
-    return {
-        "trials": len(found.rows), "ended": len(ended),
-        "failed": sum(row.metric is None for row in ended), "budget": found.spec.budget.trials,
-        "best": found.best,
-    }  # fmt: skip
+def _print_status(told: dict[str, Any], seen: Overview, left: str) -> None:
+    from dlctl.search.summary import best_words, count_words, strategy_words
 
-
-def _print_status(told: dict[str, Any], found: Trials) -> None:
-    of = f" of {told['budget']}" if told["budget"] else ""
-    running = told["trials"] - told["ended"]
+    reason = told["reason"] if told["state"] != "COMPLETED" else ""
     output.fields({
         "id": told["training_id"], "site": told["site"], "state": told["state"],
-        "reason": told["reason"],
-        "trials": f"{told['ended']}{of} ended, {told['failed']} failed, {running} outstanding",
-        "strategy": found.spec.strategy,
-        "best": _best_words(found.best, found),
+        "reason": reason, "trials": count_words(seen), "left": left,
+        "waits": "\n".join(told["waits"]), "strategy": strategy_words(seen),
+        "best": best_words(seen.trials),
     })  # fmt: skip
-
-
-def _best_words(row: TrialRow | None, found: Trials) -> str:
-    if row is None or row.metric is None:
-        return "no trial has ended well so far"
-    return f"{found.spec.metric} {row.metric:.6g} (trial {row.number}: {_point(row)})"
-
-
-def _print_best(row: TrialRow, found: Trials) -> None:
-    metric = "-" if row.metric is None else f"{row.metric:.6g}"
-    output.fields({"trial": row.number, found.spec.metric: metric} | row.point)
-
-
-def _print_trials(rows: list[TrialRow], found: Trials) -> None:
-    table = [
-        [str(row.number), row.outcome.lower().replace("_", " ") or "outstanding",
-         "-" if row.metric is None else f"{row.metric:.6g}",
-         _took(row.seconds) if row.outcome else "-", row.worker or "-",
-         row.error or _point(row)]
-        for row in rows
-    ]  # fmt: skip
-    output.table(["trial", "outcome", found.spec.metric, "took", "worker", "point"], table,
-                 "no trial so far")  # fmt: skip
-
-
-def _took(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < _BRIEF_S else format_span(seconds)
-
-
-def _point(row: TrialRow) -> str:
-    words = (f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-             for name, value in row.point.items())  # fmt: skip
-    text = " ".join(words)
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"

@@ -10,6 +10,8 @@ from dlctl.contract.metrics import LEARNING_RATE, Source
 
 VALIDATED = ("validation", "test", "eval", "valid", "val")
 """Groups of data that a training does not learn from."""
+TRIALS = "trials"
+"""The group of a search's values: each is of another trial, so they are no curve of a training."""
 RATE_NAMES = (LEARNING_RATE, "lr")
 _GROUPS = {
     "train_": "train", "training_": "train", "validation_": "validation", "val_": "validation",
@@ -64,9 +66,12 @@ def is_better_lower(name: str) -> bool | None:
 def judged(keys: Iterable[Key]) -> Key | None:
     """Return the series by which a training is judged.
 
-    It is of validation data if there is any, and an accuracy rather than a loss.
+    It is of validation data if there is any, and an accuracy rather than a loss. A search has none.
     """
-    mine = [k for k in sorted(keys) if k.source != Source.NODE.value and k.learner == 0]
+    mine = [
+        k for k in sorted(keys)
+        if k.source != Source.NODE.value and k.learner == 0 and k.group != TRIALS
+    ]  # fmt: skip
     known = [key for key in mine if is_better_lower(key.name) is not None]
     for groups in (VALIDATED, None):
         for lower in (False, True):

@@ -35,6 +35,8 @@ def scripts(slurm=SLURM):
         "history": slurm.history_script(["12", "13"]),
         "lookup": slurm.lookup_script("it's.1", "/r"),
         "cancel": slurm.cancel_script("12_[1-3]", "/r"),
+        "workers": f"group=w1 count=2\n{slurm.workers_script(plan, 'w/worker.sbatch', 'w')}",
+        "alive": slurm.workers_alive_script(plan),
     }
 
 
@@ -115,6 +117,29 @@ def test_a_folder_with_a_backslash_is_refused_in_words(fake):
     with pytest.raises(SubmitRejected, match="backslash"):
         slurm.parse_submit(done.returncode, done.stdout, done.stderr)
     assert not (tmp_path / "sbatch.argv").exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_workers_are_one_array_and_are_counted_by_their_comments(fake, shell):
+    slurm, tmp_path = fake
+    training_id = "t-É $(touch x) 'y'"
+    plan = make_plan(training_id=training_id, job_dir=str(tmp_path))
+    script = slurm.workers_script(plan, "w/worker.sbatch", "w")
+    assert run_script(f"group=w2 count=3\n{script}", tmp_path, shell).stdout == "77\n"
+    assert (tmp_path / "sbatch.argv").read_text().splitlines() == [
+        "--parsable", "--array=0-2", f"--job-name={training_id}.w2",
+        f"--comment=dlctl:{training_id}.w2", f"--chdir={tmp_path}",
+        f"--output={tmp_path}/w/w2/%a.out", "--open-mode=append", "w/worker.sbatch", "w2",
+    ]  # fmt: skip
+    program = Path(slurm.path) / "squeue"
+    rows = [f"dlctl:{training_id}.1 5 RUNNING", f"dlctl:{training_id}.w2 7_0 RUNNING",
+            f"dlctl:{training_id}.w2 7_1 PENDING", f"dlctl:{training_id}.successor 9 PENDING",
+            "dlctl:other.w1 8_0 RUNNING", "(null) 10 RUNNING"]  # fmt: skip
+    program.write_text("#!/bin/sh\ncat <<'end'\n" + "\n".join(rows) + "\nend\n")
+    done = run_script(slurm.workers_alive_script(plan), tmp_path, shell)
+    assert (done.stdout, done.stderr) == ("w2 7_0 RUNNING\nw2 7_1 PENDING\n", "")
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert run_script(slurm.workers_alive_script(plan), tmp_path, shell).returncode == 1
 
 
 def test_listings_ask_for_fixed_fields(fake):

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dlctl.contract.measured.judged import is_better_lower
+from dlctl.contract.measured.judged import is_better_lower, judged
 from dlctl.contract.measured.plateau import stands_still
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.series.answers import Known, Saved, answers
@@ -218,3 +218,13 @@ def test_the_loop_tells_among_how_many_classes_it_chooses():
     lines = [begin, *curve("validation_accuracy", RISING)]
     assert "guessing among 20 classes is 0.05" in told("guessing", run_of(*lines))[1]
     assert "guessing among 10 classes is 0.1" in told("guessing", run_of(*lines), classes=10)[1]
+
+
+def test_a_search_is_no_training_and_gets_no_answers():
+    """Its best value stands still for long, because each trial is another one."""
+    run, trials = Run("s-1"), Origin(1, 0, Source.PROGRAM)
+    for step in range(1, 400):
+        values = {"loss": 1.0 + DRAW.random(), "best loss": 1.0}
+        run.add(trials, MetricsLine(step, None, 100.0 + step, values, group="trials"))
+    assert answers(run, Known(now=1000.0)) == []
+    assert judged(run.curves) is None

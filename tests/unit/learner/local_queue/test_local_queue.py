@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from repository import REPOSITORY
 from dlctl.scheduler import JobState
 from dlctl.scheduler.rows import parse_rows
 from learner.local_queue.processes import start_time
+from learner.local_queue.records import Queue, QueuedJob
 
 PROGRAM = REPOSITORY / "learner" / "localqueue.py"
 WAIT_S = 60
@@ -218,6 +220,23 @@ def test_a_cancelled_waiting_job_leaves_the_queue(bench):
     assert (job.state, bench.output(2)) == (JobState.CANCELLED, "")
     bench.call("cancel", first)
     assert bench.end(first).state is JobState.CANCELLED
+
+
+def test_a_job_does_not_overtake_an_older_one_whose_runner_is_still_starting(tmp_path):
+    queue = Queue(str(tmp_path))
+    older, younger = (
+        QueuedJob(
+            id=number, token=f"t.{number}", job_dir="", script="", attempt="", output="", cpus=1,
+            total_cpus=2, time_s=None, halt_margin_s=0, kill_wait_s=0, host=queue.host,
+            submitted_at=time.time(),
+        )
+        for number in (1, 2)
+    )  # fmt: skip
+    with queue.lock():
+        queue.write(older)
+        assert not queue.may_start(younger)
+        queue.write(replace(older, submitted_at=time.time() - 3600))
+        assert queue.may_start(younger), "a runner that never came may not block the queue"
 
 
 def test_processes_that_a_job_leaves_behind_end_with_it(bench):

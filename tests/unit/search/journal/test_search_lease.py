@@ -8,10 +8,21 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from dlctl import contract
 from search.journal import epochs
 from search.journal.epochs import SNAPSHOT_COMPLETE, adopt, log_path, remove_before
-from search.journal.lease import Holder, Lease, incarnations, wait_for_lapse
+from search.journal.lease import (
+    HOLDS,
+    LEFT,
+    RETIRED,
+    Holder,
+    Lease,
+    Watch,
+    incarnations,
+    wait_for_lapse,
+)
 from search.journal.records import encode
 
 LEASE_S = 0.5
@@ -42,7 +53,7 @@ def lapse_after(folder: Path, beats: int, lease_s: float = LEASE_S) -> float:
             write_lease(folder, 1, beat=beat)
 
     write_lease(folder, 1)
-    wait_for_lapse(folder, 1, lease_s, clock=clock, sleep=sleep)
+    wait_for_lapse(Watch(folder, 1, lease_s, clock=clock), sleep)
     return clock.now_s
 
 
@@ -58,7 +69,7 @@ def test_a_lease_that_can_not_be_read_is_waited_for_too(tmp_path: Path) -> None:
     def sleep(s: float) -> None:
         clock.now_s += s
 
-    wait_for_lapse(tmp_path, 1, 7.0, clock=clock, sleep=sleep)
+    wait_for_lapse(Watch(tmp_path, 1, 7.0, clock=clock), sleep)
     assert clock.now_s > 7.0
 
 
@@ -71,7 +82,7 @@ def test_a_process_that_died_here_is_not_waited_for(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(root)}
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=environment)
     began = time.monotonic()
-    wait_for_lapse(tmp_path, 1, 60.0)
+    wait_for_lapse(Watch(tmp_path, 1, 60.0))
     assert time.monotonic() - began < 5
 
 
@@ -116,6 +127,47 @@ def test_two_that_claim_at_once_get_different_numbers(tmp_path: Path) -> None:
         lease.close()
 
 
+def test_of_those_that_adopt_an_incarnation_at_once_one_succeeds(tmp_path: Path) -> None:
+    write_lease(tmp_path, 1)
+    got: list[Lease | None] = []
+    threads = [
+        threading.Thread(target=lambda: got.append(Lease.claim_after(tmp_path, 1, LEASE_S)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (lease,) = filter(None, got)
+    assert lease.incarnation == 2 and len(got) == 8
+    lease.close()
+
+
+@pytest.mark.parametrize("state", [LEFT, RETIRED])
+def test_who_ended_in_order_is_not_waited_for(tmp_path: Path, state: str) -> None:
+    lease = Lease.claim(tmp_path, 60.0)
+    watch = Watch(tmp_path, 1, 60.0)
+    assert watch.look() == HOLDS
+    lease.close(state)
+    assert watch.look() == state
+    write_lease(tmp_path, 1, state=state, lease_s=60.0)  # on another host
+    wait_for_lapse(watch, lambda s: pytest.fail("it waited"))
+
+
+def test_a_holder_that_sees_its_successor_says_that_it_ends(tmp_path: Path) -> None:
+    first = Lease.claim(tmp_path, LEASE_S)
+    second = Lease.claim_after(tmp_path, 1, LEASE_S)
+    assert second is not None
+    watch = Watch(tmp_path, 1, 60.0)
+    end = time.monotonic() + 5
+    while watch.look() == HOLDS:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert not first.held()
+    first.close()
+    second.close()
+
+
 def log(folder: Path, number: int, *records: tuple[int, bytes], torn: bytes = b"") -> None:
     write_lease(folder, number, lease_s=0.05)
     log_path(folder, number).write_bytes(b"".join(encode(*each) for each in records) + torn)
@@ -131,6 +183,21 @@ def test_the_newest_log_with_a_whole_snapshot_counts(tmp_path: Path) -> None:
     assert [each.payload for each in found.records] == [b"snapshot", b"", b"later"]
     seals = {p.stem: contract.read_record(epochs.Seal, p) for p in tmp_path.glob("*.sealed")}
     assert {number: seal.by for number, seal in seals.items() if seal} == {"1": 4, "2": 4, "3": 4}
+
+
+def test_the_newest_segment_with_a_whole_snapshot_counts(tmp_path: Path) -> None:
+    done = (SNAPSHOT_COMPLETE, b"")
+    log(tmp_path, 1, (1, b"first"), done)
+    for segment, records in ((9, [(1, b"nine"), done]), (10, [(1, b"ten"), done, (2, b"later")])):
+        log_path(tmp_path, 1, segment).write_bytes(b"".join(encode(*each) for each in records))
+    log_path(tmp_path, 1, 11).write_bytes(encode(1, b"half a snapshot"))
+    log(tmp_path, 11, (1, b"half a snapshot, too"))
+    found = adopt(tmp_path, 12, 0.05)
+    assert found.incarnation == 1
+    assert [each.payload for each in found.records] == [b"ten", b"", b"later"]
+    write_lease(tmp_path, 12)
+    remove_before(tmp_path, 12)
+    assert [path.name for path in tmp_path.iterdir()] == ["12.lease"]
 
 
 def test_a_sealed_log_is_not_waited_for_again(tmp_path: Path) -> None:

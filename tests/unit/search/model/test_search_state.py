@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -122,3 +123,16 @@ def test_the_greatest_is_best_if_it_is_to_be_maximized(tmp_path):
     for number, loss in enumerate((1.0, 7.0, 3.0)):
         search.end(search.outstanding[number], Ended("SUCCEEDED", {"loss": loss}))
     assert search.best == (7.0, 1)
+
+
+def test_a_budget_of_node_hours_ends_a_search_also_after_a_restart(tmp_path):
+    what = replace(spec("random"), budget=Budget(node_hours=2.0))
+    search = open_search(tmp_path, what)
+    first, second = search.ask(2)
+    search.used_node_s = 7199.0
+    search.end(search.outstanding[first.number], ended(first.point))
+    assert search.wanted(4) == 3
+    search.used_node_s = 7200.0
+    search.end(search.outstanding[second.number], ended(second.point))
+    assert search.is_done()
+    assert open_search(tmp_path, what).is_done()

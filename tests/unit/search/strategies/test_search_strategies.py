@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dlctl.contract.search import Parameter, Spec, Task
-from search.strategies import NAMES, Space, Told, Trial, make_strategy
+from search.strategies import NAMES, Proposal, Space, Told, Trial, make_strategy
 from search.strategies.space import value_at
 
 SPACE = [
@@ -120,3 +120,49 @@ def test_an_unknown_strategy_or_option_is_named():
     with pytest.raises(ValueError, match="the strategy genetic: got an unexpected .* 'popul'"):
         make_strategy(spec("genetic", popul=3))
     assert {"tpe", "cmaes", "grid"} <= set(NAMES)
+
+
+def train_population(strategy, rounds, population):
+    """Return the last loss of each member: a trial halves what is left, if its rate is right."""
+    left, lasts = {}, {}
+    for number in range(rounds * population):
+        (each,) = strategy.ask(1)
+        point, parent = (each.point, each.parent) if isinstance(each, Proposal) else (each, None)
+        begin = 1.0 if parent is None else left[parent]
+        left[number] = begin * (0.5 + min(0.5, abs(math.log10(point["rate"] / 1e-2))))
+        strategy.tell(Trial(number, point, parent), Told(left[number]))
+        lasts[number % population] = left[number]
+    return sorted(lasts.values())
+
+
+def test_a_population_copies_its_best_members_and_beats_random_search():
+    space = [Parameter("rate", "float", 1e-5, 1.0, log=True)]
+    trained = train_population(make_strategy(spec("pbt", space=space, population=8)), 12, 8)
+    # Alone, a member that happens to begin within a factor of 3 of the best rate ends at about 1.
+    alone = [(0.5 + min(0.5, abs(math.log10(p["rate"] / 1e-2)))) ** 12
+             for p in make_strategy(spec(space=space)).ask(8)]  # fmt: skip
+    assert trained[4] < 0.01 < sorted(alone)[4]
+
+
+def test_a_member_of_a_population_waits_for_its_own_trial_only():
+    population = make_strategy(spec("pbt", population=3))
+    points = population.ask(5)
+    assert len(points) == 3 and population.ask(1) == []
+    population.tell(Trial(1, points[1]), Told(0.5))
+    (goes_on,) = population.ask(5)
+    assert goes_on == Proposal(points[1], 1)
+    population.tell(Trial(3, goes_on.point, 1), Told(None))
+    (anew,) = population.ask(1)
+    assert not isinstance(anew, Proposal), "a failed trial left nothing to go on from"
+
+
+def test_the_worst_member_of_a_population_goes_on_from_the_best():
+    population = make_strategy(spec("pbt", population=4, share=0.25, resample=0.0))
+    points = population.ask(4)
+    for number, value in enumerate((0.1, 0.2, 0.3, 0.9)):
+        population.tell(Trial(number, points[number]), Told(value))
+    proposals = population.ask(4)
+    assert [each.parent for each in proposals] == [0, 1, 2, 0]
+    assert proposals[0].point == points[0] and proposals[3].point != points[0]
+    ratio = proposals[3].point["x"] / points[0]["x"]
+    assert ratio in (pytest.approx(1.2), pytest.approx(1 / 1.2)) or proposals[3].point["x"] == 1

@@ -1,0 +1,137 @@
+"""How far a search is: its trials by state, what is left of its budget. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dlctl.contract import State
+from dlctl.search.waits import why_trials_wait
+from dlctl.units import format_span
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+    from dlctl.search.overview import Overview
+    from dlctl.search.trials import TrialRow, Trials
+
+_PACE_OF = 20
+"""The pace is that of so many of the newest trials."""
+_WIDEST = 60
+_BRIEF_S = 60.0
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left of a search's budget; None: it is not limited, or not known."""
+
+    trials: int | None = None
+    """Of these some may run already."""
+    time_s: float | None = None
+    likely_s: float | None = None
+    """How long the trials that are left take, at the pace of the newest ones."""
+
+    @property
+    def words(self) -> str:
+        """Return it in words; empty if nothing is known."""
+        parts = [
+            "" if self.trials is None else f"{self.trials:,} trials",
+            "" if self.time_s is None else f"{format_span(self.time_s)} of the hub's time",
+        ]
+        text = " and ".join(filter(None, parts))
+        if text and self.likely_s is not None:
+            text += f", likely done in {format_span(self.likely_s)}"
+        return text
+
+
+def left_of(seen: Overview, record: Record) -> Left:
+    """Return what is left of a search's budget."""
+    trials, budget = seen.trials, seen.spec.budget
+    count = None if budget.trials is None else max(0, budget.trials - len(trials.order))
+    time_s = None
+    if budget.time_s is not None:
+        used_s = trials.used_s
+        if record.state is State.TRAINING and seen.now and trials.last_event_at:
+            used_s += max(0.0, seen.now - trials.last_event_at)
+        time_s = max(0.0, budget.time_s - used_s)
+    likely_s = None
+    if count and record.state is State.TRAINING and (pace_s := _pace_s(trials)) is not None:
+        likely_s = count * pace_s
+        if time_s is not None:
+            likely_s = min(likely_s, time_s)
+    return Left(count, time_s, likely_s)
+
+
+def _pace_s(trials: Trials) -> float | None:
+    """Return how many seconds lie between the ends of two trials, of the newest ones."""
+    newest = [trials.rows[number].ended_at for number in trials.order[-_PACE_OF:]]
+    if len(newest) < 3:
+        return None
+    return max(0.0, newest[-1] - newest[0]) / (len(newest) - 1)
+
+
+def counts(seen: Overview) -> dict[str, Any]:
+    """Return how many trials there are, by their states, and the best one."""
+    found = seen.trials
+    return {
+        "trials": len(found.rows), "ended": len(found.order), "running": seen.running,
+        "failed": sum(row.failed for row in found.rows), "budget": found.spec.budget.trials,
+        "best": None if found.best is None else asdict(found.best),
+    }  # fmt: skip
+
+
+def plain_overview(seen: Overview, record: Record) -> dict[str, Any]:
+    """Return all about a search but its single trials, as JSON has it."""
+    return counts(seen) | {
+        "waits": why_trials_wait(seen, record),
+        "left": asdict(left_of(seen, record)),
+        "spec": asdict(seen.spec),
+        "best_over_time": [asdict(each) for each in seen.trials.best_over_time()],
+        "workers": [asdict(job) for job in seen.jobs],
+        "brokers": [asdict(broker) for broker in seen.brokers],
+        "scheduler_problem": seen.queue_problem,
+    }
+
+
+def count_words(seen: Overview) -> str:
+    """Return the trials by state: `15 of 40 ended, 1 failed, 8 outstanding (2 of them run)`."""
+    told = counts(seen)
+    of = f" of {told['budget']}" if told["budget"] else ""
+    outstanding = told["trials"] - told["ended"]
+    text = f"{told['ended']}{of} ended, {told['failed']} failed, {outstanding} outstanding"
+    if outstanding and told["running"] is not None:
+        text += f" ({told['running']} of them run)"
+    return text
+
+
+def best_words(found: Trials) -> str:
+    """Return the best trial in words."""
+    row = found.best
+    if row is None or row.metric is None:
+        return "no trial has ended well so far"
+    return f"{found.spec.metric} {row.metric:.6g} (trial {row.number}: {point_words(row.point)})"
+
+
+def strategy_words(seen: Overview) -> str:
+    """Return the strategy with its options: `genetic, population 8, seed 1, deterministic`."""
+    spec = seen.spec
+    options = [f"{name} {value}" for name, value in spec.options.items()]
+    mode = f"deterministic in a window of {spec.window}" if spec.deterministic else ""
+    return ", ".join(filter(None, [spec.strategy, *options, f"seed {spec.seed}", mode]))
+
+
+def metric_words(row: TrialRow) -> str:
+    """Return a trial's metric with six digits, or `-`."""
+    return "-" if row.metric is None else f"{row.metric:.6g}"
+
+
+def took_words(seconds: float) -> str:
+    """Return a duration: short ones to a tenth of a second."""
+    return f"{seconds:.1f} s" if seconds < _BRIEF_S else format_span(seconds)
+
+
+def point_words(point: dict[str, Any], widest: int = _WIDEST) -> str:
+    """Return a point in one line: `lr=0.0044 layers=4`; too long a one is cut."""
+    words = (f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+             for name, value in point.items())  # fmt: skip
+    text = " ".join(words)
+    return text if len(text) <= widest else f"{text[: widest - 1]}…"

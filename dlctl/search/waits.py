@@ -1,0 +1,119 @@
+"""Why trials of a search wait, in sentences. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dlctl.contract import State
+from dlctl.contract import search as names
+from dlctl.units import counted, format_size, format_span
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+    from dlctl.search.overview import Overview
+
+_SILENT_S = 15.0
+"""A broker tells about itself every second."""
+
+
+def why_trials_wait(seen: Overview, record: Record) -> list[str]:
+    """Return why trials that were asked for, or that are left to try, do not run.
+
+    Nothing is returned for a search that is done, or whose trials all run.
+    """
+    search_id, state = record.training_id, record.state
+    outstanding = seen.trials.outstanding
+    if state.final:
+        if state is State.COMPLETED:
+            return []
+        left = f"{counted(outstanding, 'trial')} wait" if outstanding else "nothing is tried"
+        left = left.replace("1 trial wait", "1 trial waits")
+        return [f"{left}: the search is {state.lower()}; `dlctl search resume {search_id}` goes on"]
+    if state is not State.TRAINING:
+        return [f"the hub has not begun, it is {state}" + _because(record.reason)]
+    found = _brokers(seen)
+    running = seen.running or 0
+    waiting = outstanding - running
+    if waiting <= 0:
+        return found
+    return found + _workers(seen, search_id, waiting, running)
+
+
+def _brokers(seen: Overview) -> list[str]:
+    if not seen.brokers:
+        return ["no broker has told how much it has to do"]
+    late = [(b, seen.now - b.time) for b in seen.brokers if seen.now and b.time]
+    return [
+        f"the broker {broker.broker} was last heard of {format_span(age_s)} ago"
+        for broker, age_s in late if age_s > _SILENT_S
+    ]  # fmt: skip
+
+
+def _workers(seen: Overview, search_id: str, waiting: int, running: int) -> list[str]:
+    wait = f"{counted(waiting, 'trial')} {'waits' if waiting == 1 else 'wait'}"
+    add = f"`dlctl search scale {search_id} --workers N` sets how many there are"
+    pending = [job for job in seen.jobs if job.state == "PENDING"]
+    begun = [job for job in seen.jobs if job.lives and job.state != "PENDING"]
+    workers = list(seen.workers.values())
+    found = [_queue_words(pending)] if pending else []
+    if refusal := seen.hub.get("error"):
+        found.append(str(refusal))
+    if seen.queue_problem:
+        found.append(f"the scheduler does not answer: {seen.queue_problem}")
+    if not workers:
+        if begun:
+            found.append(
+                f"{counted(len(begun), 'worker job')} {'has' if len(begun) == 1 else 'have'} "
+                f"begun, and no worker has come to a broker so far; `dlctl search logs {search_id}`"
+                " shows what they print"
+            )
+        elif not pending and not seen.queue_problem:
+            ended = ", their jobs have ended" if seen.jobs else ""
+            found.append(f"no worker is there{ended}; {add}")
+        return [f"{wait}: {reason}" for reason in found]
+    if lacks := what_workers_lack(seen.spec.task, workers):
+        found.append(f"no worker can take it: {lacks}")
+    elif running:
+        found.append(f"all workers are busy, with {counted(running, 'trial')}; {add}")
+    return [f"{wait}: {reason}" for reason in found]
+
+
+def _queue_words(pending: Sequence[object]) -> str:
+    reasons = Counter(getattr(job, "reason", "") for job in pending)
+    reason = reasons.most_common(1)[0][0]
+    noun = "worker job" if len(pending) == 1 else "worker jobs"
+    verb = "is" if len(pending) == 1 else "are"
+    return f"{len(pending)} {noun} {verb} waiting in the queue" + _because(reason)
+
+
+def what_workers_lack(task: names.Task, workers: Sequence[names.WorkerTold]) -> str:
+    """Return what a trial needs and no worker has; empty if one could run it, now or later."""
+    if any(not _lacks(task, worker) for worker in workers):
+        return ""
+    for worker in workers:
+        if len(lacks := _lacks(task, worker)) == 1:
+            return f"a trial {lacks[0]}"
+    return f"a trial {'; it '.join(_lacks(task, workers[0]))}"
+
+
+def _lacks(task: names.Task, worker: names.WorkerTold) -> list[str]:
+    found = []
+    for need, has, noun in ((task.cpus, worker.cpus, "CPU"), (task.gpus, worker.gpus, "GPU")):
+        if need > has:
+            found.append(f"needs {counted(need, noun)}, and {worker.name} has {has}")
+    if (task.memory_bytes or 0) > worker.memory_bytes:
+        found.append(f"needs {format_size(task.memory_bytes or 0)}, and {worker.name} has "
+                     f"{format_size(worker.memory_bytes)}")  # fmt: skip
+    if labels := sorted(set(task.labels) - set(worker.labels)):
+        found.append(f"needs the label {labels[0]!r}, which {worker.name} lacks")
+    left_s = worker.seconds_left
+    if left_s and task.time_limit_s > left_s:
+        found.append(f"may take {format_span(task.time_limit_s)}, and the job of {worker.name} "
+                     f"ends in {format_span(left_s)}")  # fmt: skip
+    return found
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""

@@ -1,0 +1,232 @@
+"""One picture of a search: its trials, the best so far, workers, brokers, the budget. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dlctl.search.summary import (
+    best_words,
+    count_words,
+    left_of,
+    metric_words,
+    point_words,
+    strategy_words,
+    took_words,
+)
+from dlctl.search.waits import why_trials_wait
+from dlctl.series.curve import Columns
+from dlctl.terminal.plot import Drawn, Plot, draw
+from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, width_of, wrapped
+from dlctl.units import counted, format_span
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+    from dlctl.search.overview import Overview
+    from dlctl.search.trials import TrialRow, Trials
+
+_STATES = {"FAILED": RED, "COMPLETED": GREEN, "HALTED": YELLOW, "CANCELLED": YELLOW}
+_PLOT_ROWS = 9
+_MOST_WAITS = 3
+_LABEL = 9
+KEYS = "t time  l log  p pause  ? help  q quit"
+HELP = (
+    ("t", "by time of day, or by how many trials have ended"), ("l", "logarithmic, or not"),
+    ("p", "pause, or go on"), ("Ctrl-Z", "back to the shell until `fg`"),
+    ("q", "leave; the search goes on"), ("?", "this help, or the search"),
+    ("", ""),
+    ("line", "the best value so far"), ("dots", "the value of each trial"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is known of one search."""
+
+    record: Record
+    seen: Overview | None
+    trouble: str = ""
+    """Why its site does not answer, or why its files say nothing."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What the person chose to see."""
+
+    by_time: bool = False
+    logarithmic: bool = False
+    paused: bool = False
+    help: bool = False
+
+    def pressed(self, key: str) -> View:
+        """Return the view after a key."""
+        switches = {"t": "by_time", "l": "logarithmic", "p": "paused", "?": "help"}
+        if name := switches.get(key):
+            return replace(self, **{name: not getattr(self, name)})
+        return self
+
+
+def frame(
+    shown: Shown, view: View, columns: int, rows: int, now: float, *, keys: bool = True
+) -> list[Line]:
+    """Return at most `rows` lines, none wider than `columns`.
+
+    Args:
+        now: Unix seconds.
+        keys: whether the last line tells the keys.
+    """
+    foot = [Line().add(KEYS, DIM)] if keys else []
+    head = _head(shown, columns, now)
+    room = max(0, rows - len(head) - len(foot))
+    if view.help:
+        body = [Line().add(f"{key:>8}  ", BOLD).add(what) for key, what in HELP]
+    elif shown.seen is None:
+        body = []
+    else:
+        body = _body(shown.seen, shown.record, view, columns, room)
+    lines = [*head, *body][: max(0, rows - len(foot))]
+    if keys:
+        lines += [Line()] * (rows - len(lines) - len(foot))
+    return [line.fitted(columns) for line in [*lines, *foot]][:rows]
+
+
+def _head(shown: Shown, columns: int, now: float) -> list[Line]:
+    record, seen = shown.record, shown.seen
+    line = Line().add(record.training_id, BOLD).add(" ")
+    line.add(str(record.state), _STATES.get(str(record.state), CURVES[0]))
+    if record.attempt > 1:
+        line.add(f" · attempt {record.attempt}")
+    if record.stale_since is not None:
+        line.add(f" · stale for {format_span(now - record.stale_since)}", YELLOW)
+    lines = [line]
+    if shown.trouble:
+        lines += wrapped(Line(), shown.trouble, columns, YELLOW)[:_MOST_WAITS]
+    elif record.reason and str(record.state) not in ("TRAINING", "COMPLETED"):
+        lines += wrapped(Line(), record.reason, columns, DIM)[:_MOST_WAITS]
+    if seen is None:
+        return lines
+    lines += wrapped(_label("strategy"), strategy_words(seen), columns)
+    lines += wrapped(_label("trials"), count_words(seen), columns)
+    if not record.state.final and (left := left_of(seen, record).words):
+        lines += wrapped(_label("left"), left, columns)
+    lines += wrapped(_label("best"), best_words(seen.trials), columns)[:2]
+    for reason in why_trials_wait(seen, record)[:_MOST_WAITS]:
+        lines += wrapped(_label("waits"), reason, columns, YELLOW)[:2]
+    return lines
+
+
+def _label(text: str) -> Line:
+    return Line().add(text.ljust(_LABEL), DIM)
+
+
+def _body(seen: Overview, record: Record, view: View, columns: int, rows: int) -> list[Line]:
+    """Return plot, workers, brokers and trials; each gets its share, and trials the rest."""
+    lines: list[Line] = []
+    if rows >= _PLOT_ROWS + 2 and seen.trials.best is not None:
+        lines += _plot(seen.trials, view, columns, _PLOT_ROWS)
+    left = rows - len(lines)
+    workers = _workers(seen, columns, max(1, left // 3)) if not record.state.final else []
+    lines += [*workers[: max(0, left - 2)]]
+    return [*lines, *_newest(seen.trials, columns, rows - len(lines))]
+
+
+def _plot(trials: Trials, view: View, columns: int, rows: int) -> list[Line]:
+    best, each = Columns(), Columns()
+    steps = trials.best_over_time()
+    place = 0
+    for ended, number in enumerate(trials.order, 1):
+        row = trials.rows[number]
+        while place < len(steps) and steps[place].ended <= ended:
+            place += 1
+        if place:
+            best.point(ended, row.ended_at, steps[place - 1].metric)
+        if row.metric is not None:
+            each.point(ended, row.ended_at, row.metric)
+    axis = each.time if view.by_time else each.step_last
+    begin, end = (axis[0], axis[-1]) if len(axis) else (0.0, 1.0)
+    if not view.by_time:
+        begin = 0.0
+    curves = [Drawn(each, CURVES[0], faint=True), Drawn(best, CURVES[1])]
+    plot = Plot(curves, begin, max(end, begin + 1e-9), view.logarithmic, view.by_time)
+    by = "by time" if view.by_time else "by trials that have ended"
+    how = f"  [{by}{', log' if view.logarithmic else ''}{', paused' if view.paused else ''}]"
+    legend = (Line().add(trials.spec.metric, BOLD).add("  ● ", CURVES[1]).add("best so far")
+              .add("  ● ", CURVES[0]).add("each trial").add(how, DIM))  # fmt: skip
+    return [legend, *draw(plot, columns, rows - 1)]
+
+
+def _workers(seen: Overview, columns: int, rows: int) -> list[Line]:
+    """Return a line for each broker and each worker, those that live first."""
+    lines = []
+    for broker in seen.brokers:
+        queues = (f"{broker.owned} owned and {broker.helper} helped wait · "
+                  f"{broker.processing} processing · {broker.results} results to take · "
+                  f"{broker.accepted} accepted")  # fmt: skip
+        odd = "".join(
+            f" · {count} {word}" for count, word in
+            ((broker.failed, "failed"), (broker.dropped, "dropped"), (broker.lent, "lent")) if count
+        )  # fmt: skip
+        lines.append(_label(f"broker {broker.broker}").add(" ").add(queues + odd).fitted(columns))
+    told = seen.workers
+    jobs = {job.name: job for job in seen.jobs if job.lives}
+    for name in sorted({*told, *jobs}, key=lambda name: (len(name), name)):
+        line = _label(name)
+        if job := jobs.get(name):
+            waits = job.state == "PENDING"
+            line.add(job.state.lower(), YELLOW if waits else 0)
+            line.add(f" ({job.reason})" if waits and job.reason else "")
+            line.add(f" on {job.nodes}" if job.nodes else "")
+        if worker := told.get(name):
+            line.add(f" · {counted(worker.running, 'trial')}")
+            line.add("" if worker.seen_s_ago < 5 else
+                     f" · last heard of {format_span(worker.seen_s_ago)} ago")  # fmt: skip
+        lines.append(line.fitted(columns))
+    if len(lines) > rows:
+        rest = len(lines) - rows + 1
+        lines = [*lines[: rows - 1], Line().add(f"and {counted(rest, 'more worker')}", DIM)]
+    return lines
+
+
+def _newest(trials: Trials, columns: int, rows: int) -> list[Line]:
+    """Return the newest trials that have ended, the newest first."""
+    if rows < 2:
+        return []
+    if not trials.order:
+        text = "no trial has ended so far" if trials.rows else "no trial so far"
+        return [Line().add(text, DIM)]
+    newest = [trials.rows[number] for number in reversed(trials.order[-(rows - 1) :])]
+    cells = [["trial", "outcome", trials.spec.metric, "took", "worker", "point"]]
+    cells += [[str(r.number), r.outcome_words, metric_words(r), took_words(r.seconds),
+               r.worker or "-", r.error or point_words(r.point, 200)] for r in newest]  # fmt: skip
+    widths = [max(width_of(c) for c in column) for column in zip(*cells, strict=True)][:-1]
+    best = trials.best
+    lines = []
+    for row, values in zip([None, *newest], cells, strict=True):
+        text = "  ".join(c.ljust(w) for c, w in zip(values, widths, strict=False))
+        lines.append(Line().add(f"{text}  {values[-1]}", _style(row, best)).fitted(columns))
+    return lines
+
+
+def _style(row: TrialRow | None, best: TrialRow | None) -> int:
+    if row is None:
+        return DIM
+    if row.failed:
+        return RED
+    return GREEN if best is not None and row.number == best.number else 0
+
+
+def trial_line(row: TrialRow, trials: Trials, is_best: bool) -> str:
+    """Return what a pipe gets of a trial that has ended."""
+    value = f"{trials.spec.metric} {metric_words(row)}{' (best so far)' if is_best else ''}"
+    parts = [f"trial {row.number}", row.outcome_words, value, took_words(row.seconds),
+             row.worker or "-", point_words(row.point, 10_000)]  # fmt: skip
+    return "  ".join([*parts, row.error] if row.error else parts)
+
+
+def texts(lines: Sequence[Line]) -> list[str]:
+    """Return lines without colours, and without empty ones at the end."""
+    found = [line.render(False) for line in lines]
+    while found and not found[-1]:
+        found.pop()
+    return found

@@ -1,0 +1,139 @@
+"""The results queue: results wait for models, or for the brokers that lent the tasks. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+
+from search.broker import stored
+from search.broker.shapes import Entry
+from search.protocol import messages as m
+
+Record = Callable[[int, bytes], None]
+
+
+class Mailbox:
+    """The results of one model, until it says that it has them; and what its tasks report.
+
+    Each result has a number; the numbers go on over all incarnations.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+        """The number of the newest result."""
+        self.cursor = 0
+        """The model has the results up to this one."""
+        self.accepted: deque[m.Accepted] = deque()
+        """Those after the cursor."""
+        self._reports: dict[str, m.Report] = {}
+
+    def add(self, accepted: m.Accepted) -> int:
+        """Add a result; return its number."""
+        self.accepted.append(accepted)
+        self.last += 1
+        self._reports.pop(accepted.result.task_id, None)
+        return self.last
+
+    def forget(self, cursor: int) -> list[str]:
+        """Forget the results up to a number; return the ids of their tasks."""
+        gone = []
+        while self.cursor < min(cursor, self.last):
+            gone.append(self.accepted.popleft().result.task_id)
+            self.cursor += 1
+        return gone
+
+    def report(self, report: m.Report) -> None:
+        """Keep the newest values of what a task reports."""
+        kept = self._reports.setdefault(report.task_id, m.Report(task_id=report.task_id))
+        kept.lease_id, kept.step = report.lease_id, report.step
+        for name, value in report.metrics.items():
+            kept.metrics[name] = value
+
+    def take_reports(self) -> list[m.Report]:
+        """Return what was reported since the last call."""
+        taken = list(self._reports.values())
+        self._reports.clear()
+        return taken
+
+    @property
+    def has_reports(self) -> bool:
+        """Whether something was reported since they were last taken."""
+        return bool(self._reports)
+
+    def read(self, most: int, most_bytes: int) -> list[m.Accepted]:
+        """Return the first results after the cursor: at least one if there is one."""
+        found: list[m.Accepted] = []
+        size = 0
+        for each in self.accepted:
+            size += len(each.result.value) + 256
+            if found and (len(found) >= most or size > most_bytes):
+                break
+            found.append(each)
+        return found
+
+
+class Results:
+    """The results of models and of other brokers.
+
+    Args:
+        record: Takes the kind and the payload of each change.
+        counts: Counts results.
+    """
+
+    def __init__(self, record: Record, counts: Counter[str]) -> None:
+        self._record, self._counts = record, counts
+        self.mailboxes: dict[str, Mailbox] = {}
+        self.done: set[str] = set()
+        """Tasks whose results their models do not have yet."""
+        self.helped: dict[str, dict[str, m.Accepted]] = {}
+        """Owner → results that go back to it."""
+
+    def __len__(self) -> int:
+        """Return how many results wait."""
+        return sum(len(box.accepted) for box in self.mailboxes.values()) + sum(
+            map(len, self.helped.values())
+        )
+
+    def mailbox(self, model: str) -> Mailbox:
+        """Return the mailbox of a model."""
+        return self.mailboxes.setdefault(model, Mailbox())
+
+    def add(self, finished: Iterable[tuple[Entry, m.Result]]) -> None:
+        """Take the results of tasks that are kept no longer."""
+        models: dict[str, list[m.Accepted]] = {}
+        owners: dict[str, list[m.Accepted]] = {}
+        for entry, result in finished:
+            if entry.owner:
+                result.lease_id = entry.owner_lease
+            accepted = m.Accepted(result=result, metrics=entry.metrics)
+            self._counts["accepted"] += 1
+            self._counts["failed"] += result.outcome != m.SUCCEEDED
+            to, name = (owners, entry.owner) if entry.owner else (models, entry.task.origin)
+            to.setdefault(name, []).append(accepted)
+        for model, results in models.items():
+            box = self.mailbox(model)
+            for each in results:
+                box.add(each)
+                self.done.add(each.result.task_id)
+            self._record(stored.RESULTS, stored.pack_results(model, results, box.last))
+        for owner, results in owners.items():
+            self.helped.setdefault(owner, {}).update({r.result.task_id: r for r in results})
+            self._record(stored.HELPED, stored.pack_results(owner, results))
+
+    def forget(self, model: str, cursor: int) -> None:
+        """Forget the results that a model has."""
+        box = self.mailbox(model)
+        if cursor <= box.cursor:
+            return
+        self._record(
+            stored.CURSOR, m.ResultsRequest(model=model, cursor=cursor).SerializeToString()
+        )
+        self.done.difference_update(box.forget(cursor))
+
+    def given_back(self, owner: str, ids: Iterable[str]) -> None:
+        """Forget results of helped tasks that their owner has."""
+        results = self.helped.get(owner, {})
+        gone = [task_id for task_id in ids if results.pop(task_id, None) is not None]
+        if gone:
+            payload = m.ReturnReply(taken=gone).SerializeToString()
+            self._record(stored.GIVEN_BACK, stored.named(owner, payload))

@@ -1,0 +1,63 @@
+"""Tells in a file what is in a broker's queues, and who works for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from dlctl import contract
+from dlctl.contract import search as names
+from search.broker.service import BrokerService
+
+TELL_S = 1.0
+FORGET_S = 90.0
+"""A worker without tasks that was not heard of for so long is told no more. Waiting for a task,
+it calls at least every 60 s."""
+
+
+async def tell(folder: Path, service: BrokerService) -> NoReturn:
+    """Write the broker's file about once a second, and when it ends."""
+    try:
+        while True:
+            await asyncio.to_thread(_write, folder, _now(service))
+            await asyncio.sleep(TELL_S)
+    finally:
+        _write(folder, _now(service))
+
+
+def _now(service: BrokerService) -> str:
+    return contract.to_json(told(service, time.monotonic(), time.time()))
+
+
+def _write(folder: Path, text: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk ends no broker: its log decides
+        contract.write_whole(folder / names.BROKER_STATUS, text)
+
+
+def told(service: BrokerService, now: float, wall: float) -> names.BrokerTold:
+    """Return what a broker tells.
+
+    Args:
+        now: seconds of the monotonic clock.
+        wall: Unix seconds.
+    """
+    status = service.status(now)
+    running = {worker.name: worker.running for worker in status.workers}
+    waits = {request.worker for request in service.idle_workers()}
+    workers = []
+    for name, (seen, request) in sorted(service.workers.items()):
+        if name not in running and name not in waits and now - seen > FORGET_S:
+            continue
+        has = request.has
+        workers.append(names.WorkerTold(
+            name, running.get(name, 0), round(0.0 if name in waits else now - seen, 3),
+            name in waits, has.cpus, has.gpus, has.memory_bytes, list(has.labels),
+            request.seconds_left,
+        ))  # fmt: skip
+    return names.BrokerTold(
+        service.name, status.incarnation, wall, status.owned, status.helper, status.processing,
+        status.results, status.accepted, status.failed, status.dropped, status.lent, workers,
+    )  # fmt: skip

@@ -1,0 +1,226 @@
+"""A broker is gone for good: a peer adopts its log, and only one peer does."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from event_loops import run_loop
+from search_processes import Search, python_task
+
+from dlctl import contract
+from dlctl.contract import search as files
+from search.journal.lease import LEFT, RETIRED, Holder, incarnations
+from search.protocol import messages as m
+from search.protocol.endpoints import read_endpoint
+
+SLOW = {"x": 2, "sleep_s": 0.05}
+
+
+def state_of(search: Search, broker: str) -> str:
+    folder = search.job_dir / files.BROKERS / broker
+    holder = contract.read_record(Holder, folder / f"{incarnations(folder)[-1]}.lease")
+    assert holder is not None
+    return holder.state
+
+
+def test_a_peer_adopts_a_broker_that_is_gone(search: Search) -> None:
+    search.broker("b0")
+    search.start("worker", "w1", "--slots", "2")
+    search.wait_for(lambda: "takes tasks from the broker b0" in search.logs())
+    search.broker("b1")
+
+    async def run() -> None:
+        model = search.model("b0")
+        await model.submit([python_task("mine:Square", **SLOW) for _ in range(60)])
+        await model.collect(10)
+        while (await model.status()).results < 5:  # the model has not taken them
+            await asyncio.sleep(0.02)
+        search.kill("b0")
+        await model.collect(60)
+        model.check()
+        assert all(r.outcome == m.SUCCEEDED for r in model.results)
+        assert "adopts the broker b0" in (search.job_dir / "b1.log").read_text()
+        await model.look(0.1)  # it has them all
+        search.wait_for(lambda: read_endpoint(search.job_dir, "b0") is None)
+        search.wait_for(lambda: state_of(search, "b0") == RETIRED)
+
+    run_loop(run())
+
+
+def test_one_of_several_peers_adopts(search: Search) -> None:
+    for name in ("b0", "b1", "b2", "b3"):
+        search.broker(name)
+
+    async def run() -> None:
+        model = search.model("b0")
+        await model.submit([python_task("mine:Square", x=number) for number in range(20)])
+        search.kill("b0")
+        search.start("worker", "w1", "--slots", "2")
+        await model.collect(20)
+        model.check()
+        values = sorted(json.loads(r.value)["value"] for r in model.results)
+        assert values == [number**2 for number in range(20)]
+        assert search.logs().count("adopts the broker b0") == 1
+        assert incarnations(search.job_dir / files.BROKERS / "b0") == [2]
+
+    run_loop(run())
+
+
+def test_a_peer_that_adopted_and_dies_is_adopted_with_what_it_had(search: Search) -> None:
+    for name in ("b0", "b1"):
+        search.broker(name)
+
+    async def run() -> None:
+        model = search.model("b0")
+        await model.submit([python_task("mine:Square", x=number) for number in range(20)])
+        search.kill("b0")
+        search.wait_for(lambda: "adopts the broker b0" in search.logs())
+        search.wait_for(lambda: incarnations(search.job_dir / files.BROKERS / "b0") == [2])
+        search.broker("b2")
+        search.kill("b1")
+        search.start("worker", "w1", "--slots", "2")
+        await model.collect(20)
+        model.check()
+
+    run_loop(run())
+
+
+def test_a_broker_that_is_started_again_takes_its_log_back(search: Search) -> None:
+    search.broker("b0")
+    search.broker("b1")
+
+    async def run() -> None:
+        model = search.model("b0")
+        await model.submit([python_task("mine:Square", **SLOW) for _ in range(40)])
+        search.kill("b0")
+        search.start("worker", "w1", "--slots", "2")
+        await model.collect(5)
+        search.broker("b0")
+        await model.collect(40)
+        model.check()
+        assert "another incarnation of the broker b0 has begun" in search.logs()
+        assert search.processes["b1"].poll() is None
+        endpoint = read_endpoint(search.job_dir, "b0")
+        assert endpoint is not None and endpoint.incarnation == 3
+
+    run_loop(run())
+
+
+def test_a_broker_that_leaves_hands_back_what_it_borrowed(search: Search) -> None:
+    """The owner would bear silence for a minute."""
+    search.bear_silence(60)
+    search.broker("b1")
+    worker = search.start("worker", "w1", "--slots", "1", "--grace-s", "0.2")
+    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
+    search.broker("b0")
+
+    async def run() -> None:
+        model = search.model("b0")
+        await model.submit([python_task("mine:Square", x=3, sleep_s=60)])
+        while (await model.status()).processing == 0:
+            await asyncio.sleep(0.02)
+        for process in (worker, search.processes["b1"]):
+            os.kill(process.pid, signal.SIGTERM)
+        search.wait_for(lambda: search.processes["b1"].poll() == 0)
+        status = await model.status()
+        assert (status.owned, status.processing, status.dropped) == (1, 0, 0)
+        assert state_of(search, "b1") == RETIRED
+        assert read_endpoint(search.job_dir, "b1") is None
+        await model.cancel(model.acknowledged)
+        (result,) = await model.collect(1)
+        assert result.outcome == m.CANCELLED
+
+    run_loop(run())
+
+
+def test_a_broker_that_leaves_tasks_behind_is_adopted_without_a_time_out(search: Search) -> None:
+    search.broker("b0")
+    search.broker("b1")
+
+    async def run() -> None:
+        model = search.model("b0")
+        await model.submit([python_task("mine:Square", x=3)])
+        os.kill(search.processes["b0"].pid, signal.SIGTERM)
+        search.wait_for(lambda: search.processes["b0"].poll() == 0)
+        search.start("worker", "w1")
+        await model.collect(1)
+        model.check()
+
+    run_loop(run())
+
+
+def test_no_broker_is_adopted_once_the_search_ends(search: Search) -> None:
+    search.broker("b0")
+    search.broker("b1")
+    contract.write_whole(search.job_dir / files.ENDED, "")
+
+    async def run() -> None:
+        await search.model("b0").submit([python_task("mine:Square", x=3)])
+        os.kill(search.processes["b0"].pid, signal.SIGTERM)
+        search.wait_for(lambda: search.processes["b0"].poll() == 0)
+        await asyncio.sleep(1.0)  # b1 looks three times in a second
+        assert "adopts" not in search.logs()
+        assert state_of(search, "b0") == LEFT
+
+    run_loop(run())
+
+
+def test_the_model_goes_on_at_the_peer(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    search = Search(
+        tmp_path / "job",
+        space=[files.Parameter("x", "float", 0, 1)],
+        task=files.Task("python", "mine:Square", {"sleep_s": 0.05}),
+        budget=files.Budget(trials=40),
+    )
+    trials = search.job_dir / files.TRIALS
+
+    def told() -> list[int]:
+        lines = trials.read_bytes().rpartition(b"\n")[0].splitlines() if trials.exists() else []
+        events = [json.loads(line) for line in lines]
+        return [event["number"] for event in events if event["event"] == "tell"]
+
+    try:
+        search.broker("b0")
+        search.broker("b1")
+        search.start("worker", "w1", "--slots", "2", "--cpus", "2")
+        model = search.start("model", "model")
+        search.wait_for(lambda: len(told()) >= 10)
+        search.kill("b0")
+        search.wait_for(lambda: model.poll() == 0, 30)
+        assert sorted(told()) == list(range(40))
+        assert "adopts the broker b0" in search.logs()
+    finally:
+        search.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_broker_in_a_workers_job_ends_with_its_worker(search: Search, number: int) -> None:
+    """The owner would bear silence for a minute."""
+    search.bear_silence(60)
+    worker = search.start("worker", "w1", "--broker", "b.w1", "--grace-s", "0.2")
+    search.wait_for(lambda: "takes tasks from the broker b.w1" in search.logs())
+    children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+    search.broker("b0")
+
+    async def run() -> None:
+        model = search.model("b0")
+        await model.submit([python_task("mine:Square", x=3, sleep_s=60) for _ in range(3)])
+        while (await model.status()).processing == 0:
+            await asyncio.sleep(0.02)
+        if number == signal.SIGTERM:  # a scheduler signals all processes of a job
+            os.kill(int(children[0]), number)
+        os.kill(worker.pid, number)
+        worker.wait(15)
+        search.wait_for(lambda: not Path("/proc", children[0]).exists())
+        assert state_of(search, "b.w1") == RETIRED, search.logs()
+        while (await model.status()).owned < 3:
+            await asyncio.sleep(0.02)
+        assert (await model.status()).dropped == 0
+        await model.cancel(model.acknowledged)
+        await model.collect(3)
+
+    run_loop(run())

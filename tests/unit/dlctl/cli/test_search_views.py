@@ -1,0 +1,135 @@
+"""What `dlctl search` shows of a search whose job directory is on this machine."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from made_search import events_of, lines_of, trials_of, write_search
+
+from dlctl.contract import State
+from dlctl.contract import search as names
+from dlctl.record import Record, RecordStore
+
+ONE = "made-3k9f"
+
+
+@pytest.fixture
+def job_dir(tmp_path):
+    folder = tmp_path / "jobs" / ONE
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def known(xdg, job_dir, tmp_path):
+    """A search that was cancelled: its state is asked for no more."""
+    (xdg.state / "dlctl").mkdir()
+    RecordStore(xdg.state / "dlctl" / "trainings.db").add(
+        Record(ONE, "made", "local", str(tmp_path), str(job_dir), "2026-01-01T10:00:00+00:00",
+               job_id="1", state=State.CANCELLED, reason="cancelled")
+    )  # fmt: skip
+    return job_dir
+
+
+def fails(done, code, *says):
+    assert done.exit_code == code, done.stderr
+    for text in says:
+        assert text in done.stderr
+    assert "internal error" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [
+    ("status",), ("trials",), ("show",), ("logs",), ("show", "--trial", "0"), ("best",),
+])  # fmt: skip
+def test_a_training_is_no_search(dlctl, known, command):
+    fails(dlctl("search", *command, ONE), 8, f"{ONE} is a training, and no search")
+
+
+def test_a_damaged_log_is_named(dlctl, known):
+    write_search(known, 3)
+    with (known / names.TRIALS).open("a") as file:
+        file.write('{"event": "tell", "number": 77}\n')
+    fails(dlctl("search", "show", ONE), 8, "trials.jsonl: line 16 is no event of a search")
+    done = dlctl("search", "watch", ONE, "--once", ok=True)
+    assert "line 16 is no event of a search" in done.stdout
+
+
+def test_a_search_without_a_trial(dlctl, known):
+    write_search(known, 0)
+    assert "no trial has ended well so far" in dlctl("search", "show", ONE, ok=True).stdout
+    assert "no trial so far" in dlctl("search", "watch", ONE, "--once", ok=True).stdout
+    assert dlctl("search", "show", ONE, "--json", ok=True).json["best"] is None
+    assert "has printed nothing so far" in dlctl("search", "logs", ONE, ok=True).stderr
+    fails(dlctl("search", "best", ONE), 9, "no trial has ended well so far")
+    fails(dlctl("search", "show", ONE, "-t", "0"), 8, "there is no trial 0")
+    fails(dlctl("search", "logs", ONE, "-t", "0"), 8, "there is no trial 0")
+
+
+def test_show_tells_space_trials_and_why_they_wait(dlctl, known):
+    write_search(known, 12, 9)
+    text = dlctl("search", "show", ONE, ok=True).stdout
+    assert "float 0.0001 to 1, logarithmic" in text and "optimizer: sgd" in text
+    assert "3 trials wait: the search is cancelled" in text
+    told = dlctl("search", "show", ONE, "--json", ok=True).json
+    assert (told["ended"], told["spec"]["metric"], len(told["waits"])) == (9, "loss", 1)
+    assert told["best_over_time"][-1]["number"] == told["best"]["number"]
+
+
+def test_show_tells_one_trial_with_its_reports_and_the_end_of_its_log(dlctl, known):
+    write_search(known, 4)
+    row = trials_of(4).rows[2]
+    folder = known / names.TASKS / row.id
+    folder.mkdir(parents=True)
+    (folder / "log").write_text("".join(f"line {n}\n" for n in range(100)) + "no newline")
+    text = dlctl("search", "show", ONE, "--trial", "2", ok=True).stdout
+    assert "| no newline" in text and "| line 99" in text and "| line 80" not in text
+    told = dlctl("search", "show", ONE, "--trial", "2", "--json", ok=True).json
+    assert [each["step"] for each in told["reports"]] == [1, 2, 3]
+    assert (told["point"], told["worker"], told["runs"]) == (row.point, "w1.2", None)
+    log = dlctl("search", "logs", ONE, "--trial", "2", ok=True).stdout.splitlines()
+    assert log[0] == "trial | line 0" and log[-1] == "trial | no newline" and len(log) == 101
+    for attempt in (1, 2):
+        run = folder / f"checkpoint/job/attempts/{attempt}"
+        run.mkdir(parents=True)
+        (run / "plan.json").write_text("{}")
+        (run / "learner-0.log").write_text(f"attempt {attempt}\n")
+    told = dlctl("search", "show", ONE, "--trial", "2", "--json", ok=True).json
+    assert told["runs"] == 2
+    assert "learner-0 | attempt 2" in dlctl("search", "logs", ONE, "-t", "2", ok=True).stdout
+
+
+def test_the_logs_of_all_processes_are_named_by_their_sources(dlctl, known):
+    write_search(known, 1)
+    for name in (f"{names.LOGS}/b0.log", f"{names.LOGS}/model.log", f"{names.WORKERS}/w1/0.out",
+                 "attempts/1/slurm.out", "attempts/1/learner-0.log"):  # fmt: skip
+        (known / name).parent.mkdir(parents=True, exist_ok=True)
+        (known / name).write_text(f"of {name}\n")
+    lines = dlctl("search", "logs", ONE, ok=True).stdout.splitlines()
+    assert [line.partition(" | ")[0] for line in lines] == ["job", "hub", "b0", "model", "w1.0"]
+    first = json.loads(dlctl("search", "logs", ONE, "--json", ok=True).stdout.splitlines()[0])
+    assert first == {"attempt": 1, "source": "job", "line": "of attempts/1/slurm.out"}
+
+
+def test_watch_prints_a_line_for_each_trial_into_a_pipe(dlctl, known):
+    write_search(known, 5)
+    lines = dlctl("search", "watch", ONE, ok=True).stdout.splitlines()
+    assert lines[0].startswith(f"{ONE} CANCELLED")
+    assert [line.split()[1] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
+    objects = dlctl("search", "watch", ONE, "--json", ok=True).stdout.splitlines()
+    assert [json.loads(line).get("number") for line in objects[1:]] == [0, 1, 2, 3, 4]
+    once = dlctl("search", "watch", ONE, "--json", "--once", ok=True).stdout
+    assert json.loads(once)["ended"] == 5
+
+
+def test_a_picture_is_as_wide_as_a_terminal_and_has_no_colours(dlctl, known):
+    write_search(known, 40)
+    text = dlctl("search", "watch", ONE, "--once", ok=True, env={"COLUMNS": "80"}).stdout
+    assert max(map(len, text.splitlines())) <= 80 and "\x1b" not in text
+    assert "best so far" in text
+
+
+def test_a_line_that_is_not_finished_yet_waits(dlctl, known):
+    write_search(known, 2, 0)
+    (known / names.TRIALS).write_bytes(lines_of(events_of(2))[:-5])
+    assert dlctl("search", "status", ONE, "--json", ok=True).json["ended"] == 1
