@@ -140,6 +140,7 @@ class Workers(Part):
     slots: int = Field(1, ge=1, le=512, description="How many trials a job runs at a time.")
     time: Duration | None = Field(None, description="The time limit of one such job.")
     partition: Line | None = None
+    per_broker: int = Field(64, ge=1, description="One in so many jobs brings a broker along.")
     idle: Duration = Field("5m", description="A worker without a trial leaves after this.")
 
 

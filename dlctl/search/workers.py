@@ -84,6 +84,7 @@ def _install(
         script: render_script(
             "search/worker.sbatch.j2", plan=plan, options=sbatch_options(plan), search=names,
             slots=spec.workers.slots, idle_s=spec.workers.idle_s,
+            per_broker=spec.workers.per_broker,
         ),
         pool.submit_file: render_script(
             "search/submit.sh.j2", plan=plan, search=names, begun=_BEGUN_ALREADY,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dlctl.contract import search as files
 from search.broker.adopter import Adopter
-from search.broker.incarnation import Incarnation
+from search.broker.incarnation import SEGMENT_BYTES, Incarnation
 from search.journal.lease import Lease
 from search.protocol.process import run_process
 from search.protocol.settings import Settings
@@ -19,22 +19,29 @@ _SWITCH_S = 0.0005
 
 
 def main(arguments: list[str]) -> int:
-    """Run a broker until a signal."""
+    """Run a broker until a signal, or as long as its worker lives."""
     parser = argparse.ArgumentParser(prog="python -m search.broker")
     parser.add_argument("job_dir", type=Path)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--segment-bytes", type=int, default=SEGMENT_BYTES, help="of its log")
+    parser.add_argument("--until-eof", action="store_true", help="end with the standard input")
     options = parser.parse_args(arguments)
     sys.setswitchinterval(_SWITCH_S)
-    return run_process(f"broker {options.name}", serve(options.job_dir, options.name))
+    return run_process(
+        f"broker {options.name}",
+        serve(options.job_dir, options.name, options.segment_bytes),
+        until_eof=options.until_eof,
+    )
 
 
-async def serve(job_dir: Path, name: str) -> None:
+async def serve(job_dir: Path, name: str, segment_bytes: int = SEGMENT_BYTES) -> None:
     """Run the broker's next incarnation, and adopt brokers that are gone."""
     settings = Settings.load(job_dir)
     folder = job_dir / files.BROKERS / name
     lease = await asyncio.to_thread(Lease.claim, folder, settings.heartbeat_timeout_s)
     adopter = Adopter(job_dir, settings, name)
-    await Incarnation(job_dir, settings, name, lease).run(adopter.run)
+    own = Incarnation(job_dir, settings, name, lease, segment_bytes=segment_bytes)
+    await own.run(adopter.run)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from search.broker.replay import begin, replay, snapshot
 from search.broker.service import BrokerService
 from search.broker.told import tell
 from search.errors import SearchError
-from search.journal.epochs import SNAPSHOT_COMPLETE, Adopted, adopt, log_path, remove_before
+from search.journal.epochs import Adopted, adopt, log_path, remove_before
 from search.journal.lease import LEFT, RETIRED, Lease, Watch
 from search.journal.log import Log
 from search.protocol.channels import Credentials, open_server
@@ -25,13 +25,15 @@ from search.protocol.process import run_until_one_ends
 from search.protocol.settings import Settings
 from search.protocol.stubs import make_handler
 
-_ADOPTED_GRACE_S = 1.0
+_ADOPTED_GRACE_S = 0.5
 """Workers have this long to say which tasks of a former incarnation they still run."""
 _EMPTY_S = 1.0
 """An adopted broker that has been empty for so long is given up."""
 _LEAVING_S = 4.0
 """So long a broker that ends waits for its workers, to bring other brokers their tasks back."""
 _LOOK_S = 0.1
+SEGMENT_BYTES = 64 << 20
+"""A longer log goes on in a further file, which begins with a snapshot, unless that is as long."""
 _AT_ONCE = 500
 """So many records are replayed while nobody else gets an answer."""
 Body = Callable[[], Coroutine[Any, Any, None]]
@@ -46,6 +48,7 @@ class Incarnation:
         name: The broker's.
         lease: The claim.
         watch: Has watched the former incarnation for a while.
+        segment_bytes: How long a file of the log may be, as far as its snapshot permits.
     """
 
     def __init__(
@@ -55,10 +58,13 @@ class Incarnation:
         name: str,
         lease: Lease,
         watch: Watch | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._job_dir, self._settings, self.name = job_dir, settings, name
         self._folder = job_dir / files.BROKERS / name
         self._lease, self._watch = lease, watch
+        self._segment_bytes = segment_bytes
+        self._log: Log
         self._service: BrokerService
         self._peers: Peers
         self._endpoint: Endpoint | None = None
@@ -71,7 +77,6 @@ class Incarnation:
             bodies: Run beside it.
             adopted: The broker's own process is gone: end once nothing of the broker is left.
         """
-        log: Log | None = None
         try:
             found = await asyncio.to_thread(
                 adopt,
@@ -80,14 +85,15 @@ class Incarnation:
                 self._settings.heartbeat_timeout_s,
                 self._watch,
             )
-            log = Log(log_path(self._folder, self._lease.incarnation))
-            queues = await self._take_over(found, log)
-            self._service = BrokerService(self.name, queues, log, self._lease)
-            await self._answer(bodies, adopted)
+            self._log = Log(log_path(self._folder, self._lease.incarnation))
+            try:
+                queues = await self._take_over(found, self._log)
+                self._service = BrokerService(self.name, queues, self._log, self._lease)
+                await self._answer(bodies, adopted)
+            finally:
+                self._log.close()
         finally:
             self._end()
-            if log is not None:
-                log.close()
 
     async def _take_over(self, found: Adopted, log: Log) -> Queues:
         number = self._lease.incarnation
@@ -98,7 +104,7 @@ class Incarnation:
                 await asyncio.sleep(0)
         for kind, payload in snapshot(queues):
             log.append(kind, payload)
-        log.append(SNAPSHOT_COMPLETE, b"")
+        log.snapshot_bytes = log.segment_bytes
         await log.flushed()
         if not self._lease.held():
             raise SearchError(f"the broker {self.name} lost its lease while it started")
@@ -130,6 +136,7 @@ class Incarnation:
             await run_until_one_ends(
                 service.tick(),
                 self._watch_lease(),
+                self._compact(),
                 tell(self._folder, service),
                 *(body() for body in own),
             )
@@ -146,6 +153,16 @@ class Incarnation:
             await asyncio.sleep(_LOOK_S)
         raise SearchError(f"another incarnation of the broker {self.name} has begun: this one ends")
 
+    async def _compact(self) -> None:
+        """Keep the log short, for ever: what its tasks and results have become is not needed."""
+        segment, log = 0, self._log
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if log.segment_bytes > max(self._segment_bytes, 2 * log.snapshot_bytes):
+                segment += 1
+                path = log_path(self._folder, self._lease.incarnation, segment)
+                log.begin_segment(path, snapshot(self._service.queues))
+
     async def _until_empty(self) -> None:
         empty_since = time.monotonic()
         while time.monotonic() - empty_since < _EMPTY_S:
@@ -156,9 +173,12 @@ class Incarnation:
     async def _leave(self) -> None:
         """Bring other brokers their tasks back, those that run here once their workers have."""
         queues = self._service.queues
-        self._service.leave()
         end = time.monotonic() + _LEAVING_S
-        while queues.has_of_others() and time.monotonic() < end:
+        while True:
+            queues.lapse(time.monotonic())
+            self._service.leave()
+            if not queues.has_of_others() or time.monotonic() > end:
+                return
             await asyncio.sleep(_LOOK_S / 5)
 
     def _end(self) -> None:
@@ -169,5 +189,6 @@ class Incarnation:
         state = LEFT
         if self._endpoint is not None and self._lease.held() and self._service.queues.is_empty():
             remove_endpoint(self._job_dir, self._endpoint)
+            (self._folder / files.BROKER_STATUS).unlink(missing_ok=True)
             state = RETIRED
         self._lease.close(state)

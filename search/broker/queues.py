@@ -4,8 +4,11 @@ A task is in exactly one of the first three: it waits as an owned one (a model s
 helped one (another broker lent it), or is in processing (a worker or another broker has it under a
 lease). Its result goes to its model's mailbox, or back to the broker that lent it.
 
-The holder of a task's current lease decides its result; the results of others are dropped. A lease
-that lapsed becomes current again if its holder returns before anybody else has the task.
+A task has one valid lease: the newest that was given out. Its holder decides the result; what
+comes under any other is dropped. A lease that lapsed stays the newest, and so valid, until somebody
+else gets the task: if its holder returns before that, it goes on, and its death is taken back.
+Leases are not in the log: of those that a former incarnation gave out, the newest that shows up is
+the valid one.
 
 Every change that must survive the broker goes to `record`, before the method returns. `replay`
 makes the same changes again in another object.
@@ -14,14 +17,14 @@ makes the same changes again in another object.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Iterable
 
 from search.broker import stored
-from search.broker.entry import Entry
 from search.broker.fair import Fair
 from search.broker.results import Record, Results
-from search.broker.shapes import Room
+from search.broker.shapes import Entry, Room
 from search.protocol import messages as m
 
 MOST_DEATHS = 3
@@ -57,6 +60,8 @@ class Queues:
         """Tasks of a former incarnation that its workers may still run: they can go on with them
         for a moment, before anybody else gets them."""
         self.adopted_until = 0.0
+        self._excused: dict[str, float] = {}
+        """Worker → from when on it is no wonder that it is gone."""
         self.held: dict[str, dict[str, Entry]] = {}
         """The processing queue: holder → its tasks."""
         self._ends: list[tuple[float, int, Entry]] = []
@@ -126,7 +131,7 @@ class Queues:
             size += len(entry.task.payload)
             room.take(entry.shape)
             self._leases += 1
-            entry.lease_id = self._leases
+            entry.lease_id, entry.counted = self._leases, False
             self.hold(entry, holder, now)
             found.append(m.Lease(task=entry.task, id=entry.lease_id, duration_s=self.lease_s))
         self.counts["lent"] += len(found) if lend else 0
@@ -184,6 +189,13 @@ class Queues:
             entry.until = min(entry.until, now + grace_s)
             self.watch(entry)
 
+    def excuse(self, holder: str, from_s: float | None) -> None:
+        """Note when a worker will be gone, or is leaving: then its end is no death of its tasks."""
+        if from_s is None:
+            self._excused.pop(holder, None)
+        else:
+            self._excused[holder] = from_s
+
     def lapse(self, now: float) -> int:
         """End the leases that nobody renewed; return how many tasks wait again."""
         if self.adopted and now >= self.adopted_until:
@@ -206,8 +218,9 @@ class Queues:
             if entry.withdrawn:
                 dead.append(self._ended(entry, m.CANCELLED))
                 continue
-            if not holder.startswith(PEER):
+            if not holder.startswith(PEER) and now < self._excused.get(holder, math.inf):
                 entry.task.deaths += 1
+                entry.counted = True
             if entry.task.deaths >= MOST_DEATHS:
                 error = f"{entry.task.deaths} workers died while they ran it, the last was {holder}"
                 dead.append(self._ended(entry, m.KILLED_WORKERS, error))
@@ -333,14 +346,17 @@ class Queues:
         entry.holder, entry.until = "", 0.0
 
     def _current(self, holder: str, task_id: str, lease_id: int, now: float) -> Entry | None:
-        """Return the task if this holder's lease is the current one, or nobody else has one."""
+        """Return the task if this lease of this holder is the valid one."""
         entry = self.tasks.get(task_id)
         if entry is None:
             return None
         if entry.lease_id == lease_id and entry.holder in (holder, ""):
+            if entry.counted:
+                entry.counted = False
+                entry.task.deaths -= 1
+                self._note_again([entry])
             return entry
-        former = lease_id >> _INCARNATION_BITS < self.incarnation
-        if former and entry.lease_id == 0 and entry.holder in ("", NOBODY):
+        if entry.lease_id < lease_id < self.incarnation << _INCARNATION_BITS:
             entry.lease_id = lease_id
             self.hold(entry, holder, now)
             return entry

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from search.broker import stored
-from search.broker.entry import Entry
 from search.broker.queues import NOBODY, Queues
+from search.broker.shapes import Entry
+from search.journal.epochs import SNAPSHOT_COMPLETE
 from search.protocol import messages as m
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ def snapshot(queues: Queues) -> Iterator[tuple[int, bytes]]:
         if ids:
             withdrawn = m.CancelRequest(model=model, task_ids=ids)
             yield stored.WITHDRAWN, withdrawn.SerializeToString()
+    yield SNAPSHOT_COMPLETE, b""
 
 
 def _chunks(items: list[T]) -> list[list[T]]:

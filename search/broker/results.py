@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from search.broker import stored
-from search.broker.entry import Entry
+from search.broker.shapes import Entry
 from search.protocol import messages as m
 
 Record = Callable[[int, bytes], None]

@@ -114,8 +114,10 @@ class BrokerService:
         await self._check_names(context, request.worker)
         self._seen[request.worker] = time.monotonic()
         self._asked[request.worker] = m.ExchangeRequest(
-            has=request.has, seconds_left=request.seconds_left
+            has=request.has, seconds_left=request.seconds_left, types=request.types
         )
+        gone_s = 0.0 if request.leaving else request.seconds_left or None
+        self.queues.excuse(request.worker, None if gone_s is None else time.monotonic() + gone_s)
         taken: list[str] = []
         if request.results:
             taken = self._accept(request.worker, request.results)
@@ -142,7 +144,7 @@ class BrokerService:
         await self._check_names(context, request.broker)
         if self._leaving:
             return m.LendReply()
-        room = Room.of(request.free, request.seconds_left, for_each=True)
+        room = Room.of(request.free, request, for_each=True)
         now = time.monotonic()
         leases = self.queues.lease(PEER + request.broker, request.want, room, now, lend=True)
         await self._durable(context)
@@ -173,6 +175,12 @@ class BrokerService:
             if self.queues.counts["accepted"] > dropped:
                 self.results.ring()
 
+    def leave(self) -> None:
+        """Give out no more tasks, and hand back those of other brokers that nobody runs."""
+        self._leaving = True
+        self.queues.hand_back_helped()
+        self.results.ring()
+
     def status(self, now: float) -> m.StatusReply:
         """Return what is in the queues."""
         status = status_of(self.queues)
@@ -188,12 +196,6 @@ class BrokerService:
             name: (seen, self._asked.get(name, m.ExchangeRequest()))
             for name, seen in self._seen.items()
         }
-
-    def leave(self) -> None:
-        """Give out no more tasks, and hand back those of other brokers that nobody runs."""
-        self._leaving = True
-        self.queues.hand_back_helped()
-        self.results.ring()
 
     def stop_orders(self) -> None:
         """Look again whether somebody is to stop tasks."""
@@ -215,10 +217,10 @@ class BrokerService:
         if self._leaving:
             return []
         now = time.monotonic()
-        room = Room.of(request.free, request.seconds_left)
+        room = Room.of(request.free, request)
         leases = self.queues.lease(request.worker, request.want, room, now)
         if request.ahead and len(leases) == request.want:
-            room = Room.of(request.has, request.seconds_left, for_each=True)
+            room = Room.of(request.has, request, for_each=True)
             leases += self.queues.lease(request.worker, request.ahead, room, now)
         return leases
 

@@ -1,12 +1,15 @@
-"""What a task needs, and what a worker has left. Pure."""
+"""A task that a broker keeps, what it needs, and what somebody who takes tasks has left. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from search.protocol import messages as m
+
+OUR_TYPES = ("python", "exec")
+"""What a worker runs that does not say it."""
 
 
 class Shape(NamedTuple):
@@ -17,13 +20,19 @@ class Shape(NamedTuple):
     memory_bytes: int
     labels: tuple[str, ...]
     time_limit_s: float
+    type: str
 
     @classmethod
     def of(cls, task: m.Task) -> Shape:
         """Return the shape of a task."""
         needs = task.needs
         return cls(
-            needs.cpus, needs.gpus, needs.memory_bytes, tuple(needs.labels), task.time_limit_s
+            needs.cpus,
+            needs.gpus,
+            needs.memory_bytes,
+            tuple(needs.labels),
+            task.time_limit_s,
+            task.type,
         )
 
 
@@ -39,18 +48,33 @@ class Room:
     """0: no limit is known."""
     for_each: bool = False
     """Each task alone must fit: tasks take nothing from it."""
+    types: Collection[str] = OUR_TYPES
 
     @classmethod
-    def of(cls, free: m.Needs, seconds_left: float = 0.0, *, for_each: bool = False) -> Room:
-        """Return what is free, as a worker or a broker says it."""
-        labels = frozenset(free.labels)
-        return cls(free.cpus, free.gpus, free.memory_bytes, labels, seconds_left, for_each)
+    def of(
+        cls,
+        free: m.Needs,
+        request: m.ExchangeRequest | m.LendRequest,
+        *,
+        for_each: bool = False,
+    ) -> Room:
+        """Return what is free, as a worker or a broker says it in its request."""
+        return cls(
+            free.cpus,
+            free.gpus,
+            free.memory_bytes,
+            frozenset(free.labels),
+            request.seconds_left,
+            for_each,
+            tuple(request.types) or OUR_TYPES,
+        )
 
     def fits(self, shape: Hashable) -> bool:
         """Return whether a task of this shape can run here to its end."""
         needs = cast(Shape, shape)
         return (
-            needs.cpus <= self.cpus
+            needs.type in self.types
+            and needs.cpus <= self.cpus
             and needs.gpus <= self.gpus
             and needs.memory_bytes <= self.memory_bytes
             and (not self.seconds_left or needs.time_limit_s <= self.seconds_left)
@@ -64,3 +88,36 @@ class Room:
         self.cpus -= needs.cpus
         self.gpus -= needs.gpus
         self.memory_bytes -= needs.memory_bytes
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A task that has no result yet."""
+
+    task: m.Task
+    owner: str
+    """The broker that lent it; empty: this one owns it."""
+    owner_lease: int = 0
+    lease_id: int = 0
+    """The current or last one."""
+    holder: str = ""
+    """Who has it under the lease; empty: it waits."""
+    until: float = 0.0
+    counted: bool = False
+    """Whether a death was counted for the current lease. If its holder comes back, it was none."""
+    withdrawn: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
+    shape: Shape = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shape = Shape.of(self.task)
+
+    @property
+    def priority(self) -> int:
+        """Higher ones go first."""
+        return self.task.priority
+
+    @property
+    def cost(self) -> float:
+        """How much of a turn it takes."""
+        return float(max(1, self.shape.cpus))

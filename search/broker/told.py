@@ -22,15 +22,18 @@ async def tell(folder: Path, service: BrokerService) -> NoReturn:
     """Write the broker's file about once a second, and when it ends."""
     try:
         while True:
-            await asyncio.to_thread(_write, folder, service)
+            await asyncio.to_thread(_write, folder, _now(service))
             await asyncio.sleep(TELL_S)
     finally:
-        _write(folder, service)
+        _write(folder, _now(service))
 
 
-def _write(folder: Path, service: BrokerService) -> None:
+def _now(service: BrokerService) -> str:
+    return contract.to_json(told(service, time.monotonic(), time.time()))
+
+
+def _write(folder: Path, text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk ends no broker: its log decides
-        text = contract.to_json(told(service, time.monotonic(), time.time()))
         contract.write_whole(folder / names.BROKER_STATUS, text)
 
 
@@ -52,7 +55,7 @@ def told(service: BrokerService, now: float, wall: float) -> names.BrokerTold:
         workers.append(names.WorkerTold(
             name, running.get(name, 0), round(0.0 if name in waits else now - seen, 3),
             name in waits, has.cpus, has.gpus, has.memory_bytes, list(has.labels),
-            request.seconds_left,
+            request.seconds_left, list(request.types),
         ))  # fmt: skip
     return names.BrokerTold(
         service.name, status.incarnation, wall, status.owned, status.helper, status.processing,

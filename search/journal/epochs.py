@@ -2,7 +2,8 @@
 
 An incarnation acknowledges nothing before its snapshot is complete, and the record that says so is
 on the disk. So the newest log with a complete snapshot holds everything; those before it and after
-it hold nothing more.
+it hold nothing more. The log of one incarnation that grows long goes on in a further file, a
+segment, for which the same is true.
 """
 
 from __future__ import annotations
@@ -37,9 +38,15 @@ class Adopted:
     torn_bytes: int
 
 
-def log_path(folder: Path, incarnation: int) -> Path:
-    """Return the log of an incarnation."""
-    return folder / f"{incarnation}.log"
+def log_path(folder: Path, incarnation: int, segment: int = 0) -> Path:
+    """Return a segment of the log of an incarnation."""
+    return folder / f"{incarnation}.{segment}.log"
+
+
+def _segments(folder: Path, incarnation: int) -> list[Path]:
+    """Return the segments of an incarnation's log, the newest first."""
+    found = folder.glob(f"{incarnation}.*.log")
+    return sorted(found, key=lambda path: int(path.stem.partition(".")[2]), reverse=True)
 
 
 def adopt(
@@ -61,12 +68,13 @@ def adopt(
                 watch = Watch(folder, number, default_lease_s)
             wait_for_lapse(watch)
     for number in reversed(earlier):
-        path = log_path(folder, number)
-        if not path.exists():
-            continue
-        records, size = read_records(path)
-        if found.incarnation == 0 and any(each.kind == SNAPSHOT_COMPLETE for each in records):
-            found = Adopted(number, records, path.stat().st_size - size)
+        size = 0
+        for path in _segments(folder, number):
+            if found.incarnation != 0:
+                break
+            records, size = read_records(path)
+            if any(each.kind == SNAPSHOT_COMPLETE for each in records):
+                found = Adopted(number, records, path.stat().st_size - size)
         _seal(folder, number, Seal(incarnation, size))
     return found
 
@@ -75,7 +83,8 @@ def remove_before(folder: Path, incarnation: int) -> None:
     """Remove the logs of incarnations before one; its own log has all that they held."""
     for number in incarnations(folder):
         if number < incarnation:
-            log_path(folder, number).unlink(missing_ok=True)
+            for path in _segments(folder, number):
+                path.unlink(missing_ok=True)
             (folder / f"{number}.sealed").unlink(missing_ok=True)
             (folder / f"{number}.lease").unlink(missing_ok=True)
 

@@ -10,6 +10,8 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
@@ -20,6 +22,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _RETRY_S = 0.2
 
 
+@dataclass(frozen=True)
+class _Segment:
+    """A file with which the log goes on, and the snapshot at its beginning."""
+
+    path: Path
+    snapshot: list[bytes]
+
+
 class Log:
     """The log of one incarnation. `append` returns at once; `flushed` returns when it is durable.
 
@@ -27,10 +37,13 @@ class Log:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        contract.sync_directory(path.parent)
-        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.path, self._file = path, _create(path)
+        self._queue: queue.SimpleQueue[bytes | _Segment | None] = queue.SimpleQueue()
         self._offset = 0
+        self.segment_bytes = 0
+        """How long the current file will be once all is on the disk."""
+        self.snapshot_bytes = 0
+        """How much of it is its snapshot."""
         self._appended = self._durable = 0
         self._bytes_in = self._bytes_out = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -52,7 +65,21 @@ class Log:
         data = encode(kind, payload)
         self._appended += 1
         self._bytes_in += len(data)
+        self.segment_bytes += len(data)
         self._queue.put(data)
+
+    def begin_segment(self, path: Path, snapshot: Iterable[tuple[int, bytes]]) -> None:
+        """Go on in another file, which begins with a snapshot; remove the one before it.
+
+        If there is no room for the snapshot, the log goes on in the old file.
+
+        Args:
+            path: The file; it does not exist yet.
+            snapshot: Records that say all that was appended so far.
+        """
+        records = [encode(*each) for each in snapshot]
+        self.segment_bytes = self.snapshot_bytes = sum(map(len, records))
+        self._queue.put(_Segment(path, records))
 
     async def flushed(self) -> None:
         """Return once all that was appended before the call is on the disk.
@@ -77,18 +104,21 @@ class Log:
     def _write(self) -> None:
         ended = False
         while not ended:
-            batch = [self._queue.get()]
+            item = self._queue.get()
+            records: list[bytes] = []
             with contextlib.suppress(queue.Empty):
-                while True:
-                    batch.append(self._queue.get_nowait())
-            records = [data for data in batch if data is not None]
-            ended = len(records) < len(batch)
+                while isinstance(item, bytes):
+                    records.append(item)
+                    item = self._queue.get_nowait()
+            ended = item is None
             try:
                 self._store(b"".join(records))
+                self._tell(len(records), sum(map(len, records)), None)
+                if isinstance(item, _Segment):
+                    self._switch(item)
             except OSError as error:
                 self._tell(0, 0, error)
                 break
-            self._tell(len(records), sum(map(len, records)), None)
         os.close(self._file)
 
     def _store(self, data: bytes) -> None:
@@ -115,6 +145,25 @@ class Log:
             self.full = False
             return
 
+    def _switch(self, segment: _Segment) -> None:
+        """Go on in another file. Until its snapshot is on the disk, the old one counts."""
+        file = _create(segment.path)
+        try:
+            snapshot = b"".join(segment.snapshot)
+            at = 0
+            while at < len(snapshot):
+                at += os.pwrite(file, memoryview(snapshot)[at:], at)
+            os.fdatasync(file)
+        except OSError as error:
+            os.close(file)
+            segment.path.unlink(missing_ok=True)
+            if error.errno in _FULL:
+                return
+            raise
+        os.close(self._file)
+        self.path.unlink(missing_ok=True)
+        self.path, self._file, self._offset = segment.path, file, len(snapshot)
+
     def _tell(self, records: int, size: int, error: OSError | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._wake, records, size, error)
@@ -135,3 +184,9 @@ class Log:
                 future.set_exception(self._broken)
             else:
                 future.set_result(None)
+
+
+def _create(path: Path) -> int:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    contract.sync_directory(path.parent)
+    return file

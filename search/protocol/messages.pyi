@@ -219,7 +219,7 @@ class ResultsReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[Accepted, _Mapping]]] = ..., cursor: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ExchangeRequest(_message.Message):
-    __slots__ = ("worker", "results", "want", "free", "seconds_left", "wait_s", "ahead", "has")
+    __slots__ = ("worker", "results", "want", "free", "seconds_left", "wait_s", "ahead", "has", "leaving", "types")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +228,8 @@ class ExchangeRequest(_message.Message):
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     AHEAD_FIELD_NUMBER: _ClassVar[int]
     HAS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     results: _containers.RepeatedCompositeFieldContainer[Result]
     want: int
@@ -236,7 +238,9 @@ class ExchangeRequest(_message.Message):
     wait_s: float
     ahead: int
     has: Needs
-    def __init__(self, worker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., wait_s: _Optional[float] = ..., ahead: _Optional[int] = ..., has: _Optional[_Union[Needs, _Mapping]] = ...) -> None: ...
+    leaving: bool
+    types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., wait_s: _Optional[float] = ..., ahead: _Optional[int] = ..., has: _Optional[_Union[Needs, _Mapping]] = ..., leaving: _Optional[bool] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
     __slots__ = ("taken", "leases", "leave")
@@ -291,18 +295,20 @@ class RenewReply(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[RenewReply.Answer, _Mapping]]] = ...) -> None: ...
 
 class LendRequest(_message.Message):
-    __slots__ = ("broker", "incarnation", "want", "free", "seconds_left")
+    __slots__ = ("broker", "incarnation", "want", "free", "seconds_left", "types")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: int
     want: int
     free: Needs
     seconds_left: float
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ...) -> None: ...
+    types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LendReply(_message.Message):
     __slots__ = ("leases",)

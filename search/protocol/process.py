@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -14,17 +16,26 @@ from search.errors import SearchError
 EXIT_FAILED = 1
 
 
-def run_process(name: str, body: Coroutine[Any, Any, None]) -> int:
+def run_process(name: str, body: Coroutine[Any, Any, None], *, until_eof: bool = False) -> int:
     """Run a process's body; return the exit code. An error that users understand is one sentence.
 
     The body is cancelled at SIGTERM and SIGINT, and ends with its own cleaning up.
+
+    Args:
+        name: How errors name the process.
+        body: What it does.
+        until_eof: It serves the process at the other end of its standard input, and is cancelled
+            when that has closed it or died. Signals, which a scheduler sends to both, are ignored.
     """
 
     async def run() -> None:
         task = asyncio.ensure_future(body)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, task.cancel)
+            loop.add_signal_handler(number, (lambda: None) if until_eof else task.cancel)
+        if until_eof:
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+            threading.Thread(target=_wait_for_eof, args=(loop, task), daemon=True).start()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
@@ -34,6 +45,14 @@ def run_process(name: str, body: Coroutine[Any, Any, None]) -> int:
         print(f"{name}: {error}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     return 0
+
+
+def _wait_for_eof(loop: asyncio.AbstractEventLoop, task: asyncio.Future[None]) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    with contextlib.suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(task.cancel)
 
 
 async def run_until_one_ends(*bodies: Coroutine[Any, Any, None]) -> None:

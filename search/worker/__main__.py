@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # Slots start by exec: gRPC needs no handlers for forks, which would only disturb it.
@@ -33,6 +36,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--idle-s", type=float, default=0.0, help="leave after this; 0: never")
     parser.add_argument("--grace-s", type=float, default=10.0, help="for tasks to save in")
     parser.add_argument("--echo", action="store_true", help="run nothing: for measurements")
+    parser.add_argument("--broker", help="run a broker of this name beside the worker")
     asked = parser.parse_args(arguments)
     have = Resources(
         cpus=asked.cpus or max(asked.slots, len(os.sched_getaffinity(0))),
@@ -43,7 +47,26 @@ def main(arguments: list[str]) -> int:
     options = Options(
         asked.name, asked.slots, have, asked.ends_at, asked.idle_s, asked.grace_s, asked.echo
     )
-    return run_process(f"worker {asked.name}", work(asked.job_dir, options))
+    with _broker(asked.job_dir, asked.broker):
+        return run_process(f"worker {asked.name}", work(asked.job_dir, options))
+
+
+@contextlib.contextmanager
+def _broker(job_dir: Path, name: str | None) -> Iterator[None]:
+    """Run a broker, which ends in order once the worker has ended, or at once if it is killed."""
+    if name is None:
+        yield
+        return
+    broker = subprocess.Popen(
+        [sys.executable, "-u", "-m", "search.broker", job_dir, "--name", name, "--until-eof"],
+        stdin=subprocess.PIPE,
+    )
+    try:
+        yield
+    finally:
+        assert broker.stdin is not None
+        broker.stdin.close()
+        broker.wait()
 
 
 async def work(job_dir: Path, options: Options) -> None:

@@ -80,6 +80,7 @@ class Link:
         self.failing_since: float | None = None
         """When the first of the calls failed that failed since the last answer."""
         self.told_to_leave = False
+        self._leaving = self._to_tell = self._has_told = False
         self._tasks = [
             asyncio.ensure_future(body) for body in (self._send(), self._poll(), self._renew())
         ]
@@ -92,6 +93,11 @@ class Link:
         if self._channel is not None:
             await self._channel.close()
 
+    def leave(self) -> None:
+        """Tell the broker that the worker leaves, at once and with each further call."""
+        self._leaving = self._to_tell = True
+        self.changed()
+
     def changed(self) -> None:
         """Note that there are new results, or free slots, or another home."""
         self._results.set()
@@ -101,10 +107,11 @@ class Link:
         """Bring results as soon as there are any, and take tasks in the same call."""
         while True:
             results = self._outbox.first(self.broker, _MOST_RESULTS, _MOST_BYTES)
-            if not results:
+            if not results and not self._to_tell:
                 self._results.clear()
                 await self._results.wait()
                 continue
+            self._to_tell = False
             await self._exchange(results, 0.0)
 
     async def _poll(self) -> None:
@@ -123,7 +130,7 @@ class Link:
         want = max(0, self._want())
         request = self._hands.request(want)
         request.results.extend(results)
-        request.wait_s = wait_s
+        request.wait_s, request.leaving = wait_s, self._leaving
         self._asked += want
         try:
             reply = await self._stub().Exchange(request, timeout=wait_s + _CALL_S)
@@ -133,6 +140,9 @@ class Link:
         finally:
             self._asked -= want
         self.failing_since = None
+        if request.leaving and not self._has_told:
+            self._has_told = True
+            print(f"broker {self.broker}: knows that this worker leaves", flush=True)
         self._outbox.taken(self.broker, list(reply.taken))
         self.told_to_leave = self.told_to_leave or reply.leave
         if reply.leases:
@@ -140,10 +150,14 @@ class Link:
         self.changed()
 
     async def _renew(self) -> None:
-        """Renew leases. The call waits at the broker: it ends when there is an order."""
+        """Renew leases. The call waits at the broker: it ends when there is an order.
+
+        While there is no task, too, a call waits: if it breaks, the broker knows at once that the
+        worker has died, whatever it had leased to it meanwhile.
+        """
         while True:
             running = self._hands.held(self.broker)
-            if not running:
+            if not running and not self._is_home(self.broker):
                 await asyncio.sleep(0.05)
                 continue
             request = m.RenewRequest(worker=self._worker, running=running, wait_s=_RENEW_S)

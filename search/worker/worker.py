@@ -83,6 +83,8 @@ class Worker:
                     await asyncio.wait_for(self.leaving.wait(), _LOOK_S)
                 except asyncio.TimeoutError:
                     continue
+            for link in self._links.values():
+                link.leave()
             await self._crew.drain(self._options.grace_s)
             await self._bring_last_results()
         finally:

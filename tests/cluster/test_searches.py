@@ -9,7 +9,8 @@ import shutil
 import signal
 from pathlib import Path
 
-from trainings import REPOSITORY, wait_for_state
+from repository import REPOSITORY
+from trainings import wait_for_state
 
 from dlctl.contract import search as names
 
@@ -22,7 +23,7 @@ strategy: {name: genetic, seed: 1, population: 5%MORE%}
 metric: {name: loss}
 budget: {trials: %TRIALS%}
 task: {python: "trials:Valley", time: 1m, memory: 512MiB}
-workers: {jobs: %WORKERS%, slots: %SLOTS%, time: 10m}
+workers: {jobs: %WORKERS%, slots: %SLOTS%, time: 10m%JOBS%}
 """
 PROGRAM = """\
 import os, pathlib, time
@@ -40,11 +41,12 @@ class Valley(BaseTask):
 """
 
 
-def start(dlctl, site, trials, more="", workers=2, slots=2, seconds=0.2):
+def start(dlctl, site, trials, more="", workers=2, slots=2, seconds=0.2, jobs=""):
     folder = dlctl.cwd / "job"
     folder.mkdir()
     text = SEARCH.replace("%TRIALS%", str(trials)).replace("%MORE%", more)
     text = text.replace("%WORKERS%", str(workers)).replace("%SLOTS%", str(slots))
+    text = text.replace("%JOBS%", jobs)
     (folder / "search.yml").write_text(text)
     (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", str(seconds)))
     done = dlctl("search", "start", folder / "search.yml", "--site", site.name, ok=True)
@@ -66,8 +68,10 @@ def wait_for_results(wait_until, job_dir, count):
     try:
         wait_until(lambda: len(told(job_dir)) >= count, 90)
     except BaseException:
-        for path in [*(job_dir / names.FOLDER).glob("workers/*/*.out"),
-                     *(job_dir / names.FOLDER).glob("logs/*")]:  # fmt: skip
+        trial = "tasks/*/checkpoint/job/attempts/*/*.log"
+        patterns = ("workers/*/*.out", "logs/*", "tasks/*/log", trial,
+                    "../attempts/*/*.*")  # fmt: skip
+        for path in [p for each in patterns for p in (job_dir / names.FOLDER).glob(each)]:
             print(f"==> {path.name}", *path.read_text().splitlines()[-10:], sep="\n")
         raise
 
@@ -217,3 +221,44 @@ def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, sit
     wait_until(lambda: not workers(), 60)
     counts = collections.Counter(event["number"] for event in told(job_dir))
     assert set(counts.values()) == {1}
+
+
+def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_until):
+    shutil.copytree(REPOSITORY / "examples/hpo-digits", folder := dlctl.cwd / "hpo")
+    text = (folder / "search.yml").read_text()
+    for old, new in (("learners: 1", "learners: 2"), ("epochs: 9", "epochs: 2"),
+                     ("trials: 24", "trials: 2"), ("jobs: 1..4", "jobs: 1"),
+                     ("1.0e-5, 1.0e-1", "1.0e-3, 1.0e-2")):  # fmt: skip
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "search.yml").write_text(text)
+    started = dlctl("search", "start", folder / "search.yml", "--site", site.name, ok=True)
+    search_id = started.stdout.strip()
+    job_dir = site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 2)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(job_dir, 2)
+    best = dlctl("search", "best", search_id, "--json", ok=True).json
+    assert best["metric"] > 0.3, "better than guessing one of ten"
+    for folder in (job_dir / names.TASKS).iterdir():
+        learners = {
+            path.name.rpartition("-")[2] for path in (folder / "checkpoint/job/metrics").iterdir()
+        }
+        assert len(learners) >= 2, learners
+
+
+def test_brokers_in_worker_jobs_borrow_and_hand_back(dlctl, site, wait_until):
+    search_id = start(dlctl, site, 40, jobs=", per_broker: 2", slots=1)
+    job_dir = site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 5)
+    if site.is_cluster:  # the local queue may have no place for the second worker
+        broker = job_dir / names.ENDPOINTS / "b.w1.1.json"
+        wait_until(broker.exists, 60)
+        shown = dlctl("search", "show", search_id, "--json", ok=True).json["brokers"]
+        assert {each["broker"] for each in shown} == {"b0", "b.w1.1"}
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(job_dir, 40)
+    assert [(job_dir / names.WORKERS / "w1" / name).read_text() for name in ("before", "count")] \
+        == ["0\n", "2\n"]  # fmt: skip
+    if site.is_cluster:
+        wait_until(lambda: not broker.exists(), 30)

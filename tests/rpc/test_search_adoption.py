@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from event_loops import run_loop
 from search_processes import Search, python_task
 
@@ -194,3 +195,32 @@ def test_the_model_goes_on_at_the_peer(tmp_path: Path) -> None:
         assert "adopts the broker b0" in search.logs()
     finally:
         search.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_broker_in_a_workers_job_ends_with_its_worker(search: Search, number: int) -> None:
+    """The owner would bear silence for a minute."""
+    search.bear_silence(60)
+    worker = search.start("worker", "w1", "--broker", "b.w1", "--grace-s", "0.2")
+    search.wait_for(lambda: "takes tasks from the broker b.w1" in search.logs())
+    children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+    search.broker("b0")
+
+    async def run() -> None:
+        model = search.model("b0")
+        await model.submit([python_task("mine:Square", x=3, sleep_s=60) for _ in range(3)])
+        while (await model.status()).processing == 0:
+            await asyncio.sleep(0.02)
+        if number == signal.SIGTERM:  # a scheduler signals all processes of a job
+            os.kill(int(children[0]), number)
+        os.kill(worker.pid, number)
+        worker.wait(15)
+        search.wait_for(lambda: not Path("/proc", children[0]).exists())
+        assert state_of(search, "b.w1") == RETIRED, search.logs()
+        while (await model.status()).owned < 3:
+            await asyncio.sleep(0.02)
+        assert (await model.status()).dropped == 0
+        await model.cancel(model.acknowledged)
+        await model.collect(3)
+
+    run_loop(run())

@@ -137,6 +137,36 @@ def test_a_torn_tail_is_left_out(search: Search) -> None:
     run_loop(run())
 
 
+def test_a_log_stays_short_and_a_kill_at_any_moment_loses_nothing(search: Search) -> None:
+    most_bytes = 20_000
+    short = ("--segment-bytes", str(most_bytes))
+    search.broker("b1", *short)
+    search.start("worker", "w1", "--slots", "2", "--echo")
+    folder = search.job_dir / files.BROKERS / "b1"
+    seen: set[str] = set()
+
+    async def run() -> None:
+        model = search.model()
+        for batch in range(1, 13):
+            await model.submit([python_task("mine:Square", x=3, pad="x" * 100) for _ in range(50)])
+            await model.collect(50 * batch)
+            seen.update(path.name for path in folder.glob("*.log"))
+            if batch in (4, 8):
+                search.kill("b1")
+                search.broker("b1", *short)
+        model.check()
+        await model.look(0.1)  # it says that it has them all
+        end = time.monotonic() + 5
+        while (sizes := [path.stat().st_size for path in folder.glob("*.log")]) and (
+            len(sizes) > 1 or sizes[0] > most_bytes
+        ):
+            assert time.monotonic() < end, sizes
+            await asyncio.sleep(0.05)
+
+    run_loop(run())
+    assert len(seen) > 3, "it began no segments"
+
+
 def test_a_second_broker_of_the_same_name_ends_the_first(search: Search) -> None:
     search.broker()
     first = search.processes["b1"]
@@ -337,6 +367,31 @@ def test_a_task_that_kills_its_workers_is_given_up(search: Search) -> None:
         assert result.outcome == m.KILLED_WORKERS
         assert result.error == "3 workers died while they ran it, the last was w2"
         model.check()
+
+    run_loop(run())
+
+
+def test_the_end_of_a_worker_that_was_told_to_leave_is_no_death_of_its_tasks(
+    search: Search,
+) -> None:
+    search.broker()
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Bad", how="sleeps_deaf", time_limit_s=60)])
+        for number in range(4):  # one more than a task may kill
+            worker = search.start("worker", f"w{number}", "--grace-s", "60")
+            while (await model.status()).processing == 0:
+                await asyncio.sleep(0.02)
+            os.kill(worker.pid, signal.SIGTERM)
+            log = search.job_dir / f"w{number}.log"
+            search.wait_for(lambda log=log: "knows that this worker leaves" in log.read_text())  # type: ignore[misc]
+            search.kill(f"w{number}")  # before the task has saved
+            while (await model.status()).owned == 0:
+                await asyncio.sleep(0.02)
+        await model.cancel(model.acknowledged)
+        (result,) = await model.collect(1)
+        assert result.outcome == m.CANCELLED
 
     run_loop(run())
 

@@ -67,6 +67,8 @@ class Workers:
     partition: str | None = None
     idle_s: float = 300.0
     """A worker without a task leaves after this."""
+    per_broker: int = 64
+    """One in so many workers brings a broker along; the hub's is the first."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,16 @@ def make_queues() -> tuple[Queues, list[tuple[int, bytes]]]:
     return Queues(1, LEASE_S, lambda kind, payload: log.append((kind, payload))), log
 
 
+def replayed(log: list[tuple[int, bytes]]) -> tuple[Queues, list[tuple[int, bytes]]]:
+    """Return the next incarnation, and its own log."""
+    own: list[tuple[int, bytes]] = []
+    queues = Queues(2, LEASE_S, lambda kind, payload: own.append((kind, payload)))
+    for kind, payload in log:
+        replay(queues, kind, payload)
+    begin(queues, 0.0, 1.0)
+    return queues, own
+
+
 def outcome_of(queues: Queues, model: str = "one") -> list[m.Result]:
     return [each.result for each in queues.results.mailbox(model).accepted]
 
@@ -60,15 +70,61 @@ def test_a_late_result_is_dropped_once_another_worker_has_the_task() -> None:
 
 
 def test_a_worker_that_was_cut_off_goes_on_if_nobody_else_has_the_task() -> None:
-    queues, _ = make_queues()
+    queues, log = make_queues()
     queues.submit("one", [make_task(1)], 10)
     (lease,) = queues.lease("w1", 1, ROOM, 0.0)
     queues.lapse(LEASE_S + 1)
     report = m.Report(task_id=lease.task.id, lease_id=lease.id)
     assert queues.renew("w1", [report], LEASE_S + 2) == {}
     assert queues.lease("w2", 1, ROOM, LEASE_S + 2) == []
+    assert queues.tasks[lease.task.id].task.deaths == 0  # its worker had not died
     queues.accept("w1", [success(lease)], LEASE_S + 3)
     assert len(outcome_of(queues)) == 1
+    again, _ = replayed(log)
+    assert not again.tasks
+
+
+def test_a_lease_is_valid_until_there_is_a_newer_one_and_never_again() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    (old,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues.lapse(LEASE_S + 1)
+    (new,) = queues.lease("w2", 1, ROOM, LEASE_S + 1)
+    queues.lapse(3 * LEASE_S)  # w2's lease has lapsed, too; nobody has the task
+    report = m.Report(task_id=old.task.id, lease_id=old.id)
+    assert queues.renew("w1", [report], 3 * LEASE_S) == {old.task.id: m.STOP}
+    queues.accept("w1", [success(old)], 3 * LEASE_S)
+    assert queues.counts["dropped"] == 1
+    queues.accept("w2", [success(new)], 3 * LEASE_S)
+    assert [r.lease_id for r in outcome_of(queues)] == [new.id]
+
+
+def test_of_leases_of_a_former_incarnation_the_newest_that_shows_up_is_valid() -> None:
+    queues, log = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    (old,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues.lapse(LEASE_S + 1)
+    (new,) = queues.lease("w2", 1, ROOM, LEASE_S + 1)
+    for first, second in (((old, "w1"), (new, "w2")), ((new, "w2"), (old, "w1"))):
+        again, _ = replayed(log)
+        for lease, worker in (first, second):
+            again.renew(worker, [m.Report(task_id=lease.task.id, lease_id=lease.id)], 0.1)
+        again.accept("w1", [success(old)], 0.2)
+        assert outcome_of(again) == []
+        again.accept("w2", [success(new)], 0.3)
+        assert [r.lease_id for r in outcome_of(again)] == [new.id]
+
+
+def test_the_death_of_a_worker_that_was_to_leave_is_not_the_tasks() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    now = 0.0
+    for excused_from in (None, now, 5.0, 500.0):
+        queues.lease("w1", 1, ROOM, now)
+        queues.excuse("w1", None if excused_from is None else now + excused_from)
+        now += LEASE_S + 1
+        queues.lapse(now)
+    assert queues.tasks[make_task(1).id].task.deaths == 2  # the first and the last
 
 
 def test_a_worker_is_told_to_stop_what_somebody_else_has() -> None:
@@ -351,3 +407,15 @@ class Broker(RuleBasedStateMachine):
 
 Broker.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestBroker = Broker.TestCase
+
+
+def test_a_worker_gets_only_tasks_of_the_types_that_it_runs() -> None:
+    queues, _ = make_queues()
+    tasks = [make_task(1), make_task(2), make_task(3)]
+    tasks[1].type, tasks[2].type = "node", "exec"
+    queues.submit("one", tasks, 10)
+    free = m.Needs(cpus=9)
+    node = Room.of(free, m.ExchangeRequest(types=["node"]))
+    ours = Room.of(free, m.ExchangeRequest())
+    assert [lease.task.type for lease in queues.lease("w1", 9, node, 0.0)] == ["node"]
+    assert [lease.task.type for lease in queues.lease("w2", 9, ours, 0.0)] == ["python", "exec"]

@@ -41,7 +41,7 @@ def test_only_a_task_that_comes_back_wakes_workers_that_wait(tmp_path: Path) -> 
         service = BrokerService("b", queues, log, lease)
         try:
             for number in range(2):
-                task = m.Task(id=f"{number:032x}")
+                task = m.Task(id=f"{number:032x}", type="python")
                 await service.Submit(m.SubmitRequest(model="m", tasks=[task]), NO_CONTEXT)
             leases = [(await service.Exchange(take("w1"), NO_CONTEXT)).leases[0] for _ in range(2)]
             waits = asyncio.ensure_future(service.Exchange(take("w2", 30.0), NO_CONTEXT))

@@ -185,6 +185,21 @@ def test_the_newest_log_with_a_whole_snapshot_counts(tmp_path: Path) -> None:
     assert {number: seal.by for number, seal in seals.items() if seal} == {"1": 4, "2": 4, "3": 4}
 
 
+def test_the_newest_segment_with_a_whole_snapshot_counts(tmp_path: Path) -> None:
+    done = (SNAPSHOT_COMPLETE, b"")
+    log(tmp_path, 1, (1, b"first"), done)
+    for segment, records in ((9, [(1, b"nine"), done]), (10, [(1, b"ten"), done, (2, b"later")])):
+        log_path(tmp_path, 1, segment).write_bytes(b"".join(encode(*each) for each in records))
+    log_path(tmp_path, 1, 11).write_bytes(encode(1, b"half a snapshot"))
+    log(tmp_path, 11, (1, b"half a snapshot, too"))
+    found = adopt(tmp_path, 12, 0.05)
+    assert found.incarnation == 1
+    assert [each.payload for each in found.records] == [b"ten", b"", b"later"]
+    write_lease(tmp_path, 12)
+    remove_before(tmp_path, 12)
+    assert [path.name for path in tmp_path.iterdir()] == ["12.lease"]
+
+
 def test_a_sealed_log_is_not_waited_for_again(tmp_path: Path) -> None:
     log(tmp_path, 1, (SNAPSHOT_COMPLETE, b""))
     adopt(tmp_path, 2, 0.05)

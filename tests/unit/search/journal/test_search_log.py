@@ -135,3 +135,47 @@ def test_an_incarnation_never_writes_into_a_log_that_exists(tmp_path: Path) -> N
             Log(tmp_path / "1.log")
 
     run_loop(run())
+
+
+def test_a_further_segment_begins_with_a_snapshot_and_the_old_one_is_removed(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        log = Log(tmp_path / "1.0.log")
+        for number in range(20):
+            log.append(1, bytes([number]))
+        log.begin_segment(tmp_path / "1.1.log", [(7, b"all"), (8, b"")])
+        log.append(2, b"later")
+        await log.flushed()
+        assert log.segment_bytes == (tmp_path / "1.1.log").stat().st_size
+        log.close()
+
+    run_loop(run())
+    assert [path.name for path in tmp_path.iterdir()] == ["1.1.log"]
+    records = read_records(tmp_path / "1.1.log")[0]
+    assert records == [Record(7, b"all"), Record(8, b""), Record(2, b"later")]
+
+
+def test_without_room_for_a_snapshot_the_log_goes_on_in_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+
+    def pwrite(file: int, data: bytes, at: int) -> int:
+        if bytes(data).endswith(b"snapshot"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, data, at)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+
+    async def run() -> None:
+        log = Log(tmp_path / "1.0.log")
+        log.append(1, b"one")
+        log.begin_segment(tmp_path / "1.1.log", [(7, b"snapshot")])
+        log.append(2, b"two")
+        await log.flushed()
+        log.close()
+
+    run_loop(run())
+    assert [path.name for path in tmp_path.iterdir()] == ["1.0.log"]
+    assert read_records(tmp_path / "1.0.log")[0] == [Record(1, b"one"), Record(2, b"two")]
