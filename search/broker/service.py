@@ -114,7 +114,7 @@ class BrokerService:
         await self._check_names(context, request.worker)
         self._seen[request.worker] = time.monotonic()
         self._asked[request.worker] = m.ExchangeRequest(
-            has=request.has, seconds_left=request.seconds_left
+            has=request.has, seconds_left=request.seconds_left, types=request.types
         )
         gone_s = 0.0 if request.leaving else request.seconds_left or None
         self.queues.excuse(request.worker, None if gone_s is None else time.monotonic() + gone_s)
