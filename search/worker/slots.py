@@ -19,6 +19,7 @@ from typing import Any
 from dlctl.contract import search as files
 from search.protocol import messages as m
 from search.slot import frames
+from search.worker import folders
 
 _LOOK_S = 0.1
 _LEAVING_S = 0.3
@@ -62,6 +63,8 @@ class Slot:
         self._writer: asyncio.StreamWriter
         self._order: m.Order = m.CONTINUE
         self._end_at: float | None = None
+        self._folder: Path | None = None
+        """Of the running task's run."""
         self.task_id = ""
         self.was_terminated = False
         """Whether SIGTERM ended the last task: the scheduler may be ending the whole job."""
@@ -79,6 +82,7 @@ class Slot:
         """Run a task; return its result, whatever it does."""
         task = lease.task
         self.task_id, self._order, self._end_at = task.id, m.CONTINUE, None
+        self._folder = None
         self.was_terminated = False
         result = m.Result(task_id=task.id, lease_id=lease.id, started_at=time.time())
         began = time.monotonic()
@@ -99,7 +103,7 @@ class Slot:
             raise
         finally:
             self.task_id = ""
-            _tidy(self._log(task.id).parent)
+            folders.tidy(self._log(task.id).parent, self._folder)
         result.seconds = time.monotonic() - began
         return result
 
@@ -113,9 +117,8 @@ class Slot:
         await asyncio.to_thread(process.wait)
 
     def _note_checkpoint(self, result: m.Result) -> None:
-        folder = f"{files.TASKS}/{result.task_id}/checkpoint"
-        if result.outcome == m.HANDED_BACK and any((self._job_dir / folder).iterdir()):
-            result.checkpoint = folder
+        if result.outcome == m.HANDED_BACK and self._folder is not None:
+            result.checkpoint = folders.relative(self._job_dir, self._folder)
 
     def _log(self, task_id: str) -> Path:
         return self._job_dir / files.TASKS / task_id / "log"
@@ -124,9 +127,9 @@ class Slot:
         self._writer.write(frames.pack({"order": int(self._order), "task": self.task_id}))
 
     async def _run(self, task: m.Task, result: m.Result) -> None:
-        folder = self._job_dir / files.TASKS / task.id
-        checkpoint = folder / "checkpoint"
-        checkpoint.mkdir(parents=True, exist_ok=True)
+        self._folder, source = folders.claim(self._job_dir, task)
+        if source is not None:
+            await asyncio.to_thread(folders.copy, source, self._folder)
         log = self._log(task.id)
         if self._process is None:
             await self._start()
@@ -134,7 +137,7 @@ class Slot:
             "task": task.id,
             "type": task.type,
             "encoding": task.encoding,
-            "checkpoint": str(checkpoint),
+            "checkpoint": str(self._folder),
             "log": str(log),
             "memory_bytes": task.needs.memory_bytes or self._limits.memory_bytes,
         }
@@ -237,17 +240,6 @@ def _shorten(log: Path) -> None:
     with contextlib.suppress(OSError):
         if log.stat().st_size > MOST_LOG_BYTES:
             os.truncate(log, MOST_LOG_BYTES)
-
-
-def _tidy(folder: Path) -> None:
-    """Remove what a task has left empty: a search may have a million tasks."""
-    with contextlib.suppress(OSError):
-        if (folder / "log").stat().st_size == 0:
-            (folder / "log").unlink()
-    with contextlib.suppress(OSError):
-        (folder / "checkpoint").rmdir()
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

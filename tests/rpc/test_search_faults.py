@@ -145,26 +145,28 @@ def test_a_log_stays_short_and_a_kill_at_any_moment_loses_nothing(search: Search
     folder = search.job_dir / files.BROKERS / "b1"
     seen: set[str] = set()
 
+    async def wait_until_short() -> None:
+        end = time.monotonic() + 5
+        while (sizes := [path.stat().st_size for path in folder.glob("*.log")]) and (
+            len(sizes) > 1 or sizes[0] > 3 * most_bytes
+        ):
+            assert time.monotonic() < end, sizes
+            await asyncio.sleep(0.02)
+
     async def run() -> None:
         model = search.model()
         for batch in range(1, 13):
             await model.submit([python_task("mine:Square", x=3, pad="x" * 100) for _ in range(50)])
             await model.collect(50 * batch)
+            await wait_until_short()
             seen.update(path.name for path in folder.glob("*.log"))
             if batch in (4, 8):
                 search.kill("b1")
                 search.broker("b1", *short)
         model.check()
-        await model.look(0.1)  # it says that it has them all
-        end = time.monotonic() + 5
-        while (sizes := [path.stat().st_size for path in folder.glob("*.log")]) and (
-            len(sizes) > 1 or sizes[0] > most_bytes
-        ):
-            assert time.monotonic() < end, sizes
-            await asyncio.sleep(0.05)
 
     run_loop(run())
-    assert len(seen) > 3, "it began no segments"
+    assert any(not name.endswith(".0.log") for name in seen), "it began no segments"
 
 
 def test_a_second_broker_of_the_same_name_ends_the_first(search: Search) -> None:
@@ -385,7 +387,10 @@ def test_the_end_of_a_worker_that_was_told_to_leave_is_no_death_of_its_tasks(
                 await asyncio.sleep(0.02)
             os.kill(worker.pid, signal.SIGTERM)
             log = search.job_dir / f"w{number}.log"
-            search.wait_for(lambda log=log: "knows that this worker leaves" in log.read_text())  # type: ignore[misc]
+            end = time.monotonic() + 15
+            while "knows that this worker leaves" not in log.read_text():
+                assert time.monotonic() < end, (await model.status(), worker.poll(), search.logs())
+                await asyncio.sleep(0.02)
             search.kill(f"w{number}")  # before the task has saved
             while (await model.status()).owned == 0:
                 await asyncio.sleep(0.02)
@@ -435,6 +440,34 @@ def test_the_late_results_of_a_worker_that_was_cut_off_are_dropped(search: Searc
     run_loop(run())
 
 
+def test_a_run_that_was_cut_off_and_goes_on_writes_into_no_other_runs_folder(
+    search: Search,
+) -> None:
+    search.bear_silence(1.5)
+    search.broker()
+    first = search.start("worker", "w1")
+
+    async def run() -> None:
+        model = search.model()
+        (task_id,) = (await model.submit([python_task("mine:Guards", seconds=5.0)])).accepted
+        folder = search.job_dir / files.TASKS / task_id
+        search.wait_for((folder / "run-1" / "mine").exists)
+        os.kill(first.pid, signal.SIGSTOP)  # its task runs on
+        search.start("worker", "w2")
+        search.wait_for((folder / "run-2" / "mine").exists)
+        cut_off = (folder / "run-1" / "mine").stat()
+        search.wait_for(lambda: (folder / "run-1" / "mine").stat().st_mtime > cut_off.st_mtime)
+        os.kill(first.pid, signal.SIGCONT)
+        (result,) = await model.collect(1)
+        value = json.loads(result.value)
+        assert result.worker == "w2" and not value["clash"]
+        assert value["found"] == (folder / "run-1" / "mine").read_text()
+        assert (folder / "checkpoint" / "mine").read_text() == str(value["pid"])
+        model.check()
+
+    run_loop(run())
+
+
 def test_a_helper_that_is_lost_gives_its_tasks_back_without_a_time_out(search: Search) -> None:
     """The broken connection tells the owner, which would bear silence for a minute."""
     search.bear_silence(60)
@@ -452,8 +485,8 @@ def test_a_helper_that_is_lost_gives_its_tasks_back_without_a_time_out(search: S
         killed_at = time.monotonic()
         search.kill("b1")
         while (await model.status()).owned == 0:
+            assert time.monotonic() - killed_at < 20
             await asyncio.sleep(0.02)
-        assert time.monotonic() - killed_at < 30
         search.kill("w1")  # it would wait for b1, to bring its result
 
     run_loop(run())
