@@ -20,6 +20,7 @@ from dlctl.contract import search as files
 from search.protocol import messages as m
 from search.slot import frames
 from search.worker import folders
+from search.worker.gpus import Gpus
 
 _LOOK_S = 0.1
 _LEAVING_S = 0.3
@@ -56,8 +57,11 @@ class _Ended(Exception):
 class Slot:
     """One slot. Its process starts at the first task, and again whenever it is not to be reused."""
 
-    def __init__(self, job_dir: Path, limits: Limits, on_report: OnReport) -> None:
+    def __init__(self, job_dir: Path, limits: Limits, gpus: Gpus, on_report: OnReport) -> None:
         self._job_dir, self._limits, self._on_report = job_dir, limits, on_report
+        self._all_gpus = gpus
+        self.gpus: tuple[str, ...] = ()
+        """Those that the process sees."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
@@ -78,9 +82,12 @@ class Slot:
         if self._process is not None:
             self._send_order()
 
-    async def run(self, lease: m.Lease) -> m.Result:
+    async def run(self, lease: m.Lease, gpus: tuple[str, ...]) -> m.Result:
         """Run a task; return its result, whatever it does."""
         task = lease.task
+        if gpus != self.gpus:  # a process that has used GPUs can't be given others
+            await self.close()
+            self.gpus = gpus
         self.task_id, self._order, self._end_at = task.id, m.CONTINUE, None
         self._folder = None
         self.was_terminated = False
@@ -168,7 +175,9 @@ class Slot:
                 [sys.executable, "-u", "-c", _START, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 cwd=code if code.is_dir() else self._job_dir,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
+                env=os.environ
+                | self._all_gpus.environment(self.gpus)
+                | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )

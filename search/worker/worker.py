@@ -17,6 +17,7 @@ from search.protocol.settings import is_ending
 from search.protocol.stubs import NameserverStub
 from search.worker.crew import Crew, Resources
 from search.worker.echo import EchoSlot
+from search.worker.gpus import Gpus
 from search.worker.links import Link
 from search.worker.outbox import Outbox
 from search.worker.slots import Limits, Slot
@@ -53,12 +54,14 @@ class Worker:
         self._links: dict[str, Link] = {}
         self._home = ""
         self._looked_at = 0.0
+        gpus = Gpus(options.have.gpus)
         limits = Limits(options.have.memory_bytes // options.slots)
         self._crew = Crew(
             options.name,
-            lambda report: EchoSlot() if options.echo else Slot(job_dir, limits, report),
+            lambda report: EchoSlot() if options.echo else Slot(job_dir, limits, gpus, report),
             options.slots,
             options.have,
+            gpus,
             self._outbox,
             self._changed,
         )

@@ -55,6 +55,19 @@ class Guards(BaseTask):
         return {"clash": False, "found": found, "pid": os.getpid()}
 
 
+class Sees(BaseTask):
+    """Tells which GPUs it sees, and when it ran."""
+
+    def __init__(self, sleep_s=0.0):
+        self.sleep_s = sleep_s
+
+    def run(self):
+        began = time.monotonic()
+        time.sleep(self.sleep_s)
+        seen = os.environ["CUDA_VISIBLE_DEVICES"]
+        return {"gpus": [gpu for gpu in seen.split(",") if gpu], "ran": [began, time.monotonic()]}
+
+
 class Prints(BaseTask):
     def __init__(self, text):
         self.text = text
