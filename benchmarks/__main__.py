@@ -13,7 +13,7 @@ import importlib
 import sys
 import traceback
 
-from benchmarks import page
+from benchmarks import page, search_peers
 from benchmarks.report import end_in_order, say
 
 _CLIENT = ("dlctl", "typer", "rich", "pydantic", "paramiko")
@@ -30,12 +30,14 @@ PACKAGES = {
     "cursor": (*_LEARNERS, "h5py"),
     "psrv": _LEARNERS,
     "stores": ("obstore",),
+    "search": ("grpcio", "protobuf"),
 }
 """The groups (each is a module here), and the packages whose versions each table lists."""
 PROGRAMS = {
     "client": (("ssh", "-V"), ("slurmctld", "-V")),
     "lifecycle": (("slurmctld", "-V"),),
     "exchange": (("slurmctld", "-V"),),
+    "search": (search_peers.VERSIONS,),
 }
 
 

@@ -124,6 +124,16 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "psrv_nodes_2_5gbit": (Speed(0.8),),
     "psrv_memory": (Cost(1.1),),
     "psrv_straggler": (Speed(1.8, ("allreduce",)),),
+    "search_tasks_1": (Bound(10_000), Speed(5, ("dask",)), Speed(50, ("optuna",))),
+    "search_tasks_process": (Speed(1, ("dask", "ray", "parsl", "hyperqueue")),),
+    "search_latency": (Bound(0.003),),
+    "search_share": (Speed(0.8),),
+    "search_recover_broker": (Bound(2),),
+    "search_recover_worker": (Bound(2),),
+    "search_recover_node": (Bound(20),),
+    "search_lost": (Bound(0),),
+    "search_scale": (Speed(0.7),),
+    "search_nas": (Speed(0.98),),
 }
 
 

@@ -39,10 +39,12 @@ class Loaded:
         """Return what the nodes need to know."""
         if (manifest := self.manifest) is None:
             return _spec(self.file, _task(self.file))
+        learners, memory = manifest.learners, manifest.memory_bytes
         return _spec(self.file, names.Task(
             "training", str(self.path.name), time_limit_s=manifest.time_s or 0.0,
-            cpus=manifest.cpus_per_learner(), gpus=manifest.gpus_per_learner(),
-            memory_bytes=manifest.memory_bytes,
+            cpus=learners * manifest.cpus_per_learner(),
+            gpus=learners * manifest.gpus_per_learner(),
+            memory_bytes=None if memory is None else learners * memory,
         ))  # fmt: skip
 
     @property
@@ -105,8 +107,10 @@ def load_search(path: Path) -> Loaded:
             f"such setting; it has {', '.join(settings)}"
             for name in unknown
         ]
-        if manifest.learners != 1:
-            problems.append(f"{path}: learners: a trial has one learner in this version")
+        if (manifest.nodes or 1) != 1:
+            problems.append(f"{path}: nodes: the learners of a trial share the node of a worker")
+        if manifest.parameter_server is not None:
+            problems.append(f"{path}: parameter_server: a trial has none in this version")
     workers_s = _seconds(file.workers.time)
     if not problems and workers_s and workers_s < loaded.spec.task.time_limit_s + LEAVING_S:
         problems.append(

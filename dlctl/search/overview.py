@@ -132,6 +132,7 @@ class SearchReader:
         except RecordError as error:
             changed, self.problem = self.problem != error.message, error.message
             return changed
+        self.problem = ""
         before = self._jobs
         if time.monotonic() - self._jobs_at >= _JOBS_EVERY_S:
             self._jobs_at = time.monotonic()

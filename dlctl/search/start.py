@@ -60,11 +60,18 @@ def start(
 def _trial_plan(
     session: Session, loaded: Loaded, manifest: Manifest, search_id: str
 ) -> contract.Plan:
-    """Return the plan of a trial, which runs inside a worker: no scheduler starts its learner."""
-    plan = prepare_made(manifest.to_yaml().encode(), loaded.path, session.site, search_id).plan
+    """Return the plan of a trial, which runs inside a worker's job, on its node."""
+    on_one = manifest.model_copy(update={"nodes": 1, "learners_per_node": manifest.learners})
+    plan = prepare_made(on_one.to_yaml().encode(), loaded.path, session.site, search_id).plan
+    launch = plan.launch
+    if launch.kind == "srun" and launch.argv:
+        # Trials of one worker share its allocation, and neither CPUs nor memory in it.
+        memory = plan.resources.memory_bytes_per_node
+        share = [] if memory is None else [f"--mem={memory >> 20}M"]
+        launch = replace(launch, argv=[*launch.argv, "--exact", *share])
     return replace(
-        plan, batch=contract.Batch("local"), launch=contract.Launch("direct", []),
-        lifecycle=None, resources=replace(plan.resources, time_s=None),
+        plan, batch=contract.Batch("local"), launch=launch, lifecycle=None,
+        resources=replace(plan.resources, time_s=None),
     )  # fmt: skip
 
 

@@ -165,6 +165,7 @@ class Peers:
             want=want,
             free=freest.has if freest.ahead else freest.free,
             seconds_left=freest.seconds_left,
+            types=freest.types,
         )
         try:
             reply = await BrokerStub(self._channel(peer.address)).Lend(request, timeout=_CALL_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import grpc
@@ -82,7 +82,7 @@ class BrokerService:
 
     async def Cancel(self, request: m.CancelRequest, context: Context) -> m.CancelReply:
         """Withdraw tasks."""
-        self.queues.cancel(request.model, request.task_ids)
+        self.queues.cancel(request.model, request.task_ids, waiting_only=request.waiting_only)
         self.results.ring()
         self._orders.ring()
         await self._durable(context)
@@ -114,7 +114,7 @@ class BrokerService:
         await self._check_names(context, request.worker)
         self._seen[request.worker] = time.monotonic()
         self._asked[request.worker] = m.ExchangeRequest(
-            has=request.has, seconds_left=request.seconds_left
+            has=request.has, seconds_left=request.seconds_left, types=request.types
         )
         gone_s = 0.0 if request.leaving else request.seconds_left or None
         self.queues.excuse(request.worker, None if gone_s is None else time.monotonic() + gone_s)
@@ -144,7 +144,7 @@ class BrokerService:
         await self._check_names(context, request.broker)
         if self._leaving:
             return m.LendReply()
-        room = Room.of(request.free, request.seconds_left, for_each=True)
+        room = Room.of(request.free, request, for_each=True)
         now = time.monotonic()
         leases = self.queues.lease(PEER + request.broker, request.want, room, now, lend=True)
         await self._durable(context)
@@ -206,20 +206,21 @@ class BrokerService:
     def _room(self) -> int:
         return max(0, MOST_TASKS - self.queues.outstanding)
 
-    def _accept(self, holder: str, results: Iterable[m.Result]) -> list[str]:
+    def _accept(self, holder: str, results: Sequence[m.Result]) -> list[str]:
         taken = self.queues.accept(holder, results, time.monotonic())
         self.results.ring()
-        self.work.ring()  # some may have been handed back
+        if any(result.outcome == m.HANDED_BACK for result in results):
+            self.work.ring()  # not for each result: a thousand workers may wait
         return taken
 
     def _give(self, request: m.ExchangeRequest) -> list[m.Lease]:
         if self._leaving:
             return []
         now = time.monotonic()
-        room = Room.of(request.free, request.seconds_left)
+        room = Room.of(request.free, request)
         leases = self.queues.lease(request.worker, request.want, room, now)
         if request.ahead and len(leases) == request.want:
-            room = Room.of(request.has, request.seconds_left, for_each=True)
+            room = Room.of(request.has, request, for_each=True)
             leases += self.queues.lease(request.worker, request.ahead, room, now)
         return leases
 

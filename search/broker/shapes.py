@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from search.protocol import messages as m
+
+OUR_TYPES = ("python", "exec")
+"""What a worker runs that does not say it."""
 
 
 class Shape(NamedTuple):
@@ -17,13 +20,19 @@ class Shape(NamedTuple):
     memory_bytes: int
     labels: tuple[str, ...]
     time_limit_s: float
+    type: str
 
     @classmethod
     def of(cls, task: m.Task) -> Shape:
         """Return the shape of a task."""
         needs = task.needs
         return cls(
-            needs.cpus, needs.gpus, needs.memory_bytes, tuple(needs.labels), task.time_limit_s
+            needs.cpus,
+            needs.gpus,
+            needs.memory_bytes,
+            tuple(needs.labels),
+            task.time_limit_s,
+            task.type,
         )
 
 
@@ -39,18 +48,33 @@ class Room:
     """0: no limit is known."""
     for_each: bool = False
     """Each task alone must fit: tasks take nothing from it."""
+    types: Collection[str] = OUR_TYPES
 
     @classmethod
-    def of(cls, free: m.Needs, seconds_left: float = 0.0, *, for_each: bool = False) -> Room:
-        """Return what is free, as a worker or a broker says it."""
-        labels = frozenset(free.labels)
-        return cls(free.cpus, free.gpus, free.memory_bytes, labels, seconds_left, for_each)
+    def of(
+        cls,
+        free: m.Needs,
+        request: m.ExchangeRequest | m.LendRequest,
+        *,
+        for_each: bool = False,
+    ) -> Room:
+        """Return what is free, as a worker or a broker says it in its request."""
+        return cls(
+            free.cpus,
+            free.gpus,
+            free.memory_bytes,
+            frozenset(free.labels),
+            request.seconds_left,
+            for_each,
+            tuple(request.types) or OUR_TYPES,
+        )
 
     def fits(self, shape: Hashable) -> bool:
         """Return whether a task of this shape can run here to its end."""
         needs = cast(Shape, shape)
         return (
-            needs.cpus <= self.cpus
+            needs.type in self.types
+            and needs.cpus <= self.cpus
             and needs.gpus <= self.gpus
             and needs.memory_bytes <= self.memory_bytes
             and (not self.seconds_left or needs.time_limit_s <= self.seconds_left)

@@ -6,22 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
-import grpc
-
-from search.protocol import messages as m
-from search.protocol.channels import Credentials, open_channel
-from search.protocol.endpoints import Endpoint, read_endpoints
-from search.protocol.stubs import BrokerStub
+from dlctl import contract
+from dlctl.contract import search as names
 
 LOOK_S = 2.0
-_PATIENCE_S = 5.0
+_TOLD_S = 15.0
+"""A broker tells every second; one that told earlier than this ago is gone."""
+_SEEN_S = 75.0
+"""A worker without a task calls at least once a minute."""
 
 
-async def count_workers(
-    job_dir: Path, credentials: Credentials, add: Callable[[float], None]
-) -> None:
-    """Ask all brokers for their workers, for ever.
+async def count_workers(job_dir: Path, add: Callable[[float], None]) -> NoReturn:
+    """Look how many workers there are, for ever.
 
     Args:
         add: Takes the worker-seconds since the last look.
@@ -29,18 +27,24 @@ async def count_workers(
     counted_at = time.monotonic()
     while True:
         await asyncio.sleep(LOOK_S)
-        brokers = read_endpoints(job_dir)
-        counts = await asyncio.gather(*(_workers_of(each, credentials) for each in brokers))
+        count = len(await asyncio.to_thread(workers_there, job_dir, time.time()))
         now = time.monotonic()
-        add(sum(counts) * (now - counted_at))
+        add(count * (now - counted_at))
         counted_at = now
 
 
-async def _workers_of(broker: Endpoint, credentials: Credentials) -> int:
-    """Return how many workers a broker hears of; none where it does not answer."""
-    try:
-        async with open_channel(broker.address, credentials) as channel:
-            reply = await BrokerStub(channel).Status(m.StatusRequest(), timeout=_PATIENCE_S)
-            return len(reply.workers)
-    except grpc.aio.AioRpcError:
-        return 0
+def workers_there(job_dir: Path, now: float) -> set[str]:
+    """Return the names of the workers that brokers have heard of lately.
+
+    Args:
+        now: Unix seconds.
+    """
+    found = set()
+    for path in (job_dir / names.BROKERS).glob(f"*/{names.BROKER_STATUS}"):
+        try:
+            told = contract.read_record(names.BrokerTold, path)
+        except (OSError, contract.ContractError):
+            continue
+        if told is not None and now - told.time < _TOLD_S:
+            found |= {each.name for each in told.workers if each.seen_s_ago < _SEEN_S}
+    return found

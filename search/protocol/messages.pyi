@@ -168,12 +168,14 @@ class SubmitReply(_message.Message):
     def __init__(self, accepted: _Optional[_Iterable[str]] = ..., room: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
-    __slots__ = ("model", "task_ids")
+    __slots__ = ("model", "task_ids", "waiting_only")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_ONLY_FIELD_NUMBER: _ClassVar[int]
     model: str
     task_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    waiting_only: bool
+    def __init__(self, model: _Optional[str] = ..., task_ids: _Optional[_Iterable[str]] = ..., waiting_only: _Optional[bool] = ...) -> None: ...
 
 class CancelReply(_message.Message):
     __slots__ = ()
@@ -219,7 +221,7 @@ class ResultsReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[Accepted, _Mapping]]] = ..., cursor: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ExchangeRequest(_message.Message):
-    __slots__ = ("worker", "results", "want", "free", "seconds_left", "wait_s", "ahead", "has", "leaving")
+    __slots__ = ("worker", "results", "want", "free", "seconds_left", "wait_s", "ahead", "has", "leaving", "types")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +231,7 @@ class ExchangeRequest(_message.Message):
     AHEAD_FIELD_NUMBER: _ClassVar[int]
     HAS_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     results: _containers.RepeatedCompositeFieldContainer[Result]
     want: int
@@ -238,7 +241,8 @@ class ExchangeRequest(_message.Message):
     ahead: int
     has: Needs
     leaving: bool
-    def __init__(self, worker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., wait_s: _Optional[float] = ..., ahead: _Optional[int] = ..., has: _Optional[_Union[Needs, _Mapping]] = ..., leaving: _Optional[bool] = ...) -> None: ...
+    types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., wait_s: _Optional[float] = ..., ahead: _Optional[int] = ..., has: _Optional[_Union[Needs, _Mapping]] = ..., leaving: _Optional[bool] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
     __slots__ = ("taken", "leases", "leave")
@@ -293,18 +297,20 @@ class RenewReply(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[RenewReply.Answer, _Mapping]]] = ...) -> None: ...
 
 class LendRequest(_message.Message):
-    __slots__ = ("broker", "incarnation", "want", "free", "seconds_left")
+    __slots__ = ("broker", "incarnation", "want", "free", "seconds_left", "types")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: int
     want: int
     free: Needs
     seconds_left: float
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ...) -> None: ...
+    types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LendReply(_message.Message):
     __slots__ = ("leases",)

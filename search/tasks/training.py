@@ -20,6 +20,8 @@ from search.tasks.base import BaseTask, Order
 POLL_S = 0.5
 _ATTEMPT = 1
 _HALT_S = 60.0
+_ALLOCATION = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
+               "SLURM_CLUSTER_NAME")  # fmt: skip
 _WHERE = (STEP, EPOCH, TIME)
 _WELL = (contract.State.COMPLETED, contract.State.HALTED)
 
@@ -53,7 +55,7 @@ class Training(BaseTask):
         plan = contract.read_record(contract.Plan, folder / contract.plan_file(attempt))
         assert plan is not None
         argv = [sys.executable, "-u", "-m", "learner.supervisor", str(folder), str(attempt)]
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI"))}
+        env = _environment(os.environ, in_allocation=plan.launch.kind == "srun")
         env |= {"PYTHONPATH": plan.runtime_dir, "PYTHONSAFEPATH": "1"}
         process = subprocess.Popen(argv, cwd=plan.runtime_dir, env=env, stdin=subprocess.DEVNULL)
         try:
@@ -134,6 +136,19 @@ class Training(BaseTask):
                     yield row
 
 
+def _environment(variables: Mapping[str, str], *, in_allocation: bool) -> dict[str, str]:
+    """Return the variables without those that describe the worker's own job.
+
+    Args:
+        in_allocation: srun starts the learners: keep what says in which job.
+    """
+    kept = _ALLOCATION if in_allocation else ()
+    return {
+        name: value for name, value in variables.items()
+        if name in kept or not name.startswith(("SLURM_", "PMI"))
+    }  # fmt: skip
+
+
 def last_values(rows: Iterable[dict[str, Any]], metric: str) -> dict[str, float]:
     """Return the last finite value of each name; of the metric one of a validation, if any."""
     values: dict[str, float] = {}
@@ -142,7 +157,8 @@ def last_values(rows: Iterable[dict[str, Any]], metric: str) -> dict[str, float]
         for name, value in row.items():
             if isinstance(value, (int, float)) and math.isfinite(value) and name not in _WHERE:
                 values[name] = float(value)
-                if name == metric and row.get("group") == "validation":
+                in_group = name == metric and row.get("group") == "validation"
+                if in_group or name == f"validation_{metric}":
                     validated = float(value)
     if validated is not None:
         values[metric] = validated

@@ -34,11 +34,13 @@ def claim(job_dir: Path, task: m.Task) -> tuple[Path, Path | None]:
             break
         except FileExistsError:
             continue
-    _point_to(folder)
     if number == 1:
         earlier = [given] if given is not None and given.is_dir() else []
     else:
         earlier = [root / f"{_RUN}{before}" for before in range(number - 1, 0, -1)]
+    if not (root / NEWEST).is_symlink():  # a worker in another language has made it
+        earlier.insert(0, root / NEWEST)
+    _point_to(folder)
     return folder, next((each for each in earlier if _holds_anything(each)), None)
 
 
@@ -66,7 +68,10 @@ def tidy(root: Path, folder: Path | None) -> None:
 def _point_to(folder: Path) -> None:
     link = folder.with_name(f".link-{folder.name}")
     link.symlink_to(folder.name)
-    link.replace(folder.with_name(NEWEST))
+    try:
+        link.replace(folder.with_name(NEWEST))
+    except OSError:  # it is a folder
+        link.unlink()
 
 
 def _holds_anything(folder: Path) -> bool:

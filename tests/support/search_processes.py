@@ -60,13 +60,18 @@ class Search:
         """Start a nameserver, a broker, a worker, or dlctl's model."""
         named = [] if kind in ("nameserver", "model") else ["--name", name]
         with (self.job_dir / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
+            started = subprocess.Popen(
                 [sys.executable, "-m", f"search.{kind}", str(self.job_dir), *named, *arguments],
                 cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
             )  # fmt: skip
-        self._all.append(self.processes[name])
-        return self.processes[name]
+        return self.add(name, started)
+
+    def add(self, name: str, process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        """Take a process that ends with the others."""
+        self.processes[name] = process
+        self._all.append(process)
+        return process
 
     def broker(self, name: str = "b1", *arguments: str) -> None:
         """Start a broker, and wait until it listens."""

@@ -170,6 +170,7 @@ def _print_trial(told: dict[str, Any], trials: Trials) -> None:
         "took": took_words(row.seconds) if row.outcome else "",
         "asked": _clock(row.asked_at), "began": _clock(row.started_at),
         "ended": _clock(row.ended_at), "runs": told["runs"], "task": row.id,
+        "goes on from trial": row.parent,
     } | {f"  {name}": value for name, value in row.point.items()})  # fmt: skip
     if reports := told["reports"]:
         output.line("")

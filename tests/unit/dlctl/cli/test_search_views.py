@@ -92,7 +92,8 @@ def test_show_tells_one_trial_with_its_reports_and_the_end_of_its_log(dlctl, kno
     for attempt in (1, 2):
         run = folder / f"checkpoint/job/attempts/{attempt}"
         run.mkdir(parents=True)
-        (run / "plan.json").write_text("{}")
+        plan = run if attempt > 1 else folder / "checkpoint/job"
+        (plan / "plan.json").write_text("{}")
         (run / "learner-0.log").write_text(f"attempt {attempt}\n")
     told = dlctl("search", "show", ONE, "--trial", "2", "--json", ok=True).json
     assert told["runs"] == 2
@@ -133,3 +134,30 @@ def test_a_line_that_is_not_finished_yet_waits(dlctl, known):
     write_search(known, 2, 0)
     (known / names.TRIALS).write_bytes(lines_of(events_of(2))[:-5])
     assert dlctl("search", "status", ONE, "--json", ok=True).json["ended"] == 1
+
+
+def test_exports_go_to_standard_output_or_to_files(dlctl, known, tmp_path):
+    write_search(known, 5, 4)
+    lines = dlctl("search", "export", ONE, "--csv", ok=True).stdout.splitlines()
+    assert len(lines) == 6 and lines[0].startswith("trial,outcome,metric,point.lr,")
+    whole = dlctl("search", "export", ONE, "--json", ok=True).json
+    assert (whole["search"], len(whole["trials"]), whole["spec"]["seed"]) == (ONE, 5, 0)
+    assert whole["trials"][0]["reports"][0]["step"] == 1
+    done = dlctl("search", "export", ONE, "--parquet", tmp_path / "t.parquet", ok=True)
+    assert "5 trials in" in done.stderr and (tmp_path / "t.parquet").exists()
+    fails(dlctl("search", "export", ONE, "--parquet", "/nowhere/t"), 9, "can't be written")
+    assert dlctl("search", "export", ONE).exit_code == 2
+    assert dlctl("search", "export", ONE, "--csv", "--json").exit_code == 2
+
+
+def test_the_manifest_of_the_best_needs_what_was_sent(dlctl, known):
+    write_search(known, 5)
+    fails(dlctl("search", "best", ONE, "--manifest", "-"), 9, "is gone, from which the manifest")
+
+
+def test_the_page_is_one_file_that_asks_nobody(dlctl, known, tmp_path):
+    write_search(known, 12)
+    dlctl("search", "export", ONE, "--html", tmp_path / "s.html", ok=True)
+    text = (tmp_path / "s.html").read_text()
+    assert "default-src 'none'" in text and f"#/search/{ONE}" in text
+    assert "the loss is \\u003cb>odd" in text, "no text of a trial ends the script"

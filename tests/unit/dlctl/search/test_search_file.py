@@ -98,7 +98,7 @@ def test_what_is_wrong_is_said_with_its_place(load, old, new, place, says):
     ("training.batch_size", "memory", "framework.arguments.<name> and training.<name> can be"),
     ("training.batch_size", "training.batchsize", "the built-in loop has no such setting"),
     ("framework: {name: pytorch, job: train.py}\n", "", "either `task` or a manifest's"),
-    ("learners: 1", "learners: 2", "a trial has one learner in this version"),
+    ("learners: 1", "nodes: 2", "the learners of a trial share the node of a worker"),
     ("epochs: 2", "epocs: 2", "search.yml:5:12: training.epocs: unknown key; did you mean"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_trial_that_is_a_training(load, old, new, says):

@@ -429,3 +429,15 @@ class Broker(RuleBasedStateMachine):
 
 Broker.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestBroker = Broker.TestCase
+
+
+def test_a_worker_gets_only_tasks_of_the_types_that_it_runs() -> None:
+    queues, _ = make_queues()
+    tasks = [make_task(1), make_task(2), make_task(3)]
+    tasks[1].type, tasks[2].type = "node", "exec"
+    queues.submit("one", tasks, 10)
+    free = m.Needs(cpus=9)
+    node = Room.of(free, m.ExchangeRequest(types=["node"]))
+    ours = Room.of(free, m.ExchangeRequest())
+    assert [lease.task.type for lease in queues.lease("w1", 9, node, 0.0)] == ["node"]
+    assert [lease.task.type for lease in queues.lease("w2", 9, ours, 0.0)] == ["python", "exec"]

@@ -51,6 +51,14 @@ def test_a_trial_goes_on_from_another_ones_newest_run(tmp_path: Path) -> None:
     assert (newest / "step").read_text() == "2"
 
 
+def test_a_worker_in_another_language_had_made_a_plain_folder(tmp_path: Path) -> None:
+    plain = tmp_path / "search" / "tasks" / ID / NEWEST
+    plain.mkdir(parents=True)
+    (plain / "step").write_text("7")
+    own = run(tmp_path, task())
+    assert own != plain and (own / "step").read_text() == "7"
+
+
 def test_half_a_copy_is_never_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run(tmp_path, task())
     for number in range(3):
