@@ -29,6 +29,8 @@ class Runs(Protocol):
 
     gpus: tuple[str, ...]
     """Those of the last task."""
+    trouble: str
+    """Why it can't run tasks."""
 
     async def run(self, lease: m.Lease, gpus: tuple[str, ...]) -> m.Result:
         """Run a task that sees these GPUs alone."""
@@ -98,6 +100,11 @@ class Crew:
         self.draining = False
         self.seconds_left: Callable[[], float] = lambda: 0.0
         self._running = [asyncio.ensure_future(self._run(slot)) for slot in self._slots]
+
+    @property
+    def trouble(self) -> str:
+        """Return why tasks can't run here; empty: they can."""
+        return next((slot.trouble for slot in self._slots if slot.trouble), "")
 
     # What links ask -----------------------------------------------------------------------------
 
@@ -217,6 +224,8 @@ class Crew:
             job.gpus = self._gpus.choose(job.lease.task.needs.gpus, taken, slot.gpus)
             job.slot = slot
             result = await slot.run(job.lease, job.gpus)
+            if slot.trouble:
+                self.draining = True  # or it would get the same task again and again
             result.lease_id = job.lease.id  # it may have been leased anew meanwhile, to this worker
             if slot.was_terminated and await self._is_leaving():
                 result = m.Result(

@@ -10,6 +10,7 @@ class EchoSlot:
 
     was_terminated = False
     gpus: tuple[str, ...] = ()
+    trouble = ""
 
     async def run(self, lease: m.Lease, gpus: tuple[str, ...]) -> m.Result:  # noqa: ARG002
         """Return the payload."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -70,6 +71,8 @@ class Slot:
         self._folder: Path | None = None
         """Of the running task's run."""
         self.task_id = ""
+        self.trouble = ""
+        """Why it can't run tasks."""
         self.was_terminated = False
         """Whether SIGTERM ended the last task: the scheduler may be ending the whole job."""
 
@@ -101,9 +104,12 @@ class Slot:
             self._note_checkpoint(result)
             await self.close()
             _shorten(self._log(task.id))
-        except OSError as error:
+        except shutil.Error as error:
             result.outcome = m.FAILED
-            result.error = f"the worker could not run it: {error}"
+            result.error = f"what an earlier run left can't be copied: {error.args[0][:1]}"
+        except OSError as error:  # not the task's fault: another worker is to run it
+            result.outcome = m.HANDED_BACK
+            self.trouble = f"this worker can't run tasks: {error}"
             await self.close()
         except asyncio.CancelledError:
             await self.close()

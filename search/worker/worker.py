@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grpc.aio
 
+from search.errors import SearchError
+from search.journal.lease import boot_clock
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import read_endpoints, read_nameserver
@@ -50,6 +52,8 @@ class Worker:
 
     def __init__(self, job_dir: Path, options: Options) -> None:
         self._job_dir, self._options = job_dir, options
+        self._ends = boot_clock() + options.ends_at - time.time() if options.ends_at else 0.0
+        """By a clock that nobody sets."""
         self._outbox = Outbox(job_dir, options.name)
         self._links: dict[str, Link] = {}
         self._home = ""
@@ -80,7 +84,7 @@ class Worker:
                 await self._prune()
                 if self._crew.jobs:
                     busy_at = time.monotonic()
-                if self._is_time_to_leave(busy_at):
+                if self._crew.trouble or self._is_time_to_leave(busy_at):
                     self.leaving.set()
                 try:
                     await asyncio.wait_for(self.leaving.wait(), _LOOK_S)
@@ -94,12 +98,17 @@ class Worker:
             await self._crew.close()
             await asyncio.gather(*(link.close() for link in self._links.values()))
             self._outbox.close()
+        if self._crew.trouble:
+            raise SearchError(
+                self._crew.trouble,
+                hint="look at the node, and at the space of the job directory's file system",
+            )
 
     def _is_time_to_leave(self, busy_at: float) -> bool:
-        idle_s, ends_at = self._options.idle_s, self._options.ends_at
+        idle_s = self._options.idle_s
         if idle_s and time.monotonic() - busy_at > idle_s:
             return True
-        if ends_at and time.time() > ends_at - self._options.grace_s - _LAST_RESULTS_S:
+        if self._ends and boot_clock() > self._ends - self._options.grace_s - _LAST_RESULTS_S:
             return True
         if self._is_ending():
             return True
@@ -113,9 +122,9 @@ class Worker:
         return is_ending(self._job_dir)
 
     def _seconds_left(self) -> float:
-        if not self._options.ends_at:
+        if not self._ends:
             return 0.0
-        left = self._options.ends_at - self._options.grace_s - _LAST_RESULTS_S - time.time()
+        left = self._ends - self._options.grace_s - _LAST_RESULTS_S - boot_clock()
         return max(left, 0.001)
 
     def _changed(self, broker: str) -> None:

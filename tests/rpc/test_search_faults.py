@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -488,5 +489,63 @@ def test_a_helper_that_is_lost_gives_its_tasks_back_without_a_time_out(search: S
             assert time.monotonic() - killed_at < 20
             await asyncio.sleep(0.02)
         search.kill("w1")  # it would wait for b1, to bring its result
+
+    run_loop(run())
+
+
+def test_a_brokers_disk_is_full_for_a_while(search: Search) -> None:
+    """The kernel refuses to let its files grow, as a quota does."""
+    search.broker()
+    broker = search.processes["b1"].pid
+    lease = search.job_dir / files.BROKERS / "b1" / "1.lease"
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=3) for _ in range(5)])
+        size = search.job_dir / files.BROKERS / "b1" / "1.0.log"
+        limits = resource.prlimit(
+            broker, resource.RLIMIT_FSIZE, (size.stat().st_size + 5000, resource.RLIM_INFINITY)
+        )
+        more = [python_task("mine:Square", x=3, pad="x" * 1000) for _ in range(20)]
+        credentials = Credentials.load(search.job_dir, "model")
+        async with open_channel(search.address(), credentials) as channel:
+            for _ in range(2):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    request = m.SubmitRequest(model="model", tasks=more)
+                    await BrokerStub(channel).Submit(request, timeout=5)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+                assert "the disk is full" in str(caught.value.details())
+        assert "free some space" in str(caught.value.details())
+        resource.prlimit(broker, resource.RLIMIT_FSIZE, limits)
+        await model.submit(more)
+        search.kill("b1")
+        search.broker()
+        assert (await model.status()).owned == 25
+        search.start("worker", "w1", "--slots", "2")
+        await model.collect(25)
+        model.check()
+        assert not lease.exists()
+
+    run_loop(run())
+
+
+def test_a_worker_on_a_sick_node_leaves_and_its_tasks_run_elsewhere(search: Search) -> None:
+    search.broker()
+    tasks = search.job_dir / files.TASKS
+    tasks.write_text("no folder")
+    sick = search.start("worker", "sick")
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=3) for _ in range(5)])
+        sick.wait(20)
+        assert sick.returncode == 1
+        assert "this worker can't run tasks: " in (search.job_dir / "sick.log").read_text()
+        tasks.unlink()
+        del search.processes["sick"]
+        search.start("worker", "well")
+        await model.collect(5)
+        model.check()
+        assert all(r.outcome == m.SUCCEEDED for r in model.results)
 
     run_loop(run())
