@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import grpc
 import grpc.aio
 
 from search.errors import SearchError
@@ -25,6 +26,7 @@ _RENEW_S = 2.0
 _CALL_S = 10.0
 _RETRY_S = 0.2
 _LOOK_S = 2.0
+_FOR_EVER = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class Hands(Protocol):
@@ -80,6 +82,8 @@ class Link:
         self.failing_since: float | None = None
         """When the first of the calls failed that failed since the last answer."""
         self.told_to_leave = False
+        self.refused = ""
+        """Why the broker will never answer this worker."""
         self._leaving = self._to_tell = self._has_told = False
         self._tasks = [
             asyncio.ensure_future(body)
@@ -182,6 +186,8 @@ class Link:
             said = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
             print(f"broker {self.broker}: {said}", flush=True)
         self._looked_at = 0.0
+        if isinstance(error, grpc.aio.AioRpcError) and error.code() in _FOR_EVER:
+            self.refused = f"the broker {self.broker} refuses this worker: {error.details()}"
         await asyncio.sleep(_RETRY_S)
 
     def _stub(self) -> BrokerStub:

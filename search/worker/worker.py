@@ -56,7 +56,7 @@ class Worker:
         """By a clock that nobody sets."""
         self._outbox = Outbox(job_dir, options.name)
         self._links: dict[str, Link] = {}
-        self._home = ""
+        self._home = self._refused = ""
         self._looked_at = 0.0
         gpus = Gpus(options.have.gpus)
         limits = Limits(options.have.memory_bytes // options.slots)
@@ -84,7 +84,8 @@ class Worker:
                 await self._prune()
                 if self._crew.jobs:
                     busy_at = time.monotonic()
-                if self._crew.trouble or self._is_time_to_leave(busy_at):
+                self._refused = next((e.refused for e in self._links.values() if e.refused), "")
+                if self._crew.trouble or self._refused or self._is_time_to_leave(busy_at):
                     self.leaving.set()
                 try:
                     await asyncio.wait_for(self.leaving.wait(), _LOOK_S)
@@ -98,6 +99,8 @@ class Worker:
             await self._crew.close()
             await asyncio.gather(*(link.close() for link in self._links.values()))
             self._outbox.close()
+        if self._refused:
+            raise SearchError(self._refused)
         if self._crew.trouble:
             raise SearchError(
                 self._crew.trouble,

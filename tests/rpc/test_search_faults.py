@@ -17,7 +17,7 @@ from search_processes import Search, python_task
 from dlctl.contract import search as files
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
-from search.protocol.endpoints import read_nameserver
+from search.protocol.endpoints import Endpoint, read_nameserver, write_endpoint
 from search.protocol.stubs import BrokerStub
 
 SLOW = {"x": 2, "sleep_s": 0.05}
@@ -549,3 +549,18 @@ def test_a_worker_on_a_sick_node_leaves_and_its_tasks_run_elsewhere(search: Sear
         assert all(r.outcome == m.SUCCEEDED for r in model.results)
 
     run_loop(run())
+
+
+def test_a_worker_of_another_version_ends_with_a_sentence(search: Search) -> None:
+    """The broker knows other calls: to the worker the nameserver looks like one."""
+    search.nameserver()
+    where = read_nameserver(search.job_dir)
+    assert where is not None
+    write_endpoint(search.job_dir, Endpoint("b9", 1, where.address))
+    worker = search.start("worker", "w1", "--grace-s", "0.1")
+    worker.wait(20)
+    assert worker.returncode == 1
+    said = (search.job_dir / "w1.log").read_text()
+    assert "worker w1: the broker b9 refuses this worker: /search.v1.Broker/" in said
+    assert "use the version of dlctl" in said
+    del search.processes["w1"]
