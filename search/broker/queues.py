@@ -21,6 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
+from dlctl.contract import search as files
 from search.broker import stored
 from search.broker.fair import Fair
 from search.broker.results import Record, Results
@@ -207,6 +208,7 @@ class Queues:
         if self.adopted and now >= self.adopted_until:
             for entry in self.adopted:
                 if self._waits(entry):
+                    self._distrust(entry)
                     self._queue(entry)
             self.adopted.clear()
             return 1
@@ -221,6 +223,7 @@ class Queues:
                 continue
             holder = entry.holder
             self._release(entry)
+            self._distrust(entry)
             if entry.withdrawn:
                 dead.append(self._ended(entry, m.CANCELLED))
                 continue
@@ -305,6 +308,11 @@ class Queues:
         """Keep a task, without putting it into a queue."""
         entry = self.tasks[task.id] = Entry(task, owner, owner_lease)
         return entry
+
+    def _distrust(self, entry: Entry) -> None:
+        """Let the next run copy the folder that was handed back: the last may yet write there."""
+        if entry.task.checkpoint.startswith(f"{files.TASKS}/{entry.task.id}/"):
+            entry.task.checkpoint = ""
 
     def _queue(self, entry: Entry, *, first: bool = False) -> None:
         queue, flow = (

@@ -273,7 +273,7 @@ class BrokerService:
         try:
             await self._log.flushed()
         except SearchError as error:
-            await _unavailable(context, error.message)
+            await _unavailable(context, f"{error.message}. {error.hint}")
         await self._may_acknowledge(context)
 
     async def _may_acknowledge(self, context: Context) -> None:

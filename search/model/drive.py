@@ -48,6 +48,7 @@ class Driver:
         self._room = 0
         self._cursor = 0
         self._incarnation = 0
+        self._said = ""
         self._most, self._look_at = 0, 0.0
 
     async def run(self) -> None:
@@ -79,10 +80,13 @@ class Driver:
                         await self._withdraw(stub)
                     await self._take(stub)
             except grpc.aio.AioRpcError as error:
-                sys.stderr.write(
-                    f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
-                    f"{error.code().name}: {error.details()}; trying again\n"
-                )
+                said = f"{error.code().name}: {error.details()}"
+                if said != self._said:  # once, not at each try
+                    self._said = said
+                    sys.stderr.write(
+                        f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
+                        f"{said}; trying again\n"
+                    )
 
     def _broker(self) -> Endpoint | None:
         """Return where the search's first broker listens: itself, or a peer that has adopted it."""

@@ -43,7 +43,7 @@ class BaseTask:
     """
 
     checkpoint: Path
-    """A folder for the task alone. It holds what an earlier run of the same task left there."""
+    """A folder for this run alone. It begins with what an earlier run of the same task left."""
     _reporter: Reporter = staticmethod(_nobody)
 
     def run(self) -> Any:
