@@ -11,15 +11,15 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import (
-    ID,
     JSON,
+    SEARCH_ID,
     end_of_following,
     follow,
     looks,
     open_record,
     plain,
     print_pieces,
-    training,
+    searched,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _STEPS = 20
 
 
 def watch(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     once: bool = typer.Option(False, "--once", help="Print one picture and end."),
     as_json: bool = typer.Option(
         False, "--json", help="Print each trial that ends as a JSON object; with --once, all."
@@ -48,7 +48,7 @@ def watch(
     from dlctl.terminal import search_watch
 
     store = open_record()
-    with looks([store.find(search_id)], SearchReader, store) as looking:
+    with looks([store.find_search(search_id)], SearchReader, store) as looking:
         if as_json:
             search_watch.watch_search_in_pipe(looking, output.raw, output.json_line, once)
         elif once:
@@ -61,7 +61,7 @@ def watch(
 
 
 def show(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     trial: int | None = typer.Option(None, "--trial", "-t", min=0, help="Only this trial."),
     as_json: bool = JSON,
 ) -> None:
@@ -73,7 +73,7 @@ def show(
     from dlctl.search.overview import read_overview
     from dlctl.search.summary import plain_overview
 
-    with training(search_id) as (session, record, store):
+    with searched(search_id) as (session, record, store):
         record = refresh(session, [record], store)[0]
         seen = read_overview(session, record)
         if trial is not None:
@@ -84,7 +84,7 @@ def show(
 
 
 def logs(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     trial: int | None = typer.Option(
         None, "--trial", "-t", min=0, help="Only what this trial's program prints."
     ),
@@ -101,7 +101,7 @@ def logs(
     from dlctl.search.logs import search_logs, trial_logs
     from dlctl.search.overview import read_overview
 
-    with training(search_id) as (session, record, store):
+    with searched(search_id) as (session, record, store):
         seen = read_overview(session, record)
         if trial is not None:
             row = seen.trials.find(trial)

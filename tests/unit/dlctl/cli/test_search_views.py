@@ -161,3 +161,17 @@ def test_the_page_is_one_file_that_asks_nobody(dlctl, known, tmp_path):
     text = (tmp_path / "s.html").read_text()
     assert "default-src 'none'" in text and f"#/search/{ONE}" in text
     assert "the loss is \\u003cb>odd" in text, "no text of a trial ends the script"
+
+
+def test_without_an_id_it_is_the_latest_search_and_not_a_training_after_it(dlctl, xdg, tmp_path):
+    (xdg.state / "dlctl").mkdir()
+    store = RecordStore(xdg.state / "dlctl" / "trainings.db")
+    for number, name in enumerate(("old", "mine", "later")):
+        folder = tmp_path / name
+        write_search(folder, number + 1)
+        store.add(Record(name, name, "local", str(dlctl.cwd), str(folder),
+                         f"2026-01-0{number + 1}T10:00:00+00:00", job_id="1",
+                         state=State.CANCELLED, is_search=name != "later"))  # fmt: skip
+    assert dlctl("search", "status", "--json", ok=True).json["training_id"] == "mine"
+    assert dlctl("search", "watch", "--once", ok=True).stdout.startswith("mine CANCELLED")
+    assert dlctl("status", "--json", ok=True).json["training_id"] == "later"
