@@ -37,8 +37,8 @@ class TrialRow:
 
     @property
     def failed(self) -> bool:
-        """Return whether it has ended without a metric."""
-        return bool(self.outcome) and self.metric is None
+        """Return whether it has ended without a metric, and was not withdrawn."""
+        return self.outcome not in ("", "CANCELLED") and self.metric is None
 
     @property
     def outcome_words(self) -> str:

@@ -93,10 +93,16 @@ class Queues:
             self._record(stored.TASKS, request.SerializeToString())
         return known, len(new)
 
-    def cancel(self, model: str, ids: Iterable[str]) -> None:
-        """Withdraw tasks: those that wait get the result CANCELLED, those that run are stopped."""
+    def cancel(self, model: str, ids: Iterable[str], *, waiting_only: bool = False) -> None:
+        """Withdraw tasks: those that wait get the result CANCELLED, those that run are stopped.
+
+        Args:
+            waiting_only: Leave those alone that a worker or another broker has.
+        """
         entries = [e for i in ids if (e := self.tasks.get(i)) and not e.owner and not e.withdrawn]
         mine = [entry for entry in entries if entry.task.origin == model]
+        if waiting_only:
+            mine = [entry for entry in mine if not entry.holder]
         if not mine:
             return
         request = m.CancelRequest(model=model, task_ids=[entry.task.id for entry in mine])

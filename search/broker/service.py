@@ -82,7 +82,7 @@ class BrokerService:
 
     async def Cancel(self, request: m.CancelRequest, context: Context) -> m.CancelReply:
         """Withdraw tasks."""
-        self.queues.cancel(request.model, request.task_ids)
+        self.queues.cancel(request.model, request.task_ids, waiting_only=request.waiting_only)
         self.results.ring()
         self._orders.ring()
         await self._durable(context)

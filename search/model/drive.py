@@ -75,6 +75,8 @@ class Driver:
                 while not self.search.is_done():
                     self.search.used_s = used_s()
                     await self._fill(stub)
+                    if self.search.spent(by_trials=False):
+                        await self._withdraw(stub)
                     await self._take(stub)
             except grpc.aio.AioRpcError as error:
                 sys.stderr.write(
@@ -115,6 +117,12 @@ class Driver:
             self._unsent = [each for each in self._unsent if self._id(each) not in sent]
             if not sent:
                 break
+
+    async def _withdraw(self, stub: BrokerStub) -> None:
+        """Take back what nobody runs: the time is used up. Those that run end."""
+        ids = list(self.search.outstanding.values())
+        request = m.CancelRequest(model=NAME, task_ids=ids, waiting_only=True)
+        await stub.Cancel(request, timeout=_PATIENCE_S)
 
     async def _take(self, stub: BrokerStub) -> None:
         request = m.ResultsRequest(model=NAME, cursor=self._cursor, most=_BATCH, wait_s=_WAIT_S)

@@ -112,12 +112,16 @@ class Search:
             free = min(free, self.spec.budget.trials - len(self.trials))
         return max(0, free)
 
-    def spent(self) -> bool:
-        """Return whether no more trials may begin."""
+    def spent(self, *, by_trials: bool = True) -> bool:
+        """Return whether no more trials may begin.
+
+        Args:
+            by_trials: Whether the number of trials counts, or time alone.
+        """
         budget = self.spec.budget
         used = ((budget.time_s, self.used_s), (budget.node_hours, self.used_node_s / _HOUR_S))
         is_used_up = any(most is not None and now >= most for most, now in used)
-        return is_used_up or self._is_last()
+        return is_used_up or (by_trials and self._is_last())
 
     def is_done(self) -> bool:
         """Return whether nothing is left to do."""
@@ -200,7 +204,7 @@ class Search:
         signed = None if metric is None else self._signed(metric)
         self.told += 1
         self._starved = False
-        self.failed += metric is None
+        self.failed += metric is None and event["outcome"] != "CANCELLED"
         if signed is not None and (self.best is None or signed < self._signed(self.best[0])):
             self.best = (self._signed(signed), number)
         numbers = {k: v for k, v in event["metrics"].items() if isinstance(v, (int, float))}

@@ -131,11 +131,13 @@ def test_a_page_that_looks_hears_of_news(
         wait_until(lambda: feed.versions.after(0) == [ONE], what="the first line")
         seen = feed.versions.newest
         write(job, 2)
-        with feed.run(ONE):
-            pass
-        wait_until(lambda: feed.versions.newest > seen, what="the second line")
-        with feed.run(ONE) as run:
-            assert run.last_step == 2
+
+        def has_the_second_line() -> bool:
+            with feed.run(ONE) as run:
+                return run.last_step == 2
+
+        wait_until(has_the_second_line, what="the second line")
+        assert feed.versions.newest > seen
 
 
 def test_a_page_hears_of_what_another_dlctl_has_found_out(
