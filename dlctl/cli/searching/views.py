@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dlctl.contract import State
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
+    from dlctl.search.importance import Importance
     from dlctl.search.overview import Overview
     from dlctl.search.trials import TrialRow, Trials
 
@@ -191,7 +192,13 @@ def _print_search(record: Record, seen: Overview) -> None:
     import time
 
     from dlctl.cli.common import ago, shown_state, unix_seconds
-    from dlctl.search.summary import best_words, count_words, left_of, strategy_words
+    from dlctl.search.summary import (
+        best_words,
+        count_words,
+        importance_of,
+        left_of,
+        strategy_words,
+    )
     from dlctl.search.waits import why_trials_wait
 
     created = unix_seconds(record.created_at)
@@ -211,8 +218,9 @@ def _print_search(record: Record, seen: Overview) -> None:
         "best": best_words(seen.trials),
     })  # fmt: skip
     output.line("")
-    output.table(["parameter", "values", "exists with"],
-                 [[p.name, _values(p), _when(p)] for p in spec.space])  # fmt: skip
+    important = {each.name: _share(each) for each in importance_of(seen)}
+    rows = [[p.name, _values(p), _when(p), important[p.name]] for p in spec.space]
+    output.table(["parameter", "values", "exists with", "importance"], rows)
     if seen.brokers and not record.state.final:
         output.line("")
         output.table(
@@ -261,6 +269,13 @@ def _values(parameter: Any) -> str:
     if parameter.log:
         text += ", logarithmic"
     return text + (f" in steps of {parameter.step:g}" if parameter.step else "")
+
+
+def _share(each: Importance) -> str:
+    if each.share is None:
+        return "-"
+    best = "no more than chance" if each.by_chance else f"best at {each.best}"
+    return f"{100 * each.share:.0f} %, {best}"
 
 
 def _when(parameter: Any) -> str:

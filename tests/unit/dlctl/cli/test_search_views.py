@@ -76,6 +76,17 @@ def test_show_tells_space_trials_and_why_they_wait(dlctl, known):
     assert told["best_over_time"][-1]["number"] == told["best"]["number"]
 
 
+def test_show_tells_how_much_each_parameter_explains(dlctl, known):
+    write_search(known, 60)
+    rows = dlctl("search", "show", ONE, ok=True).stdout.splitlines()
+    (rate,) = [row for row in rows if row.startswith("lr ")]
+    assert " %, best at 0.0" in rate
+    (noise,) = [row for row in rows if row.startswith("noise ")]
+    assert noise.endswith("no more than chance")
+    told = dlctl("search", "show", ONE, "--json", ok=True).json["importance"]
+    assert told[0]["name"] == "lr" and told[0]["share"] > 0.5
+
+
 def test_show_tells_one_trial_with_its_reports_and_the_end_of_its_log(dlctl, known):
     write_search(known, 4)
     row = trials_of(4).rows[2]
