@@ -46,6 +46,19 @@ def test_a_training_is_no_search(dlctl, known, command):
     fails(dlctl("search", *command, ONE), 8, f"{ONE} is a training, and no search")
 
 
+@pytest.mark.parametrize("command", [
+    ("status",), ("watch", "--once"), ("show",), ("logs",), ("best",), ("export", "--csv"),
+    ("replay",),
+])  # fmt: skip
+def test_a_search_that_nobody_knows_is_refused(dlctl, known, command):
+    fails(dlctl("search", command[0], "nosuch", *command[1:]), 8, "nosuch")
+
+
+def test_a_job_directory_that_is_gone_is_no_fault_of_dlctls(dlctl, known):
+    known.rmdir()
+    fails(dlctl("search", "show", ONE), 8, "is a training, and no search")
+
+
 def test_a_damaged_log_is_named(dlctl, known):
     write_search(known, 3)
     with (known / names.TRIALS).open("a") as file:
