@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from made_search import events_of, lines_of, trials_of, write_search
@@ -54,9 +55,11 @@ def test_a_search_that_nobody_knows_is_refused(dlctl, known, command):
     fails(dlctl("search", command[0], "nosuch", *command[1:]), 8, "nosuch")
 
 
-def test_a_job_directory_that_is_gone_is_no_fault_of_dlctls(dlctl, known):
+def test_a_job_directory_that_is_gone_is_named(dlctl, known, xdg):
     known.rmdir()
-    fails(dlctl("search", "show", ONE), 8, "is a training, and no search")
+    store = RecordStore(xdg.state / "dlctl" / "trainings.db")
+    store.update(replace(store.find(ONE), is_search=True))
+    fails(dlctl("search", "show", ONE), 8, f"{known}/search/spec.json is gone from the site")
 
 
 def test_a_damaged_log_is_named(dlctl, known):
