@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import __version__
+from dlctl.contract.search import FRAMEWORK
 from dlctl.dashboard.axis import KINDS
 from dlctl.dashboard.curves import Wanted, curves
 from dlctl.dashboard.feed import Unknown
@@ -63,9 +64,9 @@ def search_report(page: Json) -> str:
 
 
 def is_search(details: Json) -> bool:
-    """Return whether a training is the hub of a search, by its plan."""
+    """Return whether a training is the hub of a search, by its record or its plan."""
     framework = (details.get("plan") or {}).get("framework") or {}
-    return framework.get("name") == "search"
+    return bool(details.get("is_search")) or framework.get("name") == FRAMEWORK
 
 
 def _empty() -> Json:

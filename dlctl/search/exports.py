@@ -114,12 +114,15 @@ def write_optuna(path: Path, name: str, found: Trials) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Optuna calls experimental, or adjusts
         if path.suffix in (".db", ".sqlite3", ".sqlite"):
-            storage = optuna.storages.RDBStorage(f"sqlite:///{path.resolve()}")
+            storage: Any = optuna.storages.RDBStorage(f"sqlite:///{path.resolve()}")
         else:
-            journal = optuna.storages.journal.JournalFileBackend(str(path))
-            storage = optuna.storages.JournalStorage(journal)
-        direction = "maximize" if found.spec.maximize else "minimize"
-        study = optuna.create_study(storage=storage, study_name=name, direction=direction)
+            from optuna.storages.journal import JournalFileBackend
+
+            storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        study = optuna.create_study(
+            storage=storage, study_name=name,
+            direction="maximize" if found.spec.maximize else "minimize",
+        )  # fmt: skip
         study.set_metric_names([found.spec.metric])
         study.set_user_attr("strategy", found.spec.strategy)
         study.set_user_attr("seed", found.spec.seed)

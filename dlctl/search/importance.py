@@ -28,8 +28,8 @@ _MOST = 2000
 _MOST_GROUPS = 8
 _IN_GROUP = 5
 """A range of numbers holds at least so many trials."""
-_PERMUTATIONS = 99
-_RARE = 0.05
+_PERMUTATIONS = 199
+_RARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Importance:
     share: float | None
     """From 0 to 1; None: too few trials, or too few different values."""
     by_chance: bool
-    """Whether chance gives as much in more than 5 % of random orders."""
+    """Whether chance gives as much in more than 1 % of random orders: there are several parameters,
+    and none of them is to look important by luck."""
     trials: int
     """In how many trials with a metric it exists."""
     best: str

@@ -175,8 +175,7 @@ class SearchReader:
             if spec := found.pop(names.SPEC, None):
                 self._spec = _spec(self._record, spec)
             if self._spec is None:
-                raise RecordError(f"{self._record.training_id} is a training, and no search",
-                                  hint=f"dlctl show {self._record.training_id}")  # fmt: skip
+                raise _no_search(self._record)
             with self.lock:
                 self._log.feed(content)
             grew = grew or bool(content) or found != self._files
@@ -244,6 +243,14 @@ def _numbers(job_id: str) -> tuple[str, list[int | None]]:
         last, _, step = last.partition(":")
         found += range(int(first), int(last or first) + 1, int(step or 1))
     return match[1], found
+
+
+def _no_search(record: Record) -> RecordError:
+    if record.is_search:
+        return RecordError(f"{record.job_dir}/{names.SPEC} is gone from the site",
+                           hint=f"dlctl status {record.training_id}")  # fmt: skip
+    return RecordError(f"{record.training_id} is a training, and no search",
+                       hint=f"dlctl show {record.training_id}")  # fmt: skip
 
 
 def _spec(record: Record, content: bytes) -> names.Spec:

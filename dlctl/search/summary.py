@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
+from dlctl.search.importance import Importance, importances
 from dlctl.search.waits import why_trials_wait
 from dlctl.units import counted, format_span
 
@@ -91,11 +92,18 @@ def plain_overview(seen: Overview, record: Record) -> dict[str, Any]:
         "waits": why_trials_wait(seen, record),
         "left": asdict(left_of(seen, record)),
         "spec": asdict(seen.spec),
+        "importance": [asdict(each) for each in importance_of(seen)],
         "best_over_time": [asdict(each) for each in seen.trials.best_over_time()],
         "workers": [asdict(job) for job in seen.jobs],
         "brokers": [asdict(broker) for broker in seen.brokers],
         "scheduler_problem": seen.queue_problem,
     }
+
+
+def importance_of(seen: Overview) -> list[Importance]:
+    """Return how much each parameter explains alone, the most important one first."""
+    spec = seen.spec
+    return importances(spec.space, seen.trials.ended, maximize=spec.maximize)
 
 
 def count_words(seen: Overview) -> str:

@@ -12,6 +12,7 @@ from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.small_files import read_files
+from dlctl.lifecycle import read_plan
 from dlctl.lifecycle.observe import parse_answer
 from dlctl.plan.render import sbatch_options
 from dlctl.request.build import prepare_made
@@ -77,6 +78,8 @@ def _install(
         workers = loaded.file.workers.model_copy(update={"partition": pool.partition})
         loaded = replace(loaded, file=loaded.file.model_copy(update={"workers": workers}))
     plan = prepare_made(worker_manifest(loaded), loaded.path, session.site, record.training_id).plan
+    # The hub's version, which is there; this dlctl may be another one.
+    plan = replace(plan, runtime_dir=read_plan(session, record).runtime_dir)
     spec = loaded.spec
     script = f"{names.WORKERS}/{pool.name}/worker.sbatch"
     scheduler = session.scheduler

@@ -183,6 +183,14 @@ class BrokerService:
                 self.work.ring()
             if self.queues.counts["accepted"] > dropped:
                 self.results.ring()
+            if self.queues.helping_count and not self._has_workers(time.monotonic()):
+                self.queues.hand_back_helped()
+                self.results.ring()
+
+    def _has_workers(self, now: float) -> bool:
+        """Return whether anybody is left who could run what other brokers lent."""
+        lease_s = self.queues.lease_s
+        return bool(self._idle) or any(now - seen < lease_s for seen in self._seen.values())
 
     def _forget_workers(self, seen_before: float) -> None:
         """Forget workers that are gone: in a long search many come and go."""
@@ -282,6 +290,7 @@ class BrokerService:
                     min(wait_s, MOST_WAIT_S),
                 )
             except asyncio.CancelledError:
+                self._seen.pop(holder, None)
                 self.queues.lose(holder, time.monotonic(), LOST_GRACE_S)
                 raise
             orders = {i: m.STOP for i in self.queues.withdrawn_of(holder) if i in held}

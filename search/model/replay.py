@@ -18,10 +18,11 @@ from typing import Any
 from dlctl import contract
 from dlctl.contract import search as names
 from search.errors import SearchError
+from search.model.ahead import open_strategy
 from search.model.log import Event
 from search.model.state import ASK, REPORT, TELL, Ended, ReplayError, Search
 from search.protocol.settings import load_spec
-from search.strategies import Trial, make_strategy
+from search.strategies import Trial
 
 MARK_VARIABLE = "DLCTL_ANSWER_MARK"
 """Set by templates/sites/node_side.sh: the first word of the line that is the answer."""
@@ -56,7 +57,7 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
     differs: dict[str, Any] | None = None
     by = "log"
     try:
-        Search(spec, make_strategy(spec), KeptLog(events))
+        Search(spec, open_strategy(spec), KeptLog(events))
         by = "timings"
         for seed in range(timings):
             chance = random.Random(seed)  # noqa: S311 - no secret
@@ -81,7 +82,7 @@ def run_again(
     for event in events:
         if event["event"] == REPORT:
             reports.setdefault(event["number"], []).append(event)
-    search = Search(spec, make_strategy(spec), KeptLog())
+    search = Search(spec, open_strategy(spec), KeptLog())
     window = spec.window or 2 * max(1, spec.workers.most * spec.workers.slots)
     while True:
         while n := min(search.wanted(window), len(recorded) - len(search.trials)):

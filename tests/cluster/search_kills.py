@@ -36,7 +36,7 @@ strategy: {%STRATEGY%}
 metric: {name: loss}
 budget: {trials: %TRIALS%}
 task: {python: "trials:Valley", time: 1m, memory: 256MiB}
-workers: {jobs: 4, slots: 1, time: 10m}
+workers: {jobs: 4, slots: 1, time: 10m, per_broker: 2}
 """
 PROGRAM = """\
 import pathlib, time
@@ -116,12 +116,13 @@ class Killed:
         """Kill one of the processes that run a module."""
         found = self.wait_until(lambda: processes(module, self.job_dir), 30, what=module)
         self.kills.append(module)
-        os.kill(random.choice(found), signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(random.choice(found), signal.SIGKILL)
 
     def kill_everything(self) -> None:
         """Kill all processes of the search, and go on with it as a person does.
 
-        The hub's next attempt begins by itself; workers are added by hand.
+        The hub's next attempt begins by itself, and brings workers.
         """
         self.kills.append("everything")
         found = {each for pid in processes("", self.job_dir) for each in descendants(pid)}
@@ -129,11 +130,19 @@ class Killed:
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-        self.wait_until(lambda: self._look() and processes("search.hub", self.job_dir), 90)
-        self.dlctl("search", "scale", self.id, "--workers", "4", ok=True)
+        self.wait_until(lambda: self.state() and processes("search.hub", self.job_dir), 90)
 
-    def _look(self) -> bool:
-        return bool(self.dlctl("search", "status", self.id, ok=True).stdout)
+    def kill_hub(self) -> None:
+        """Kill the hub; the fourth time it is resumed by hand, as it has used its retries."""
+        self.kill("search.hub")
+        if self.kills.count("search.hub") % 4 == 0:
+            self.wait_until(lambda: self.state() == "FAILED", 90)
+            self.dlctl("search", "resume", self.id, ok=True)
+            self.kills.append("resume")
+
+    def state(self) -> str:
+        """Return what `dlctl search status` says."""
+        return str(self.dlctl("search", "status", self.id, "--json", ok=True).json["state"])
 
     def begun_twice(self) -> list[str]:
         """Return the points of trials that began more than once."""

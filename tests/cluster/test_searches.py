@@ -114,6 +114,7 @@ def assert_shown(dlctl, search_id, best):
                dlctl("search", "logs", search_id, ok=True).stdout.splitlines()}  # fmt: skip
     assert {"hub", "broker", "w1.0"} <= sources
     assert [row["name"] for row in whole["workers"]] == ["w1.0", "w1.1"]
+    assert dlctl("search", "best", "--json", ok=True).json["number"] == best, "the folder's search"
     again = dlctl("search", "best", search_id, "--manifest", dlctl.cwd / "job/again.yml", ok=True)
     assert "dlctl search start" in again.stderr
     assert (

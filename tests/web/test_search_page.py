@@ -245,3 +245,12 @@ def test_a_report_of_trainings_holds_their_searches(visit, tmp_path: Path):
     assert told(page) == "12 trials"
     page.get_by_role("link", name="Hub").click()
     page.wait_for_selector(".chart canvas")
+
+
+def test_the_list_leads_to_the_page_of_a_search(server: Served, visit):
+    server.feed.change(ONE, is_search=True)
+    page = visit(server.page("/"))
+    page.get_by_role("link", name=ONE).click()
+    page.wait_for_selector(READY)
+    page.get_by_role("link", name="Hub").click()
+    page.get_by_role("link", name="Trials of the search").wait_for()

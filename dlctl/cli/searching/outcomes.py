@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ID, JSON, training, writing
+from dlctl.cli.common import JSON, SEARCH_ID, searched, writing
 from dlctl.units import counted
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _SHOWN = 20
 
 
 def best(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     manifest: Path | None = typer.Option(
         None, "--manifest", metavar="FILE",
         help="Write what runs it again: a manifest, or a search.yml of one trial; `-` prints it.",
@@ -37,7 +37,7 @@ def best(
     from dlctl.errors import ResultsError
     from dlctl.search.overview import read_overview
 
-    with training(search_id) as (session, record, _):
+    with searched(search_id) as (session, record, _):
         found = read_overview(session, record).trials
         if (row := found.best) is None:
             raise ResultsError(f"{record.training_id}: no trial has ended well so far",
@@ -48,7 +48,7 @@ def best(
 
 
 def trials(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     all_: bool = typer.Option(False, "--all", help="All of them, and not only the newest."),
     as_json: bool = JSON,
 ) -> None:
@@ -58,14 +58,14 @@ def trials(
     """
     from dlctl.search.overview import read_overview
 
-    with training(search_id) as (session, record, _):
+    with searched(search_id) as (session, record, _):
         found = read_overview(session, record).trials
     rows = found.rows if all_ or as_json else found.rows[-_SHOWN:]
     output.report(rows, as_json, lambda _: _print_trials(rows, found))
 
 
 def export(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     as_csv: bool = typer.Option(False, "--csv", help="Print a row of CSV for each trial."),
     as_json: bool = typer.Option(
         False, "--json", help="Print specification, trials and reports as one JSON object."
@@ -91,7 +91,7 @@ def export(
 
     if as_csv + as_json + sum(path is not None for path in (parquet, html, optuna)) != 1:
         raise typer.BadParameter("name one of --csv, --json, --parquet, --html and --optuna")
-    with training(search_id) as (session, record, store):
+    with searched(search_id) as (session, record, store):
         seen = read_overview(session, record)
         found = seen.trials
         if html is not None:
@@ -112,7 +112,7 @@ def export(
 
 
 def replay(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     timings: int | None = typer.Option(
         None, "--timings", min=0, show_default=False,
         help="With how many other timings of the workers; 3 for a deterministic search.",
@@ -130,7 +130,7 @@ def replay(
     from dlctl.search.overview import read_overview
     from dlctl.search.reproduce import replay as ask_again
 
-    with training(search_id) as (session, record, _):
+    with searched(search_id) as (session, record, _):
         read_overview(session, record)  # refuses what is no search
         told = ask_again(session, record, timings)
     output.report(told, as_json, lambda _: _print_replay(told))

@@ -8,6 +8,13 @@ const SLOT = 20; // below an axis: trials without a value there
 const REACH = 8;
 const GRIP = 16;
 
+// A parameter's name without the sections of a manifest, where that leaves no two alike.
+export function shortNames(space) {
+  const short = (name) => name.replace(/^(framework\.arguments|training)\./, '');
+  const all = space.map((each) => short(each.name));
+  return new Map(space.map((each, n) => [each.name, all.indexOf(all[n]) === all.lastIndexOf(all[n]) ? all[n] : each.name]));
+}
+
 // Where a value lies on an axis, from 0 at the bottom to 1 at the top; null: it has none.
 export function axisOf(parameter) {
   const { kind, low, high, log, choices } = parameter;
@@ -73,6 +80,7 @@ export class Parallel {
   update(data, failedToo) {
     const { trials } = data;
     this.axes = [...data.space.map(axisOf), { ...metricAxis(data.metric, trials.metric, data.maximize), isMetric: true }];
+    this.names = shortNames(data.space);
     for (const name of this.brushes.keys()) if (!this.axes.some((axis) => axis.name === name)) this.brushes.delete(name);
     this.columns = this.axes.map((axis) => (axis.isMetric ? trials.metric : trials.point[axis.name]));
     this.good = goodness(trials.metric, data.maximize);
@@ -171,7 +179,7 @@ export class Parallel {
       const x = this.x(n);
       const missing = this.lines.some((place) => this.columns[n][place] === null);
       const group = svg('g', { class: axis.isMetric ? 'axis metric' : 'axis', 'data-axis': axis.name },
-        svg('text', { x, y: 18, class: 'name' }, fitted(axis.name, room / 6.6), svg('title', {}, axis.name)),
+        svg('text', { x, y: 18, class: 'name' }, fittedEnd(this.names.get(axis.name) || axis.name, room / 7.6), svg('title', {}, axis.name)),
         svg('text', { x, y: 33, class: 'kind' }, axis.isMetric ? 'best at the top' : axis.log ? 'logarithmic' : ''),
         svg('line', { x1: x, x2: x, y1: top, y2: bottom }));
       for (const [share, text] of thinned(axis.ticks)) {
@@ -250,6 +258,11 @@ function label(x, y, text) {
 function fitted(text, most) {
   const whole = String(text);
   return whole.length > most ? `${whole.slice(0, Math.max(1, Math.floor(most) - 1))}…` : whole;
+}
+
+// The end of a path says more than its beginning.
+function fittedEnd(text, most) {
+  return text.length > most ? `…${text.slice(1 - Math.max(2, Math.floor(most)))}` : text;
 }
 
 // Not so many that they lie over each other.

@@ -4,7 +4,7 @@ import { getSearch, saved } from './api.js';
 import { button, el, table } from './dom.js';
 import { clock, duration, shortNumber } from './format.js';
 import { stateChip } from './list.js';
-import { goodness, goodnessColour, Parallel } from './parallel.js';
+import { goodness, goodnessColour, Parallel, shortNames } from './parallel.js';
 import { themeColours } from './paint.js';
 import { ProgressChart } from './progress_chart.js';
 import { Repeater } from './toolbar.js';
@@ -84,13 +84,14 @@ export class SearchPage {
 
   showImportance() {
     const { of, method, least } = this.data.importance;
+    const names = shortNames(this.data.space);
     const known = of.filter((each) => each.share !== null);
     const rows = known.map((each) => {
       const bar = el('i', {});
       bar.style.width = `${Math.round(100 * each.share)}%`;
       const words = each.by_chance ? 'not more than chance' : each.best ? `best at ${each.best}` : '';
       return el('div', { class: each.by_chance ? 'share faint' : 'share', role: 'listitem' },
-        el('span', { class: 'what', title: each.name }, each.name), el('span', { class: 'track', 'aria-hidden': 'true' }, bar),
+        el('span', { class: 'what', title: each.name }, names.get(each.name)), el('span', { class: 'track', 'aria-hidden': 'true' }, bar),
         el('b', {}, `${Math.round(100 * each.share)} %`), el('span', { class: 'sub' }, words));
     });
     const left = of.length - known.length;
@@ -130,12 +131,13 @@ export class SearchPage {
   // The columns of the table: a name, how to sort by it, and what a cell shows.
   tableColumns() {
     const { trials, space, metric } = this.data;
+    const names = shortNames(space);
     const plain = (name) => (n) => trials[name][n];
     return [
       ['trial', plain('number'), (n) => String(trials.number[n])],
       ['outcome', plain('outcome'), (n) => trials.outcome[n]],
       [metric, plain('metric'), (n) => (trials.metric[n] === null ? '–' : shortNumber(trials.metric[n], 6))],
-      ...space.map((each) => [each.name, (n) => trials.point[each.name][n], (n) => this.value(each, n)]),
+      ...space.map((each) => [names.get(each.name), (n) => trials.point[each.name][n], (n) => this.value(each, n)]),
       ['took', plain('seconds'), (n) => (trials.ended[n] === null ? '–' : duration(trials.seconds[n]))],
       ['worker', plain('worker'), (n) => trials.worker[n] || '–'],
       ['ended', plain('ended'), (n) => clock(trials.ended_at[n])],

@@ -1,0 +1,42 @@
+"""A broker that helps another one loses its workers: what it borrowed goes back to its owner."""
+
+import signal
+import time
+
+from event_loops import run_loop
+from search_processes import Search, python_task
+
+
+def start_worker_at(search: Search, broker: str, name: str) -> str:
+    """Start a worker that takes tasks from one of two brokers; return its name."""
+    for number in range(20):
+        search.start("worker", f"{name}.{number}", "--slots", "1")
+        log = search.job_dir / f"{name}.{number}.log"
+        search.wait_for(lambda log=log: "takes tasks" in log.read_text())
+        if f"broker {broker}" in log.read_text():
+            return f"{name}.{number}"
+        search.processes[f"{name}.{number}"].send_signal(signal.SIGTERM)
+        search.processes[f"{name}.{number}"].wait()
+    raise AssertionError(f"no worker went to {broker}")
+
+
+def test_a_helper_without_workers_gives_back_what_it_borrowed(search: Search) -> None:
+    """It renewed its lease for ever, with nobody to run the task."""
+    search.broker("b1")
+    search.start("worker", "w1", "--slots", "1")
+    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
+    search.broker("b2")
+
+    async def run() -> None:
+        model = search.model("b2")
+        await model.submit([python_task("mine:Square", x=3, sleep_s=1.0)])
+        search.wait_for(lambda: list((search.job_dir / "search/tasks").glob("*/log")))
+        other = start_worker_at(search, "b2", "w2")
+        began = time.monotonic()
+        search.kill("w1")
+        (result,) = await model.collect(1, most_s=15)
+        assert (result.worker, result.error) == (other, "")
+        assert time.monotonic() - began < 15
+        model.check()
+
+    run_loop(run())
