@@ -114,8 +114,10 @@ class Slot:
 
     def _note_checkpoint(self, result: m.Result) -> None:
         folder = f"{files.TASKS}/{result.task_id}/checkpoint"
-        if result.outcome == m.HANDED_BACK and any((self._job_dir / folder).iterdir()):
-            result.checkpoint = folder
+        if result.outcome == m.HANDED_BACK:
+            with contextlib.suppress(FileNotFoundError):  # the task has not asked for it
+                if any((self._job_dir / folder).iterdir()):
+                    result.checkpoint = folder
 
     def _log(self, task_id: str) -> Path:
         return self._job_dir / files.TASKS / task_id / "log"
@@ -126,7 +128,7 @@ class Slot:
     async def _run(self, task: m.Task, result: m.Result) -> None:
         folder = self._job_dir / files.TASKS / task.id
         checkpoint = folder / "checkpoint"
-        checkpoint.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         log = self._log(task.id)
         if self._process is None:
             await self._start()
