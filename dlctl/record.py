@@ -13,6 +13,7 @@ file keeps a rollback journal, and a reader that waits too long reads what is on
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
@@ -96,6 +97,8 @@ class Record:
     """How many more times a dlctl that looks tries to send a notice of this state."""
     model: str = ""
     """The stored model that it trains, as `ID@N`; empty if a folder was sent."""
+    is_search: bool = False
+    """Whether it is the hub of a search. Searches of older versions don't tell."""
 
 
 _FIELDS = [field.name for field in fields(Record)]
@@ -188,6 +191,18 @@ class RecordStore:
             RecordError: there is none, or several.
         """
         return self.find_all([wanted] if wanted else [], folder)[0]
+
+    def find_search(self, wanted: str | None, folder: Path | None = None) -> Record:
+        """Return what `find` returns; without an id the latest search, if there is one.
+
+        Raises:
+            RecordError: there is none, or several.
+        """
+        if not wanted:
+            searches = [record for record in self.all() if record.is_search]
+            with contextlib.suppress(RecordError):
+                return _latest(searches, folder or Path.cwd())
+        return self.find(wanted, folder)
 
     def find_all(self, wanted: Iterable[str], folder: Path | None = None) -> list[Record]:
         """Return what `find` returns for each, once each; the record is read once.

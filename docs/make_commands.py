@@ -43,7 +43,7 @@ EXIT_CODES = """\
 | 7 | the scheduler refused, does not answer, or its answer was lost |
 | 8 | no such training, an ambiguous id, or a training in the wrong state |
 | 9 | nothing to fetch or export, a damaged file, or a target that can't be written |
-| 10 | the followed training ended FAILED or CANCELLED, or a rehearsed restart was not equal |
+| 10 | the followed training ended FAILED or CANCELLED; a rehearsal or a replay was not equal |
 | 130 | Ctrl-C; a followed training continues to run |
 | 141 | the program that reads dlctl's output closed the pipe, as `head` does |
 """

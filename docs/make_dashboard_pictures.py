@@ -14,8 +14,13 @@ DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS.parent / "tests" / "support")]
 
 from dashboard_server import served  # noqa: E402
+from login_side import make_record  # noqa: E402
+from made_search import job, overview_of, trials_of, worker  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 from synthetic_feed import NOW_S, make_feed  # noqa: E402
+
+from dlctl.contract import State  # noqa: E402
+from dlctl.search.page import page_of  # noqa: E402
 
 WIDTH = 1240
 LARGEST_BYTES = 200_000
@@ -25,6 +30,7 @@ SHOTS = {
     "dark": ("dark", 700, "/training/digits-3k9f?smooth=0.6&x=time", ".chart canvas"),
     "comparison": ("light", 760, "/compare?runs=digits-3k9f,digits-2b7d,digits-4c1a&smooth=0.8",
                    "td.number"),
+    "search": ("light", 722, "/search/digits-7f3s", ".progress-plot canvas"),
 }  # fmt: skip
 """By the picture's name: the theme, the height, the page, and what is on it when it is done."""
 
@@ -34,7 +40,12 @@ def main() -> None:
     chromium = shutil.which("chromium")
     if chromium is None:
         sys.exit("chromium is missing: make web-deps")
-    with served(make_feed(hostile=False)) as server, sync_playwright() as playwright:
+    feed = make_feed(hostile=False)
+    record = make_record(training_id="digits-7f3s", site="alps", state=State.TRAINING)
+    workers = [worker("w1.0", 2), worker("w1.1", 1)]
+    jobs = [job("w1.0"), job("w1.1"), job("w1.2", "PENDING", "Resources")]
+    feed.searches["digits-7f3s"] = page_of(overview_of(trials_of(19, 17), workers, jobs), record)
+    with served(feed) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name, (theme, height, path, done) in SHOTS.items():
             page = browser.new_page(
@@ -53,6 +64,8 @@ def _save(page: Page, picture: Path) -> None:
     if page.locator(".chart .u-over").count():
         if "dark" in picture.name:  # this one shows what stands further down
             page.locator(".toolbar").evaluate("bar => bar.scrollIntoView()")
+        if "search" in picture.name:
+            page.locator(".pair").evaluate("cards => cards.scrollIntoView()")
         box = page.locator(".chart .u-over").first.bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 30)

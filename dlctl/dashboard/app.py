@@ -47,6 +47,7 @@ def make_app(feed: Feed, *, token: str, port: int) -> Starlette:
         Route("/api/changes", pages.changes),
         Route(one, pages.details),
         Route(f"{one}/curves", pages.curves),
+        Route(f"{one}/search", pages.search),
         *(Route(f"{one}/{verb}", pages.act(verb), methods=["POST"]) for verb in VERBS),
         WebSocketRoute("/ws/trainings/{id}/logs", pages.logs),
         Mount("/static", StaticFiles(directory=STATIC)),
@@ -72,6 +73,13 @@ class Pages:
         """Return all about one training but its curves."""
         try:
             return _json(self._feed.details(request.path_params["id"]))
+        except Unknown as error:
+            return _problem(404, str(error))
+
+    def search(self, request: Request) -> Response:
+        """Return the trials of a search, and what they tell."""
+        try:
+            return _json(self._feed.search(request.path_params["id"]))
         except Unknown as error:
             return _problem(404, str(error))
 

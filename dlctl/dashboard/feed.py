@@ -50,6 +50,14 @@ class Feed(Protocol):
         """
         ...
 
+    def search(self, training_id: str) -> Json:
+        """Return what a page shows of a search: see `dlctl.search.page`.
+
+        Raises:
+            Unknown: there is no such training, or it is no search.
+        """
+        ...
+
     def refine(self, training_id: str, begin: float, end: float, width: int) -> None:
         """Bring finer bins of a window of steps, where curves are known by coarse ones.
 

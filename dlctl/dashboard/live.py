@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dlctl.dashboard.feed import Json, Refused, Unknown, last_lines
+from dlctl.dashboard.searches import Searches
 from dlctl.dashboard.site_worker import SiteWorker
 from dlctl.dashboard.summary import row
 from dlctl.dashboard.tracked import Tracked
@@ -59,6 +60,7 @@ class LiveFeed:
         self._store, self._open = store, open_site
         self._only, self._site = frozenset(ids), site
         self._lock = threading.Lock()
+        self._searches = Searches()
         self._tracked: dict[str, Tracked] = {}
         self._workers: dict[str, SiteWorker] = {}
         self._looked: Counter[str] = Counter()
@@ -109,6 +111,16 @@ class LiveFeed:
             self._wait_for(tracked)
         with tracked.run() as run:
             yield run
+
+    def search(self, training_id: str) -> Json:
+        """Return what a page shows of a search; if the site does not answer, what was known."""
+        tracked = self._find(training_id)
+        record = tracked.record
+        asked = self._worker(record.site).call(lambda s: self._searches.refresh(s, record))
+        with suppress(DlctlError, TimeoutError, CancelledError):
+            asked.result(_FIRST_S)
+        asked.cancel()
+        return self._searches.page(tracked.record)
 
     def refine(self, training_id: str, begin: float, end: float, width: int) -> None:
         """Bring finer bins of a window of steps; if the site does not answer, it stays coarse."""

@@ -7,12 +7,15 @@ import hashlib
 import json
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import __version__
+from dlctl.contract.search import FRAMEWORK
 from dlctl.dashboard.axis import KINDS
 from dlctl.dashboard.curves import Wanted, curves
+from dlctl.dashboard.feed import Unknown
 from dlctl.series.smooth import Smoother
 
 if TYPE_CHECKING:
@@ -39,19 +42,38 @@ def report(feed: Feed, training_ids: Sequence[str] = ()) -> str:
         Unknown: there is no such training.
     """
     rows = [row for row in feed.trainings() if not training_ids or row["id"] in training_ids]
-    data: Json = {
-        "made_at": time.time(),
-        "version": __version__,
-        "trainings": rows,
-        "details": {},
-        "curves": {},
-        "logs": {},
-    }
+    data = _empty() | {"trainings": rows}
     for training_id in training_ids or [row["id"] for row in rows]:
         data["details"][training_id] = feed.details(training_id)
+        if is_search(data["details"][training_id]):
+            with suppress(Unknown):
+                data["searches"][training_id] = feed.search(training_id)
         data["curves"][training_id] = _all_curves(feed, training_id)
         data["logs"][training_id] = feed.log_tail(training_id, LOG_LINES)
     return _page(data)
+
+
+def search_report(page: Json) -> str:
+    """Return a file's text that shows one search alone.
+
+    Args:
+        page: what `dlctl.search.page` makes.
+    """
+    search_id = page["id"]
+    return _page(_empty() | {"searches": {search_id: page}, "first": f"#/search/{search_id}"})
+
+
+def is_search(details: Json) -> bool:
+    """Return whether a training is the hub of a search, by its record or its plan."""
+    framework = (details.get("plan") or {}).get("framework") or {}
+    return bool(details.get("is_search")) or framework.get("name") == FRAMEWORK
+
+
+def _empty() -> Json:
+    return {
+        "made_at": time.time(), "version": __version__, "trainings": [], "details": {},
+        "curves": {}, "logs": {}, "searches": {},
+    }  # fmt: skip
 
 
 def _all_curves(feed: Feed, training_id: str) -> Json:

@@ -45,6 +45,7 @@ def row(record: Mapping[str, Any], run: Run | None, limit: JobLimit | None = Non
         "spark_last": None if shown is None or not math.isfinite(shown.last) else shown.last,
         "left_s": None if run is None or state != "TRAINING" else _left_s(run, record, limit),
         "gpu": None if run is None else utilisation(run).gpu_percent,
+        "is_search": bool(record.get("is_search")),
         **{name: record.get(name) for name in _COPIED},
         **_progress(run, record),
     }  # fmt: skip

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.transport import Transport
 
-_OLD_RUNTIME = re.compile(r"No module named '?(learner|psrv|dlctl)\b")
+_OLD_RUNTIME = re.compile(r"No module named '?(learner|psrv|search|dlctl)\b")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract import State
+from dlctl.contract import State, search
 from dlctl.errors import (
     DlctlError,
     RecordError,
@@ -70,6 +70,7 @@ def submit(
         job_dir=plan.job_dir, created_at=plan.created_at,
         manifest_path="" if rehearses or plan.model else str(request.manifest_path),
         model=plan.model,
+        is_search=plan.framework.name == search.FRAMEWORK,
         overrides=json.dumps(dataclasses.asdict(request.overrides)),
         reason="is being submitted", hint=f"dlctl resume {plan.training_id}",
     )  # fmt: skip

@@ -48,9 +48,11 @@ def read_models(session: Session) -> list[KnownModel]:
     """
     mark = f"<{secrets.token_hex(16)}>"
     uses = f"./*/{contract.MODEL_USES}/*"
+    folder = shlex.quote(f"{session.site.root}/{contract.MODEL_VERSIONS}")
     script = f"""\
 LC_ALL=C; export LC_ALL
-cd -- {shlex.quote(f"{session.site.root}/{contract.MODEL_VERSIONS}")} 2>/dev/null || exit 0
+problem=$(ls -d -- {folder}/. 2>&1) || case $problem in *'No such file'*) exit 0 ;; esac
+cd -- {folder} || {{ printf '%s\\n' "$problem" >&2; exit 1; }}
 renew() {{
     [ -O .. ] && [ -z "$(find ../.renewed -mtime -1 2>/dev/null)" ] && : >../.renewed || return
     find . -type f -mtime +7 -exec touch -c {{}} +

@@ -181,7 +181,7 @@ def hub_manifest(loaded: Loaded) -> bytes:
     hub = loaded.file.hub
     manifest: dict[str, Any] = {
         "name": loaded.file.name,
-        "framework": {"name": "search", "command": _HUB},
+        "framework": {"name": names.FRAMEWORK, "command": _HUB},
         "learners": 1, "cpus": 1, "memory": hub.memory,
     }  # fmt: skip
     if hub.time or loaded.file.budget.time:
@@ -197,7 +197,7 @@ def worker_manifest(loaded: Loaded) -> bytes:
     memory = task.memory_bytes or parse_size(DEFAULT_MEMORY)
     manifest: dict[str, Any] = {
         "name": loaded.file.name,
-        "framework": {"name": "search", "command": _HUB},
+        "framework": {"name": names.FRAMEWORK, "command": _HUB},
         "learners": 1, "cpus": workers.slots * task.cpus, "gpus": workers.slots * task.gpus,
         "memory": f"{workers.slots * memory >> 20}MiB",
     }  # fmt: skip

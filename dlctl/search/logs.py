@@ -29,7 +29,6 @@ _SOURCES = (
     (re.compile(rf"{names.TASKS}/[^/]+/checkpoint/job/attempts/(\d+)/learner-(\d+)\.log"),
      "learner"),
 )  # fmt: skip
-_RUN = re.compile(rf"{names.TASKS}/[^/]+/checkpoint/job/attempts/(\d+)/")
 
 
 def source_of(name: str) -> tuple[int, str]:
@@ -133,12 +132,9 @@ def last_lines(transport: Transport, job_dir: str, row: TrialRow, lines: int) ->
 
 def runs_of(transport: Transport, job_dir: str, row: TrialRow) -> int | None:
     """Return how often a trial that is a training was begun; None for other trials."""
-    found = read_appended(
-        transport, job_dir,
-        [f"{names.TASKS}/{row.id}/checkpoint/job/attempts/*/plan.json"], {}, 1,
-    )  # fmt: skip
-    numbers = {match[1] for name in found if (match := _RUN.match(name))}
-    return len(numbers) or None
+    folder = f"{names.TASKS}/{row.id}/checkpoint/job"  # the first attempt's plan is at the top
+    globs = [f"{folder}/plan.json", f"{folder}/attempts/*/plan.json"]
+    return len(read_appended(transport, job_dir, globs, {}, 1)) or None
 
 
 def _order(name: str) -> tuple[int, str]:

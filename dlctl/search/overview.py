@@ -132,6 +132,7 @@ class SearchReader:
         except RecordError as error:
             changed, self.problem = self.problem != error.message, error.message
             return changed
+        self.problem = ""
         before = self._jobs
         if time.monotonic() - self._jobs_at >= _JOBS_EVERY_S:
             self._jobs_at = time.monotonic()
@@ -174,8 +175,7 @@ class SearchReader:
             if spec := found.pop(names.SPEC, None):
                 self._spec = _spec(self._record, spec)
             if self._spec is None:
-                raise RecordError(f"{self._record.training_id} is a training, and no search",
-                                  hint=f"dlctl show {self._record.training_id}")  # fmt: skip
+                raise _no_search(self._record)
             with self.lock:
                 self._log.feed(content)
             grew = grew or bool(content) or found != self._files
@@ -243,6 +243,14 @@ def _numbers(job_id: str) -> tuple[str, list[int | None]]:
         last, _, step = last.partition(":")
         found += range(int(first), int(last or first) + 1, int(step or 1))
     return match[1], found
+
+
+def _no_search(record: Record) -> RecordError:
+    if record.is_search:
+        return RecordError(f"{record.job_dir}/{names.SPEC} is gone from the site",
+                           hint=f"dlctl status {record.training_id}")  # fmt: skip
+    return RecordError(f"{record.training_id} is a training, and no search",
+                       hint=f"dlctl show {record.training_id}")  # fmt: skip
 
 
 def _spec(record: Record, content: bytes) -> names.Spec:

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
+from dlctl.search.importance import Importance, importances
 from dlctl.search.waits import why_trials_wait
-from dlctl.units import format_span
+from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -18,6 +19,7 @@ _PACE_OF = 20
 """The pace is that of so many of the newest trials."""
 _WIDEST = 60
 _BRIEF_S = 60.0
+_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Left:
     trials: int | None = None
     """Of these some may run already."""
     time_s: float | None = None
+    node_hours: float | None = None
     likely_s: float | None = None
     """How long the trials that are left take, at the pace of the newest ones."""
 
@@ -34,12 +37,13 @@ class Left:
     def words(self) -> str:
         """Return it in words; empty if nothing is known."""
         parts = [
-            "" if self.trials is None else f"{self.trials:,} trials",
+            "" if self.trials is None else counted(self.trials, "trial"),
             "" if self.time_s is None else f"{format_span(self.time_s)} of the hub's time",
+            "" if self.node_hours is None else f"{self.node_hours:.3g} node-hours",
         ]
-        text = " and ".join(filter(None, parts))
+        text = ", ".join(filter(None, parts))
         if text and self.likely_s is not None:
-            text += f", likely done in {format_span(self.likely_s)}"
+            text += f"; likely done in {format_span(self.likely_s)}"
         return text
 
 
@@ -53,12 +57,15 @@ def left_of(seen: Overview, record: Record) -> Left:
         if record.state is State.TRAINING and seen.now and trials.last_event_at:
             used_s += max(0.0, seen.now - trials.last_event_at)
         time_s = max(0.0, budget.time_s - used_s)
+    node_hours = None
+    if budget.node_hours is not None:
+        node_hours = max(0.0, budget.node_hours - trials.used_node_s / _HOUR_S)
     likely_s = None
     if count and record.state is State.TRAINING and (pace_s := _pace_s(trials)) is not None:
         likely_s = count * pace_s
         if time_s is not None:
             likely_s = min(likely_s, time_s)
-    return Left(count, time_s, likely_s)
+    return Left(count, time_s, node_hours, likely_s)
 
 
 def _pace_s(trials: Trials) -> float | None:
@@ -85,11 +92,18 @@ def plain_overview(seen: Overview, record: Record) -> dict[str, Any]:
         "waits": why_trials_wait(seen, record),
         "left": asdict(left_of(seen, record)),
         "spec": asdict(seen.spec),
+        "importance": [asdict(each) for each in importance_of(seen)],
         "best_over_time": [asdict(each) for each in seen.trials.best_over_time()],
         "workers": [asdict(job) for job in seen.jobs],
         "brokers": [asdict(broker) for broker in seen.brokers],
         "scheduler_problem": seen.queue_problem,
     }
+
+
+def importance_of(seen: Overview) -> list[Importance]:
+    """Return how much each parameter explains alone, the most important one first."""
+    spec = seen.spec
+    return importances(spec.space, seen.trials.ended, maximize=spec.maximize)
 
 
 def count_words(seen: Overview) -> str:

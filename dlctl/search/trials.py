@@ -32,11 +32,13 @@ class TrialRow:
     """When its last run began, by the worker's clock; 0 if nobody ran it."""
     ended_at: float = 0.0
     """Unix seconds, as the others."""
+    parent: int | None = None
+    """The trial from whose checkpoint it goes on."""
 
     @property
     def failed(self) -> bool:
-        """Return whether it has ended without a metric."""
-        return bool(self.outcome) and self.metric is None
+        """Return whether it has ended without a metric, and was not withdrawn."""
+        return self.outcome not in ("", "CANCELLED") and self.metric is None
 
     @property
     def outcome_words(self) -> str:
@@ -68,6 +70,8 @@ class Trials:
     """The trials that have ended, in the order of their ends."""
     used_s: float = 0.0
     """How long the search's models had run when the last event was written."""
+    used_node_s: float = 0.0
+    """How long workers had been there, added up over all of them."""
     last_event_at: float = 0.0
 
     @property
@@ -129,18 +133,21 @@ class TrialLog:
         """How much of the log was read."""
         self._rest = b""
         self._lines = 0
+        self._damage: RecordError | None = None
         self.rows: list[TrialRow] = []
         self.reports: dict[int, list[tuple[int, float]]] = {}
         self.order: list[int] = []
-        self.used_s = 0.0
+        self.used_s = self.used_node_s = 0.0
         self.last_event_at = 0.0
 
     def feed(self, content: bytes) -> None:
         """Take in the next bytes; a last line without its end waits for the rest.
 
         Raises:
-            RecordError: a line is no event of a search.
+            RecordError: a line is no event of a search, or was none earlier.
         """
+        if self._damage is not None:
+            raise self._damage
         self.size_bytes += len(content)
         *lines, self._rest = (self._rest + content).split(b"\n")
         for line in lines:
@@ -148,20 +155,23 @@ class TrialLog:
             try:
                 self._take(json.loads(line))
             except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-                raise RecordError(
+                self._damage = RecordError(
                     f"{self._name}: line {self._lines} is no event of a search "
                     f"({type(error).__name__}: {error})",
                     hint="the file is damaged, or a newer dlctl has written it",
-                ) from error
+                )
+                raise self._damage from error
 
     def _take(self, event: dict[str, Any]) -> None:
         self.used_s = max(self.used_s, event.get("used_s") or 0.0)
+        self.used_node_s = max(self.used_node_s, event.get("used_node_s") or 0.0)
         self.last_event_at = event.get("time") or self.last_event_at
         kind = event["event"]
         if kind == "ask":
             at = event.get("time", 0.0)
             self.rows += [
-                TrialRow(t["number"], t["id"], t["point"], asked_at=at) for t in event["trials"]
+                TrialRow(t["number"], t["id"], t["point"], asked_at=at, parent=t.get("parent"))
+                for t in event["trials"]
             ]
         elif kind == "tell":
             number = event["number"]
@@ -177,7 +187,7 @@ class TrialLog:
     def trials(self, spec: names.Spec) -> Trials:
         """Return what is known now; it does not change when more is read."""
         return Trials(spec, list(self.rows), dict(self.reports), list(self.order), self.used_s,
-                      self.last_event_at)  # fmt: skip
+                      self.used_node_s, self.last_event_at)  # fmt: skip
 
 
 def parse_trials(content: bytes) -> list[TrialRow]:

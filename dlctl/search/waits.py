@@ -108,6 +108,9 @@ def _lacks(task: names.Task, worker: names.WorkerTold) -> list[str]:
                      f"{format_size(worker.memory_bytes)}")  # fmt: skip
     if labels := sorted(set(task.labels) - set(worker.labels)):
         found.append(f"needs the label {labels[0]!r}, which {worker.name} lacks")
+    kind = "exec" if task.type == "exec" else "python"  # a training is a class of ours
+    if worker.types and kind not in worker.types:
+        found.append(f"is of the type {kind}, and {worker.name} runs {', '.join(worker.types)}")
     left_s = worker.seconds_left
     if left_s and task.time_limit_s > left_s:
         found.append(f"may take {format_span(task.time_limit_s)}, and the job of {worker.name} "

@@ -7,18 +7,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.search.summary import plain_overview
-from dlctl.terminal.screen import full_screen
 from dlctl.terminal.search_frame import Shown, View, frame, texts, trial_line
-from dlctl.terminal.watch import Background, colours, next_pause_s
+from dlctl.terminal.watch import Background, draw_until_left, next_pause_s
 from dlctl.units import format_span
 
 if TYPE_CHECKING:
     from dlctl.outputs.looks import Looks
     from dlctl.search.overview import SearchReader
 
-_KEY_S = 0.25
 _ONCE_ROWS = 30
 Write = Callable[[str], None]
 WriteJson = Callable[[dict[str, Any]], None]
@@ -43,27 +42,11 @@ def watch_search_on_terminal(looking: Looks[SearchReader]) -> None:
         DlctlError: a site can't be reached, and waiting would not help.
     """
     looking.look()
-    background, view = Background(looking, lambda: shown(looking)), View()
-    try:
-        with full_screen(colours()) as screen:
-            now, size = background.frames, (0, 0)
-            while True:
-                if background.error is not None:
-                    raise background.error
-                if background.news.is_set() and not view.paused:
-                    background.news.clear()
-                    now, size = background.frames, (0, 0)
-                if size != screen.size or screen.is_lost:
-                    size = screen.size
-                    screen.show(frame(now, view, *size, time.time()))
-                pressed = screen.key(_KEY_S)
-                if pressed in ("q", "\x03"):
-                    return
-                if pressed:
-                    view, size = view.pressed(pressed), (0, 0)
-    finally:
-        background.stop.set()
-        background.thread.join(timeout=5)
+    draw_until_left(
+        Background(looking, lambda: shown(looking)), View(),
+        lambda now, view, columns, rows: frame(now, view, columns, rows, time.time()),
+        lambda view, key, _: view.pressed(key),
+    )  # fmt: skip
 
 
 def watch_search_once(looking: Looks[SearchReader], columns: int, write: Write) -> None:
@@ -92,7 +75,9 @@ def watch_search_in_pipe(
             write_json({"search": now.record.training_id, "state": str(now.record.state)} | seen)
             return
         said = f"{now.record.training_id} {now.record.state}"
-        said += f": {now.trouble or now.record.reason}" if now.trouble or now.record.reason else ""
+        is_done = now.record.state is State.COMPLETED  # then the reason is the hub's exit code
+        if why := now.trouble or ("" if is_done else now.record.reason):
+            said += f": {why}"
         if said != state:
             state = said
             if write_json is None:

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from dlctl.series.smooth import Smoother
 from dlctl.terminal.frame import View, frame, metric_names
 from dlctl.terminal.screen import full_screen
+from dlctl.terminal.text import Line
 from dlctl.terminal.words import Shown
 from dlctl.units import format_span
 
@@ -123,8 +124,42 @@ def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] =
     if not (kept := all(reader.seen_at for reader in looking.readers.values())):
         looking.look()
     first = shown(looking, asked=False) if kept else None
-    background, view = Background(looking, lambda: shown(looking), first), View()
     smoother = Smoother()
+
+    def draw(frames: list[Shown], view: View, columns: int, rows: int) -> list[Line]:
+        with _held(looking):
+            return frame(frames, view, columns, rows, now(), smoother=smoother)
+
+    draw_until_left(
+        Background(looking, lambda: shown(looking), first), View(), draw,
+        lambda view, key, frames: view.pressed(key, len(metric_names(frames)), len(frames)),
+    )  # fmt: skip
+
+
+class Pausable(Protocol):
+    """What a person chose to see."""
+
+    @property
+    def paused(self) -> bool:
+        """Return whether news waits."""
+
+
+V = TypeVar("V", bound=Pausable)
+
+
+def draw_until_left(
+    background: Background[F], view: V, draw: Callable[[F, V, int, int], list[Line]],
+    pressed: Callable[[V, str, F], V],
+) -> None:  # fmt: skip
+    """Draw what the background finds until `q` or Ctrl-C, and end it.
+
+    Args:
+        draw: returns the lines of a frame for so many columns and rows.
+        pressed: returns the view after a key.
+
+    Raises:
+        DlctlError: a site can't be reached, and waiting would not help.
+    """
     try:
         with full_screen(colours()) as screen:
             frames, size = background.frames, (0, 0)
@@ -136,15 +171,12 @@ def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] =
                     frames, size = background.frames, (0, 0)
                 if size != screen.size or screen.is_lost:
                     size = screen.size
-                    with _held(looking):
-                        lines = frame(frames, view, *size, now(), smoother=smoother)
-                    screen.show(lines)
-                pressed = screen.key(_KEY_S)
-                if pressed in ("q", "\x03"):
+                    screen.show(draw(frames, view, *size))
+                key = screen.key(_KEY_S)
+                if key in ("q", "\x03"):
                     return
-                if pressed:
-                    view = view.pressed(pressed, len(metric_names(frames)), len(frames))
-                    size = (0, 0)
+                if key:
+                    view, size = pressed(view, key, frames), (0, 0)
     finally:
         background.stop.set()
         background.thread.join(timeout=5)

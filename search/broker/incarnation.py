@@ -151,6 +151,9 @@ class Incarnation:
     async def _watch_lease(self) -> None:
         while not self._lease.superseded:
             await asyncio.sleep(_LOOK_S)
+            self._log.look()
+            if self._log.broken is not None:
+                raise self._log.broken
         raise SearchError(f"another incarnation of the broker {self.name} has begun: this one ends")
 
     async def _compact(self) -> None:

@@ -51,7 +51,7 @@ class Peers:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._lender = ""
         """Who lent last: it may have more."""
-        self._attending: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._attending: dict[tuple[str, int], asyncio.Future[None]] = {}
 
     async def close(self) -> None:
         """Close the connections."""
@@ -179,11 +179,10 @@ class Peers:
 
     def _attend(self, owner: str) -> None:
         """Bring results to an owner and renew its leases. Each ends by itself, with the last."""
-        for attend in (self._bring_results, self._renew):
-            running = self._attending.get((owner, attend.__name__))
+        for number, attend in enumerate((self._bring_results, self._renew, self._renew_later)):
+            running = self._attending.get((owner, number))
             if running is None or running.done():
-                task = asyncio.ensure_future(attend(owner))
-                self._attending[owner, attend.__name__] = task
+                self._attending[owner, number] = asyncio.ensure_future(attend(owner))
 
     def attend_all(self) -> None:
         """Bring results back that an earlier incarnation kept."""
@@ -206,19 +205,26 @@ class Peers:
                 queues.results.given_back(owner, reply.taken)
 
     async def _renew(self, owner: str) -> None:
-        """Renew the leases of what runs here. If the call breaks, the owner knows at once."""
+        """Renew the leases of what runs here. If the call breaks, the owner knows at once.
+
+        Two calls overlap, for one of them to wait at any moment.
+        """
         queues = self._service.queues
         while queues.has_of(owner):
             running = queues.helping(owner)
             if not running:
                 await asyncio.sleep(self._heartbeat_s / 5)
                 continue
-            request = m.ReturnRequest(running=running, wait_s=self._heartbeat_s)
+            request = m.ReturnRequest(running=running, wait_s=2 * self._heartbeat_s)
             reply = await self._return(owner, request)
             if reply is not None:
                 ids = [each.task_id for each in reply.answers if each.order == m.STOP]
                 queues.drop_helped(owner, ids)
                 self._service.stop_orders()
+
+    async def _renew_later(self, owner: str) -> None:
+        await asyncio.sleep(self._heartbeat_s)
+        await self._renew(owner)
 
     async def _return(self, owner: str, request: m.ReturnRequest) -> m.ReturnReply | None:
         """Call the owner where it listens now; None, after a while, if it does not answer."""

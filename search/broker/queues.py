@@ -21,6 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
+from dlctl.contract import search as files
 from search.broker import stored
 from search.broker.fair import Fair
 from search.broker.results import Record, Results
@@ -93,10 +94,16 @@ class Queues:
             self._record(stored.TASKS, request.SerializeToString())
         return known, len(new)
 
-    def cancel(self, model: str, ids: Iterable[str]) -> None:
-        """Withdraw tasks: those that wait get the result CANCELLED, those that run are stopped."""
+    def cancel(self, model: str, ids: Iterable[str], *, waiting_only: bool = False) -> None:
+        """Withdraw tasks: those that wait get the result CANCELLED, those that run are stopped.
+
+        Args:
+            waiting_only: Leave those alone that a worker or another broker has.
+        """
         entries = [e for i in ids if (e := self.tasks.get(i)) and not e.owner and not e.withdrawn]
         mine = [entry for entry in entries if entry.task.origin == model]
+        if waiting_only:
+            mine = [entry for entry in mine if not entry.holder]
         if not mine:
             return
         request = m.CancelRequest(model=model, task_ids=[entry.task.id for entry in mine])
@@ -201,6 +208,7 @@ class Queues:
         if self.adopted and now >= self.adopted_until:
             for entry in self.adopted:
                 if self._waits(entry):
+                    self._distrust(entry)
                     self._queue(entry)
             self.adopted.clear()
             return 1
@@ -215,6 +223,7 @@ class Queues:
                 continue
             holder = entry.holder
             self._release(entry)
+            self._distrust(entry)
             if entry.withdrawn:
                 dead.append(self._ended(entry, m.CANCELLED))
                 continue
@@ -299,6 +308,11 @@ class Queues:
         """Keep a task, without putting it into a queue."""
         entry = self.tasks[task.id] = Entry(task, owner, owner_lease)
         return entry
+
+    def _distrust(self, entry: Entry) -> None:
+        """Let the next run copy the folder that was handed back: the last may yet write there."""
+        if entry.task.checkpoint.startswith(f"{files.TASKS}/{entry.task.id}/"):
+            entry.task.checkpoint = ""
 
     def _queue(self, entry: Entry, *, first: bool = False) -> None:
         queue, flow = (

@@ -82,7 +82,7 @@ class BrokerService:
 
     async def Cancel(self, request: m.CancelRequest, context: Context) -> m.CancelReply:
         """Withdraw tasks."""
-        self.queues.cancel(request.model, request.task_ids)
+        self.queues.cancel(request.model, request.task_ids, waiting_only=request.waiting_only)
         self.results.ring()
         self._orders.ring()
         await self._durable(context)
@@ -114,7 +114,7 @@ class BrokerService:
         await self._check_names(context, request.worker)
         self._seen[request.worker] = time.monotonic()
         self._asked[request.worker] = m.ExchangeRequest(
-            has=request.has, seconds_left=request.seconds_left
+            has=request.has, seconds_left=request.seconds_left, types=request.types
         )
         gone_s = 0.0 if request.leaving else request.seconds_left or None
         self.queues.excuse(request.worker, None if gone_s is None else time.monotonic() + gone_s)
@@ -282,7 +282,7 @@ class BrokerService:
         try:
             await self._log.flushed()
         except SearchError as error:
-            await _unavailable(context, error.message)
+            await _unavailable(context, f"{error.message}. {error.hint}")
         await self._may_acknowledge(context)
 
     async def _may_acknowledge(self, context: Context) -> None:

@@ -55,7 +55,7 @@ def told(service: BrokerService, now: float, wall: float) -> names.BrokerTold:
         workers.append(names.WorkerTold(
             name, running.get(name, 0), round(0.0 if name in waits else now - seen, 3),
             name in waits, has.cpus, has.gpus, has.memory_bytes, list(has.labels),
-            request.seconds_left,
+            request.seconds_left, list(request.types),
         ))  # fmt: skip
     return names.BrokerTold(
         service.name, status.incarnation, wall, status.owned, status.helper, status.processing,

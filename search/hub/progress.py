@@ -42,7 +42,7 @@ class Progress:
                 self._trial_s.append(event["seconds"])
                 metric = event["metric"]
                 if metric is None:
-                    self.failed += 1
+                    self.failed += event["outcome"] != "CANCELLED"
                     continue
                 sign = -1 if self._spec.maximize else 1
                 if self.best is None or sign * metric < sign * self.best["value"]:

@@ -18,7 +18,9 @@ from dlctl import contract
 from search.errors import SearchError
 from search.journal.records import encode
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PATIENCE_S = 3.0
+"""After so long without an answer of the disk, callers are told to come again."""
 _RETRY_S = 0.2
 
 
@@ -33,7 +35,8 @@ class _Segment:
 class Log:
     """The log of one incarnation. `append` returns at once; `flushed` returns when it is durable.
 
-    While the disk is full or hangs, `flushed` waits: nothing is acknowledged, and nothing is lost.
+    While the disk is full or hangs, `flushed` says so: nothing is acknowledged. Nothing is lost,
+    either: what was appended is written once that is possible.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,9 +49,10 @@ class Log:
         """How much of it is its snapshot."""
         self._appended = self._durable = 0
         self._bytes_in = self._bytes_out = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[int, float, asyncio.Future[None]]] = deque()
         self._loop = asyncio.get_running_loop()
-        self._broken: SearchError | None = None
+        self.broken: SearchError | None = None
+        """Why the log takes nothing more."""
         self.full = False
         """Whether the disk had no room at the last try."""
         self._closing = threading.Event()
@@ -85,15 +89,42 @@ class Log:
         """Return once all that was appended before the call is on the disk.
 
         Raises:
-            SearchError: The disk failed; the log takes nothing more.
+            SearchError: The disk is full, or hangs, or has failed.
         """
-        if self._broken is not None:
-            raise self._broken
+        if self.broken is not None:
+            raise self.broken
         if self._durable >= self._appended:
             return
+        if self.full:
+            raise self._is_full()
         future: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append((self._appended, future))
+        self._waiting.append((self._appended, self._loop.time(), future))
         await future
+
+    def look(self) -> None:
+        """Tell those who have waited for long that the disk is full, or hangs."""
+        if not self._waiting:
+            return
+        waited_s = self._loop.time() - self._waiting[0][1]
+        if self.full:
+            self._refuse(self._is_full())
+        elif waited_s > _PATIENCE_S:
+            self._refuse(SearchError(
+                f"the file system of {self.path} has not answered for {waited_s:.0f} s: it hangs",
+                hint="the search goes on by itself once it answers",
+            ))  # fmt: skip
+
+    def _is_full(self) -> SearchError:
+        return SearchError(
+            f"the disk is full: {self.path} can't be written",
+            hint="free some space, or raise the quota; the search then goes on by itself",
+        )
+
+    def _refuse(self, error: SearchError) -> None:
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
 
     def close(self) -> None:
         """Write what is left and close the file. A full disk is not waited for."""
@@ -172,16 +203,16 @@ class Log:
         self._durable += records
         self._bytes_out += size
         if error is not None:
-            self._broken = SearchError(
+            self.broken = SearchError(
                 f"the broker's log can't be written: {error}",
                 hint="look at the job directory's file system; a new broker goes on from the log",
             )
         while self._waiting and (error or self._waiting[0][0] <= self._durable):
-            _, future = self._waiting.popleft()
+            _, _, future = self._waiting.popleft()
             if future.done():
                 continue
-            if self._broken is not None:
-                future.set_exception(self._broken)
+            if self.broken is not None:
+                future.set_exception(self.broken)
             else:
                 future.set_result(None)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import search as names
 from search.errors import EXIT_WRONG, SearchError
+from search.model.ahead import open_strategy
 from search.model.drive import Driver
 from search.model.log import TrialLog
 from search.model.state import ReplayError, Search
 from search.protocol.settings import load_spec
-from search.strategies import make_strategy
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
     sys.path.append(os.fspath(job_dir / contract.CODE))
     log = TrialLog(job_dir / names.TRIALS)
     try:
-        search = Search(spec, make_strategy(spec), log)
+        search = Search(spec, open_strategy(spec), log)
     except (ReplayError, ValueError, ImportError) as error:
         sys.stderr.write(f"dlctl: {error}\n")
         return EXIT_WRONG

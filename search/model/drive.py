@@ -48,6 +48,7 @@ class Driver:
         self._room = 0
         self._cursor = 0
         self._incarnation = 0
+        self._said = ""
         self._most, self._look_at = 0, 0.0
 
     async def run(self) -> None:
@@ -75,12 +76,17 @@ class Driver:
                 while not self.search.is_done():
                     self.search.used_s = used_s()
                     await self._fill(stub)
+                    if self.search.spent(by_trials=False):
+                        await self._withdraw(stub)
                     await self._take(stub)
             except grpc.aio.AioRpcError as error:
-                sys.stderr.write(
-                    f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
-                    f"{error.code().name}: {error.details()}; trying again\n"
-                )
+                said = f"{error.code().name}: {error.details()}"
+                if said != self._said:  # once, not at each try
+                    self._said = said
+                    sys.stderr.write(
+                        f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
+                        f"{said}; trying again\n"
+                    )
 
     def _broker(self) -> Endpoint | None:
         """Return where the search's first broker listens: itself, or a peer that has adopted it."""
@@ -115,6 +121,12 @@ class Driver:
             self._unsent = [each for each in self._unsent if self._id(each) not in sent]
             if not sent:
                 break
+
+    async def _withdraw(self, stub: BrokerStub) -> None:
+        """Take back what nobody runs: the time is used up. Those that run end."""
+        ids = list(self.search.outstanding.values())
+        request = m.CancelRequest(model=NAME, task_ids=ids, waiting_only=True)
+        await stub.Cancel(request, timeout=_PATIENCE_S)
 
     async def _take(self, stub: BrokerStub) -> None:
         request = m.ResultsRequest(model=NAME, cursor=self._cursor, most=_BATCH, wait_s=_WAIT_S)

@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from dlctl.contract.search import Spec
-from search.model.log import Event, TrialLog
+from search.model.log import Event
 from search.strategies import Proposal, Strategy, Told, Trial
 
 _HOUR_S = 3600.0
 ASK, TELL, REPORT = "ask", "tell", "report"
 
 
+class Log(Protocol):
+    """Keeps the events of a search, as `TrialLog` does on the disk."""
+
+    def events(self) -> Iterable[Event]:
+        """Return the events so far."""
+
+    def write(self, *events: Event) -> None:
+        """Append events; they are kept when this returns."""
+
+
 class ReplayError(Exception):
-    """The strategy does not answer as it did: its code, or a library of its own, has changed."""
+    """The strategy does not answer as it did: its code, or a library of its own, has changed.
+
+    Args:
+        number: The first trial that differs.
+        recorded, asked: What the log has of it, and what the strategy answers now: `point`, and
+            `parent` where there is one; None: nothing.
+    """
+
+    def __init__(self, spec: Spec, number: int, recorded: Any, asked: Any) -> None:
+        super().__init__(
+            f"the strategy {spec.strategy} answers otherwise than it did at trial {number}: it "
+            "must depend on its seed, and on what it was told, alone"
+        )
+        self.number, self.recorded, self.asked = number, recorded, asked
 
 
 @dataclass(frozen=True)
@@ -49,7 +73,7 @@ class Search:
     """
 
     def __init__(
-        self, spec: Spec, strategy: Strategy, log: TrialLog,
+        self, spec: Spec, strategy: Strategy, log: Log,
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.spec = spec
@@ -88,12 +112,16 @@ class Search:
             free = min(free, self.spec.budget.trials - len(self.trials))
         return max(0, free)
 
-    def spent(self) -> bool:
-        """Return whether no more trials may begin."""
+    def spent(self, *, by_trials: bool = True) -> bool:
+        """Return whether no more trials may begin.
+
+        Args:
+            by_trials: Whether the number of trials counts, or time alone.
+        """
         budget = self.spec.budget
         used = ((budget.time_s, self.used_s), (budget.node_hours, self.used_node_s / _HOUR_S))
         is_used_up = any(most is not None and now >= most for most, now in used)
-        return is_used_up or self._is_last()
+        return is_used_up or (by_trials and self._is_last())
 
     def is_done(self) -> bool:
         """Return whether nothing is left to do."""
@@ -176,7 +204,7 @@ class Search:
         signed = None if metric is None else self._signed(metric)
         self.told += 1
         self._starved = False
-        self.failed += metric is None
+        self.failed += metric is None and event["outcome"] != "CANCELLED"
         if signed is not None and (self.best is None or signed < self._signed(self.best[0])):
             self.best = (self._signed(signed), number)
         numbers = {k: v for k, v in event["metrics"].items() if isinstance(v, (int, float))}
@@ -216,12 +244,11 @@ class Search:
                 {key: each[key] for key in ("point", "parent") if key in each}
                 for each in event["trials"]
             ]
-            if self._proposed(event["n"]) != logged:
-                first = len(self.trials)
-                raise ReplayError(
-                    f"the strategy {self.spec.strategy} answers otherwise than it did at trial "
-                    f"{first}: it must depend on its seed, and on what it was told, alone"
-                )
+            first = len(self.trials)
+            proposed = self._proposed(event["n"])
+            for place, (was, now) in enumerate(itertools.zip_longest(logged, proposed)):
+                if was != now:
+                    raise ReplayError(self.spec, first + place, was, now)
             self._asked(event["trials"])
         elif event["event"] == TELL:
             self._heard(event)

@@ -10,10 +10,12 @@ import grpc.aio
 
 from dlctl.contract import search as files
 from search.errors import SearchError
+from search.protocol import messages as m
 
 SERVER_NAME = "search.dlctl"
 """The name in every server's certificate: hosts have changing names, and roles count, not hosts."""
 CA = "ca.pem"
+PACKAGE = m.DESCRIPTOR.package
 MESSAGE_BYTES = 64 << 20
 """No message is longer: a task's value may have 50 MB, or as many results as fit."""
 
@@ -73,6 +75,23 @@ class Credentials:
         return cls(role, authority, certificate, key)
 
 
+class _OtherVersions(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    """Refuses calls of another version of the protocol, in a sentence."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        """Return what answers a call that no other handler knows."""
+        why = (
+            f"{handler_call_details.method} is not known here, where {PACKAGE} is spoken: use the "
+            "version of dlctl that is in the job directory's runtime"
+        )
+
+        async def refuse(request: bytes, context: grpc.aio.ServicerContext) -> None:
+            del request
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, why)
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
 def open_channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
     """Return a channel to a server at `host:port`. It connects at the first call."""
     tls = grpc.ssl_channel_credentials(
@@ -95,7 +114,7 @@ def open_server(
         SearchError: Nothing can listen at this address.
     """
     server = grpc.aio.server(options=_SERVER)
-    server.add_generic_rpc_handlers(handlers)
+    server.add_generic_rpc_handlers([*handlers, _OtherVersions()])
     tls = grpc.ssl_server_credentials(
         [(credentials.key, credentials.certificate)],
         root_certificates=credentials.authority,

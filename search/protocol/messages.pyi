@@ -168,12 +168,14 @@ class SubmitReply(_message.Message):
     def __init__(self, accepted: _Optional[_Iterable[str]] = ..., room: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
-    __slots__ = ("model", "task_ids")
+    __slots__ = ("model", "task_ids", "waiting_only")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_ONLY_FIELD_NUMBER: _ClassVar[int]
     model: str
     task_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    waiting_only: bool
+    def __init__(self, model: _Optional[str] = ..., task_ids: _Optional[_Iterable[str]] = ..., waiting_only: _Optional[bool] = ...) -> None: ...
 
 class CancelReply(_message.Message):
     __slots__ = ()

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from search.strategies.base import Point, Proposal, Strategy, Told, Trial
 from search.strategies.choose import NAMES, make_strategy
+from search.strategies.optuna_samplers import SAMPLERS
 from search.strategies.space import Space
 
-__all__ = ["NAMES", "Point", "Proposal", "Space", "Strategy", "Told", "Trial", "make_strategy"]
+__all__ = [
+    "NAMES", "SAMPLERS", "Point", "Proposal", "Space", "Strategy", "Told", "Trial", "make_strategy",
+]  # fmt: skip

@@ -18,13 +18,17 @@ class Optuna(Steady):
 
     Raises:
         ModuleNotFoundError: Optuna is not installed.
+        ValueError: the sampler does not know one of the options.
     """
 
     def __init__(self, space: Space, seed: int, sampler: str, **options: Any) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        made = getattr(optuna.samplers, SAMPLERS[sampler])(seed=seed, **options)
+        try:
+            made = getattr(optuna.samplers, SAMPLERS[sampler])(seed=seed, **options)
+        except TypeError as error:
+            raise ValueError(f"the strategy {sampler}: {error}") from None
         self._optuna, self._space = optuna, space
         self._study = optuna.create_study(sampler=made, direction="minimize")
         self._asked: dict[int, Any] = {}

@@ -42,14 +42,9 @@ class BaseTask:
                 return {"value": loss}
     """
 
-    _folder: Path
+    checkpoint: Path
+    """A folder for this run alone. It begins with what an earlier run of the same task left."""
     _reporter: Reporter = staticmethod(_nobody)
-
-    @property
-    def checkpoint(self) -> Path:
-        """A folder for the task alone. It holds what an earlier run of the same task left there."""
-        self._folder.mkdir(exist_ok=True)
-        return self._folder
 
     def run(self) -> Any:
         """Do the work. Return what JSON can hold, or a number."""

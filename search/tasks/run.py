@@ -65,7 +65,7 @@ def _run_python(target: str, arguments: dict[str, Any], folder: Path, report: Re
     if not (isinstance(found, type) and issubclass(found, BaseTask)):
         raise TaskError(f"{target} is not a subclass of search.tasks.BaseTask")
     task = found(**arguments)
-    task._folder = folder  # noqa: SLF001
+    task.checkpoint = folder
     task._reporter = report  # noqa: SLF001
     return _as_json(task.run())
 
@@ -91,7 +91,6 @@ def _run_program(
     """Run a command. Its output goes to the log; the last line is the value."""
     if not command:
         raise TaskError("the payload has no command")
-    folder.mkdir(exist_ok=True)
     program = subprocess.Popen(  # noqa: S602  the user's own command
         command,
         shell=True,

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from dlctl import contract
 from dlctl.contract import search as names
@@ -119,7 +119,7 @@ class Training(BaseTask):
         while process.poll() is None:
             time.sleep(POLL_S)
             rows = list(self._lines(folder))
-            values = last_values(rows[told:], self._metric)
+            values = news_of(rows, told, self._metric)
             told = len(rows)
             if values and not asked:
                 step = max(int(row.get("step", 0)) for row in rows)
@@ -149,16 +149,39 @@ def _environment(variables: Mapping[str, str], *, in_allocation: bool) -> dict[s
     }  # fmt: skip
 
 
+def news_of(rows: list[dict[str, Any]], told: int, metric: str) -> dict[str, float]:
+    """Return the last values of the rows that were not told.
+
+    Once there was a validation, the metric is one of a validation, or is left out.
+    """
+    values = last_values(rows[told:], metric)
+    is_validated = [_of_validation(row, metric) is not None for row in rows]
+    if any(is_validated) and not any(is_validated[told:]):
+        values.pop(metric, None)
+    return values
+
+
 def last_values(rows: Iterable[dict[str, Any]], metric: str) -> dict[str, float]:
     """Return the last finite value of each name; of the metric one of a validation, if any."""
     values: dict[str, float] = {}
     validated: float | None = None
     for row in rows:
         for name, value in row.items():
-            if isinstance(value, (int, float)) and math.isfinite(value) and name not in _WHERE:
+            if _is_finite(value) and name not in _WHERE:
                 values[name] = float(value)
-                if name == metric and row.get("group") == "validation":
-                    validated = float(value)
+        found = _of_validation(row, metric)
+        validated = validated if found is None else found
     if validated is not None:
         values[metric] = validated
     return values
+
+
+def _of_validation(row: dict[str, Any], metric: str) -> float | None:
+    """Return the metric's value in a row of a validation, as a loop or a program writes it."""
+    name = metric if row.get("group") == "validation" else f"validation_{metric}"
+    value = row.get(name)
+    return float(value) if _is_finite(value) else None
+
+
+def _is_finite(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and math.isfinite(value)

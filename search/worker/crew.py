@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from search.protocol import messages as m
+from search.worker.gpus import Gpus
 from search.worker.outbox import Outbox
 
 _AHEAD_S = 0.05
@@ -26,8 +27,13 @@ class Runs(Protocol):
     was_terminated: bool
     """Whether SIGTERM ended the last task."""
 
-    async def run(self, lease: m.Lease) -> m.Result:
-        """Run a task."""
+    gpus: tuple[str, ...]
+    """Those of the last task."""
+    trouble: str
+    """Why it can't run tasks."""
+
+    async def run(self, lease: m.Lease, gpus: tuple[str, ...]) -> m.Result:
+        """Run a task that sees these GPUs alone."""
 
     def order(self, order: m.Order, grace_s: float) -> None:
         """Give the running task an order."""
@@ -44,6 +50,7 @@ class Job:
     lease: m.Lease
     slot: Runs | None = None
     """None: it waits."""
+    gpus: tuple[str, ...] = ()
     step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     """What it has reported since the last renewal."""
@@ -67,6 +74,7 @@ class Crew:
         make_slot: Makes one slot, given what takes its tasks' reports.
         slots: How many.
         have: What all tasks share.
+        gpus: Which GPUs these are.
         outbox: Takes results.
         changed: Is called with a broker's name when it has a result, or there is room.
     """
@@ -77,11 +85,13 @@ class Crew:
         make_slot: Callable[[Callable[[str, int, dict[str, float]], None]], Runs],
         slots: int,
         have: Resources,
+        gpus: Gpus,
         outbox: Outbox,
         changed: Callable[[str], None],
     ) -> None:
         self._worker, self._have = worker, have
         self._outbox, self._changed = outbox, changed
+        self._gpus = gpus
         self._slots = [make_slot(self._report) for _ in range(slots)]
         self.jobs: dict[str, Job] = {}
         self._waiting: deque[Job] = deque()
@@ -90,6 +100,11 @@ class Crew:
         self.draining = False
         self.seconds_left: Callable[[], float] = lambda: 0.0
         self._running = [asyncio.ensure_future(self._run(slot)) for slot in self._slots]
+
+    @property
+    def trouble(self) -> str:
+        """Return why tasks can't run here; empty: they can."""
+        return next((slot.trouble for slot in self._slots if slot.trouble), "")
 
     # What links ask -----------------------------------------------------------------------------
 
@@ -141,6 +156,10 @@ class Crew:
     def take(self, broker: str, leases: list[m.Lease]) -> None:
         """Run tasks, as soon as slots are free."""
         for lease in leases:
+            running = self.jobs.get(lease.task.id)
+            if running is not None:  # its lease had lapsed, and came back to this worker
+                running.broker, running.lease = broker, lease
+                continue
             job = Job(broker, lease)
             self.jobs[lease.task.id] = job
             self._waiting.append(job)
@@ -205,8 +224,13 @@ class Crew:
     async def _run(self, slot: Runs) -> None:
         while True:
             job = await self._next()
+            taken = [other.gpus for other in self.jobs.values()]
+            job.gpus = self._gpus.choose(job.lease.task.needs.gpus, taken, slot.gpus)
             job.slot = slot
-            result = await slot.run(job.lease)
+            result = await slot.run(job.lease, job.gpus)
+            if slot.trouble:
+                self.draining = True  # or it would get the same task again and again
+            result.lease_id = job.lease.id  # it may have been leased anew meanwhile, to this worker
             if slot.was_terminated and await self._is_leaving():
                 result = m.Result(
                     task_id=result.task_id, lease_id=result.lease_id, outcome=m.HANDED_BACK

@@ -9,8 +9,10 @@ class EchoSlot:
     """Runs nothing."""
 
     was_terminated = False
+    gpus: tuple[str, ...] = ()
+    trouble = ""
 
-    async def run(self, lease: m.Lease) -> m.Result:
+    async def run(self, lease: m.Lease, gpus: tuple[str, ...]) -> m.Result:  # noqa: ARG002
         """Return the payload."""
         task = lease.task
         return m.Result(task_id=task.id, lease_id=lease.id, outcome=m.SUCCEEDED, value=task.payload)

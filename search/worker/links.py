@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import grpc
 import grpc.aio
 
 from search.errors import SearchError
@@ -21,12 +22,13 @@ from search.worker.outbox import Outbox
 _MOST_RESULTS = 256
 _MOST_BYTES = 24 << 20
 _POLL_S = 5.0
-_RENEW_S = 1.0
+_RENEW_S = 2.0
 _CALL_S = 10.0
 _GATHER_S = 0.02
 """Results of short tasks travel together, as far as they come within this time."""
 _RETRY_S = 0.2
 _LOOK_S = 2.0
+_FOR_EVER = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class Hands(Protocol):
@@ -85,9 +87,12 @@ class Link:
         self.failing_since: float | None = None
         """When the first of the calls failed that failed since the last answer."""
         self.told_to_leave = False
+        self.refused = ""
+        """Why the broker will never answer this worker."""
         self._leaving = self._to_tell = self._has_told = False
         self._tasks = [
-            asyncio.ensure_future(body) for body in (self._send(), self._poll(), self._renew())
+            asyncio.ensure_future(body)
+            for body in (self._send(), self._poll(), self._renew(0.0), self._renew(_RENEW_S / 2))
         ]
 
     async def close(self) -> None:
@@ -157,12 +162,14 @@ class Link:
             self._hands.take(self.broker, list(reply.leases))
         self.changed()
 
-    async def _renew(self) -> None:
+    async def _renew(self, later_s: float) -> None:
         """Renew leases. The call waits at the broker: it ends when there is an order.
 
         While there is no task, too, a call waits: if it breaks, the broker knows at once that the
-        worker has died, whatever it had leased to it meanwhile.
+        worker has died, whatever it had leased to it meanwhile. Two calls overlap, for one of them
+        to wait at any moment.
         """
+        await asyncio.sleep(later_s)
         while True:
             running = self._hands.held(self.broker)
             if not running and not self._is_home(self.broker):
@@ -173,6 +180,7 @@ class Link:
                 reply = await self._stub().Renew(request, timeout=_RENEW_S + _CALL_S)
             except (grpc.aio.AioRpcError, SearchError) as error:
                 await self._failed(error)
+                await asyncio.sleep(later_s)
                 continue
             self.failing_since = None
             for answer in reply.answers:
@@ -186,6 +194,8 @@ class Link:
             said = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
             print(f"broker {self.broker}: {said}", flush=True)
         self._looked_at = 0.0
+        if isinstance(error, grpc.aio.AioRpcError) and error.code() in _FOR_EVER:
+            self.refused = f"the broker {self.broker} refuses this worker: {error.details()}"
         await asyncio.sleep(_RETRY_S)
 
     def _stub(self) -> BrokerStub:

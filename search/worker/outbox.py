@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -29,6 +31,7 @@ class Outbox:
             for record in read_records(self._path)[0]:
                 self._replay(record.kind, m.ExchangeRequest.FromString(record.payload))
         self._file, self._size = -1, 0
+        self._failed = False
         self._rewrite()
 
     def __bool__(self) -> bool:
@@ -72,8 +75,19 @@ class Outbox:
             self._path.unlink(missing_ok=True)
 
     def _write(self, kind: int, message: m.ExchangeRequest) -> None:
+        """Write a record, or none of it: on a full disk results are sent all the same."""
         data = encode(kind, message.SerializeToString())
-        os.write(self._file, data)
+        try:
+            written = os.write(self._file, data)
+            if written < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            if not self._failed:
+                self._failed = True
+                print(f"results are not stored, only sent: {self._path}: {error}", flush=True)
+            return
         self._size += len(data)
 
     def _rewrite(self) -> None:

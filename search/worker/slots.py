@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from typing import Any
 from dlctl.contract import search as files
 from search.protocol import messages as m
 from search.slot import frames
+from search.worker import folders
+from search.worker.gpus import Gpus
 
 _LOOK_S = 0.1
 _LEAVING_S = 0.3
@@ -55,14 +58,21 @@ class _Ended(Exception):
 class Slot:
     """One slot. Its process starts at the first task, and again whenever it is not to be reused."""
 
-    def __init__(self, job_dir: Path, limits: Limits, on_report: OnReport) -> None:
+    def __init__(self, job_dir: Path, limits: Limits, gpus: Gpus, on_report: OnReport) -> None:
         self._job_dir, self._limits, self._on_report = job_dir, limits, on_report
+        self._all_gpus = gpus
+        self.gpus: tuple[str, ...] = ()
+        """Those that the process sees."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
         self._order: m.Order = m.CONTINUE
         self._end_at: float | None = None
+        self._folder: Path | None = None
+        """Of the running task's run."""
         self.task_id = ""
+        self.trouble = ""
+        """Why it can't run tasks."""
         self.was_terminated = False
         """Whether SIGTERM ended the last task: the scheduler may be ending the whole job."""
 
@@ -75,10 +85,14 @@ class Slot:
         if self._process is not None:
             self._send_order()
 
-    async def run(self, lease: m.Lease) -> m.Result:
+    async def run(self, lease: m.Lease, gpus: tuple[str, ...]) -> m.Result:
         """Run a task; return its result, whatever it does."""
         task = lease.task
+        if gpus != self.gpus:  # a process that has used GPUs can't be given others
+            await self.close()
+            self.gpus = gpus
         self.task_id, self._order, self._end_at = task.id, m.CONTINUE, None
+        self._folder = None
         self.was_terminated = False
         result = m.Result(task_id=task.id, lease_id=lease.id, started_at=time.time())
         began = time.monotonic()
@@ -90,16 +104,19 @@ class Slot:
             self._note_checkpoint(result)
             await self.close()
             _shorten(self._log(task.id))
-        except OSError as error:
+        except shutil.Error as error:
             result.outcome = m.FAILED
-            result.error = f"the worker could not run it: {error}"
+            result.error = f"what an earlier run left can't be copied: {error.args[0][:1]}"
+        except OSError as error:  # not the task's fault: another worker is to run it
+            result.outcome = m.HANDED_BACK
+            self.trouble = f"this worker can't run tasks: {error}"
             await self.close()
         except asyncio.CancelledError:
             await self.close()
             raise
         finally:
             self.task_id = ""
-            _tidy(self._log(task.id).parent)
+            folders.tidy(self._log(task.id).parent, self._folder)
         result.seconds = time.monotonic() - began
         return result
 
@@ -113,11 +130,8 @@ class Slot:
         await asyncio.to_thread(process.wait)
 
     def _note_checkpoint(self, result: m.Result) -> None:
-        folder = f"{files.TASKS}/{result.task_id}/checkpoint"
-        if result.outcome == m.HANDED_BACK:
-            with contextlib.suppress(FileNotFoundError):  # the task has not asked for it
-                if any((self._job_dir / folder).iterdir()):
-                    result.checkpoint = folder
+        if result.outcome == m.HANDED_BACK and self._folder is not None:
+            result.checkpoint = folders.relative(self._job_dir, self._folder)
 
     def _log(self, task_id: str) -> Path:
         return self._job_dir / files.TASKS / task_id / "log"
@@ -126,9 +140,9 @@ class Slot:
         self._writer.write(frames.pack({"order": int(self._order), "task": self.task_id}))
 
     async def _run(self, task: m.Task, result: m.Result) -> None:
-        folder = self._job_dir / files.TASKS / task.id
-        checkpoint = folder / "checkpoint"
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, source = folders.claim(self._job_dir, task)
+        if source is not None:
+            await asyncio.to_thread(folders.copy, source, self._folder)
         log = self._log(task.id)
         if self._process is None:
             await self._start()
@@ -136,7 +150,7 @@ class Slot:
             "task": task.id,
             "type": task.type,
             "encoding": task.encoding,
-            "checkpoint": str(checkpoint),
+            "checkpoint": str(self._folder),
             "log": str(log),
             "memory_bytes": task.needs.memory_bytes or self._limits.memory_bytes,
         }
@@ -167,7 +181,9 @@ class Slot:
                 [sys.executable, "-u", "-c", _START, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 cwd=code if code.is_dir() else self._job_dir,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
+                env=os.environ
+                | self._all_gpus.environment(self.gpus)
+                | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
@@ -239,17 +255,6 @@ def _shorten(log: Path) -> None:
     with contextlib.suppress(OSError):
         if log.stat().st_size > MOST_LOG_BYTES:
             os.truncate(log, MOST_LOG_BYTES)
-
-
-def _tidy(folder: Path) -> None:
-    """Remove what a task has left empty: a search may have a million tasks."""
-    with contextlib.suppress(OSError):
-        if (folder / "log").stat().st_size == 0:
-            (folder / "log").unlink()
-    with contextlib.suppress(OSError):
-        (folder / "checkpoint").rmdir()
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

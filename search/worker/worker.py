@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grpc.aio
 
+from search.errors import SearchError
+from search.journal.lease import boot_clock
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import read_endpoints, read_nameserver
@@ -17,6 +19,7 @@ from search.protocol.settings import is_ending
 from search.protocol.stubs import NameserverStub
 from search.worker.crew import Crew, Resources
 from search.worker.echo import EchoSlot
+from search.worker.gpus import Gpus
 from search.worker.links import Link
 from search.worker.outbox import Outbox
 from search.worker.slots import Limits, Slot
@@ -49,16 +52,20 @@ class Worker:
 
     def __init__(self, job_dir: Path, options: Options) -> None:
         self._job_dir, self._options = job_dir, options
+        self._ends = boot_clock() + options.ends_at - time.time() if options.ends_at else 0.0
+        """By a clock that nobody sets."""
         self._outbox = Outbox(job_dir, options.name)
         self._links: dict[str, Link] = {}
-        self._home = ""
+        self._home = self._refused = ""
         self._looked_at = 0.0
+        gpus = Gpus(options.have.gpus)
         limits = Limits(options.have.memory_bytes // options.slots)
         self._crew = Crew(
             options.name,
-            lambda report: EchoSlot() if options.echo else Slot(job_dir, limits, report),
+            lambda report: EchoSlot() if options.echo else Slot(job_dir, limits, gpus, report),
             options.slots,
             options.have,
+            gpus,
             self._outbox,
             self._changed,
         )
@@ -77,7 +84,8 @@ class Worker:
                 await self._prune()
                 if self._crew.jobs:
                     busy_at = time.monotonic()
-                if self._is_time_to_leave(busy_at):
+                self._refused = next((e.refused for e in self._links.values() if e.refused), "")
+                if self._crew.trouble or self._refused or self._is_time_to_leave(busy_at):
                     self.leaving.set()
                 try:
                     await asyncio.wait_for(self.leaving.wait(), _LOOK_S)
@@ -91,12 +99,19 @@ class Worker:
             await self._crew.close()
             await asyncio.gather(*(link.close() for link in self._links.values()))
             self._outbox.close()
+        if self._refused:
+            raise SearchError(self._refused)
+        if self._crew.trouble:
+            raise SearchError(
+                self._crew.trouble,
+                hint="look at the node, and at the space of the job directory's file system",
+            )
 
     def _is_time_to_leave(self, busy_at: float) -> bool:
-        idle_s, ends_at = self._options.idle_s, self._options.ends_at
+        idle_s = self._options.idle_s
         if idle_s and time.monotonic() - busy_at > idle_s:
             return True
-        if ends_at and time.time() > ends_at - self._options.grace_s - _LAST_RESULTS_S:
+        if self._ends and boot_clock() > self._ends - self._options.grace_s - _LAST_RESULTS_S:
             return True
         if self._is_ending():
             return True
@@ -110,9 +125,9 @@ class Worker:
         return is_ending(self._job_dir)
 
     def _seconds_left(self) -> float:
-        if not self._options.ends_at:
+        if not self._ends:
             return 0.0
-        left = self._options.ends_at - self._options.grace_s - _LAST_RESULTS_S - time.time()
+        left = self._ends - self._options.grace_s - _LAST_RESULTS_S - boot_clock()
         return max(left, 0.001)
 
     def _changed(self, broker: str) -> None:

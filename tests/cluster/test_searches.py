@@ -99,8 +99,27 @@ def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
     dlctl("fetch", "results", search_id, ok=True)
     found = json.loads((dlctl.cwd / f"results/{search_id}/best.json").read_text())
     assert found["trial"] == best["number"]
+    assert_shown(dlctl, search_id, best["number"])
     keys = [path for path in (job_dir / names.KEYS).iterdir() if path.suffix == ".key"]
     assert keys and {path.stat().st_mode & 0o777 for path in keys} == {0o600}
+
+
+def assert_shown(dlctl, search_id, best):
+    lines = dlctl("search", "watch", search_id, ok=True).stdout.splitlines()
+    assert sum(line.startswith("trial ") for line in lines) == 16
+    whole = dlctl("search", "show", search_id, "--json", ok=True).json
+    assert (whole["waits"], whole["best"]["number"], len(whole["workers"])) == ([], best, 2)
+    assert len(dlctl("search", "export", search_id, "--csv", ok=True).stdout.splitlines()) == 17
+    sources = {line.partition(" | ")[0] for line in
+               dlctl("search", "logs", search_id, ok=True).stdout.splitlines()}  # fmt: skip
+    assert {"hub", "broker", "w1.0"} <= sources
+    assert [row["name"] for row in whole["workers"]] == ["w1.0", "w1.1"]
+    assert dlctl("search", "best", "--json", ok=True).json["number"] == best, "the folder's search"
+    again = dlctl("search", "best", search_id, "--manifest", dlctl.cwd / "job/again.yml", ok=True)
+    assert "dlctl search start" in again.stderr
+    assert (
+        "the same, in the order of the log" in dlctl("search", "replay", search_id, ok=True).stdout
+    )
 
 
 def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wait_until):
@@ -109,11 +128,54 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
     wait_for_results(wait_until, job_dir, 8)
     dlctl("search", "halt", search_id, ok=True)
     wait_for_state(dlctl, wait_until, search_id, "HALTED")
+    (why,) = dlctl("search", "status", search_id, "--json", ok=True).json["waits"]
+    assert f"the search is halted; `dlctl search resume {search_id}` goes on" in why
     before = len(told(job_dir))
     assert before < 100
     dlctl("search", "resume", search_id, ok=True)
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
     assert_each_once(job_dir, 100)
+    replayed = dlctl("search", "replay", search_id, "--json", ok=True).json
+    assert replayed == {"trials": 100, "deterministic": True, "timings": 3, "same": True,
+                        "differs": None}  # fmt: skip
+
+
+TRAININGS = """\
+name: digits
+learners: 1
+memory: 1GiB
+time: 5m
+framework: {name: pytorch, job: train.py, arguments: {lr: 0.1}}
+training: {epochs: 1, seed: 1, classes: 10}
+space:
+  framework.arguments.lr: {float: [1.0e-3, 1.0e-1], log: true}
+  training.batch_size: {choice: [32, 64]}
+metric: {name: accuracy, goal: maximize}
+strategy: {name: random, seed: 3}
+budget: {trials: 2}
+workers: {jobs: 1, time: 10m}
+"""
+
+
+def test_the_manifest_of_the_best_trial_reaches_its_metric(dlctl, local_site, wait_until):
+    """Three trainings, each with torch: no less shows that the manifest is the trial's."""
+    folder = dlctl.cwd / "digits"
+    shutil.copytree(REPOSITORY / "examples/digits", folder)
+    (folder / "search.yml").write_text(TRAININGS)
+    done = dlctl("search", "start", folder / "search.yml", "--site", local_site.name, ok=True)
+    search_id = done.stdout.strip()
+    wait_for_results(wait_until, local_site.job_dir(search_id), 2)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    best = dlctl("search", "best", search_id, "--json", ok=True).json
+    dlctl("search", "best", search_id, "--manifest", folder / "best.yml", ok=True)
+    done = dlctl("submit", folder / "best.yml", "--site", local_site.name, ok=True)
+    training_id = done.stdout.strip()
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    csv = dlctl("metrics", training_id, "--names", "^validation_accuracy$", "--csv", ok=True).stdout
+    values = [float(line.rpartition(",")[2]) for line in csv.splitlines()[1:]]
+    assert values[-1] == best["metric"], csv
+    shown = dlctl("search", "show", search_id, "--trial", str(best["number"]), "--json", ok=True)
+    assert shown.json["runs"] == 1 and shown.json["log"], shown.stdout
 
 
 def test_each_process_of_a_search_may_be_killed(dlctl, local_site, wait_until):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ from search_processes import Search, python_task
 from dlctl.contract import search as files
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
-from search.protocol.endpoints import read_nameserver
+from search.protocol.endpoints import Endpoint, read_nameserver, write_endpoint
 from search.protocol.stubs import BrokerStub
 
 SLOW = {"x": 2, "sleep_s": 0.05}
@@ -145,26 +146,28 @@ def test_a_log_stays_short_and_a_kill_at_any_moment_loses_nothing(search: Search
     folder = search.job_dir / files.BROKERS / "b1"
     seen: set[str] = set()
 
+    async def wait_until_short() -> None:
+        end = time.monotonic() + 5
+        while (sizes := [path.stat().st_size for path in folder.glob("*.log")]) and (
+            len(sizes) > 1 or sizes[0] > 3 * most_bytes
+        ):
+            assert time.monotonic() < end, sizes
+            await asyncio.sleep(0.02)
+
     async def run() -> None:
         model = search.model()
         for batch in range(1, 13):
             await model.submit([python_task("mine:Square", x=3, pad="x" * 100) for _ in range(50)])
             await model.collect(50 * batch)
+            await wait_until_short()
             seen.update(path.name for path in folder.glob("*.log"))
             if batch in (4, 8):
                 search.kill("b1")
                 search.broker("b1", *short)
         model.check()
-        await model.look(0.1)  # it says that it has them all
-        end = time.monotonic() + 5
-        while (sizes := [path.stat().st_size for path in folder.glob("*.log")]) and (
-            len(sizes) > 1 or sizes[0] > most_bytes
-        ):
-            assert time.monotonic() < end, sizes
-            await asyncio.sleep(0.05)
 
     run_loop(run())
-    assert len(seen) > 3, "it began no segments"
+    assert any(not name.endswith(".0.log") for name in seen), "it began no segments"
 
 
 def test_a_second_broker_of_the_same_name_ends_the_first(search: Search) -> None:
@@ -385,7 +388,10 @@ def test_the_end_of_a_worker_that_was_told_to_leave_is_no_death_of_its_tasks(
                 await asyncio.sleep(0.02)
             os.kill(worker.pid, signal.SIGTERM)
             log = search.job_dir / f"w{number}.log"
-            search.wait_for(lambda log=log: "knows that this worker leaves" in log.read_text())  # type: ignore[misc]
+            end = time.monotonic() + 15
+            while "knows that this worker leaves" not in log.read_text():
+                assert time.monotonic() < end, (await model.status(), worker.poll(), search.logs())
+                await asyncio.sleep(0.02)
             search.kill(f"w{number}")  # before the task has saved
             while (await model.status()).owned == 0:
                 await asyncio.sleep(0.02)
@@ -435,6 +441,34 @@ def test_the_late_results_of_a_worker_that_was_cut_off_are_dropped(search: Searc
     run_loop(run())
 
 
+def test_a_run_that_was_cut_off_and_goes_on_writes_into_no_other_runs_folder(
+    search: Search,
+) -> None:
+    search.bear_silence(1.5)
+    search.broker()
+    first = search.start("worker", "w1")
+
+    async def run() -> None:
+        model = search.model()
+        (task_id,) = (await model.submit([python_task("mine:Guards", seconds=5.0)])).accepted
+        folder = search.job_dir / files.TASKS / task_id
+        search.wait_for((folder / "run-1" / "mine").exists)
+        os.kill(first.pid, signal.SIGSTOP)  # its task runs on
+        search.start("worker", "w2")
+        search.wait_for((folder / "run-2" / "mine").exists)
+        cut_off = (folder / "run-1" / "mine").stat()
+        search.wait_for(lambda: (folder / "run-1" / "mine").stat().st_mtime > cut_off.st_mtime)
+        os.kill(first.pid, signal.SIGCONT)
+        (result,) = await model.collect(1)
+        value = json.loads(result.value)
+        assert result.worker == "w2" and not value["clash"]
+        assert value["found"] == (folder / "run-1" / "mine").read_text()
+        assert (folder / "checkpoint" / "mine").read_text() == str(value["pid"])
+        model.check()
+
+    run_loop(run())
+
+
 def test_a_helper_that_is_lost_gives_its_tasks_back_without_a_time_out(search: Search) -> None:
     """The broken connection tells the owner, which would bear silence for a minute."""
     search.bear_silence(60)
@@ -452,8 +486,81 @@ def test_a_helper_that_is_lost_gives_its_tasks_back_without_a_time_out(search: S
         killed_at = time.monotonic()
         search.kill("b1")
         while (await model.status()).owned == 0:
+            assert time.monotonic() - killed_at < 20
             await asyncio.sleep(0.02)
-        assert time.monotonic() - killed_at < 30
         search.kill("w1")  # it would wait for b1, to bring its result
 
     run_loop(run())
+
+
+def test_a_brokers_disk_is_full_for_a_while(search: Search) -> None:
+    """The kernel refuses to let its files grow, as a quota does."""
+    search.broker()
+    broker = search.processes["b1"].pid
+    lease = search.job_dir / files.BROKERS / "b1" / "1.lease"
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=3) for _ in range(5)])
+        size = search.job_dir / files.BROKERS / "b1" / "1.0.log"
+        limits = resource.prlimit(
+            broker, resource.RLIMIT_FSIZE, (size.stat().st_size + 5000, resource.RLIM_INFINITY)
+        )
+        more = [python_task("mine:Square", x=3, pad="x" * 1000) for _ in range(20)]
+        credentials = Credentials.load(search.job_dir, "model")
+        async with open_channel(search.address(), credentials) as channel:
+            for _ in range(2):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    request = m.SubmitRequest(model="model", tasks=more)
+                    await BrokerStub(channel).Submit(request, timeout=5)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+                assert "the disk is full" in str(caught.value.details())
+        assert "free some space" in str(caught.value.details())
+        resource.prlimit(broker, resource.RLIMIT_FSIZE, limits)
+        await model.submit(more)
+        search.kill("b1")
+        search.broker()
+        assert (await model.status()).owned == 25
+        search.start("worker", "w1", "--slots", "2")
+        await model.collect(25)
+        model.check()
+        assert not lease.exists()
+
+    run_loop(run())
+
+
+def test_a_worker_on_a_sick_node_leaves_and_its_tasks_run_elsewhere(search: Search) -> None:
+    search.broker()
+    tasks = search.job_dir / files.TASKS
+    tasks.write_text("no folder")
+    sick = search.start("worker", "sick")
+
+    async def run() -> None:
+        model = search.model()
+        await model.submit([python_task("mine:Square", x=3) for _ in range(5)])
+        sick.wait(20)
+        assert sick.returncode == 1
+        assert "this worker can't run tasks: " in (search.job_dir / "sick.log").read_text()
+        tasks.unlink()
+        del search.processes["sick"]
+        search.start("worker", "well")
+        await model.collect(5)
+        model.check()
+        assert all(r.outcome == m.SUCCEEDED for r in model.results)
+
+    run_loop(run())
+
+
+def test_a_worker_of_another_version_ends_with_a_sentence(search: Search) -> None:
+    """The broker knows other calls: to the worker the nameserver looks like one."""
+    search.nameserver()
+    where = read_nameserver(search.job_dir)
+    assert where is not None
+    write_endpoint(search.job_dir, Endpoint("b9", 1, where.address))
+    worker = search.start("worker", "w1", "--grace-s", "0.1")
+    worker.wait(20)
+    assert worker.returncode == 1
+    said = (search.job_dir / "w1.log").read_text()
+    assert "worker w1: the broker b9 refuses this worker: /search.v1.Broker/" in said
+    assert "use the version of dlctl" in said
+    del search.processes["w1"]

@@ -39,7 +39,7 @@ def test_each_bad_task_ends_alone(search: Search) -> None:
         tasks = {}
         for how in BAD:
             tasks[how] = python_task("mine:Bad", how=how, time_limit_s=1.5)
-            if how == "prints_a_gigabyte":
+            if how in ("prints_a_gigabyte", "returns_50_megabytes", "eats_memory"):
                 tasks[how].time_limit_s = 30
             tasks[f"after {how}"] = python_task("mine:Square", x=3)
         await model.submit(tasks.values())
@@ -256,5 +256,35 @@ def test_a_large_task_goes_to_a_worker_whose_small_ones_ended_meanwhile(search: 
         await model.submit([large])
         await model.collect(3)
         assert time.monotonic() - began < 3, "it waited until the worker asked again"
+
+    run_loop(run())
+
+
+def test_the_gpus_of_a_worker_are_divided_among_its_tasks(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,2,GPU-c")
+    search.broker()
+    search.start("worker", "w1", "--slots", "4", "--gpus", "3")
+
+    async def run() -> None:
+        model = search.model()
+        tasks = [python_task("mine:Sees", sleep_s=0.1) for _ in range(12)]
+        for number, task in enumerate(tasks):
+            task.needs.gpus = number % 3
+        await model.submit(tasks)
+        results = {r.task_id: json.loads(r.value) for r in await model.collect(12)}
+        assert [len(results[task.id]["gpus"]) for task in tasks] == [0, 1, 2] * 4
+        events = sorted(
+            (at, begins, gpu)
+            for value in results.values()
+            for at, begins in zip(value["ran"], (1, 0), strict=True)
+            for gpu in value["gpus"]
+        )
+        used: set[str] = set()
+        for _, begins, gpu in events:
+            assert (gpu in used) != bool(begins), "two tasks had it at once"
+            used ^= {gpu}
+        assert {gpu for _, _, gpu in events} == {"GPU-a", "2", "GPU-c"}
 
     run_loop(run())

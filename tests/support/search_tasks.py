@@ -37,6 +37,37 @@ class Reports(BaseTask):
         return {"value": step, "began": began}
 
 
+class Guards(BaseTask):
+    """Sees whether anybody else writes into its folder, and says what was there at first."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def run(self):
+        mine = self.checkpoint / "mine"
+        found = mine.read_text() if mine.exists() else ""
+        end = time.monotonic() + self.seconds
+        while time.monotonic() < end:
+            mine.write_text(str(os.getpid()))
+            time.sleep(0.01)
+            if mine.read_text() != str(os.getpid()):
+                return {"clash": True}
+        return {"clash": False, "found": found, "pid": os.getpid()}
+
+
+class Sees(BaseTask):
+    """Tells which GPUs it sees, and when it ran."""
+
+    def __init__(self, sleep_s=0.0):
+        self.sleep_s = sleep_s
+
+    def run(self):
+        began = time.monotonic()
+        time.sleep(self.sleep_s)
+        seen = os.environ["CUDA_VISIBLE_DEVICES"]
+        return {"gpus": [gpu for gpu in seen.split(",") if gpu], "ran": [began, time.monotonic()]}
+
+
 class Prints(BaseTask):
     def __init__(self, text):
         self.text = text

@@ -37,6 +37,8 @@ class SyntheticFeed:
         self.looked: list[tuple[str, ...]] = []
         self.acts: list[tuple[str, str, dict[str, Any]]] = []
         self.lines: list[str] = []
+        self.searches: dict[str, dict[str, Any]] = {}
+        """By the id of its hub: what a page shows of a search."""
         self._lock = threading.RLock()
         self._runs: dict[str, Run] = {}
         self._records: dict[str, dict[str, Any]] = {}
@@ -83,6 +85,12 @@ class SyntheticFeed:
             raise Unknown(f"no training {training_id!r} is known here")
         with self._lock:
             yield self._runs[training_id]
+
+    def search(self, training_id: str) -> dict[str, Any]:
+        with self._lock:
+            if training_id not in self.searches:
+                raise Unknown(f"{training_id} is a training, and no search")
+            return self.searches[training_id]
 
     def refine(self, training_id: str, begin: float, end: float, width: int) -> None:
         """Bring nothing: all points are known."""

@@ -1,39 +1,54 @@
-"""Commands about what a search has found: search best, trials."""
+"""Commands about what a search has found: search best, trials, export, replay."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ID, JSON, training
+from dlctl.cli.common import JSON, SEARCH_ID, searched, writing
+from dlctl.units import counted
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
+    from dlctl.search.overview import Overview
     from dlctl.search.trials import TrialRow, Trials
 
 _SHOWN = 20
 
 
-def best(search_id: str | None = ID, as_json: bool = JSON) -> None:
+def best(
+    search_id: str | None = SEARCH_ID,
+    manifest: Path | None = typer.Option(
+        None, "--manifest", metavar="FILE",
+        help="Write what runs it again: a manifest, or a search.yml of one trial; `-` prints it.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
     """Show the best trial so far.
 
-    Example: dlctl search best digits-3k9f --json
+    Example: dlctl search best digits-3k9f --manifest best.yml
     """
     from dlctl.errors import ResultsError
     from dlctl.search.overview import read_overview
 
-    with training(search_id) as (session, record, _):
+    with searched(search_id) as (session, record, _):
         found = read_overview(session, record).trials
-    if (row := found.best) is None:
-        raise ResultsError(f"{record.training_id}: no trial has ended well so far",
-                           hint=f"dlctl search trials {record.training_id}")  # fmt: skip
-    output.report(row, as_json, lambda _: _print_best(row, found))
+        if (row := found.best) is None:
+            raise ResultsError(f"{record.training_id}: no trial has ended well so far",
+                               hint=f"dlctl search trials {record.training_id}")  # fmt: skip
+        if manifest is not None:
+            return _write_manifest(session, record, found, row, manifest)
+    return output.report(row, as_json, lambda _: _print_best(row, found))
 
 
 def trials(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     all_: bool = typer.Option(False, "--all", help="All of them, and not only the newest."),
     as_json: bool = JSON,
 ) -> None:
@@ -43,13 +58,150 @@ def trials(
     """
     from dlctl.search.overview import read_overview
 
-    with training(search_id) as (session, record, _):
+    with searched(search_id) as (session, record, _):
         found = read_overview(session, record).trials
     rows = found.rows if all_ or as_json else found.rows[-_SHOWN:]
     output.report(rows, as_json, lambda _: _print_trials(rows, found))
 
 
-COMMANDS = (best, trials)
+def export(
+    search_id: str | None = SEARCH_ID,
+    as_csv: bool = typer.Option(False, "--csv", help="Print a row of CSV for each trial."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print specification, trials and reports as one JSON object."
+    ),
+    parquet: Path | None = typer.Option(
+        None, "--parquet", metavar="FILE", help="Write a row for each trial as Parquet."
+    ),
+    html: Path | None = typer.Option(
+        None, "--html", metavar="FILE", help="Write the dashboard's page as one file."
+    ),
+    optuna: Path | None = typer.Option(
+        None, "--optuna", metavar="FILE",
+        help="Write a study that Optuna and its dashboard open: SQLite if FILE ends in .db.",
+    ),
+) -> None:  # fmt: skip
+    """Write all trials of a search for other programs.
+
+    Example: dlctl search export digits-3k9f --csv
+    """
+    from dlctl.lifecycle import refresh
+    from dlctl.search import exports
+    from dlctl.search.overview import read_overview
+
+    if as_csv + as_json + sum(path is not None for path in (parquet, html, optuna)) != 1:
+        raise typer.BadParameter("name one of --csv, --json, --parquet, --html and --optuna")
+    with searched(search_id) as (session, record, store):
+        seen = read_overview(session, record)
+        found = seen.trials
+        if html is not None:
+            return _write_page(html, seen, refresh(session, [record], store)[0])
+    if as_csv:
+        exports.print_csv(found)
+    elif as_json:
+        output.report(_whole(record, found), True, lambda _: None)
+    elif parquet is not None:
+        with writing(parquet):
+            count = exports.write_parquet(parquet, found)
+        output.note(f"{counted(count, 'trial')} in {parquet}")
+    elif optuna is not None:
+        with writing(optuna):
+            count = exports.write_optuna(optuna, record.training_id, found)
+        output.note(f"{counted(count, 'trial')} in {optuna}")
+    return None
+
+
+def replay(
+    search_id: str | None = SEARCH_ID,
+    timings: int | None = typer.Option(
+        None, "--timings", min=0, show_default=False,
+        help="With how many other timings of the workers; 3 for a deterministic search.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Prove that a search tries the same again: ask its strategy anew, at its site.
+
+    The strategy is made from the seed and told the recorded results, in the order of the log and
+    in that of other timings of the workers. Exit code 10 if a trial differs.
+
+    Example: dlctl search replay digits-3k9f
+    """
+    from dlctl.errors import TrainingFailed
+    from dlctl.search.overview import read_overview
+    from dlctl.search.reproduce import replay as ask_again
+
+    with searched(search_id) as (session, record, _):
+        read_overview(session, record)  # refuses what is no search
+        told = ask_again(session, record, timings)
+    output.report(told, as_json, lambda _: _print_replay(told))
+    if (differs := told["differs"]) is not None:
+        order = "log" if differs["by"] == "log" else "other timings of the workers"
+        raise TrainingFailed(
+            f"{record.training_id}: trial {differs['number']} differs, in the order of the {order}:"
+            f" recorded is {_words(differs['recorded'])}, asked again {_words(differs['asked'])}",
+            hint="a strategy must depend on its seed, and on what it was told, alone"
+            if differs["by"] == "log" or told["deterministic"]
+            else "only `deterministic: true` makes the trials independent of the timing",
+        )
+
+
+COMMANDS = (best, trials, export, replay)
+
+
+def _write_manifest(
+    session: Session, record: Record, found: Trials, row: TrialRow, path: Path
+) -> None:
+    from dlctl.search.reproduce import manifest_of
+
+    text = manifest_of(session, record, found.spec, row)
+    if str(path) == "-":
+        return output.raw(text)
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+    if path.resolve().parent != Path(record.manifest_path).parent:
+        output.warn(f"the program lies in {Path(record.manifest_path).parent}: put it there")
+    is_training = found.spec.task.type == "training"
+    output.line(str(path))
+    return output.hint(f"dlctl {'submit' if is_training else 'search start'} {path}")
+
+
+def _write_page(path: Path, seen: Overview, record: Record) -> None:
+    from dlctl.dashboard.report import search_report
+    from dlctl.search.page import page_of
+
+    with writing(path):
+        path.write_text(search_report(page_of(seen, record)), encoding="utf-8")
+    output.line(str(path))
+
+
+def _whole(record: Record, found: Trials) -> dict[str, Any]:
+    """Return everything about the trials, as JSON has it."""
+    reports = {
+        number: [{"step": step, "value": value} for step, value in some]
+        for number, some in found.reports.items()
+    }
+    rows = [asdict(row) | {"reports": reports.get(row.number, [])} for row in found.rows]
+    return {"search": record.training_id, "spec": found.spec, "trials": rows}
+
+
+def _print_replay(told: dict[str, Any]) -> None:
+    if not told["same"]:
+        return
+    how = "in the order of the log"
+    if told["timings"]:
+        how += f" and with {counted(told['timings'], 'other timing')} of the workers"
+    count = told["trials"]
+    what = "the one trial is" if count == 1 else f"all {count:,} trials are"
+    output.line(f"{what} the same, {how}" if count else "there is no trial so far")
+
+
+def _words(trial: dict[str, Any] | None) -> str:
+    from dlctl.search.summary import point_words
+
+    if trial is None:
+        return "nothing"
+    after = f" after trial {trial['parent']}" if "parent" in trial else ""
+    return point_words(trial["point"], 200) + after
 
 
 def _print_best(row: TrialRow, found: Trials) -> None:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ID, JSON, SITE, open_record, opened, plain, print_record, training
+from dlctl.cli.common import (
+    JSON,
+    SEARCH_ID,
+    SITE,
+    open_record,
+    opened,
+    plain,
+    print_record,
+    searched,
+)
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -60,7 +69,7 @@ def start(path: Path = FILE, site: str = SITE, as_json: bool = JSON) -> None:
     output.hint(f"dlctl search status {record.training_id}")
 
 
-def status(search_id: str | None = ID, as_json: bool = JSON) -> None:
+def status(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
     """Show how far a search is, and the best trial so far.
 
     Example: dlctl search status digits-3k9f
@@ -71,7 +80,7 @@ def status(search_id: str | None = ID, as_json: bool = JSON) -> None:
     from dlctl.search.waits import why_trials_wait
     from dlctl.search.workers import top_up
 
-    with training(search_id) as (session, record, store):
+    with searched(search_id) as (session, record, store):
         record = refresh(session, [record], store)[0]
         seen = read_overview(session, record)
         if seen.hub_asks and not record.state.final:
@@ -83,7 +92,7 @@ def status(search_id: str | None = ID, as_json: bool = JSON) -> None:
 
 
 def scale(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     workers: str | None = typer.Option(None, "--workers", metavar="N|LEAST..MOST",
                                        help="How many worker jobs, as in 4, or in 8..40."),
     partition: str | None = typer.Option(
@@ -104,7 +113,7 @@ def scale(
         span = None if workers is None else parse_span(workers)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--workers") from None
-    with training(search_id) as (session, record, _):
+    with searched(search_id) as (session, record, _):
         if span is not None:
             set_pool(session, load_search(file_of(record)), record, *span, partition)
         pools = read_pools(session, record)
@@ -112,7 +121,7 @@ def scale(
     output.report(pools, as_json, lambda _: output.table(["partition", "workers"], rows, "none"))
 
 
-def halt(search_id: str | None = ID, as_json: bool = JSON) -> None:
+def halt(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
     """Stop a search and its workers; `dlctl search resume` goes on.
 
     Example: dlctl search halt digits-3k9f
@@ -122,19 +131,19 @@ def halt(search_id: str | None = ID, as_json: bool = JSON) -> None:
     _end(search_id, ask, as_json)
 
 
-def resume(search_id: str | None = ID, as_json: bool = JSON) -> None:
+def resume(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
     """Go on with a search, with new workers; no trial is done twice.
 
     Example: dlctl search resume digits-3k9f
     """
     from dlctl.search.start import resume as go_on
 
-    with training(search_id) as (session, record, store):
+    with searched(search_id) as (session, record, store):
         known = go_on(session, record, store, output.note)
     output.report(plain(known), as_json, lambda _: print_record(known))
 
 
-def cancel(search_id: str | None = ID, as_json: bool = JSON) -> None:
+def cancel(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
     """End a search and its workers for good.
 
     Example: dlctl search cancel digits-3k9f
@@ -150,7 +159,7 @@ def _end(
     """End the hub as asked, and then its workers."""
     from dlctl.search.workers import end_workers
 
-    with training(search_id) as (session, record, store):
+    with searched(search_id) as (session, record, store):
         known = end(session, record, store)
         end_workers(session, record)
     output.report(plain(known), as_json, lambda _: print_record(known))

@@ -11,21 +11,22 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import (
-    ID,
     JSON,
+    SEARCH_ID,
     end_of_following,
     follow,
     looks,
     open_record,
     plain,
     print_pieces,
-    training,
+    searched,
 )
 
 if TYPE_CHECKING:
     from dlctl.contract import State
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
+    from dlctl.search.importance import Importance
     from dlctl.search.overview import Overview
     from dlctl.search.trials import TrialRow, Trials
 
@@ -34,7 +35,7 @@ _STEPS = 20
 
 
 def watch(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     once: bool = typer.Option(False, "--once", help="Print one picture and end."),
     as_json: bool = typer.Option(
         False, "--json", help="Print each trial that ends as a JSON object; with --once, all."
@@ -48,7 +49,7 @@ def watch(
     from dlctl.terminal import search_watch
 
     store = open_record()
-    with looks([store.find(search_id)], SearchReader, store) as looking:
+    with looks([store.find_search(search_id)], SearchReader, store) as looking:
         if as_json:
             search_watch.watch_search_in_pipe(looking, output.raw, output.json_line, once)
         elif once:
@@ -61,7 +62,7 @@ def watch(
 
 
 def show(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     trial: int | None = typer.Option(None, "--trial", "-t", min=0, help="Only this trial."),
     as_json: bool = JSON,
 ) -> None:
@@ -73,7 +74,7 @@ def show(
     from dlctl.search.overview import read_overview
     from dlctl.search.summary import plain_overview
 
-    with training(search_id) as (session, record, store):
+    with searched(search_id) as (session, record, store):
         record = refresh(session, [record], store)[0]
         seen = read_overview(session, record)
         if trial is not None:
@@ -84,7 +85,7 @@ def show(
 
 
 def logs(
-    search_id: str | None = ID,
+    search_id: str | None = SEARCH_ID,
     trial: int | None = typer.Option(
         None, "--trial", "-t", min=0, help="Only what this trial's program prints."
     ),
@@ -101,7 +102,7 @@ def logs(
     from dlctl.search.logs import search_logs, trial_logs
     from dlctl.search.overview import read_overview
 
-    with training(search_id) as (session, record, store):
+    with searched(search_id) as (session, record, store):
         seen = read_overview(session, record)
         if trial is not None:
             row = seen.trials.find(trial)
@@ -170,6 +171,7 @@ def _print_trial(told: dict[str, Any], trials: Trials) -> None:
         "took": took_words(row.seconds) if row.outcome else "",
         "asked": _clock(row.asked_at), "began": _clock(row.started_at),
         "ended": _clock(row.ended_at), "runs": told["runs"], "task": row.id,
+        "goes on from trial": row.parent,
     } | {f"  {name}": value for name, value in row.point.items()})  # fmt: skip
     if reports := told["reports"]:
         output.line("")
@@ -190,7 +192,13 @@ def _print_search(record: Record, seen: Overview) -> None:
     import time
 
     from dlctl.cli.common import ago, shown_state, unix_seconds
-    from dlctl.search.summary import best_words, count_words, left_of, strategy_words
+    from dlctl.search.summary import (
+        best_words,
+        count_words,
+        importance_of,
+        left_of,
+        strategy_words,
+    )
     from dlctl.search.waits import why_trials_wait
 
     created = unix_seconds(record.created_at)
@@ -210,8 +218,9 @@ def _print_search(record: Record, seen: Overview) -> None:
         "best": best_words(seen.trials),
     })  # fmt: skip
     output.line("")
-    output.table(["parameter", "values", "exists with"],
-                 [[p.name, _values(p), _when(p)] for p in spec.space])  # fmt: skip
+    important = {each.name: _share(each) for each in importance_of(seen)}
+    rows = [[p.name, _values(p), _when(p), important[p.name]] for p in spec.space]
+    output.table(["parameter", "values", "exists with", "importance"], rows)
     if seen.brokers and not record.state.final:
         output.line("")
         output.table(
@@ -260,6 +269,13 @@ def _values(parameter: Any) -> str:
     if parameter.log:
         text += ", logarithmic"
     return text + (f" in steps of {parameter.step:g}" if parameter.step else "")
+
+
+def _share(each: Importance) -> str:
+    if each.share is None:
+        return "-"
+    best = "no more than chance" if each.by_chance else f"best at {each.best}"
+    return f"{100 * each.share:.0f} %, {best}"
 
 
 def _when(parameter: Any) -> str:

@@ -78,6 +78,9 @@ def _export(feed: LiveFeed, ids: list[str], path: Path) -> None:
 def _serve(feed: LiveFeed, ids: list[str], port: int, *, open_browser: bool) -> None:
     from dlctl.dashboard.serve import serve
 
-    page = f"/training/{ids[0]}" if len(ids) == 1 else "/"
+    page = "/"
+    if len(ids) == 1:
+        kind = "search" if open_record().find(ids[0]).is_search else "training"
+        page = f"/{kind}/{ids[0]}"
     serve(feed, port, page, open_browser=open_browser, tell=lambda url: output.raw(f"{url}\n"),
           warn=output.warn)  # fmt: skip

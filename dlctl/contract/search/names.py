@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+FRAMEWORK = "search"
+"""The framework of the training that is a search's hub."""
 FOLDER = "search"
 SPEC = f"{FOLDER}/spec.json"
 TRIALS = f"{FOLDER}/trials.jsonl"

@@ -24,6 +24,8 @@ class WorkerTold:
     labels: list[str] = field(default_factory=list)
     seconds_left: float = 0.0
     """How much longer it was there when it asked last; 0: no end is known."""
+    types: list[str] = field(default_factory=list)
+    """The types of tasks that it runs; empty: `python` and `exec`."""
 
 
 @dataclass(frozen=True)

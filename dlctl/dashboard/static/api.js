@@ -28,6 +28,12 @@ export async function getDetails(id) {
   return saved.details[id];
 }
 
+export async function getSearch(id) {
+  if (!saved) return (await ask(`${path(id)}/search`)).json();
+  if (!saved.searches[id]) throw new Error(`no search ${id} is in this report`);
+  return saved.searches[id];
+}
+
 export async function getCurves(id, view, names = []) {
   if (saved) return savedCurves(id, view, names);
   const query = new URLSearchParams({ x: view.x, width: String(view.width), smooth: String(view.smooth) });

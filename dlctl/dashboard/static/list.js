@@ -101,7 +101,7 @@ export class ListPage {
     const time = row.live ? (row.left_s ? roughly(row.left_s[1]) : '–') : ago(row.ended_at || row.created_at);
     return el('div', { class: 'training', role: 'listitem' },
       el('input', { type: 'checkbox', checked: this.chosen.has(row.id), onchange: choose, 'data-id': `box ${row.id}`, 'aria-label': `Choose ${row.id} for a comparison` }),
-      el('div', { class: 'cell who' }, el('a', { href: address('training', row.id), 'data-id': row.id }, row.id),
+      el('div', { class: 'cell who' }, el('a', { href: address(row.is_search ? 'search' : 'training', row.id), 'data-id': row.id }, row.id),
         el('span', { class: 'sub' }, row.name === row.id.split('-')[0] ? row.site : `${row.name} · ${row.site}`)),
       el('div', { class: 'cell what' }, stateChip(row), el('span', { class: 'sub' }, row.trouble ? `${row.site} does not answer` : row.reason || '')),
       cell('Progress', progressBar(row)), cell(row.live ? 'Time left' : 'Ended', el('span', {}, time)),

@@ -7,6 +7,7 @@ import { button, el, setText } from './dom.js';
 import { clock } from './format.js';
 import { ListPage } from './list.js';
 import { download } from './save.js';
+import { SearchPage } from './search.js';
 import { TrainingPage } from './training.js';
 
 const main = document.getElementById('main');
@@ -17,10 +18,12 @@ let goesTo = false;
 
 function show() {
   takeToken();
+  if (saved?.first && !location.hash) history.replaceState(null, '', saved.first);
   const { page, id } = readAddress();
   current?.stop();
   document.title = 'dlctl';
   if (page === 'training' && id) current = new TrainingPage(main, id);
+  else if (page === 'search' && id) current = new SearchPage(main, id);
   else if (page === 'compare') current = new ComparePage(main);
   else current = new ListPage(main);
   for (const link of document.querySelectorAll('nav a')) {
@@ -82,7 +85,7 @@ function onKey(event) {
 
 async function saveReport() {
   const { page, id, query } = readAddress();
-  const ids = page === 'training' ? [id] : (query.get('runs') || '').split(',').filter(Boolean);
+  const ids = page === 'training' || page === 'search' ? [id] : (query.get('runs') || '').split(',').filter(Boolean);
   say('Writing the report …');
   try {
     download(await getReport(ids), 'report.html', 'text/html');
@@ -92,7 +95,7 @@ async function saveReport() {
   }
 }
 
-document.getElementById('pages').append(
+if (!saved?.first) document.getElementById('pages').append(
   el('a', { href: '#/', 'data-page': 'list' }, 'Trainings'), el('a', { href: '#/compare', 'data-page': 'compare' }, 'Compare'));
 if (saved) say(`A report of ${clock(saved.made_at)}`);
 else document.getElementById('keys').before(button('Report', saveReport, { class: 'quiet', title: 'Save what this page shows as one file' }));

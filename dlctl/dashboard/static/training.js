@@ -117,6 +117,7 @@ export class TrainingPage {
     document.title = `${this.id} · dlctl`;
     const name = details.name && details.name !== this.id ? el('span', { class: 'sub' }, details.name) : null;
     this.head.replaceChildren(el('div', {}, el('h1', {}, this.id), name), stateChip(details), el('span', { class: 'grow' }),
+      details.is_search || details.plan?.framework?.name === 'search' ? el('a', { class: 'button', href: address('search', this.id) }, 'Trials of the search') : '',
       ...(saved ? [] : actionButtons(details)),
       el('a', { class: 'button', href: address('compare', '', { runs: this.id }) }, 'Compare'));
     const fact = (label, value) => (value ? el('div', {}, el('dt', {}, label), el('dd', {}, value)) : null);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from made_search import events_of, lines_of, trials_of, write_search
@@ -46,6 +47,21 @@ def test_a_training_is_no_search(dlctl, known, command):
     fails(dlctl("search", *command, ONE), 8, f"{ONE} is a training, and no search")
 
 
+@pytest.mark.parametrize("command", [
+    ("status",), ("watch", "--once"), ("show",), ("logs",), ("best",), ("export", "--csv"),
+    ("replay",),
+])  # fmt: skip
+def test_a_search_that_nobody_knows_is_refused(dlctl, known, command):
+    fails(dlctl("search", command[0], "nosuch", *command[1:]), 8, "nosuch")
+
+
+def test_a_job_directory_that_is_gone_is_named(dlctl, known, xdg):
+    known.rmdir()
+    store = RecordStore(xdg.state / "dlctl" / "trainings.db")
+    store.update(replace(store.find(ONE), is_search=True))
+    fails(dlctl("search", "show", ONE), 8, f"{known}/search/spec.json is gone from the site")
+
+
 def test_a_damaged_log_is_named(dlctl, known):
     write_search(known, 3)
     with (known / names.TRIALS).open("a") as file:
@@ -76,6 +92,17 @@ def test_show_tells_space_trials_and_why_they_wait(dlctl, known):
     assert told["best_over_time"][-1]["number"] == told["best"]["number"]
 
 
+def test_show_tells_how_much_each_parameter_explains(dlctl, known):
+    write_search(known, 60)
+    rows = dlctl("search", "show", ONE, ok=True).stdout.splitlines()
+    (rate,) = [row for row in rows if row.startswith("lr ")]
+    assert " %, best at 0.0" in rate
+    (noise,) = [row for row in rows if row.startswith("noise ")]
+    assert noise.endswith("no more than chance")
+    told = dlctl("search", "show", ONE, "--json", ok=True).json["importance"]
+    assert told[0]["name"] == "lr" and told[0]["share"] > 0.5
+
+
 def test_show_tells_one_trial_with_its_reports_and_the_end_of_its_log(dlctl, known):
     write_search(known, 4)
     row = trials_of(4).rows[2]
@@ -92,7 +119,8 @@ def test_show_tells_one_trial_with_its_reports_and_the_end_of_its_log(dlctl, kno
     for attempt in (1, 2):
         run = folder / f"checkpoint/job/attempts/{attempt}"
         run.mkdir(parents=True)
-        (run / "plan.json").write_text("{}")
+        plan = run if attempt > 1 else folder / "checkpoint/job"
+        (plan / "plan.json").write_text("{}")
         (run / "learner-0.log").write_text(f"attempt {attempt}\n")
     told = dlctl("search", "show", ONE, "--trial", "2", "--json", ok=True).json
     assert told["runs"] == 2
@@ -133,3 +161,44 @@ def test_a_line_that_is_not_finished_yet_waits(dlctl, known):
     write_search(known, 2, 0)
     (known / names.TRIALS).write_bytes(lines_of(events_of(2))[:-5])
     assert dlctl("search", "status", ONE, "--json", ok=True).json["ended"] == 1
+
+
+def test_exports_go_to_standard_output_or_to_files(dlctl, known, tmp_path):
+    write_search(known, 5, 4)
+    lines = dlctl("search", "export", ONE, "--csv", ok=True).stdout.splitlines()
+    assert len(lines) == 6 and lines[0].startswith("trial,outcome,metric,point.lr,")
+    whole = dlctl("search", "export", ONE, "--json", ok=True).json
+    assert (whole["search"], len(whole["trials"]), whole["spec"]["seed"]) == (ONE, 5, 0)
+    assert whole["trials"][0]["reports"][0]["step"] == 1
+    done = dlctl("search", "export", ONE, "--parquet", tmp_path / "t.parquet", ok=True)
+    assert "5 trials in" in done.stderr and (tmp_path / "t.parquet").exists()
+    fails(dlctl("search", "export", ONE, "--parquet", "/nowhere/t"), 9, "can't be written")
+    assert dlctl("search", "export", ONE).exit_code == 2
+    assert dlctl("search", "export", ONE, "--csv", "--json").exit_code == 2
+
+
+def test_the_manifest_of_the_best_needs_what_was_sent(dlctl, known):
+    write_search(known, 5)
+    fails(dlctl("search", "best", ONE, "--manifest", "-"), 9, "is gone, from which the manifest")
+
+
+def test_the_page_is_one_file_that_asks_nobody(dlctl, known, tmp_path):
+    write_search(known, 12)
+    dlctl("search", "export", ONE, "--html", tmp_path / "s.html", ok=True)
+    text = (tmp_path / "s.html").read_text()
+    assert "default-src 'none'" in text and f"#/search/{ONE}" in text
+    assert "the loss is \\u003cb>odd" in text, "no text of a trial ends the script"
+
+
+def test_without_an_id_it_is_the_latest_search_and_not_a_training_after_it(dlctl, xdg, tmp_path):
+    (xdg.state / "dlctl").mkdir()
+    store = RecordStore(xdg.state / "dlctl" / "trainings.db")
+    for number, name in enumerate(("old", "mine", "later")):
+        folder = tmp_path / name
+        write_search(folder, number + 1)
+        store.add(Record(name, name, "local", str(dlctl.cwd), str(folder),
+                         f"2026-01-0{number + 1}T10:00:00+00:00", job_id="1",
+                         state=State.CANCELLED, is_search=name != "later"))  # fmt: skip
+    assert dlctl("search", "status", "--json", ok=True).json["training_id"] == "mine"
+    assert dlctl("search", "watch", "--once", ok=True).stdout.startswith("mine CANCELLED")
+    assert dlctl("status", "--json", ok=True).json["training_id"] == "later"

@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_search import events_of, lines_of, write_search
 from starlette.requests import Request
 
 from dlctl.contract import State
+from dlctl.contract import search as names
 from dlctl.contract.metrics import make_line
 from dlctl.dashboard.app import Pages
 from dlctl.dashboard.feed import Refused, Unknown
@@ -99,6 +101,26 @@ def test_metrics_are_read_when_somebody_asks(feed: LiveFeed, job: Path):
     assert len(feed.trainings()[0]["spark"]) == 3
 
 
+def test_a_search_is_read_as_it_grows_and_kept_when_its_site_is_silent(
+    feed: LiveFeed, job: Path, monkeypatch
+):
+    with pytest.raises(Unknown, match="is a training, and no search"):
+        feed.search(ONE)
+    write_search(job, 20, 12)
+    page = feed.search(ONE)
+    assert (page["all_trials"], page["counts"].split(",")[0]) == (20, "12 of 40 ended")
+    assert page["importance"]["of"][0]["share"] is not None
+    (job / names.TRIALS).write_bytes(lines_of(events_of(20)))
+    assert feed.search(ONE)["counts"].startswith("20 of 40 ended")
+    assert report(feed, [ONE]).count('"searches":{}') == 1, "its plan is not known to be a search"
+
+    def silent(*_: object) -> None:
+        raise ConnectionLost("the network is down")
+
+    monkeypatch.setattr("dlctl.search.overview.read_appended", silent)
+    assert feed.search(ONE)["counts"].startswith("20 of 40 ended")
+
+
 def test_a_page_that_looks_hears_of_news(
     feed: LiveFeed, store: RecordStore, job: Path, wait_until, monkeypatch
 ):
@@ -109,11 +131,13 @@ def test_a_page_that_looks_hears_of_news(
         wait_until(lambda: feed.versions.after(0) == [ONE], what="the first line")
         seen = feed.versions.newest
         write(job, 2)
-        with feed.run(ONE):
-            pass
-        wait_until(lambda: feed.versions.newest > seen, what="the second line")
-        with feed.run(ONE) as run:
-            assert run.last_step == 2
+
+        def has_the_second_line() -> bool:
+            with feed.run(ONE) as run:
+                return run.last_step == 2
+
+        wait_until(has_the_second_line, what="the second line")
+        assert feed.versions.newest > seen
 
 
 def test_a_page_hears_of_what_another_dlctl_has_found_out(

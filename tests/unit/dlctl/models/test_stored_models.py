@@ -19,7 +19,14 @@ from stored_models import ModelSite, write_folder
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import DlctlError, ManifestError, RecordError, ResultsError, TransferError
+from dlctl.errors import (
+    DlctlError,
+    ManifestError,
+    RecordError,
+    RemoteCommandError,
+    ResultsError,
+    TransferError,
+)
 from dlctl.models import changes
 from dlctl.models.compare import compare
 from dlctl.models.known import KnownModel, find_model
@@ -605,3 +612,11 @@ def test_a_group_may_read_models_and_nobody_may_write(tmp_path, folder):
     for path in (site.root / "models").rglob("*"):
         mode = path.stat().st_mode & 0o777
         assert mode & 0o040 and not mode & 0o027, (path, oct(mode))
+
+
+def test_models_that_can_not_be_read_are_not_said_to_be_none(tmp_path):
+    site = ModelSite(tmp_path / "odd")
+    site.root.mkdir(parents=True, exist_ok=True)
+    (site.root / "models").write_text("as unreadable as a folder of somebody else's")
+    with pytest.raises(RemoteCommandError, match="the models can't be read: .*[Nn]ot a directory"):
+        read_models(site.session)

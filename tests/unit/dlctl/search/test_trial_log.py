@@ -43,6 +43,8 @@ def test_a_damaged_line_is_named():
     log = TrialLog("search/trials.jsonl")
     with pytest.raises(RecordError, match="trials.jsonl: line 3 is no event of a search"):
         log.feed(content.replace(b'"number": 2', b'"namber": 2'))
+    with pytest.raises(RecordError, match="line 3"):
+        log.feed(b"")
 
 
 def test_each_better_trial_is_told_with_how_many_had_ended():

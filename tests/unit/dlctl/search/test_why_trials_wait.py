@@ -53,6 +53,7 @@ def test_busy_workers_are_told():
     (Task("python", gpus=1), {}, "a trial needs 1 GPU, and w1.0 has 0"),
     (Task("python", memory_bytes=8 << 30), {}, "a trial needs 8GiB, and w1.0 has 4GiB"),
     (Task("python", labels=["a100"]), {}, "a trial needs the label 'a100', which w1.0 lacks"),
+    (Task("training"), {"types": ["js"]}, "a trial is of the type python, and w1.0 runs js"),
     (Task("python", time_limit_s=3600), {"seconds_left": 600.0},
      "a trial may take 60 min, and the job of w1.0 ends in 10 min"),
 ])  # fmt: skip

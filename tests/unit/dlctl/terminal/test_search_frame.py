@@ -48,7 +48,7 @@ def test_a_frame_tells_trials_workers_brokers_budget_and_the_best():
     assert "made-3k9f TRAINING" in text
     failed = sum(row.failed for row in trials.rows)
     assert f"9 of 40 ended, {failed} failed, 3 outstanding (2 of them run)" in text
-    assert "left     31 trials and" in text and "of the hub's time, likely done in 16 min" in text
+    assert "left     31 trials, " in text and "of the hub's time; likely done in 16 min" in text
     assert f"best     loss {best.metric:.6g} (trial {best.number}:" in text
     assert "waits    1 trial waits: 1 worker job is waiting in the queue: Resources" in text
     assert "broker b0 1 owned and 0 helped wait · 2 processing" in text

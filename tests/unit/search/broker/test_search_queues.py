@@ -183,6 +183,28 @@ def test_a_task_that_is_handed_back_is_no_death_and_keeps_its_checkpoint() -> No
     assert (lease.task.deaths, lease.task.checkpoint) == (0, "here")
 
 
+def test_the_folder_of_a_run_that_may_go_on_is_given_to_nobody_else() -> None:
+    queues, log = make_queues()
+    theirs = f"search/tasks/{make_task(9).id}/checkpoint"
+    queues.submit("one", [make_task(1), make_task(2, checkpoint=theirs)], 10)
+    first, second = queues.lease("w1", 2, ROOM, 0.0)
+    own = f"search/tasks/{first.task.id}/run-1"
+    back = m.Result(task_id=first.task.id, lease_id=first.id, outcome=m.HANDED_BACK, checkpoint=own)
+    queues.accept("w1", [back], 0.0)
+    (again,) = queues.lease("w2", 1, ROOM, 0.0)
+    assert again.task.checkpoint == own
+    restarted, _ = replayed(log)
+    restarted.lapse(2.0)
+    restarted.lapse(2.0)
+    assert {e.task.checkpoint for e in restarted.tasks.values()} == {"", theirs}
+    queues.lapse(LEASE_S + 1)
+    leases = queues.lease("w3", 2, ROOM, LEASE_S + 1)
+    assert {lease.task.id: lease.task.checkpoint for lease in leases} == {
+        first.task.id: "",
+        second.task.id: theirs,
+    }
+
+
 def test_only_owned_tasks_are_lent_one_hop_deep() -> None:
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.errors import SearchError
+from search.journal import log as log_module
 from search.journal.log import Log
 from search.journal.records import Record, encode, read_records
 
@@ -96,16 +98,56 @@ def test_while_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_lost(
         log = Log(tmp_path / "1.log")
         log.append(1, b"one")
         flushed = asyncio.ensure_future(log.flushed())
-        done, _ = await asyncio.wait({flushed}, timeout=0.4)
-        assert not done and log.full and log.backlog_bytes > 0
+        while not flushed.done():
+            await asyncio.sleep(0.02)
+            log.look()
+        for refused in (flushed, log.flushed()):
+            with pytest.raises(SearchError, match="the disk is full: .*1.log can't be written"):
+                await refused
+        assert log.backlog_bytes > 0
         log.append(2, b"two")
         full = False
-        await flushed
+        while log.full:
+            await asyncio.sleep(0.02)
         await log.flushed()
         assert not log.full and log.backlog_bytes == 0
         log.close()
 
     run_loop(run())
+    assert read_records(tmp_path / "1.log")[0] == [Record(1, b"one"), Record(2, b"two")]
+
+
+def test_while_the_disk_hangs_callers_are_told_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    real = os.fdatasync
+
+    def hang(file: int) -> None:
+        answers.wait()
+        real(file)
+
+    monkeypatch.setattr(os, "fdatasync", hang)
+    monkeypatch.setattr(log_module, "_PATIENCE_S", 0.2)
+
+    async def run() -> None:
+        log = Log(tmp_path / "1.log")
+        log.append(1, b"one")
+        flushed = asyncio.ensure_future(log.flushed())
+        while not flushed.done():
+            await asyncio.sleep(0.02)
+            log.look()
+        with pytest.raises(SearchError, match="has not answered for 0 s: it hangs"):
+            await flushed
+        log.append(2, b"two")
+        answers.set()
+        await log.flushed()
+        log.close()
+
+    try:
+        run_loop(run())
+    finally:
+        answers.set()
     assert read_records(tmp_path / "1.log")[0] == [Record(1, b"one"), Record(2, b"two")]
 
 

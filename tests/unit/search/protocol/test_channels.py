@@ -134,3 +134,20 @@ def test_a_proxy_in_the_environment_is_not_used(
 def test_missing_keys_are_named(tmp_path: Path) -> None:
     with pytest.raises(SearchError, match="credentials of the role 'worker'.*worker.pem|ca.pem"):
         Credentials.load(tmp_path, "worker")
+
+
+def test_another_version_of_the_protocol_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    write_keys(tmp_path)
+
+    async def use(address: str) -> None:
+        async with open_channel(address, Credentials.load(tmp_path, "worker")) as channel:
+            for method in ("/search.v2.Broker/Exchange", "/search.v1.Nameserver/Guess"):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await channel.unary_unary(method)(b"what it says", timeout=5)
+                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+                assert caught.value.details() == (
+                    f"{method} is not known here, where search.v1 is spoken: use the version of "
+                    "dlctl that is in the job directory's runtime"
+                )
+
+    serve(tmp_path, use)

@@ -1,6 +1,10 @@
 """Results are in a file before they are sent, and there until their broker has them."""
 
+import errno
+import os
 from pathlib import Path
+
+import pytest
 
 from dlctl.contract import search as files
 from search.protocol import messages as m
@@ -62,3 +66,24 @@ def test_at_least_one_result_is_sent_and_no_more_than_fit(tmp_path: Path) -> Non
     assert [r.task_id for r in box.first("b1", 10, 50)] == ["a"]
     assert [r.task_id for r in box.first("b1", 10, 250)] == ["a", "b"]
     assert [r.task_id for r in box.first("b1", 2, 5000)] == ["a", "b"]
+
+
+def test_on_a_full_disk_results_are_sent_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box = make(tmp_path)
+    box.put("b1", m.Result(task_id="a"))
+    real = os.write
+
+    def write(file: int, data: bytes) -> int:
+        real(file, data[:5])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", write)
+        box.put("b1", m.Result(task_id="b"))
+        box.put("b1", m.Result(task_id="c"))
+    box.put("b1", m.Result(task_id="d"))
+    assert ids(box, "b1") == ["a", "b", "c", "d"]
+    assert capsys.readouterr().out.count("No space left") == 1
+    assert ids(make(tmp_path), "b1") == ["a", "d"]

@@ -1,0 +1,117 @@
+"""Strategies that take long to answer: asked ahead, in a process of their own.
+
+The process is this module as a program. It reads JSON lines, the specification first, and answers
+each request for a point by a line.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import Any, cast
+
+from dlctl import contract
+from dlctl.contract.search import Spec
+from search.strategies import SAMPLERS, Point, Strategy, Told, Trial, make_strategy
+
+_AHEAD = 1
+"""So many points wait until they are asked for: each misses the results of the last moments."""
+
+
+def open_strategy(spec: Spec) -> Strategy:
+    """Return a search's strategy.
+
+    Raises:
+        ValueError: there is none of this name, or it does not know one of the options.
+        ImportError: the user's class can't be imported, or Optuna is missing.
+    """
+    return AskedAhead(spec) if spec.strategy in SAMPLERS else make_strategy(spec)
+
+
+class AskedAhead:
+    """A strategy in another process, which makes the next point while trials run.
+
+    What it answers depends on the order of the calls alone, as of any strategy: a point is made
+    after exactly those results that had been told when the point before it was taken.
+
+    Raises:
+        ValueError: the strategy can't be made; the text says why.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
+        self._due = 0
+        self._send(json.loads(contract.to_json(spec)))
+        if problem := self._receive():
+            self.close()
+            raise ValueError(problem)
+        self._request(_AHEAD)
+
+    def ask(self, n: int) -> list[Point]:
+        """Return n points, and let the next one be made."""
+        self._request(n - self._due)
+        points = [cast(Point, self._receive()) for _ in range(n)]
+        self._due -= n
+        self._request(_AHEAD - self._due)
+        return points
+
+    def tell(self, trial: Trial, told: Told) -> None:
+        """Pass a result on."""
+        self._send([asdict(trial), asdict(told)])
+
+    def report(self, trial: Trial, step: int, value: float) -> bool:  # noqa: ARG002
+        """Return True."""
+        return True
+
+    def close(self) -> None:
+        """End the process."""
+        self._input.close()
+        self._output.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _request(self, n: int) -> None:
+        for _ in range(n):
+            self._send(None)
+            self._due += 1
+
+    def _send(self, what: Any) -> None:
+        self._input.write(json.dumps(what) + "\n")
+        self._input.flush()
+
+    def _receive(self) -> Any:
+        if not (line := self._output.readline()):
+            raise OSError(f"the strategy's process ended with exit code {self._process.wait()}")
+        return json.loads(line)
+
+
+def main() -> None:
+    """Answer until the other side is gone."""
+    lines, answers = sys.stdin, sys.stdout
+    sys.stdout = sys.stderr  # what the strategy prints is no answer
+    spec = contract.from_json(Spec, next(lines).encode())
+    try:
+        strategy = make_strategy(spec)
+        problem = ""
+    except (ValueError, ImportError) as error:
+        problem = str(error)
+    print(json.dumps(problem), file=answers, flush=True)
+    if problem:
+        return
+    for line in lines:
+        if (request := json.loads(line)) is None:
+            print(json.dumps(strategy.ask(1)[0]), file=answers, flush=True)
+        else:
+            trial, told = request
+            strategy.tell(Trial(**trial), Told(**told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Ask a search's strategy again: `python -m search.model.replay JOB_DIR [TIMINGS]`.
+
+It compares the points of all trials with those in the log: in the order of the log's events, and,
+of a deterministic search, in the order of other timings of the workers, with the same results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dlctl import contract
+from dlctl.contract import search as names
+from search.errors import SearchError
+from search.model.ahead import open_strategy
+from search.model.log import Event
+from search.model.state import ASK, REPORT, TELL, Ended, ReplayError, Search
+from search.protocol.settings import load_spec
+from search.strategies import Trial
+
+MARK_VARIABLE = "DLCTL_ANSWER_MARK"
+"""Set by templates/sites/node_side.sh: the first word of the line that is the answer."""
+TIMINGS = 3
+
+
+class KeptLog:
+    """A log in memory."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self._events = list(events)
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events that were there at the beginning."""
+        yield from list(self._events)
+
+    def write(self, *events: Event) -> None:
+        """Forget events: nobody reads them again."""
+
+
+def replay(spec: names.Spec, events: list[Event], timings: int | None = None) -> dict[str, Any]:
+    """Return what was compared, and the first difference.
+
+    Args:
+        timings: how many other timings; None: 3 for a deterministic search, else none.
+    """
+    recorded = [
+        {key: trial[key] for key in ("point", "parent") if key in trial}
+        for event in events if event["event"] == ASK for trial in event["trials"]
+    ]  # fmt: skip
+    timings = (TIMINGS if spec.deterministic else 0) if timings is None else timings
+    differs: dict[str, Any] | None = None
+    by = "log"
+    try:
+        Search(spec, open_strategy(spec), KeptLog(events))
+        by = "timings"
+        for seed in range(timings):
+            chance = random.Random(seed)  # noqa: S311 - no secret
+            run_again(spec, events, recorded, chance)
+    except ReplayError as error:
+        differs = {"number": error.number, "recorded": error.recorded, "asked": error.asked,
+                   "by": by}  # fmt: skip
+    return {"trials": len(recorded), "deterministic": spec.deterministic, "timings": timings,
+            "same": differs is None, "differs": differs}  # fmt: skip
+
+
+def run_again(
+    spec: names.Spec, events: list[Event], recorded: list[dict[str, Any]], chance: random.Random
+) -> None:
+    """Run the search again with the recorded results, of which each comes when chance wants.
+
+    Raises:
+        ReplayError: a trial has another point, or another parent, than the recorded one.
+    """
+    results = {event["number"]: event for event in events if event["event"] == TELL}
+    reports: dict[int, list[Event]] = {}
+    for event in events:
+        if event["event"] == REPORT:
+            reports.setdefault(event["number"], []).append(event)
+    search = Search(spec, open_strategy(spec), KeptLog())
+    window = spec.window or 2 * max(1, spec.workers.most * spec.workers.slots)
+    while True:
+        while n := min(search.wanted(window), len(recorded) - len(search.trials)):
+            asked = search.ask(n)
+            for trial in asked:
+                was, now = recorded[trial.number], _plain(trial)
+                if now != was:
+                    raise ReplayError(spec, trial.number, was, now)
+            if not asked:
+                break
+        ready = [number for number in search.outstanding if number in results]
+        if not ready:
+            return
+        number = chance.choice(ready)
+        task_id = search.outstanding[number]
+        for report in reports.get(number, []):
+            search.report(task_id, report["step"], {spec.metric: report["value"]})
+        told = results[number]
+        search.end(task_id, Ended(
+            told["outcome"], told["value"], told["metrics"], told["error"], told["worker"],
+            told["seconds"], told.get("started_at", 0.0),
+        ))  # fmt: skip
+
+
+def _plain(trial: Trial) -> dict[str, Any]:
+    return {"point": trial.point} | ({} if trial.parent is None else {"parent": trial.parent})
+
+
+def main(arguments: list[str]) -> dict[str, Any]:
+    """Return the answer: `value`, or `fault` and `hint`."""
+    job_dir = Path(arguments[0])
+    sys.path.append(os.fspath(job_dir / contract.CODE))
+    try:
+        spec = load_spec(job_dir)
+        content = (job_dir / names.TRIALS).read_bytes()
+        events = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+        timings = int(arguments[1]) if len(arguments) > 1 else None
+        return {"value": replay(spec, events, timings)}
+    except FileNotFoundError:
+        return {"fault": f"{job_dir / names.TRIALS} does not exist: the search has no trial so far",
+                "hint": ""}  # fmt: skip
+    except (SearchError, ValueError, ImportError, OSError) as error:
+        return {"fault": f"the strategy can't be asked again: {error}", "hint": ""}
+
+
+if __name__ == "__main__":
+    mark = os.environ.pop(MARK_VARIABLE, "")  # the user's code must not see it
+    with contextlib.redirect_stdout(sys.stderr):  # the answer is all that goes to the output
+        answer = main(sys.argv[1:])
+    print(f"\n{mark} {json.dumps(answer)}" if mark else json.dumps(answer, indent=2))

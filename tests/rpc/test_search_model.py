@@ -1,0 +1,56 @@
+"""dlctl's own model, as a process, with a broker and a worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from search_processes import Search
+
+from dlctl.contract import search as files
+
+SPACE = [files.Parameter("x", "float", 0, 1)]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Any]:
+    """Return a function that starts a search of the given specification, with one worker."""
+    (tmp_path / "job").mkdir()
+    made: list[Search] = []
+
+    def start(**spec: Any) -> Search:
+        made.append(search := Search(tmp_path / "job", space=SPACE, **spec))
+        search.broker("b0")
+        search.start("worker", "w1", "--slots", "1", "--cpus", "1")
+        search.start("model", "model")
+        return search
+
+    yield start
+    for search in made:
+        search.stop()
+
+
+def ends(search: Search) -> dict[int, dict[str, Any]]:
+    """Return the events of all trials once the model has ended."""
+    model = search.processes["model"]
+    search.wait_for(lambda: model.poll() is not None, 60)
+    assert model.returncode == 0, search.logs()
+    lines = (search.job_dir / files.TRIALS).read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    return {event["number"]: event for event in events if event["event"] == "tell"}
+
+
+def test_when_the_time_is_used_up_trials_that_wait_never_begin(started: Any) -> None:
+    search = started(
+        task=files.Task("python", "mine:Square", {"sleep_s": 1.2}),
+        budget=files.Budget(time_s=1.0), window=6,
+    )  # fmt: skip
+    told = ends(search)
+    assert set(told) == set(range(len(told))), "each trial has one result"
+    ran = [n for n, event in told.items() if event["outcome"] == "SUCCEEDED"]
+    never = [n for n, event in told.items() if event["outcome"] == "CANCELLED"]
+    assert ran and len(ran) + len(never) == len(told) == 6
+    assert all(told[n]["started_at"] == 0 for n in never) and never
