@@ -415,6 +415,13 @@ class Broker(RuleBasedStateMachine):
         begin(self.queues, self.now, 1.0)
 
     @invariant()
+    def each_task_is_in_one_queue(self) -> None:
+        if hasattr(self, "queues"):
+            status, tasks = status_of(self.queues), self.queues.tasks.values()
+            assert status.processing == sum(bool(entry.holder) for entry in tasks)
+            assert status.owned + status.helper + status.processing == len(tasks)
+
+    @invariant()
     def no_result_comes_twice(self) -> None:
         for model, ids in getattr(self, "got", {}).items():
             waiting = [each.result.task_id for each in self.queues.results.mailbox(model).accepted]
