@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import collections
+import json
 import random
 import sys
 
 import pytest
 from search_kills import STRATEGIES, Killed
 
+from dlctl import contract
+from dlctl.contract import search as names
+
+FIRST_NODE = 10
+"""Node 1 has the address 10.77.0.11."""
 PARTS = ("worker", "broker", "nameserver", "model", "hub")
 
 
@@ -29,6 +35,20 @@ def test_a_node_that_was_cut_off_and_healed_changes_nothing(dlctl, cluster_site,
     search.wait_for_more()
     with search.cut_off_a_worker():
         wait_until(search.begun_twice, what="its trial at another worker")
+    search.check()
+
+
+@pytest.mark.long
+def test_a_second_hub_changes_nothing(dlctl, cluster_site, cluster, wait_until):
+    """The first one's node is cut off from the others, not from the disk, and healed later."""
+    search = Killed(dlctl, cluster_site, wait_until, "deterministic", trials=300)
+    search.wait_for_more()
+    hub = json.loads((search.job_dir / names.ENDPOINTS / "b0.json").read_text())
+    node = int(hub["address"].partition(":")[0].rpartition(".")[2]) - FIRST_NODE
+    cluster.node_cut(node)
+    wait_until((search.job_dir / contract.claim(2)).exists, 150, what="a second hub")
+    search.wait_for_more(20)
+    cluster.node_heal(node)
     search.check()
 
 
