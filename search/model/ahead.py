@@ -6,9 +6,11 @@ each request for a point by a line.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -28,6 +30,21 @@ def open_strategy(spec: Spec) -> Strategy:
         ImportError: the user's class can't be imported, or Optuna is missing.
     """
     return AskedAhead(spec) if spec.strategy in SAMPLERS else make_strategy(spec)
+
+
+@contextlib.contextmanager
+def opened_strategy(spec: Spec) -> Iterator[Strategy]:
+    """Open a search's strategy; its process ends with the block.
+
+    Raises:
+        ValueError, ImportError: as `open_strategy`.
+    """
+    strategy = open_strategy(spec)
+    try:
+        yield strategy
+    finally:
+        if isinstance(strategy, AskedAhead):
+            strategy.close()
 
 
 class AskedAhead:

@@ -18,7 +18,7 @@ from typing import Any
 from dlctl import contract
 from dlctl.contract import search as names
 from search.errors import SearchError
-from search.model.ahead import open_strategy
+from search.model.ahead import opened_strategy
 from search.model.log import Event
 from search.model.state import ASK, REPORT, TELL, Ended, ReplayError, Search
 from search.protocol.settings import load_spec
@@ -57,11 +57,13 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
     differs: dict[str, Any] | None = None
     by = "log"
     try:
-        Search(spec, open_strategy(spec), KeptLog(events))
+        with opened_strategy(spec) as strategy:
+            Search(spec, strategy, KeptLog(events))
         by = "timings"
         for seed in range(timings):
             chance = random.Random(seed)  # noqa: S311 - no secret
-            run_again(spec, events, recorded, chance)
+            with opened_strategy(spec) as strategy:
+                run_again(Search(spec, strategy, KeptLog()), events, recorded, chance)
     except ReplayError as error:
         differs = {"number": error.number, "recorded": error.recorded, "asked": error.asked,
                    "by": by}  # fmt: skip
@@ -70,9 +72,9 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
 
 
 def run_again(
-    spec: names.Spec, events: list[Event], recorded: list[dict[str, Any]], chance: random.Random
+    search: Search, events: list[Event], recorded: list[dict[str, Any]], chance: random.Random
 ) -> None:
-    """Run the search again with the recorded results, of which each comes when chance wants.
+    """Run a new search again with the recorded results, of which each comes when chance wants.
 
     Raises:
         ReplayError: a trial has another point, or another parent, than the recorded one.
@@ -82,7 +84,7 @@ def run_again(
     for event in events:
         if event["event"] == REPORT:
             reports.setdefault(event["number"], []).append(event)
-    search = Search(spec, open_strategy(spec), KeptLog())
+    spec = search.spec
     window = spec.window or 2 * max(1, spec.workers.most * spec.workers.slots)
     while True:
         while n := min(search.wanted(window), len(recorded) - len(search.trials)):
