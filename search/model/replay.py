@@ -18,7 +18,7 @@ from typing import Any
 from dlctl import contract
 from dlctl.contract import search as names
 from search.errors import SearchError
-from search.model.ahead import opened_strategy
+from search.model.ahead import open_strategy
 from search.model.log import Event
 from search.model.state import ASK, REPORT, TELL, Ended, ReplayError, Search
 from search.protocol.settings import load_spec
@@ -57,12 +57,12 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
     differs: dict[str, Any] | None = None
     by = "log"
     try:
-        with opened_strategy(spec) as strategy:
+        with open_strategy(spec) as strategy:
             Search(spec, strategy, KeptLog(events))
         by = "timings"
         for seed in range(timings):
             chance = random.Random(seed)  # noqa: S311 - no secret
-            with opened_strategy(spec) as strategy:
+            with open_strategy(spec) as strategy:
                 run_again(Search(spec, strategy, KeptLog()), events, recorded, chance)
     except ReplayError as error:
         differs = {"number": error.number, "recorded": error.recorded, "asked": error.asked,
@@ -74,7 +74,7 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
 def run_again(
     search: Search, events: list[Event], recorded: list[dict[str, Any]], chance: random.Random
 ) -> None:
-    """Run a new search again with the recorded results, of which each comes when chance wants.
+    """Run the search again with the recorded results, of which each comes when chance wants.
 
     Raises:
         ReplayError: a trial has another point, or another parent, than the recorded one.

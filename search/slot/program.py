@@ -37,6 +37,7 @@ class Slot:
         self._connection = connection
         self._fileno = connection.fileno()
         self._inode = os.fstat(self._fileno).st_ino
+        self._read_ahead = bytearray()
         self._sending = threading.Lock()
         self._tasks: list[tuple[dict[str, Any], bytes]] = []
         self._came = threading.Condition()
@@ -104,14 +105,15 @@ class Slot:
                 raise ConnectionResetError
 
     def _receive(self, length: int) -> bytes:
-        data = bytearray()
-        while len(data) < length:
+        while len(self._read_ahead) < length:
             self._wait()
-            part = self._connection.recv(min(length - len(data), 1 << 20))
+            part = self._connection.recv(1 << 20)
             if not part:
                 raise ConnectionResetError
-            data += part
-        return bytes(data)
+            self._read_ahead += part
+        data = bytes(self._read_ahead[:length])
+        del self._read_ahead[:length]
+        return data
 
 
 def main() -> None:
@@ -183,8 +185,8 @@ def _limit_memory(limit_bytes: int) -> None:
 
 def _children() -> bool:
     """Return whether processes that a task started are still there."""
-    with contextlib.suppress(OSError):
-        for thread in Path("/proc/self/task").iterdir():
-            if (thread / "children").read_text().split():
-                return True
-    return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True

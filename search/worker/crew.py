@@ -117,6 +117,10 @@ class Crew:
             ahead = int(min(_MOST_AHEAD, len(self._slots) * _AHEAD_S / max(self._mean_s, 1e-6)))
         return len(self._slots) + ahead - len(self.jobs)
 
+    def has_waiting(self) -> bool:
+        """Return whether tasks wait here for a slot."""
+        return bool(self._waiting)
+
     def request(self, want: int) -> m.ExchangeRequest:
         """Return a request that says what is free."""
         have = self._have

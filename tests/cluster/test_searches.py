@@ -269,3 +269,35 @@ def test_brokers_in_worker_jobs_borrow_and_hand_back(dlctl, site, wait_until):
         == ["0\n", "2\n"]  # fmt: skip
     if site.is_cluster:
         wait_until(lambda: not broker.exists(), 30)
+
+
+def test_workers_go_on_while_the_hub_is_gone_and_its_successor_takes_over(
+    dlctl, cluster_site, wait_until
+):
+    """A broker in a worker's job adopts the log of the hub's; the next hub takes it back."""
+    search_id = start(
+        dlctl, cluster_site, 60, ", window: 40", slots=1, seconds=0.4, jobs=", per_broker: 1"
+    )
+    job_dir = cluster_site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 5)
+    endpoints = job_dir / names.ENDPOINTS
+    wait_until(lambda: len(list(endpoints.glob("b.*.json"))) == 2, 60)
+    hub = processes("learner.supervisor", job_dir) + processes("search.hub", job_dir)
+    hub += processes("search.model", job_dir) + processes("search.nameserver", job_dir)
+    hub += [pid for pid in processes("search.broker", job_dir)
+            if b"b0" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]  # fmt: skip
+    assert len(hub) >= 5
+    for pid in hub:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: wait_logs(job_dir).count("adopts the broker b0") == 1, 60)
+    ran = job_dir / "ran"
+    done = len(ran.read_text().splitlines())
+    wait_until(lambda: len(ran.read_text().splitlines()) >= done + 5, 60)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(job_dir, 60)
+    assert len(ran.read_text().splitlines()) <= 60 + 4, "what ran without a hub ran again"
+
+
+def wait_logs(job_dir):
+    """Return what workers, and the brokers beside them, have printed."""
+    return "".join(path.read_text() for path in (job_dir / names.WORKERS).glob("*/*.out"))

@@ -13,7 +13,7 @@ from repository import REPOSITORY
 
 from dlctl import contract
 from dlctl.contract import search as names
-from search.model.ahead import opened_strategy
+from search.model.ahead import open_strategy
 from search.model.log import TrialLog
 from search.model.replay import replay
 from search.model.state import Ended, Search
@@ -34,27 +34,25 @@ def spec(strategy="genetic", trials=24, **more):
 def run(path, what, seed=0, most=10_000):
     """Run a search with real files; trials end in a random order, and some fail."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    chance = random.Random(seed)
-    with opened_strategy(what) as strategy:
-        search = Search(what, strategy, TrialLog(path))
-        while not search.is_done() and most:
-            while n := search.wanted(what.window or 4):
-                search.ask(n)
-            if not search.outstanding:
-                break
-            end_one(search, chance)
-            most -= 1
+    with open_strategy(what) as strategy:
+        end(Search(what, strategy, TrialLog(path)), random.Random(seed), what.window or 4, most)
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def end_one(search, chance):
-    number = chance.choice(sorted(search.outstanding))
-    point = search.trials[number].point
-    loss = (point["x"] - 0.5) ** 2 + point["n"]
-    for step in (1, 2):
-        search.report(search.outstanding[number], step, {"loss": loss + 1 / step})
-    outcome = "FAILED" if chance.random() < 0.2 else "SUCCEEDED"
-    search.end(search.outstanding[number], Ended(outcome, {"loss": loss}))
+def end(search, chance, window, most):
+    while not search.is_done() and most:
+        while n := search.wanted(window):
+            search.ask(n)
+        if not search.outstanding:
+            break
+        number = chance.choice(sorted(search.outstanding))
+        point = search.trials[number].point
+        loss = (point["x"] - 0.5) ** 2 + point["n"]
+        for step in (1, 2):
+            search.report(search.outstanding[number], step, {"loss": loss + 1 / step})
+        outcome = "FAILED" if chance.random() < 0.2 else "SUCCEEDED"
+        search.end(search.outstanding[number], Ended(outcome, {"loss": loss}))
+        most -= 1
 
 
 @pytest.mark.parametrize("strategy", [*sorted(SEARCHED), "nsga2", "tpe"])
