@@ -85,9 +85,15 @@ def assert_each_once(job_dir, trials):
 def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
     search_id = start(dlctl, site, 16)
     job_dir = site.job_dir(search_id)
-    wait_for_results(wait_until, job_dir, 16)
+    watched = dlctl("search", "watch", search_id, "--json", ok=True).stdout.splitlines()
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
     assert_each_once(job_dir, 16)
+    seen = [json.loads(line) for line in watched]
+    assert [each["number"] for each in seen if "number" in each] == [
+        event["number"] for event in told(job_dir)
+    ], "each trial once, in the order of the ends"
+    states = [each["state"] for each in seen if "state" in each]
+    assert states[-1] == "COMPLETED" and len(states) > 1, "it was followed while it ran"
     status = dlctl("search", "status", search_id, "--json", ok=True).json
     assert (status["ended"], status["failed"], status["budget"]) == (16, 0, 16)
     best = min(told(job_dir), key=lambda event: event["metric"])

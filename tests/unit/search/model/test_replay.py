@@ -17,7 +17,6 @@ from search.model.ahead import open_strategy
 from search.model.log import TrialLog
 from search.model.replay import replay
 from search.model.state import Ended, Search
-from search.strategies.optuna_samplers import SAMPLERS
 
 SPACE = [names.Parameter("x", "float", 0.0, 1.0), names.Parameter("n", "int", 1, 9)]
 SEARCHED = {
@@ -58,8 +57,6 @@ def end(search, chance, window, most):
 
 @pytest.mark.parametrize("strategy", [*sorted(SEARCHED), "nsga2", "tpe"])
 def test_a_deterministic_search_is_the_same_with_any_timing(tmp_path, strategy):
-    if strategy in SAMPLERS:
-        pytest.importorskip("optuna")
     what = spec(strategy, deterministic=True, window=4)
     told = replay(what, run(tmp_path / "trials.jsonl", what), timings=5)
     assert told == {"trials": told["trials"], "deterministic": True, "timings": 5, "same": True,
