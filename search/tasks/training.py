@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any, TypeGuard
 from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.contract.metrics import EPOCH, STEP, TIME
+from dlctl.contract.programs.options import as_options
 from search.tasks.base import BaseTask, Order
 
 POLL_S = 0.5
@@ -101,6 +103,7 @@ class Training(BaseTask):
             for step in path:
                 section = section[step]
             section[last] = value
+        self._fill_in(plan["framework"])
         training = plan["training"]
         for key in ("epochs", "steps"):
             if training.get(key) is not None:
@@ -119,6 +122,21 @@ class Training(BaseTask):
         for name in (contract.PLAN, contract.plan_file(attempt)):
             contract.write_whole(folder / name, json.dumps(plan))
         return attempt
+
+    def _fill_in(self, framework: dict[str, Any]) -> None:
+        """Put the arguments into train.sh, in the place of their marks."""
+        if not (recipe := framework.get("recipe")):
+            return
+        spec = contract.read_record(names.Spec, self._search / names.SPEC)
+        assert spec is not None
+        for parameter in spec.space:
+            if not parameter.name.startswith(names.ARGUMENTS):
+                continue
+            name = parameter.name.removeprefix(names.ARGUMENTS)
+            given = {name: framework["arguments"].get(name)}
+            mark = names.mark_of(name)
+            script = recipe["script"].replace(as_options({name: mark}), as_options(given))
+            recipe["script"] = script.replace(shlex.quote(mark), shlex.quote(str(given[name])))
 
     def _follow(self, folder: Path, process: subprocess.Popen[bytes]) -> bool:
         """Report what the training measures; return whether the search ended it."""

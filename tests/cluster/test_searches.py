@@ -301,3 +301,49 @@ def test_workers_go_on_while_the_hub_is_gone_and_its_successor_takes_over(
 def wait_logs(job_dir):
     """Return what workers, and the brokers beside them, have printed."""
     return "".join(path.read_text() for path in (job_dir / names.WORKERS).glob("*/*.out"))
+
+
+FIT = """\
+import argparse, os
+from learner import ddl
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--depth", type=int)
+parser.add_argument("--kind")
+parser.add_argument("--rate", type=float, default=-1)
+parser.add_argument("--big", action="store_true")
+args = parser.parse_args()
+ddl.log(1, score=args.depth + 0.1 * args.big, rate=args.rate, a=args.kind == "it's a")
+"""
+
+
+def test_trials_of_other_frameworks_get_their_own_arguments(dlctl, local_site, wait_until):
+    folder = dlctl.cwd / "fit"
+    folder.mkdir()
+    (folder / "fit.py").write_text(FIT)
+    (folder / "search.yml").write_text("""\
+name: fit
+framework: {name: sklearn, job: fit.py, arguments: {kind: none}}
+memory: 512MiB
+space:
+  framework.arguments.kind: {choice: ["it's a", b]}
+  framework.arguments.depth: {int: [1, 3]}
+  framework.arguments.big: {choice: [true, false]}
+  framework.arguments.rate: {choice: [0.5], when: {framework.arguments.kind: b}}
+strategy: {name: grid}
+metric: {name: score}
+budget: {trials: 3}
+workers: {jobs: 1, slots: 2, time: 10m}
+""")
+    search_id = dlctl("search", "start", folder / "search.yml", ok=True).stdout.strip()
+    job_dir = local_site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 3)
+    rows = dlctl("search", "trials", search_id, "--json", ok=True).json
+    for row in rows:
+        point = {name.rpartition(".")[2]: value for name, value in row["point"].items()}
+        event = told(job_dir)[[e["number"] for e in told(job_dir)].index(row["number"])]
+        assert (row["outcome"], row["error"]) == ("SUCCEEDED", "")
+        assert row["metric"] == point["depth"] + 0.1 * point["big"]
+        assert event["value"]["rate"] == point.get("rate", -1)
+        assert event["value"]["a"] == (point["kind"] == "it's a")
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
