@@ -179,6 +179,9 @@ class Training:
     """After how many steps the training ends, if the epochs have more."""
     classes: int | None = None
     """Among how many classes the model chooses: what guessing would achieve."""
+    settings_of_build: bool = False
+    """Whether a training that goes on from a checkpoint takes the optimizer's settings (learning
+    rate, momentum and others) from `build`; by default it keeps those of the checkpoint."""
 
 
 @dataclass(frozen=True)

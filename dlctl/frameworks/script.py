@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Any
 
-from dlctl.contract import MODEL_PREFIX, Environment, Recipe
+from dlctl.contract import Environment, Recipe
+from dlctl.contract.programs.options import as_options
 from dlctl.errors import ManifestError, PlanError
 from dlctl.frameworks.files import FOLDER
 from dlctl.frameworks.model import FrameworkFolder
@@ -108,7 +107,7 @@ def train_script(
     values = {
         "name": framework.name, "title": framework.settings.title, "version": section.version,
         "program": program.rstrip("\n"), "job": section.job, "arguments": section.arguments,
-        "options": options(section.arguments), "signal": framework.settings.signal,
+        "options": as_options(section.arguments), "signal": framework.settings.signal,
     }  # fmt: skip
     frame = (data_path(FOLDER) / "train.sh.j2").read_text(encoding="utf-8")
     try:
@@ -165,25 +164,4 @@ def _program(section: FrameworkSection, framework: FrameworkFolder) -> str:
     words = ["python", shlex.quote(str(section.job))]
     if job is not None and job.arguments == "file":
         return " ".join([*words, '"$DLCTL_ARGUMENTS"'])
-    return " ".join([*words, options(section.arguments)]).rstrip()
-
-
-def options(arguments: dict[str, Any]) -> str:
-    """Return arguments as options, quoted: `{lr: 0.1, big: true}` is `--lr 0.1 --big`.
-
-    false and null leave an option out; a list repeats its values behind the option; a mapping
-    becomes JSON. A stored model's weights are the file that the job has.
-    """
-    words: list[str] = []
-    for name, value in arguments.items():
-        if value is None or value is False:
-            continue
-        words.append(shlex.quote(f"--{name}"))
-        if name == "weights" and str(value).startswith(MODEL_PREFIX):
-            words.append('"$WEIGHTS_FILE"')
-        elif isinstance(value, list):
-            words += [shlex.quote(str(each)) for each in value]
-        elif value is not True:
-            told = json.dumps(value) if isinstance(value, dict) else str(value)
-            words.append(shlex.quote(told))
-    return " ".join(words)
+    return " ".join([*words, as_options(section.arguments)]).rstrip()

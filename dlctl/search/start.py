@@ -62,7 +62,15 @@ def _trial_plan(
 ) -> contract.Plan:
     """Return the plan of a trial, which runs inside a worker's job, on its node."""
     on_one = manifest.model_copy(update={"nodes": 1, "learners_per_node": manifest.learners})
-    plan = prepare_made(on_one.to_yaml().encode(), loaded.path, session.site, search_id).plan
+    plan = _plan(session, loaded, on_one, search_id)
+    searched = [name.removeprefix(names.ARGUMENTS) for name in loaded.file.space
+                if name.startswith(names.ARGUMENTS)]  # fmt: skip
+    section = on_one.framework
+    marks = section.arguments | {name: names.mark_of(name) for name in searched}
+    marked = on_one.model_copy(
+        update={"framework": section.model_copy(update={"arguments": marks})}
+    )
+    recipe = _plan(session, loaded, marked, search_id).framework.recipe
     launch = plan.launch
     if launch.kind == "srun" and launch.argv:
         # Trials of one worker share its allocation, and neither CPUs nor memory in it.
@@ -71,8 +79,14 @@ def _trial_plan(
         launch = replace(launch, argv=[*launch.argv, "--exact", *share])
     return replace(
         plan, batch=contract.Batch("local"), launch=launch, lifecycle=None,
+        framework=replace(plan.framework, recipe=recipe),
         resources=replace(plan.resources, time_s=None),
     )  # fmt: skip
+
+
+def _plan(session: Session, loaded: Loaded, manifest: Manifest, search_id: str) -> contract.Plan:
+    data = manifest.to_yaml().encode()
+    return prepare_made(data, loaded.path, session.site, search_id).plan
 
 
 def resume(

@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -85,8 +86,12 @@ class TrainingJob(Seat):
 
     def start(self, keeper: CheckpointKeeper, trained: Trained) -> Position:
         """Restore the newest checkpoint, or load the given weights, or start from scratch."""
+        groups: list[dict[str, Any]] = trained.parts.optimizer.param_groups
+        own = [{k: v for k, v in group.items() if k != "params"} for group in groups]
         position = keeper.load(trained)
         if position is not None:
+            if self.plan.training.settings_of_build:
+                _put_settings(trained, own)
             self.say(
                 f"continuing from the checkpoint at step {position.step}, "
                 f"epoch {position.epoch + 1}"
@@ -212,3 +217,11 @@ def say_finished() -> None:
     """Mark the training as finished; without the mark, exit code 0 counts as a failure."""
     if progress := os.environ.get(_PROGRESS_VARIABLE):
         finished_file(Path(progress)).touch()
+
+
+def _put_settings(trained: Trained, settings: list[dict[str, Any]]) -> None:
+    """Give an optimizer that was restored its settings: those of each group."""
+    groups: list[dict[str, Any]] = trained.parts.optimizer.param_groups
+    for group, own in zip(groups, settings, strict=True):
+        group.update(own)
+    trained.schedule.set_rate(float(settings[0]["lr"]))

@@ -10,6 +10,7 @@ from pathlib import Path
 from dlctl.contract import search as files
 from search.broker.adopter import Adopter
 from search.broker.incarnation import SEGMENT_BYTES, Incarnation
+from search.errors import SearchError
 from search.journal.lease import Lease
 from search.protocol.process import run_process
 from search.protocol.settings import Settings
@@ -38,10 +39,16 @@ async def serve(job_dir: Path, name: str, segment_bytes: int = SEGMENT_BYTES) ->
     """Run the broker's next incarnation, and adopt brokers that are gone."""
     settings = Settings.load(job_dir)
     folder = job_dir / files.BROKERS / name
-    lease = await asyncio.to_thread(Lease.claim, folder, settings.heartbeat_timeout_s)
     adopter = Adopter(job_dir, settings, name)
-    own = Incarnation(job_dir, settings, name, lease, segment_bytes=segment_bytes)
-    await own.run(adopter.run)
+    try:
+        lease = await asyncio.to_thread(Lease.claim, folder, settings.heartbeat_timeout_s)
+        own = Incarnation(job_dir, settings, name, lease, segment_bytes=segment_bytes)
+        await own.run(adopter.run)
+    except OSError as error:
+        raise SearchError(
+            f"the broker {name} can't use its folder: {error}",
+            hint=f"look at the space and the permissions of {folder}",
+        ) from error
 
 
 if __name__ == "__main__":

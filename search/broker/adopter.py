@@ -47,12 +47,16 @@ class Adopter:
     async def _look(self) -> None:
         self._running = {name: t for name, t in self._running.items() if not t.done()}
         for watch, name in await asyncio.to_thread(self._gone, frozenset(self._running)):
-            lease = await asyncio.to_thread(
-                Lease.claim_after,
-                self._job_dir / files.BROKERS / name,
-                watch.incarnation,
-                self._settings.heartbeat_timeout_s,
-            )
+            try:
+                lease = await asyncio.to_thread(
+                    Lease.claim_after,
+                    self._job_dir / files.BROKERS / name,
+                    watch.incarnation,
+                    self._settings.heartbeat_timeout_s,
+                )
+            except OSError as error:
+                print(f"can't adopt the broker {name}: {error}", file=sys.stderr, flush=True)
+                continue
             if lease is not None:
                 print(f"adopts the broker {name}", flush=True)
                 self._running[name] = asyncio.ensure_future(self._adopt(name, lease, watch))
@@ -79,5 +83,5 @@ class Adopter:
         try:
             await incarnation.run(adopted=True)
             print(f"nothing is left of the broker {name}", flush=True)
-        except SearchError as error:
+        except (SearchError, OSError) as error:
             print(error, file=sys.stderr, flush=True)

@@ -8,17 +8,19 @@ from search.protocol import messages as m
 
 def status_of(queues: Queues) -> m.StatusReply:
     """Return how many tasks are in each queue, and what was counted."""
-    waiting = [entry for entry in queues.tasks.values() if not entry.holder]
-    helper = sum(1 for entry in waiting if entry.owner)
+    processing = sum(map(len, queues.held.values()))
+    helper = 0
+    if queues.helping_count:  # each of hundreds of thousands is looked at only where it must be
+        helper = sum(1 for entry in queues.tasks.values() if entry.owner and not entry.holder)
     workers = [
         m.StatusReply.Worker(name=holder, running=len(held))
         for holder, held in queues.held.items()
         if held and not holder.startswith(PEER)
     ]
     return m.StatusReply(
-        owned=len(waiting) - helper,
+        owned=len(queues.tasks) - processing - helper,
         helper=helper,
-        processing=len(queues.tasks) - len(waiting),
+        processing=processing,
         results=len(queues.results),
         accepted=queues.counts["accepted"],
         failed=queues.counts["failed"],

@@ -68,7 +68,7 @@ class Incarnation:
         self._service: BrokerService
         self._peers: Peers
         self._endpoint: Endpoint | None = None
-        self._ended = False
+        self._ended = self._retired = False
 
     async def run(self, *bodies: Body, adopted: bool = False) -> None:
         """Answer until cancelled, or until another incarnation has begun.
@@ -92,6 +92,8 @@ class Incarnation:
                 await self._answer(bodies, adopted)
             finally:
                 self._log.close()
+                if self._retired and not queues.results.mailboxes:  # no model counts on its numbers
+                    self._log.path.unlink(missing_ok=True)
         finally:
             self._end()
 
@@ -189,9 +191,8 @@ class Incarnation:
         if self._ended:
             return
         self._ended = True
-        state = LEFT
         if self._endpoint is not None and self._lease.held() and self._service.queues.is_empty():
             remove_endpoint(self._job_dir, self._endpoint)
             (self._folder / files.BROKER_STATUS).unlink(missing_ok=True)
-            state = RETIRED
-        self._lease.close(state)
+            self._retired = True
+        self._lease.close(RETIRED if self._retired else LEFT)

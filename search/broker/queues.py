@@ -25,7 +25,7 @@ from dlctl.contract import search as files
 from search.broker import stored
 from search.broker.fair import Fair
 from search.broker.results import Record, Results
-from search.broker.shapes import Entry, Room
+from search.broker.shapes import Entry, Room, Tasks
 from search.protocol import messages as m
 
 MOST_DEATHS = 3
@@ -52,7 +52,7 @@ class Queues:
         self.incarnation, self.lease_s = incarnation, lease_s
         self._record = record
         self._leases = incarnation << _INCARNATION_BITS
-        self.tasks: dict[str, Entry] = {}
+        self.tasks = Tasks()
         self._owned: Fair[Entry] = Fair(self._waits)
         self._helper: Fair[Entry] = Fair(self._waits)
         self._ahead = 0.0
@@ -157,13 +157,13 @@ class Queues:
             elif result.outcome != m.HANDED_BACK:
                 self._release(entry)
                 finished.append((entry, result))
-                del self.tasks[entry.task.id]  # a second result of the same call is dropped
+                self.tasks.drop(entry.task.id)  # a second result of the same call is dropped
             elif entry.withdrawn or entry.owner:
                 self._release(entry)
                 finished.append(
                     (entry, result if entry.owner else self._ended(entry, m.CANCELLED)[1])
                 )
-                self.tasks.pop(entry.task.id)
+                self.tasks.drop(entry.task.id)
             else:
                 entry.task.checkpoint = result.checkpoint or entry.task.checkpoint
                 self._release(entry)
@@ -266,7 +266,8 @@ class Queues:
                 continue
             entry.withdrawn = True
             if not entry.holder:
-                del self.tasks[task_id], self._helping[owner][task_id]
+                self.tasks.drop(task_id)
+                del self._helping[owner][task_id]
 
     @property
     def helping_count(self) -> int:
@@ -306,8 +307,7 @@ class Queues:
 
     def add(self, task: m.Task, owner: str = "", owner_lease: int = 0) -> Entry:
         """Keep a task, without putting it into a queue."""
-        entry = self.tasks[task.id] = Entry(task, owner, owner_lease)
-        return entry
+        return self.tasks.keep(Entry(task, owner, owner_lease))
 
     def _distrust(self, entry: Entry) -> None:
         """Let the next run copy the folder that was handed back: the last may yet write there."""
@@ -382,7 +382,7 @@ class Queues:
     def _finish(self, finished: list[tuple[Entry, m.Result]]) -> None:
         """Keep results in place of their tasks."""
         for entry, _ in finished:
-            self.tasks.pop(entry.task.id, None)
+            self.tasks.drop(entry.task.id)
             if entry.owner:
                 self._helping[entry.owner].pop(entry.task.id, None)
         self.results.add(finished)

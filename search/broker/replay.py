@@ -75,7 +75,7 @@ def replay(queues: Queues, kind: int, payload: bytes) -> None:
 
 def _replay_results(queues: Queues, kind: int, name: str, reply: m.ResultsReply) -> None:
     for accepted in reply.results:
-        queues.tasks.pop(accepted.result.task_id, None)
+        queues.tasks.drop(accepted.result.task_id)
         if kind == stored.HELPED:
             queues.results.helped.setdefault(name, {})[accepted.result.task_id] = accepted
     if kind == stored.RESULTS:

@@ -25,11 +25,14 @@ class Mailbox:
         """The model has the results up to this one."""
         self.accepted: deque[m.Accepted] = deque()
         """Those after the cursor."""
+        self.value_bytes = 0
+        """How long their values are."""
         self._reports: dict[str, m.Report] = {}
 
     def add(self, accepted: m.Accepted) -> int:
         """Add a result; return its number."""
         self.accepted.append(accepted)
+        self.value_bytes += len(accepted.result.value)
         self.last += 1
         self._reports.pop(accepted.result.task_id, None)
         return self.last
@@ -38,7 +41,9 @@ class Mailbox:
         """Forget the results up to a number; return the ids of their tasks."""
         gone = []
         while self.cursor < min(cursor, self.last):
-            gone.append(self.accepted.popleft().result.task_id)
+            result = self.accepted.popleft().result
+            self.value_bytes -= len(result.value)
+            gone.append(result.task_id)
             self.cursor += 1
         return gone
 
@@ -93,6 +98,11 @@ class Results:
         return sum(len(box.accepted) for box in self.mailboxes.values()) + sum(
             map(len, self.helped.values())
         )
+
+    @property
+    def value_bytes(self) -> int:
+        """How long all values are that models have not taken."""
+        return sum(box.value_bytes for box in self.mailboxes.values())
 
     def mailbox(self, model: str) -> Mailbox:
         """Return the mailbox of a model."""

@@ -23,12 +23,17 @@ from search.protocol import messages as m
 
 MOST_TASKS = 200_000
 """So many tasks and results of models a broker keeps; then models wait."""
+MOST_KEPT_BYTES = 1 << 30
+"""So long may their payloads and values be."""
 MOST_PAYLOAD_BYTES = 16 << 20
 MOST_REPLY_BYTES = 32 << 20
 MOST_BACKLOG_BYTES = 256 << 20
 MOST_WAIT_S = 60.0
 LOST_GRACE_S = 0.5
 """After its connection broke a worker or broker has this long to be back."""
+FORGET_S = 90.0
+"""A worker without tasks that was not heard of for so long is forgotten. Waiting for a task, it
+calls at least every 60 s."""
 _TICK_S = 0.1
 _REPORT_WAIT_S = 0.2
 _TASK_ID = re.compile(r"[0-9a-f]{32}")
@@ -167,8 +172,12 @@ class BrokerService:
 
     async def tick(self) -> None:
         """End leases that lapsed, for ever."""
+        forgot_at = time.monotonic()
         while True:
             await asyncio.sleep(_TICK_S)
+            if time.monotonic() - forgot_at > FORGET_S:
+                forgot_at = time.monotonic()
+                self._forget_workers(forgot_at - FORGET_S)
             dropped = self.queues.counts["accepted"]
             if self.queues.lapse(time.monotonic()):
                 self.work.ring()
@@ -182,6 +191,14 @@ class BrokerService:
         """Return whether anybody is left who could run what other brokers lent."""
         lease_s = self.queues.lease_s
         return bool(self._idle) or any(now - seen < lease_s for seen in self._seen.values())
+
+    def _forget_workers(self, seen_before: float) -> None:
+        """Forget workers that are gone: in a long search many come and go."""
+        for name, seen in list(self._seen.items()):
+            if seen < seen_before and name not in self.queues.held and name not in self._idle:
+                del self._seen[name]
+                self._asked.pop(name, None)
+                self.queues.excuse(name, None)
 
     def leave(self) -> None:
         """Give out no more tasks, and hand back those of other brokers that nobody runs."""
@@ -212,7 +229,12 @@ class BrokerService:
     # Inside --------------------------------------------------------------------------------------
 
     def _room(self) -> int:
-        return max(0, MOST_TASKS - self.queues.outstanding)
+        """Return how many tasks a model may send: none while memory or disk can't keep up."""
+        queues = self.queues
+        kept_bytes = queues.tasks.payload_bytes + queues.results.value_bytes
+        if kept_bytes > MOST_KEPT_BYTES or self._log.backlog_bytes > MOST_BACKLOG_BYTES:
+            return 0
+        return max(0, MOST_TASKS - queues.outstanding)
 
     def _accept(self, holder: str, results: Sequence[m.Result]) -> list[str]:
         taken = self.queues.accept(holder, results, time.monotonic())

@@ -121,3 +121,20 @@ class Entry:
     def cost(self) -> float:
         """How much of a turn it takes."""
         return float(max(1, self.shape.cpus))
+
+
+class Tasks(dict[str, Entry]):
+    """Tasks by their ids; it knows how long all their payloads are."""
+
+    payload_bytes = 0
+
+    def keep(self, entry: Entry) -> Entry:
+        """Add a task."""
+        self[entry.task.id] = entry
+        self.payload_bytes += len(entry.task.payload)
+        return entry
+
+    def drop(self, task_id: str) -> None:
+        """Keep a task no longer, if it is here."""
+        if entry := self.pop(task_id, None):
+            self.payload_bytes -= len(entry.task.payload)

@@ -10,12 +10,9 @@ from typing import NoReturn
 
 from dlctl import contract
 from dlctl.contract import search as names
-from search.broker.service import BrokerService
+from search.broker.service import FORGET_S, BrokerService
 
 TELL_S = 1.0
-FORGET_S = 90.0
-"""A worker without tasks that was not heard of for so long is told no more. Waiting for a task,
-it calls at least every 60 s."""
 
 
 async def tell(folder: Path, service: BrokerService) -> NoReturn:

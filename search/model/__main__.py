@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -31,12 +32,13 @@ def main() -> int:
         return EXIT_WRONG
     sys.path.append(os.fspath(job_dir / contract.CODE))
     log = TrialLog(job_dir / names.TRIALS)
-    try:
-        search = Search(spec, open_strategy(spec), log)
-    except (ReplayError, ValueError, ImportError) as error:
-        sys.stderr.write(f"dlctl: {error}\n")
-        return EXIT_WRONG
-    return asyncio.run(_drive(Driver(search, job_dir)))
+    with contextlib.ExitStack() as stack:
+        try:
+            search = Search(spec, stack.enter_context(open_strategy(spec)), log)
+        except (ReplayError, ValueError, ImportError) as error:
+            sys.stderr.write(f"dlctl: {error}\n")
+            return EXIT_WRONG
+        return asyncio.run(_drive(Driver(search, job_dir)))
 
 
 async def _drive(driver: Driver) -> int:

@@ -6,9 +6,11 @@ each request for a point by a line.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -20,14 +22,19 @@ _AHEAD = 1
 """So many points wait until they are asked for: each misses the results of the last moments."""
 
 
-def open_strategy(spec: Spec) -> Strategy:
-    """Return a search's strategy.
+@contextlib.contextmanager
+def open_strategy(spec: Spec) -> Iterator[Strategy]:
+    """Yield a search's strategy; its process, if it has one, ends afterwards.
 
     Raises:
         ValueError: there is none of this name, or it does not know one of the options.
         ImportError: the user's class can't be imported, or Optuna is missing.
     """
-    return AskedAhead(spec) if spec.strategy in SAMPLERS else make_strategy(spec)
+    if spec.strategy not in SAMPLERS:
+        yield make_strategy(spec)
+        return
+    with contextlib.closing(AskedAhead(spec)) as strategy:
+        yield strategy
 
 
 class AskedAhead:

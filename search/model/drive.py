@@ -139,7 +139,7 @@ class Driver:
         for accepted in reply.results:
             self.search.end(accepted.result.task_id, ended_of(accepted))
         self._cursor = reply.cursor
-        self._room = max(self._room, len(reply.results))
+        self._room = max(self._room, len(reply.results), 1)  # one may ask whether there is room
         stopped = [
             report.task_id for report in reply.reports
             if not self.search.report(report.task_id, report.step, dict(report.metrics))

@@ -57,11 +57,13 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
     differs: dict[str, Any] | None = None
     by = "log"
     try:
-        Search(spec, open_strategy(spec), KeptLog(events))
+        with open_strategy(spec) as strategy:
+            Search(spec, strategy, KeptLog(events))
         by = "timings"
         for seed in range(timings):
             chance = random.Random(seed)  # noqa: S311 - no secret
-            run_again(spec, events, recorded, chance)
+            with open_strategy(spec) as strategy:
+                run_again(Search(spec, strategy, KeptLog()), events, recorded, chance)
     except ReplayError as error:
         differs = {"number": error.number, "recorded": error.recorded, "asked": error.asked,
                    "by": by}  # fmt: skip
@@ -70,7 +72,7 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
 
 
 def run_again(
-    spec: names.Spec, events: list[Event], recorded: list[dict[str, Any]], chance: random.Random
+    search: Search, events: list[Event], recorded: list[dict[str, Any]], chance: random.Random
 ) -> None:
     """Run the search again with the recorded results, of which each comes when chance wants.
 
@@ -82,7 +84,7 @@ def run_again(
     for event in events:
         if event["event"] == REPORT:
             reports.setdefault(event["number"], []).append(event)
-    search = Search(spec, open_strategy(spec), KeptLog())
+    spec = search.spec
     window = spec.window or 2 * max(1, spec.workers.most * spec.workers.slots)
     while True:
         while n := min(search.wanted(window), len(recorded) - len(search.trials)):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -15,10 +17,13 @@ from typing import Any, TypeGuard
 from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.contract.metrics import EPOCH, STEP, TIME
+from dlctl.contract.programs.options import as_options
 from search.tasks.base import BaseTask, Order
 
 POLL_S = 0.5
 _ATTEMPT = 1
+_TASK = "task"
+"""In the job directory: the id of the task that it is of."""
 _HALT_S = 60.0
 _ALLOCATION = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
                "SLURM_CLUSTER_NAME")  # fmt: skip
@@ -86,7 +91,11 @@ class Training(BaseTask):
             time.sleep(POLL_S)
 
     def _make(self, folder: Path) -> int:
-        """Make the job directory, or a further attempt in one that was handed back."""
+        """Make the job directory, or a further attempt in one that was handed back.
+
+        Of the training that this one goes on from, only the checkpoints count.
+        """
+        _keep_checkpoints(folder, self.checkpoint.parent.name)
         plan = json.loads((self._search / names.TRIAL_PLAN).read_bytes())
         for key, value in self._overrides.items():
             *path, last = key.removeprefix("framework.").split(".")
@@ -94,10 +103,12 @@ class Training(BaseTask):
             for step in path:
                 section = section[step]
             section[last] = value
+        self._fill_in(plan["framework"])
         training = plan["training"]
         for key in ("epochs", "steps"):
             if training.get(key) is not None:
                 training[key] *= 1 + self._generation
+        training["settings_of_build"] = self._generation > 0
         plan["job_dir"] = str(folder)
         attempt = _ATTEMPT
         while (folder / contract.attempt_dir(attempt)).exists():
@@ -111,6 +122,21 @@ class Training(BaseTask):
         for name in (contract.PLAN, contract.plan_file(attempt)):
             contract.write_whole(folder / name, json.dumps(plan))
         return attempt
+
+    def _fill_in(self, framework: dict[str, Any]) -> None:
+        """Put the arguments into train.sh, in the place of their marks."""
+        if not (recipe := framework.get("recipe")):
+            return
+        spec = contract.read_record(names.Spec, self._search / names.SPEC)
+        assert spec is not None
+        for parameter in spec.space:
+            if not parameter.name.startswith(names.ARGUMENTS):
+                continue
+            name = parameter.name.removeprefix(names.ARGUMENTS)
+            given = {name: framework["arguments"].get(name)}
+            mark = names.mark_of(name)
+            script = recipe["script"].replace(as_options({name: mark}), as_options(given))
+            recipe["script"] = script.replace(shlex.quote(mark), shlex.quote(str(given[name])))
 
     def _follow(self, folder: Path, process: subprocess.Popen[bytes]) -> bool:
         """Report what the training measures; return whether the search ended it."""
@@ -134,6 +160,20 @@ class Training(BaseTask):
                 row = json.loads(line)
                 if "event" not in row:
                     yield row
+
+
+def _keep_checkpoints(folder: Path, task_id: str) -> None:
+    """Empty a job directory that another task has left; keep its checkpoints."""
+    mark = folder / _TASK
+    if folder.exists() and (not mark.exists() or mark.read_text() != task_id):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                if path.name != contract.CHECKPOINTS:
+                    shutil.rmtree(path)
+            else:
+                path.unlink()
+    folder.mkdir(exist_ok=True)
+    contract.write_whole(mark, task_id)
 
 
 def _environment(variables: Mapping[str, str], *, in_allocation: bool) -> dict[str, str]:

@@ -85,9 +85,15 @@ def assert_each_once(job_dir, trials):
 def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
     search_id = start(dlctl, site, 16)
     job_dir = site.job_dir(search_id)
-    wait_for_results(wait_until, job_dir, 16)
+    watched = dlctl("search", "watch", search_id, "--json", ok=True).stdout.splitlines()
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
     assert_each_once(job_dir, 16)
+    seen = [json.loads(line) for line in watched]
+    assert [each["number"] for each in seen if "number" in each] == [
+        event["number"] for event in told(job_dir)
+    ], "each trial once, in the order of the ends"
+    states = [each["state"] for each in seen if "state" in each]
+    assert states[-1] == "COMPLETED" and len(states) > 1, "it was followed while it ran"
     status = dlctl("search", "status", search_id, "--json", ok=True).json
     assert (status["ended"], status["failed"], status["budget"]) == (16, 0, 16)
     best = min(told(job_dir), key=lambda event: event["metric"])
@@ -263,3 +269,81 @@ def test_brokers_in_worker_jobs_borrow_and_hand_back(dlctl, site, wait_until):
         == ["0\n", "2\n"]  # fmt: skip
     if site.is_cluster:
         wait_until(lambda: not broker.exists(), 30)
+
+
+def test_workers_go_on_while_the_hub_is_gone_and_its_successor_takes_over(
+    dlctl, cluster_site, wait_until
+):
+    """A broker in a worker's job adopts the log of the hub's; the next hub takes it back."""
+    search_id = start(
+        dlctl, cluster_site, 60, ", window: 40", slots=1, seconds=0.4, jobs=", per_broker: 1"
+    )
+    job_dir = cluster_site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 5)
+    endpoints = job_dir / names.ENDPOINTS
+    wait_until(lambda: len(list(endpoints.glob("b.*.json"))) == 2, 60)
+    hub = processes("learner.supervisor", job_dir) + processes("search.hub", job_dir)
+    hub += processes("search.model", job_dir) + processes("search.nameserver", job_dir)
+    hub += [pid for pid in processes("search.broker", job_dir)
+            if b"b0" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]  # fmt: skip
+    assert len(hub) >= 5
+    for pid in hub:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: wait_logs(job_dir).count("adopts the broker b0") == 1, 60)
+    ran = job_dir / "ran"
+    done = len(ran.read_text().splitlines())
+    wait_until(lambda: len(ran.read_text().splitlines()) >= done + 5, 60)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(job_dir, 60)
+    assert len(ran.read_text().splitlines()) <= 60 + 4, "what ran without a hub ran again"
+
+
+def wait_logs(job_dir):
+    """Return what workers, and the brokers beside them, have printed."""
+    return "".join(path.read_text() for path in (job_dir / names.WORKERS).glob("*/*.out"))
+
+
+FIT = """\
+import argparse, os
+from learner import ddl
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--depth", type=int)
+parser.add_argument("--kind")
+parser.add_argument("--rate", type=float, default=-1)
+parser.add_argument("--big", action="store_true")
+args = parser.parse_args()
+ddl.log(1, score=args.depth + 0.1 * args.big, rate=args.rate, a=args.kind == "it's a")
+"""
+
+
+def test_trials_of_other_frameworks_get_their_own_arguments(dlctl, local_site, wait_until):
+    folder = dlctl.cwd / "fit"
+    folder.mkdir()
+    (folder / "fit.py").write_text(FIT)
+    (folder / "search.yml").write_text("""\
+name: fit
+framework: {name: sklearn, job: fit.py, arguments: {kind: none}}
+memory: 512MiB
+space:
+  framework.arguments.kind: {choice: ["it's a", b]}
+  framework.arguments.depth: {int: [1, 3]}
+  framework.arguments.big: {choice: [true, false]}
+  framework.arguments.rate: {choice: [0.5], when: {framework.arguments.kind: b}}
+strategy: {name: grid}
+metric: {name: score}
+budget: {trials: 3}
+workers: {jobs: 1, slots: 2, time: 10m}
+""")
+    search_id = dlctl("search", "start", folder / "search.yml", ok=True).stdout.strip()
+    job_dir = local_site.job_dir(search_id)
+    wait_for_results(wait_until, job_dir, 3)
+    rows = dlctl("search", "trials", search_id, "--json", ok=True).json
+    for row in rows:
+        point = {name.rpartition(".")[2]: value for name, value in row["point"].items()}
+        event = told(job_dir)[[e["number"] for e in told(job_dir)].index(row["number"])]
+        assert (row["outcome"], row["error"]) == ("SUCCEEDED", "")
+        assert row["metric"] == point["depth"] + 0.1 * point["big"]
+        assert event["value"]["rate"] == point.get("rate", -1)
+        assert event["value"]["a"] == (point["kind"] == "it's a")
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")

@@ -217,6 +217,7 @@ def test_a_broker_in_a_workers_job_ends_with_its_worker(search: Search, number: 
         worker.wait(15)
         search.wait_for(lambda: not Path("/proc", children[0]).exists())
         assert state_of(search, "b.w1") == RETIRED, search.logs()
+        assert not list((search.job_dir / files.BROKERS / "b.w1").glob("*.log"))
         while (await model.status()).owned < 3:
             await asyncio.sleep(0.02)
         assert (await model.status()).dropped == 0

@@ -564,3 +564,14 @@ def test_a_worker_of_another_version_ends_with_a_sentence(search: Search) -> Non
     assert "worker w1: the broker b9 refuses this worker: /search.v1.Broker/" in said
     assert "use the version of dlctl" in said
     del search.processes["w1"]
+
+
+def test_a_broker_whose_folder_can_not_be_written_says_so(search: Search) -> None:
+    (search.job_dir / files.BROKERS).mkdir(parents=True)
+    (search.job_dir / files.BROKERS / "b1").write_text("no folder")
+    broker = search.start("broker", "b1")
+    assert broker.wait(15) == 1
+    said = (search.job_dir / "b1.log").read_text()
+    assert said.startswith("broker b1: the broker b1 can't use its folder: ")
+    assert "Traceback" not in said
+    del search.processes["b1"]

@@ -54,3 +54,21 @@ def test_when_the_time_is_used_up_trials_that_wait_never_begin(started: Any) -> 
     never = [n for n, event in told.items() if event["outcome"] == "CANCELLED"]
     assert ran and len(ran) + len(never) == len(told) == 6
     assert all(told[n]["started_at"] == 0 for n in never) and never
+
+
+def test_a_population_goes_on_from_checkpoints(started: Any) -> None:
+    search = started(
+        task=files.Task("python", "mine:Grows"), strategy="pbt", metric="value", maximize=True,
+        options={"population": 3, "resample": 0.0}, budget=files.Budget(trials=12),
+    )  # fmt: skip
+    told = ends(search)
+    events = (json.loads(line) for line in (search.job_dir / files.TRIALS).read_text().splitlines())
+    parents = {
+        trial["number"]: trial.get("parent")
+        for event in events if event["event"] == "ask" for trial in event["trials"]
+    }  # fmt: skip
+    grown = {number: event["value"]["value"] for number, event in told.items()}
+    assert sorted(grown) == list(range(12))
+    for number, parent in parents.items():
+        assert grown[number] == 1 + (0 if parent is None else grown[parent])
+    assert max(grown.values()) >= 4, "a member's trials form a chain"

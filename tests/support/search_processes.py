@@ -38,9 +38,13 @@ class Search:
         (job_dir / "code" / "mine.py").write_text(CODE)
         spec = files.Spec(
             name="test",
-            strategy="random",
             **(
-                {"space": [], "task": files.Task(type="python"), "network": "lo"}
+                {
+                    "strategy": "random",
+                    "space": [],
+                    "task": files.Task(type="python"),
+                    "network": "lo",
+                }
                 | {"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0}
                 | settings
             ),

@@ -142,3 +142,16 @@ class Bad(BaseTask):
     def closes_everything(self):
         os.closerange(0, 256)
         time.sleep(1000)
+
+
+class Grows(BaseTask):
+    """Returns one more than the trial that it goes on from."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def run(self):
+        kept = self.checkpoint / "grown"
+        grown = 1 + (int(kept.read_text()) if kept.exists() else 0)
+        kept.write_text(str(grown))
+        return {"value": grown}

@@ -26,6 +26,15 @@ class Parameter:
     """The parameter exists only where each of these parameters has one of the values."""
 
 
+ARGUMENTS = "framework.arguments."
+"""What the names of parameters begin with that are arguments of a training's job."""
+
+
+def mark_of(argument: str) -> str:
+    """Return what stands for an argument's value in train.sh until a trial has one."""
+    return f"@search.{argument}@"
+
+
 @dataclass(frozen=True)
 class Task:
     """What a trial is."""

@@ -9,9 +9,9 @@ from login_side import make_manifest, make_site
 from repository import REPOSITORY
 
 from dlctl.contract import StoredWeights
+from dlctl.contract.programs.options import as_options
 from dlctl.errors import ManifestError, PlanError
 from dlctl.frameworks import list_frameworks
-from dlctl.frameworks.script import options
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.package_data import data_path
@@ -80,7 +80,7 @@ def test_a_job_that_no_framework_runs_is_one_sentence(tmp_path, framework, said)
 
 def test_arguments_become_options_that_are_quoted():
     said = {"lr": 0.1, "big": True, "small": False, "none": None, "layers": [64, 10], "n": "a b; c"}
-    assert options(said) == "--lr 0.1 --big --layers 64 10 --n 'a b; c'"
+    assert as_options(said) == "--lr 0.1 --big --layers 64 10 --n 'a b; c'"
 
 
 def test_a_framework_is_added_as_the_page_says(tmp_path):
@@ -219,7 +219,7 @@ def test_stored_weights_are_a_file_for_every_program(tmp_path):
 
 
 def test_a_mapping_becomes_json():
-    assert options({"sizes": {"a": [1, 2]}}) == """--sizes '{"a": [1, 2]}'"""
+    assert as_options({"sizes": {"a": [1, 2]}}) == """--sizes '{"a": [1, 2]}'"""
 
 
 @pytest.mark.parametrize(("template", "said"), [

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 
+import optuna
 import pyarrow.parquet as parquet
 import pytest
 from made_search import SPACE, spec_of, trials_of
+from optuna.storages.journal import JournalFileBackend
 
 from dlctl.contract.search import Parameter
 from dlctl.errors import ResultsError
@@ -59,13 +61,12 @@ def test_parquet_keeps_types(tmp_path):
 
 @pytest.mark.parametrize("name", ["study.log", "study.db"])
 def test_optuna_opens_the_study(tmp_path, name):
-    optuna = pytest.importorskip("optuna")
     found = trials_of(12, 9, failed=0.3)
     assert write_optuna(tmp_path / name, "made", found) == 12
     if name.endswith(".db"):
         storage = f"sqlite:///{tmp_path / name}"
     else:
-        journal = optuna.storages.journal.JournalFileBackend(str(tmp_path / name))
+        journal = JournalFileBackend(str(tmp_path / name))
         storage = optuna.storages.JournalStorage(journal)
     study = optuna.load_study(study_name="made", storage=storage)
     states = {"SUCCEEDED": "COMPLETE", "FAILED": "FAIL", "": "WAITING"}
@@ -80,7 +81,6 @@ def test_optuna_opens_the_study(tmp_path, name):
 
 
 def test_optuna_takes_choices_of_any_kind(tmp_path):
-    optuna = pytest.importorskip("optuna")
     write_optuna(tmp_path / "odd.db", "odd", odd())
     study = optuna.load_study(study_name="odd", storage=f"sqlite:///{tmp_path / 'odd.db'}")
     assert study.best_trial.params == {"layers": "[1, 2]", "mixed": 'a,\n"b"', "on": True}

@@ -278,3 +278,14 @@ def test_a_program_of_ones_own_ends_at_its_plateau(tmp_path: Path) -> None:
     verdict = job.run()
     assert verdict.kind == VerdictKind.PLATEAU, verdict
     assert verdict.reason.startswith("Accuracy has hardly improved since step ")
+
+
+@pytest.mark.parametrize(("group", "is_told"), [("trials", False), ("", True)])
+def test_the_best_value_of_a_search_stands_still_without_a_plateau(training, group, is_told):
+    """Each value is of another trial: that the best one stays says nothing of a training."""
+    told = []
+    for step in range(1, 120):
+        values = {"loss": 1 + step % 7, "best loss": 1.0 + math.exp(-step / 3)}
+        training.write([MetricsLine(step, None, 1.0, values, group=group)], Source.PROGRAM)
+        told.append(training.look())
+    assert any(told) is is_told

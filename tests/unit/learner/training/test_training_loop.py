@@ -148,6 +148,31 @@ def test_the_used_rate_follows_the_schedule_after_a_checkpoint_was_loaded() -> N
     assert [rate.now() for rate in rates] == [0.05, 0.5]
 
 
+@pytest.mark.parametrize(("of_build", "rate", "momentum"), [(True, 0.02, 0.7), (False, 0.1, 0)])
+def test_a_training_that_goes_on_may_take_the_settings_of_build(
+    tmp_path: Path, of_build: bool, rate: float, momentum: float
+) -> None:
+    def keeper_of(parts: Parts) -> CheckpointKeeper:
+        return job.keeper(parts, SingleExchange(), None)
+
+    def trained(parts: Parts) -> Trained:
+        return Trained(parts, job.schedule(parts), torch.device("cpu"))
+
+    plan = make_plan(job_dir=str(tmp_path))
+    job = TrainingJob(tmp_path, 1, replace(plan, training=Training(settings_of_build=of_build)), 0)
+    before = Parts(**make_parts())
+    keeper = keeper_of(before)
+    with contextlib.closing(keeper):
+        keeper.save(trained(before), Position(step=3), final=True)
+    parts = make_parts()
+    parts["optimizer"] = torch.optim.SGD(parts["model"].parameters(), lr=0.02, momentum=0.7)
+    again = trained(Parts(**parts))
+    assert job.start(keeper_of(again.parts), again).step == 3
+    again.schedule.before_step(3)
+    group = again.parts.optimizer.param_groups[0]
+    assert (group["lr"], group["momentum"]) == (rate, momentum)
+
+
 def test_a_postponed_checkpoint_waits_until_it_is_overdue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -297,6 +297,18 @@ def test_a_model_that_sends_more_than_there_is_room_for_is_told() -> None:
     assert (len(known), came) == (3, 3)
 
 
+def test_payloads_and_values_are_counted_over_a_restart() -> None:
+    queues, log = make_queues()
+    queues.submit("one", [make_task(n, payload=b"x" * 100) for n in range(3)], 10)
+    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+    result = success(lease)
+    result.value = b"x" * 1000
+    queues.accept("w1", [result], 1.0)
+    again, _ = replayed(log)
+    for each in (queues, again):
+        assert (each.tasks.payload_bytes, each.results.value_bytes) == (200, 1000)
+
+
 def test_what_is_leased_at_once_fits_into_a_message() -> None:
     queues, _ = make_queues()
     queues.submit("one", [make_task(n, payload=b"x" * (15 << 20)) for n in range(5)], 10)
@@ -333,7 +345,7 @@ class Broker(RuleBasedStateMachine):
         tasks = []
         for _ in range(count):
             self.numbers += 1
-            tasks.append(make_task(self.numbers, priority=self.numbers % 3))
+            tasks.append(make_task(self.numbers, priority=self.numbers % 3, payload=b"four"))
         known, _ = self.queues.submit(model, tasks, room)
         self.acknowledged[model].update(known)
 
@@ -403,6 +415,13 @@ class Broker(RuleBasedStateMachine):
         begin(self.queues, self.now, 1.0)
 
     @invariant()
+    def each_task_is_in_one_queue(self) -> None:
+        if hasattr(self, "queues"):
+            status, tasks = status_of(self.queues), self.queues.tasks.values()
+            assert status.processing == sum(bool(entry.holder) for entry in tasks)
+            assert status.owned + status.helper + status.processing == len(tasks)
+
+    @invariant()
     def no_result_comes_twice(self) -> None:
         for model, ids in getattr(self, "got", {}).items():
             waiting = [each.result.task_id for each in self.queues.results.mailbox(model).accepted]
@@ -425,6 +444,9 @@ class Broker(RuleBasedStateMachine):
         for model in MODELS:
             assert sorted(self.got[model]) == sorted(self.acknowledged[model])
         assert not self.queues.tasks
+        self.queues.results.forget("one", self.cursors["one"])
+        self.queues.results.forget("two", self.cursors["two"])
+        assert (self.queues.tasks.payload_bytes, self.queues.results.value_bytes) == (0, 0)
 
 
 Broker.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

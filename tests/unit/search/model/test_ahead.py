@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import replace
 
@@ -48,16 +49,14 @@ def run(search, most=1000):
 
 @pytest.fixture
 def opened():
-    made = []
+    with contextlib.ExitStack() as stack:
 
-    def open_search(path, what):
-        made.append(open_strategy(what))
-        assert isinstance(made[-1], AskedAhead)
-        return Search(what, made[-1], TrialLog(path / "trials.jsonl"))
+        def open_search(path, what):
+            strategy = stack.enter_context(open_strategy(what))
+            assert isinstance(strategy, AskedAhead)
+            return Search(what, strategy, TrialLog(path / "trials.jsonl"))
 
-    yield open_search
-    for strategy in made:
-        strategy.close()
+        yield open_search
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -80,5 +79,6 @@ def test_what_it_is_told_leads_to_better_points(tmp_path, opened):
 
 
 def test_an_option_that_a_sampler_lacks_is_refused_here():
-    with pytest.raises(ValueError, match="the strategy tpe: .*populations"):
-        open_strategy(replace(spec("tpe"), options={"populations": 3}))
+    what = replace(spec("tpe"), options={"populations": 3})
+    with pytest.raises(ValueError, match="the strategy tpe: .*populations"), open_strategy(what):
+        pass

@@ -13,11 +13,10 @@ from repository import REPOSITORY
 
 from dlctl import contract
 from dlctl.contract import search as names
+from search.model.ahead import open_strategy
 from search.model.log import TrialLog
 from search.model.replay import replay
 from search.model.state import Ended, Search
-from search.strategies import make_strategy
-from search.strategies.optuna_samplers import SAMPLERS
 
 SPACE = [names.Parameter("x", "float", 0.0, 1.0), names.Parameter("n", "int", 1, 9)]
 SEARCHED = {
@@ -35,10 +34,14 @@ def spec(strategy="genetic", trials=24, **more):
 def run(path, what, seed=0, most=10_000):
     """Run a search with real files; trials end in a random order, and some fail."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    search = Search(what, make_strategy(what), TrialLog(path))
-    chance = random.Random(seed)
+    with open_strategy(what) as strategy:
+        end(Search(what, strategy, TrialLog(path)), random.Random(seed), what.window or 4, most)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def end(search, chance, window, most):
     while not search.is_done() and most:
-        while n := search.wanted(what.window or 4):
+        while n := search.wanted(window):
             search.ask(n)
         if not search.outstanding:
             break
@@ -50,13 +53,10 @@ def run(path, what, seed=0, most=10_000):
         outcome = "FAILED" if chance.random() < 0.2 else "SUCCEEDED"
         search.end(search.outstanding[number], Ended(outcome, {"loss": loss}))
         most -= 1
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("strategy", [*sorted(SEARCHED), "nsga2", "tpe"])
 def test_a_deterministic_search_is_the_same_with_any_timing(tmp_path, strategy):
-    if strategy in SAMPLERS:
-        pytest.importorskip("optuna")
     what = spec(strategy, deterministic=True, window=4)
     told = replay(what, run(tmp_path / "trials.jsonl", what), timings=5)
     assert told == {"trials": told["trials"], "deterministic": True, "timings": 5, "same": True,
