@@ -105,7 +105,7 @@ def busy(quick: bool) -> Result:
     """
     trials = _BUSY_WORKERS * (3 if quick else _ROUNDS)
     with searching() as search:
-        search.broker()
+        search.broker(names.FIRST_BROKER)  # the model sends to no other
         start_workers(search, _BUSY_WORKERS, 1)
         asyncio.run(_warm_up(search))
         _write_spec(search.job_dir, trials)
@@ -121,7 +121,7 @@ def busy(quick: bool) -> Result:
 
 
 async def _warm_up(search: Any) -> None:
-    async with model_of(search) as model:
+    async with model_of(search, names.FIRST_BROKER) as model:
         await model.run(2 * _BUSY_WORKERS, lambda: task("bench:Sleeps"))
 
 

@@ -45,12 +45,12 @@ class Task {
   // Run it; return its result, whatever it does.
   async run() {
     const began = Date.now();
-    const folder = path.join('search/tasks', this.id);
-    const checkpoint = path.join(folder, 'checkpoint');
-    fs.mkdirSync(path.join(this.jobDir, checkpoint), { recursive: true });
+    const root = path.join('search/tasks', this.id);
+    let folder;
     let said;
     try {
-      said = await this.runProgram(path.join(this.jobDir, folder, 'log'), path.join(this.jobDir, checkpoint));
+      folder = this.claim(root);
+      said = await this.runProgram(path.join(this.jobDir, root, 'log'), path.join(this.jobDir, folder));
     } catch (error) {
       said = { error: error.message };
     }
@@ -62,9 +62,36 @@ class Task {
     else if (this.told === 'CHECKPOINT') result.outcome = 'HANDED_BACK';
     else if ('value' in said) Object.assign(result, { value: Buffer.from(said.value), encoding: 'json' });
     else Object.assign(result, { outcome: 'FAILED', error: said.error });
-    const kept = fs.readdirSync(path.join(this.jobDir, checkpoint)).length > 0;
-    if (result.outcome === 'HANDED_BACK' && kept) result.checkpoint = checkpoint;
+    if (result.outcome === 'HANDED_BACK' && folder && this.holds(folder)) result.checkpoint = folder;
     return result;
+  }
+
+  // Whether there is anything in a folder.
+  holds(folder) {
+    const whole = path.join(this.jobDir, folder);
+    return fs.existsSync(whole) && fs.readdirSync(whole).length > 0;
+  }
+
+  // Return a folder into which no other run writes: that of a run that was handed back, or a new one
+  // with a copy of what the run before it left. A worker that was cut off may still write there.
+  claim(root) {
+    const given = this.lease.task.checkpoint;
+    if (given && path.dirname(given) === root && fs.existsSync(path.join(this.jobDir, given))) return given;
+    fs.mkdirSync(path.join(this.jobDir, root), { recursive: true });
+    const run = (n) => path.join(root, `run-${n}`);
+    let number = 1;
+    while (fs.existsSync(path.join(this.jobDir, run(number)))) number += 1;
+    fs.mkdirSync(path.join(this.jobDir, run(number))); // fails if another run was first
+    const earlier = Array.from({ length: number - 1 }, (_, n) => run(number - 1 - n));
+    const source = [...earlier, given].find((each) => each && this.holds(each));
+    if (source) {
+      const options = { recursive: true, verbatimSymlinks: true };
+      fs.cpSync(path.join(this.jobDir, source), path.join(this.jobDir, run(number)), options);
+    }
+    const link = path.join(this.jobDir, root, `.link-${path.basename(run(number))}`);
+    fs.symlinkSync(path.basename(run(number)), link);
+    fs.renameSync(link, path.join(this.jobDir, root, 'checkpoint'));
+    return run(number);
   }
 
   // Return { value: JSON text } or { error }.

@@ -122,14 +122,18 @@ class Worker {
   }
 
   async send(broker) {
+    let knows = false; // that this worker leaves: then its end is no death of its tasks
     for (;;) {
       const results = this.outbox.first(broker, MOST_RESULTS);
-      if (results.length === 0) {
+      const { name: worker, leaving } = this;
+      if (results.length === 0 && knows === leaving) {
         await this.nextChange();
         continue;
       }
-      const reply = await this.callBroker(broker, 'Exchange', { worker: this.name, results }, CALL_S);
-      if (reply) this.outbox.taken(broker, reply.taken);
+      const reply = await this.callBroker(broker, 'Exchange', { worker, results, leaving }, CALL_S);
+      if (!reply) continue;
+      knows = leaving;
+      this.outbox.taken(broker, reply.taken);
     }
   }
 

@@ -38,9 +38,12 @@ def claim(job_dir: Path, task: m.Task) -> tuple[Path, Path | None]:
         earlier = [given] if given is not None and given.is_dir() else []
     else:
         earlier = [root / f"{_RUN}{before}" for before in range(number - 1, 0, -1)]
-    if not (root / NEWEST).is_symlink():  # a worker in another language has made it
-        earlier.insert(0, root / NEWEST)
-    _point_to(folder)
+    try:
+        (root / NEWEST).symlink_to(folder.name)
+    except FileExistsError:
+        if not (root / NEWEST).is_symlink():  # a worker in another language has made it
+            earlier.insert(0, root / NEWEST)
+        _point_to(folder)
     return folder, next((each for each in earlier if _holds_anything(each)), None)
 
 
