@@ -9,6 +9,7 @@ from dlctl import contract
 from dlctl.contract import SentFile
 from dlctl.files.archive import Entry
 
+_ENDINGS = ("py", "c", "binpb", "proto")
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -17,7 +18,7 @@ def runtime_entries() -> tuple[str, list[Entry]]:
     files = {"dlctl/__init__.py": _PACKAGE / "__init__.py"}
     for package in ("dlctl/contract", "learner", "psrv", "search"):
         folder = _PACKAGE.parent / package
-        for path in [p for ending in ("py", "c", "binpb") for p in folder.rglob(f"*.{ending}")]:
+        for path in [found for ending in _ENDINGS for found in folder.rglob(f"*.{ending}")]:
             files[f"{package}/{path.relative_to(folder).as_posix()}"] = path
     contents = {name: path.read_bytes() for name, path in sorted(files.items())}
     index = contract.index_text(

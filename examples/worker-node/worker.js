@@ -26,8 +26,15 @@ function readJson(file) {
   }
 }
 
-function loadProtocol(jobDir) {
-  const runtime = readJson(path.join(jobDir, 'plan.json'))?.runtime_dir ?? path.join(__dirname, '../..');
+// What the search's jobs have: dlctl's runtime, and the Python that programs of tasks find.
+function readPlace(jobDir) {
+  const plan = readJson(path.join(jobDir, 'plan.json'));
+  const runtime = plan?.runtime_dir ?? path.join(__dirname, '../..');
+  const python = plan?.environment?.python;
+  return { runtime, bin: python?.startsWith('/') ? path.dirname(python) : null };
+}
+
+function loadProtocol(runtime) {
   const file = path.join(runtime, 'search/protocol/search/v1/search.proto');
   const options = { keepCase: true, longs: String, enums: String, defaults: true };
   return grpc.loadPackageDefinition(loader.loadSync(file, options)).search.v1;
@@ -36,7 +43,10 @@ function loadProtocol(jobDir) {
 class Worker {
   constructor(jobDir, { name, slots, modules, graceMs }) {
     Object.assign(this, { jobDir, name, slots, modules, graceMs });
-    this.protocol = loadProtocol(jobDir);
+    const { runtime, bin } = readPlace(jobDir);
+    this.protocol = loadProtocol(runtime);
+    process.env.PYTHONPATH = runtime;
+    if (bin) process.env.PATH = `${bin}:${process.env.PATH}`;
     const keys = (file) => fs.readFileSync(path.join(jobDir, 'search/tls', file));
     this.credentials = grpc.credentials.createSsl(
       keys('ca.pem'), keys('worker.key'), keys('worker.pem'));

@@ -309,8 +309,9 @@ def test_the_runtime_has_all_that_nodes_run():
     """Without native.c a cluster's pushes would be slower, and no more be said than in a log."""
     root = REPOSITORY
     sent = {entry.path: entry.source for entry in runtime_entries()[1]}
-    for package in ("dlctl/contract", "learner", "psrv"):
-        files = [path for path in (root / package).rglob("*.*") if path.suffix != ".pyc"]
+    for package in ("dlctl/contract", "learner", "psrv", "search"):
+        every = (root / package).rglob("*.*")
+        files = [path for path in every if path.suffix not in (".pyc", ".pyi")]
         assert files
         for path in files:
             assert sent[str(path.relative_to(root))] == path.read_bytes()
