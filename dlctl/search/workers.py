@@ -63,9 +63,10 @@ def set_pool(
     pool = names.Pool(same[0].name if same else free[0], least, most, partition)
     others = [each for each in known if each.name != pool.name]
     _install(session, loaded, record, pool, names.Pools([*others, pool]))
+    groups = next_groups(session, record)
     alive = [each for each in living_workers(session, record) if each.pool == pool.name]
     if len(alive) < least:
-        submit_workers(session, record, pool, least - len(alive))
+        submit_workers(session, record, pool, groups[pool.name], least - len(alive))
     for worker in _newest(alive)[: max(0, len(alive) - most)]:
         _cancel(session, worker.job_id)
     return pool
@@ -103,20 +104,35 @@ def _install(
         raise _failed(session, record, "the files of its workers can't be written", end.stderr)
 
 
-def submit_workers(session: Session, record: Record, pool: names.Pool, count: int) -> list[str]:
+def next_groups(session: Session, record: Record) -> dict[str, str]:
+    """Return the name of each pool's next group of workers.
+
+    Read it before the workers are counted: if the hub, or another client, submits some after that,
+    it takes this name, which nobody takes twice.
+    """
+    end = session.transport.run(f"ls {shlex.quote(f'{record.job_dir}/{names.WORKERS}')}")
+    newest = dict.fromkeys(_LETTERS, 0)
+    for pool, number in re.findall(r"^([a-z])([0-9]+)$", end.text, re.MULTILINE):
+        newest[pool] = max(newest[pool], int(number))
+    return {pool: f"{pool}{number + 1}" for pool, number in newest.items()}
+
+
+def submit_workers(
+    session: Session, record: Record, pool: names.Pool, group: str, count: int
+) -> list[str]:
     """Submit further workers of a pool; return the ids of their jobs, none if the hub was first.
+
+    Args:
+        group: Their name, of `next_groups`.
 
     Raises:
         SchedulerError: the scheduler refuses them.
         SubmitUnknown: its answer was lost; the workers may run.
         RemoteCommandError: the job directory can't be written.
     """
-    # The hub counts the groups in the same way, and the file `submit.begin` is made once.
     end = session.transport.run(
         f"cd {shlex.quote(record.job_dir)} || exit 71\n"
-        f"last=$(ls {names.WORKERS} | sed -n 's/^{pool.name}\\([0-9][0-9]*\\)$/\\1/p' |"
-        f" sort -n | tail -n 1)\n"
-        f"exec /bin/sh {pool.submit_file} {pool.name}$((${{last:-0}} + 1)) {count}\n",
+        f"exec /bin/sh {pool.submit_file} {group} {count}\n",
         timeout_s=_TIMEOUT_S,
     )
     if end.exit_code == _BEGUN_ALREADY:
@@ -158,11 +174,12 @@ def living_workers(session: Session, record: Record) -> list[Worker]:
 
 def top_up(session: Session, record: Record, wanted: dict[str, int]) -> int:
     """Submit the workers that the hub wants, and may not submit itself; return how many."""
+    groups = next_groups(session, record)
     alive = Counter(worker.pool for worker in living_workers(session, record))
     added = 0
     for pool in read_pools(session, record):
         if (short := wanted.get(pool.name, 0) - alive[pool.name]) > 0:
-            added += short * bool(submit_workers(session, record, pool, short))
+            added += short * bool(submit_workers(session, record, pool, groups[pool.name], short))
     return added
 
 

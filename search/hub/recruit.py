@@ -93,6 +93,7 @@ class Recruiter(threading.Thread):
         pools = contract.read_record(names.Pools, self._job_dir / names.POOLS)
         if pools is None:
             return
+        groups = {pool.name: self._next_group(pool) for pool in pools.pools}  # before the count
         alive = self._alive() if self._submits else None
         count = 0 if alive is None else sum(alive.values())
         wanted = shares(pools.pools, needed(self._work(), self._spec.workers.slots, count))
@@ -103,7 +104,7 @@ class Recruiter(threading.Thread):
         self.told = told
         for pool in pools.pools:
             if (short := wanted[pool.name] - alive[pool.name]) > 0 and not self.ended.is_set():
-                self._submit(pool, short)
+                self._submit(pool, groups[pool.name], short)
 
     def _alive(self) -> Counter[str]:
         done = self._shell([str(self._job_dir / names.ALIVE)])
@@ -111,10 +112,13 @@ class Recruiter(threading.Thread):
             raise OSError(f"the workers in the queue can't be counted: {_said(done.stderr)}")
         return Counter(line[0] for line in done.stdout.splitlines() if line[1:2].isdecimal())
 
-    def _submit(self, pool: names.Pool, count: int) -> None:
+    def _next_group(self, pool: names.Pool) -> str:
+        """Return the next group's name: a client that submits workers meanwhile takes it."""
         folders = (self._job_dir / names.WORKERS).glob(f"{pool.name}[0-9]*")
         found = [re.fullmatch(rf"{pool.name}([0-9]+)", path.name) for path in folders]
-        group = f"{pool.name}{1 + max((int(each[1]) for each in found if each), default=0)}"
+        return f"{pool.name}{1 + max((int(each[1]) for each in found if each), default=0)}"
+
+    def _submit(self, pool: names.Pool, group: str, count: int) -> None:
         done = self._shell([str(self._job_dir / pool.submit_file), group, str(count)])
         if done.returncode == _BEGUN_ALREADY:
             return

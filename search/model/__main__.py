@@ -15,6 +15,7 @@ from dlctl.contract import search as names
 from search.errors import EXIT_WRONG, SearchError
 from search.model.ahead import open_strategy
 from search.model.drive import Driver
+from search.model.guard import StrategyError
 from search.model.log import TrialLog
 from search.model.state import ReplayError, Search
 from search.protocol.settings import load_spec
@@ -28,17 +29,23 @@ def main() -> int:
     try:
         spec = load_spec(job_dir)
     except SearchError as error:
-        sys.stderr.write(f"dlctl: {error}\n")
-        return EXIT_WRONG
+        return _end_wrong(error)
     sys.path.append(os.fspath(job_dir / contract.CODE))
     log = TrialLog(job_dir / names.TRIALS)
     with contextlib.ExitStack() as stack:
         try:
             search = Search(spec, stack.enter_context(open_strategy(spec)), log)
-        except (ReplayError, ValueError, ImportError) as error:
-            sys.stderr.write(f"dlctl: {error}\n")
-            return EXIT_WRONG
-        return asyncio.run(_drive(Driver(search, job_dir)))
+        except (ReplayError, StrategyError, ValueError) as error:
+            return _end_wrong(error)
+        try:
+            return asyncio.run(_drive(Driver(search, job_dir)))
+        except StrategyError as error:
+            return _end_wrong(error)
+
+
+def _end_wrong(error: Exception) -> int:
+    sys.stderr.write(f"dlctl: {error}\n")
+    return EXIT_WRONG
 
 
 async def _drive(driver: Driver) -> int:

@@ -1,7 +1,7 @@
 """Strategies that take long to answer: asked ahead, in a process of their own.
 
 The process is this module as a program. It reads JSON lines, the specification first, and answers
-each request for a point by a line.
+each request for a point by a line: the point, or a text that says why there is none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, cast
 
 from dlctl import contract
 from dlctl.contract.search import Spec
-from search.strategies import SAMPLERS, Point, Strategy, Told, Trial, make_strategy
+from search.model.guard import Guarded, StrategyError
+from search.strategies import SAMPLERS, Point, Strategy, Told, Trial
 
 _AHEAD = 1
 """So many points wait until they are asked for: each misses the results of the last moments."""
@@ -27,11 +28,10 @@ def open_strategy(spec: Spec) -> Iterator[Strategy]:
     """Yield a search's strategy; its process, if it has one, ends afterwards.
 
     Raises:
-        ValueError: there is none of this name, or it does not know one of the options.
-        ImportError: the user's class can't be imported, or Optuna is missing.
+        StrategyError: it can't be made; the text says why.
     """
     if spec.strategy not in SAMPLERS:
-        yield make_strategy(spec)
+        yield Guarded(spec)
         return
     with contextlib.closing(AskedAhead(spec)) as strategy:
         yield strategy
@@ -44,7 +44,7 @@ class AskedAhead:
     after exactly those results that had been told when the point before it was taken.
 
     Raises:
-        ValueError: the strategy can't be made; the text says why.
+        StrategyError: the strategy can't be made; the text says why.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -58,13 +58,17 @@ class AskedAhead:
         self._send(json.loads(contract.to_json(spec)))
         if problem := self._receive():
             self.close()
-            raise ValueError(problem)
+            raise StrategyError(problem)
         self._request(_AHEAD)
 
     def ask(self, n: int) -> list[Point]:
-        """Return n points, and let the next one be made."""
+        """Return n points, and let the next one be made.
+
+        Raises:
+            StrategyError: the strategy raised an exception.
+        """
         self._request(n - self._due)
-        points = [cast(Point, self._receive()) for _ in range(n)]
+        points = [self._point() for _ in range(n)]
         self._due -= n
         self._request(_AHEAD - self._due)
         return points
@@ -89,9 +93,15 @@ class AskedAhead:
             self._send(None)
             self._due += 1
 
+    def _point(self) -> Point:
+        if isinstance(answer := self._receive(), str):
+            raise StrategyError(answer)
+        return cast(Point, answer)
+
     def _send(self, what: Any) -> None:
-        self._input.write(json.dumps(what) + "\n")
-        self._input.flush()
+        with contextlib.suppress(BrokenPipeError):  # its last answer says why
+            self._input.write(json.dumps(what) + "\n")
+            self._input.flush()
 
     def _receive(self) -> Any:
         if not (line := self._output.readline()):
@@ -105,19 +115,22 @@ def main() -> None:
     sys.stdout = sys.stderr  # what the strategy prints is no answer
     spec = contract.from_json(Spec, next(lines).encode())
     try:
-        strategy = make_strategy(spec)
+        strategy = Guarded(spec)
         problem = ""
-    except (ValueError, ImportError) as error:
+    except StrategyError as error:
         problem = str(error)
     print(json.dumps(problem), file=answers, flush=True)
     if problem:
         return
-    for line in lines:
-        if (request := json.loads(line)) is None:
-            print(json.dumps(strategy.ask(1)[0]), file=answers, flush=True)
-        else:
-            trial, told = request
-            strategy.tell(Trial(**trial), Told(**told))
+    try:
+        for line in lines:
+            if (request := json.loads(line)) is None:
+                print(json.dumps(strategy.ask(1)[0]), file=answers, flush=True)
+            else:
+                trial, told = request
+                strategy.tell(Trial(**trial), Told(**told))
+    except StrategyError as error:
+        print(json.dumps(str(error)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     except FileNotFoundError:
         return {"fault": f"{job_dir / names.TRIALS} does not exist: the search has no trial so far",
                 "hint": ""}  # fmt: skip
-    except (SearchError, ValueError, ImportError, OSError) as error:
+    except (SearchError, ValueError, OSError) as error:
         return {"fault": f"the strategy can't be asked again: {error}", "hint": ""}
 
 

@@ -155,3 +155,15 @@ class Grows(BaseTask):
         grown = 1 + (int(kept.read_text()) if kept.exists() else 0)
         kept.write_text(str(grown))
         return {"value": grown}
+
+
+class Tells(BaseTask):
+    """Reports once, long enough before its end that its model hears of it."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def run(self):
+        self.report(1, value=1.0)
+        time.sleep(0.8)
+        return {"value": 1.0}

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from login_side import make_record
 from scheduler_plan import make_plan
 
 from dlctl import contract
 from dlctl.contract.search import Pool, Pools, Spec, Task, Workers
+from dlctl.scheduler.slurm import Slurm
+from dlctl.search.workers import top_up
+from dlctl.transport.local import LocalTransport
 from search.hub.recruit import Recruiter, Work, needed, shares
 
 
@@ -96,3 +101,22 @@ def test_where_nodes_may_not_submit_the_client_is_asked(tmp_path, pool):
     hub = recruiter(tmp_path, plan_that_lets("client"), 100)
     hub._look()
     assert hub.told == {"wanted": {"w": 3}, "alive": None, "by": "client"}
+
+
+@pytest.mark.parametrize("who", ["hub", "client"])
+def test_workers_that_somebody_else_submits_during_the_count_are_not_submitted_again(
+    tmp_path, pool, who
+):
+    workers = tmp_path / "search/workers"
+    script(workers / "alive.sh", f"mkdir {workers}/w1; exit 0")  # and they were not there yet
+    script(
+        tmp_path / pool.submit_file,
+        f"mkdir {workers}/$1 || exit 73; echo $1 >>{tmp_path}/asked; printf '0\\n2\\n7\\n'",
+    )
+    if who == "hub":
+        recruiter(tmp_path, plan_that_lets("job"), 100)._look()
+    else:
+        record = replace(make_record(), job_dir=str(tmp_path))
+        session = SimpleNamespace(transport=LocalTransport(), scheduler=Slurm())
+        assert top_up(session, record, {"w": 3}) == 0
+    assert not (tmp_path / "asked").exists()

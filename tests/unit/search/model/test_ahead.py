@@ -10,6 +10,7 @@ import pytest
 
 from dlctl.contract.search import Budget, Parameter, Spec, Task
 from search.model.ahead import AskedAhead, open_strategy
+from search.model.guard import StrategyError
 from search.model.log import TrialLog
 from search.model.state import Ended, Search
 from search.strategies import SAMPLERS
@@ -80,5 +81,5 @@ def test_what_it_is_told_leads_to_better_points(tmp_path, opened):
 
 def test_an_option_that_a_sampler_lacks_is_refused_here():
     what = replace(spec("tpe"), options={"populations": 3})
-    with pytest.raises(ValueError, match="the strategy tpe: .*populations"), open_strategy(what):
+    with pytest.raises(StrategyError, match="the strategy tpe: .*populations"), open_strategy(what):
         pass
