@@ -166,6 +166,7 @@ class Queues:
                 self.tasks.drop(entry.task.id)
             else:
                 entry.task.checkpoint = result.checkpoint or entry.task.checkpoint
+                entry.task.deaths = max(entry.task.deaths, result.deaths)
                 self._release(entry)
                 self._queue(entry, first=True)
                 again.append(entry)
@@ -377,7 +378,8 @@ class Queues:
         return None
 
     def _ended(self, entry: Entry, outcome: m.Outcome, error: str = "") -> tuple[Entry, m.Result]:
-        return entry, m.Result(task_id=entry.task.id, outcome=outcome, error=error)
+        task = entry.task
+        return entry, m.Result(task_id=task.id, outcome=outcome, error=error, deaths=task.deaths)
 
     def _finish(self, finished: list[tuple[Entry, m.Result]]) -> None:
         """Keep results in place of their tasks."""

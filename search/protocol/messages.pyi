@@ -82,7 +82,7 @@ class Lease(_message.Message):
     def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., id: _Optional[int] = ..., duration_s: _Optional[float] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("task_id", "lease_id", "outcome", "value", "encoding", "error", "worker", "seconds", "started_at", "checkpoint")
+    __slots__ = ("task_id", "lease_id", "outcome", "value", "encoding", "error", "worker", "seconds", "started_at", "checkpoint", "deaths")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class Result(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    DEATHS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     lease_id: int
     outcome: Outcome
@@ -103,7 +104,8 @@ class Result(_message.Message):
     seconds: float
     started_at: float
     checkpoint: str
-    def __init__(self, task_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., value: _Optional[bytes] = ..., encoding: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ..., started_at: _Optional[float] = ..., checkpoint: _Optional[str] = ...) -> None: ...
+    deaths: int
+    def __init__(self, task_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., value: _Optional[bytes] = ..., encoding: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ..., started_at: _Optional[float] = ..., checkpoint: _Optional[str] = ..., deaths: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("broker", "incarnation", "address")

@@ -315,6 +315,25 @@ def test_what_is_leased_at_once_fits_into_a_message() -> None:
     assert len(queues.lease("w1", 5, ROOM, 0.0)) == 2
 
 
+def test_deaths_at_a_broker_that_helps_count_at_the_owner() -> None:
+    owner, _ = make_queues()
+    helper, _ = make_queues()
+    owner.submit("one", [make_task(1)], 10)
+    for _ in range(MOST_DEATHS - 1):
+        (lent,) = owner.lease(f"{PEER}helper", 1, ROOM, 0.0, lend=True)
+        helper.help("owner", [lent])
+        assert helper.lease("w1", 1, ROOM, 0.0)
+        assert helper.lapse(LEASE_S + 1) == 1
+        helper.hand_back_helped()
+        back = [each.result for each in helper.results.helped["owner"].values()]
+        helper.results.given_back("owner", [result.task_id for result in back])
+        assert owner.accept(f"{PEER}helper", back, 0.0)
+    assert owner.lease("w1", 1, ROOM, 0.0)
+    assert owner.lapse(LEASE_S + 1) == 0
+    (ended,) = owner.results.mailbox("one").accepted
+    assert ended.result.outcome == m.KILLED_WORKERS
+
+
 def test_another_models_tasks_can_not_be_cancelled() -> None:
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)
