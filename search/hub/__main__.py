@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 import threading
 import types
 from pathlib import Path
+from typing import Any
 
 from dlctl import contract
 from dlctl.contract import search as names
@@ -93,16 +95,20 @@ class Hub:
             return
         self._told_ticks = round(TELL_S / TICK_S)
         rows = self._progress.look()
-        path = self._job_dir / contract.metrics_file(_attempt(), 0, Source.PROGRAM)
-        if rows:
-            path.parent.mkdir(exist_ok=True)
-            with path.open("a") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
         for row in rows:
             numbers = {k: v for k, v in row.items() if k not in ("time", "group")}
             text = " ".join(f"{name}={value:g}" for name, value in numbers.items())
             sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
+        with contextlib.suppress(OSError):  # a full disk ends no search: what it tells is late
+            self._write(rows)
+
+    def _write(self, rows: list[dict[str, Any]]) -> None:
+        path = self._job_dir / contract.metrics_file(_attempt(), 0, Source.PROGRAM)
+        if rows:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
         self._progress.tell(
             {child.name: child.starts for child in self._children}, self._recruiter.told
         )
