@@ -16,7 +16,7 @@ EACH = 25
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_each_task_has_one_result_whoever_is_killed(search: Search, seed: int) -> None:
+def test_each_task_has_one_result_whatever_is_killed(search: Search, seed: int) -> None:
     chance = random.Random(seed)
     numbers = itertools.count()
     for broker in BROKERS:
