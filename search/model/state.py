@@ -281,4 +281,7 @@ def metric_of(spec: Spec, event: Event) -> float | None:
         value = value.get(spec.metric, event["metrics"].get(spec.metric))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond all floats
+        return None
