@@ -199,7 +199,7 @@ def worker_manifest(loaded: Loaded) -> bytes:
         "name": loaded.file.name,
         "framework": {"name": names.FRAMEWORK, "command": _HUB},
         "learners": 1, "cpus": workers.slots * task.cpus, "gpus": workers.slots * task.gpus,
-        "memory": f"{workers.slots * memory >> 20}MiB",
+        "memory": f"{-(-workers.slots * memory >> 20)}MiB",
     }  # fmt: skip
     if workers.time:
         manifest["time"] = workers.time

@@ -12,12 +12,12 @@ from dlctl.contract import search as names
 from dlctl.errors import RecordError
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree
-from dlctl.lifecycle import make_environment, submit
+from dlctl.lifecycle import make_environment, refresh, submit
 from dlctl.lifecycle import resume as go_on
 from dlctl.lifecycle.submit import send
 from dlctl.request.build import new_training_id, prepare_made
 from dlctl.search.certificates import make_certificates
-from dlctl.search.load import Loaded, hub_manifest, load_search
+from dlctl.search.load import Loaded, hub_manifest, load_search, worker_manifest
 from dlctl.search.workers import end_workers, read_pools, set_pool
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def start(
     """
     search_id = new_training_id(loaded.file.name)
     spec = replace(loaded.spec, network=session.site.network)
+    prepare_made(worker_manifest(loaded), loaded.path, session.site, search_id)  # or it raises now
     files = {names.SPEC: contract.to_json(spec)}
     if (manifest := loaded.manifest) is not None:
         plan = _trial_plan(session, loaded, manifest, search_id)
@@ -85,7 +86,9 @@ def resume(
         ManifestError, PlanError, SiteError, SchedulerError, TransportError
     """
     loaded = load_search(file_of(record))
-    end_workers(session, record)
+    record = refresh(session, [record], store)[0]
+    if record.state.final:
+        end_workers(session, record)
     pools = read_pools(session, record)
     known = go_on(session, record, store, _no_interrupted_submission, on_line=say)
     first = names.Pool("", *loaded.file.workers.jobs)
