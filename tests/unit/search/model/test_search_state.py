@@ -117,6 +117,8 @@ def test_only_a_finite_number_is_a_metric(tmp_path, result, metric):
     search.end(search.outstanding[0], result)
     told = json.loads((tmp_path / "trials.jsonl").read_text().splitlines()[-1])
     assert told["metric"] == metric and search.failed == (metric is None)
+    is_lacking = result.outcome == "SUCCEEDED" and metric is None
+    assert ("the result has no finite number 'loss'" in told["error"]) == is_lacking
     assert "NaN" not in (tmp_path / "trials.jsonl").read_text()
 
 
