@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.contract import State
 from dlctl.contract import search as names
 from dlctl.errors import RecordError
 from dlctl.files.archive import Entry
@@ -87,8 +89,10 @@ def resume(
     """
     loaded = load_search(file_of(record))
     record = refresh(session, [record], store)[0]
-    if record.state.final:
+    if record.state.final and record.state is not State.COMPLETED:
         end_workers(session, record)
+        # The hub removes it, too; workers that begin before the hub would leave at once.
+        session.transport.run(f"rm -f {shlex.quote(f'{record.job_dir}/{names.ENDED}')}")
     pools = read_pools(session, record)
     known = go_on(session, record, store, _no_interrupted_submission, on_line=say)
     first = names.Pool("", *loaded.file.workers.jobs)

@@ -153,6 +153,41 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
                         "differs": None}  # fmt: skip
 
 
+WAITS_FOR_A_FILE = """
+
+class Ready:
+    def __init__(self, space, seed):
+        if not (pathlib.Path(__file__).parents[1] / "ready").exists():
+            raise RuntimeError("it is not ready")
+
+    def ask(self, n):
+        return [{"x": 0.5, "n": 3}] * n
+
+    def tell(self, trial, told):
+        pass
+"""
+
+
+def test_a_search_that_has_failed_goes_on_with_workers_that_stay(dlctl, local_site, wait_until):
+    folder = dlctl.cwd / "job"
+    folder.mkdir()
+    text = SEARCH.replace("genetic, seed: 1, population: 5%MORE%", "'trials:Ready'")
+    for name, value in (("TRIALS", "4"), ("WORKERS", "1"), ("SLOTS", "1"), ("JOBS", "")):
+        text = text.replace(f"%{name}%", value)
+    (folder / "search.yml").write_text(text)
+    (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", "0.1") + WAITS_FOR_A_FILE)
+    done = dlctl("search", "start", folder / "search.yml", "--site", local_site.name, ok=True)
+    search_id = done.stdout.strip()
+    wait_for_state(dlctl, wait_until, search_id, "FAILED")
+    status = dlctl("search", "status", search_id, ok=True).stdout
+    assert "the strategy trials:Ready can't be made: RuntimeError: it is not ready" in status
+    job_dir = local_site.job_dir(search_id)
+    (job_dir / "ready").write_text("")
+    dlctl("search", "resume", search_id, ok=True)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert {event["worker"] for event in told(job_dir)} == {"w2.0"}, "the first that came"
+
+
 def test_a_search_whose_workers_fit_nowhere_is_not_begun(dlctl, local_site):
     text = SEARCH.replace("%MORE%", "").replace("%TRIALS%", "9").replace("%JOBS%", "")
     text = text.replace("%WORKERS%", "1").replace("%SLOTS%", "500")
