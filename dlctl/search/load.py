@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,13 @@ from dlctl.manifest.load import load_part
 from dlctl.manifest.model import Manifest
 from dlctl.search.model import Dimension, SearchFile
 from dlctl.units import format_duration, parse_duration, parse_size
-from dlctl.yaml_source import YamlError, load_file, plain
+from dlctl.yaml_source import Document, YamlError, load_file, plain
 
 DEFAULT_MEMORY = "1GiB"
 LEAVING_S = 30.0
 """A worker takes no trial that could last into the end of its job."""
 _HUB = 'exec python -u -m search.hub "${MODEL_DIR%/*}"'
+_OF_ANY_JOB = ("description", "version", "requirements", "env")
 _SEARCHED = ("framework.arguments.", "training.")
 
 
@@ -80,18 +83,20 @@ def load_search(path: Path) -> Loaded:
     except ValidationError as error:
         problems = sentences(error, SearchFile, document, {})
         raise ManifestError("\n".join(problems), problems=problems) from None
-    problems = [
-        f"{document.where((key,), key=True)}: {key}: is a key of a training's manifest, and with "
-        "`task` trials are no trainings"
-        for key in trial
-        if file.task is not None and key not in ("description", "version", "requirements", "env")
-    ]
+    problems = _foreign_keys(file, trial, document)
+    name = file.strategy.name
+    if ":" not in name and name not in names.STRATEGIES:
+        problems.append(
+            f"{document.where(('strategy', 'name'))}: strategy.name: there is no strategy {name!r}"
+            f"{_meant(name, names.STRATEGIES)} There are {', '.join(names.STRATEGIES)}"
+        )
     if file.task is None and "framework" not in trial:
         problems.append(f"{path}: either `task` or a manifest's `framework` says what a trial is")
     for name, dimension in file.space.items():
         wrong = [other for other in dimension.when if other not in file.space]
         where = document.where(("space", name), key=True)
         problems += [f"{where}: space.{name}.when: there is no {other!r}" for other in wrong]
+        problems += [f"{where}: space.{name}.when: {said}" for said in _never(file.space, name)]
         if file.task is None and not name.startswith(_SEARCHED):
             problems.append(
                 f"{where}: space.{name}: in a training, framework.arguments.<name> and "
@@ -121,6 +126,44 @@ def load_search(path: Path) -> Loaded:
     if problems:
         raise ManifestError("\n".join(problems), problems=problems)
     return loaded
+
+
+def _foreign_keys(file: SearchFile, trial: dict[str, Any], document: Document) -> list[str]:
+    """Return what is wrong with the keys that are a manifest's, or nobody's."""
+    if file.task is None:
+        return []
+    problems = []
+    for key in trial:
+        if key in _OF_ANY_JOB:
+            continue
+        says = "is a key of a training's manifest, and with `task` trials are no trainings"
+        if key not in Manifest.model_fields:
+            says = f"unknown key{_meant(key, [*SearchFile.model_fields, *_OF_ANY_JOB])}"
+        problems.append(f"{document.where((key,), key=True)}: {key}: {says}")
+    return problems
+
+
+def _meant(word: str, allowed: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word.lower()[:80], list(allowed), 1, 0.55)
+    return f"; did you mean {near[0]!r}?" if near else "."
+
+
+def _never(space: dict[str, Dimension], name: str) -> Iterator[str]:
+    """Yield why a parameter would exist in no point."""
+    for other, values in space[name].when.items():
+        choices = space[other].choice if other in space else None
+        for value in values if isinstance(values, list) else [values]:
+            if choices is not None and value not in choices:
+                shown = ", ".join(map(str, choices))
+                yield f"{other} is never {plain(value)!r}; it is one of {shown}"
+    seen, left = set[str](), list(space[name].when)
+    while left:
+        if (other := left.pop()) == name:
+            yield "it depends on itself"
+            return
+        if other in space and other not in seen:
+            seen.add(other)
+            left += space[other].when
 
 
 def _spec(file: SearchFile, task: names.Task) -> names.Spec:
@@ -199,7 +242,7 @@ def worker_manifest(loaded: Loaded) -> bytes:
         "name": loaded.file.name,
         "framework": {"name": names.FRAMEWORK, "command": _HUB},
         "learners": 1, "cpus": workers.slots * task.cpus, "gpus": workers.slots * task.gpus,
-        "memory": f"{workers.slots * memory >> 20}MiB",
+        "memory": f"{-(-workers.slots * memory >> 20)}MiB",
     }  # fmt: skip
     if workers.time:
         manifest["time"] = workers.time

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -9,6 +11,8 @@ from pydantic_core import PydanticCustomError
 
 from dlctl.manifest.parts import Duration, Line, Name, Size
 from dlctl.yaml_source import plain
+
+_CLASS = re.compile(r"\w+(\.\w+)*:\w+")
 
 
 class Part(BaseModel):
@@ -36,6 +40,8 @@ class Dimension(Part):
         if sum(given) != 1:
             raise ValueError("one of float, int and choice is allowed, as in {float: [0, 1]}")
         low, high = self.float_ or self.int_ or (0, 0)
+        if not math.isfinite(high - low):
+            raise ValueError("the range has no end; two numbers are allowed")
         if low > high:
             raise ValueError(f"the range begins at {low:g} and ends before that, at {high:g}")
         if self.log and (self.choice is not None or low <= 0):
@@ -103,6 +109,10 @@ class Task(Part):
     def _one(self) -> Task:
         if (self.python is None) == (self.exec is None):
             raise ValueError("one of python and exec is allowed, as in python: trials:Digits")
+        if self.python is not None and not _CLASS.fullmatch(self.python):
+            raise ValueError(
+                f"{self.python!r} names no class; write module:Class, as in trials:Trial"
+            )
         return self
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.contract import State
 from dlctl.contract import search as names
 from dlctl.errors import RecordError
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree
-from dlctl.lifecycle import make_environment, submit
+from dlctl.lifecycle import make_environment, refresh, submit
 from dlctl.lifecycle import resume as go_on
 from dlctl.lifecycle.submit import send
 from dlctl.request.build import new_training_id, prepare_made
 from dlctl.search.certificates import make_certificates
-from dlctl.search.load import Loaded, hub_manifest, load_search
+from dlctl.search.load import Loaded, hub_manifest, load_search, worker_manifest
 from dlctl.search.workers import end_workers, read_pools, set_pool
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def start(
     """
     search_id = new_training_id(loaded.file.name)
     spec = replace(loaded.spec, network=session.site.network)
+    prepare_made(worker_manifest(loaded), loaded.path, session.site, search_id)  # or it raises now
     files = {names.SPEC: contract.to_json(spec)}
     if (manifest := loaded.manifest) is not None:
         plan = _trial_plan(session, loaded, manifest, search_id)
@@ -99,7 +102,11 @@ def resume(
         ManifestError, PlanError, SiteError, SchedulerError, TransportError
     """
     loaded = load_search(file_of(record))
-    end_workers(session, record)
+    record = refresh(session, [record], store)[0]
+    if record.state.final and record.state is not State.COMPLETED:
+        end_workers(session, record)
+        # The hub removes it, too; workers that begin before the hub would leave at once.
+        session.transport.run(f"rm -f {shlex.quote(f'{record.job_dir}/{names.ENDED}')}")
     pools = read_pools(session, record)
     known = go_on(session, record, store, _no_interrupted_submission, on_line=say)
     first = names.Pool("", *loaded.file.workers.jobs)

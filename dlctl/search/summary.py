@@ -121,7 +121,9 @@ def best_words(found: Trials) -> str:
     """Return the best trial in words."""
     row = found.best
     if row is None or row.metric is None:
-        return "no trial has ended well so far"
+        failed = [each for each in found.ended if each.failed and each.error]
+        why = f"; trial {failed[-1].number} failed: {failed[-1].error}" if failed else ""
+        return "no trial has ended well so far" + why
     return f"{found.spec.metric} {row.metric:.6g} (trial {row.number}: {point_words(row.point)})"
 
 

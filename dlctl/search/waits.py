@@ -30,7 +30,8 @@ def why_trials_wait(seen: Overview, record: Record) -> list[str]:
             return []
         left = f"{counted(outstanding, 'trial')} wait" if outstanding else "nothing is tried"
         left = left.replace("1 trial wait", "1 trial waits")
-        return [f"{left}: the search is {state.lower()}; `dlctl search resume {search_id}` goes on"]
+        how = "has failed" if state is State.FAILED else f"is {state.lower()}"
+        return [f"{left}: the search {how}; `dlctl search resume {search_id}` goes on"]
     if state is not State.TRAINING:
         return [f"the hub has not begun, it is {state}" + _because(record.reason)]
     found = _brokers(seen)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.contract import State
 from dlctl.contract import search as names
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.small_files import read_files
@@ -49,12 +50,19 @@ def set_pool(
 ) -> names.Pool:  # fmt: skip
     """Say how many workers there may be with this partition; submit and end what that takes.
 
+    While the search is halted none is submitted: `dlctl search resume` does that.
+
     Raises:
         SchedulerError: the scheduler refuses them.
         SubmitUnknown: its answer was lost; the workers may run.
         RemoteCommandError: the job directory can't be written.
-        RecordError: there are too many pools.
+        RecordError: there are too many pools, or the search has completed.
     """
+    if record.state is State.COMPLETED:
+        raise RecordError(
+            f"{record.training_id} is COMPLETED: it needs no workers",
+            hint=f"dlctl search show {record.training_id}",
+        )
     known = read_pools(session, record)
     same = [pool for pool in known if pool.partition == partition]
     free = [letter for letter in _LETTERS if letter not in {pool.name for pool in known}]
@@ -65,7 +73,7 @@ def set_pool(
     _install(session, loaded, record, pool, names.Pools([*others, pool]))
     groups = next_groups(session, record)
     alive = [each for each in living_workers(session, record) if each.pool == pool.name]
-    if len(alive) < least:
+    if len(alive) < least and not record.state.final:
         submit_workers(session, record, pool, groups[pool.name], least - len(alive))
     for worker in _newest(alive)[: max(0, len(alive) - most)]:
         _cancel(session, worker.job_id)

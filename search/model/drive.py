@@ -194,8 +194,8 @@ def ended_of(accepted: Any) -> Ended:
     if result.value:
         try:
             value = json.loads(result.value)
-        except ValueError as wrong:
-            error = error or f"its value is no JSON: {wrong}"
+        except (ValueError, RecursionError) as wrong:
+            error = error or f"its value can't be read as JSON: {wrong}"
     return Ended(
         m.Outcome.Name(result.outcome), value, dict(accepted.metrics), error, result.worker,
         result.seconds, result.started_at,

@@ -15,6 +15,7 @@ from search.model.log import Event
 from search.strategies import Proposal, Strategy, Told, Trial
 
 _HOUR_S = 3600.0
+_MOST_ERROR = 1000
 ASK, TELL, REPORT = "ask", "tell", "report"
 
 
@@ -170,6 +171,8 @@ class Search:
             "worker": ended.worker, "seconds": ended.seconds, "started_at": ended.started_at,
         }  # fmt: skip
         event["metric"] = metric_of(self.spec, event)
+        if event["metric"] is None and ended.outcome == "SUCCEEDED" and not ended.error:
+            event["error"] = _without_metric(self.spec, ended.value)
         self._log.write(clean(event))
         self._heard(event)
         return True
@@ -281,4 +284,15 @@ def metric_of(spec: Spec, event: Event) -> float | None:
         value = value.get(spec.metric, event["metrics"].get(spec.metric))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond all floats
+        return None
+
+
+def _without_metric(spec: Spec, value: Any) -> str:
+    """Return what the result is, which has no such metric, in a sentence."""
+    has = (
+        f"its keys: {', '.join(map(str, value))}" if isinstance(value, dict) else f"it is {value!r}"
+    )
+    return f"the result has no finite number {spec.metric!r}; {has}"[:_MOST_ERROR]

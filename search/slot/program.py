@@ -23,6 +23,7 @@ from search.tasks.run import TaskError, run_task
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_MS = 1000
+_MOST_STEPS = 2**63 - 1
 _NO_ORDERS = (Order.CONTINUE, Order.CONTINUE)
 
 
@@ -66,7 +67,14 @@ class Slot:
             self._connection.sendall(frames.pack(head, body))
 
     def report(self, step: int, metrics: Mapping[str, float]) -> Order:
-        """Tell the worker how far the task is."""
+        """Tell the worker how far the task is.
+
+        Raises:
+            ValueError, TypeError: What the task gave is no step, or no number.
+        """
+        step = int(step)
+        if not 0 <= step <= _MOST_STEPS:
+            raise ValueError(f"the step {step} is not from 0 to 2^63 - 1")
         values = {name: float(value) for name, value in metrics.items()}
         self.send({"report": {"step": step, "metrics": values}})
         self.told = self.order

@@ -198,7 +198,9 @@ class Slot:
                 continue
             said = head["result"]
             result.outcome = getattr(m, said["outcome"])
-            result.error, result.value = said["error"], value
+            # Names of files that are no UTF-8 are allowed in Python's texts, not in messages.
+            result.error = said["error"].encode(errors="backslashreplace").decode()
+            result.value = value
             result.encoding = "json" if value else ""
             return bool(said["reuse"])
 

@@ -132,8 +132,14 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
     search_id = start(dlctl, site, 100, ", deterministic: true, window: 6")
     job_dir = site.job_dir(search_id)
     wait_for_results(wait_until, job_dir, 8)
+    groups = sorted(path.name for path in (job_dir / names.WORKERS).glob("w?*"))
+    assert "nothing to resume" in dlctl("search", "resume", search_id).stderr
+    shown = dlctl("search", "show", search_id, "--json", ok=True).json["workers"]
+    assert "CANCELLED" not in {worker["state"] for worker in shown}, "its workers stay"
     dlctl("search", "halt", search_id, ok=True)
     wait_for_state(dlctl, wait_until, search_id, "HALTED")
+    dlctl("search", "scale", search_id, "--workers", "2", ok=True)
+    assert sorted(path.name for path in (job_dir / names.WORKERS).glob("w?*")) == groups
     (why,) = dlctl("search", "status", search_id, "--json", ok=True).json["waits"]
     assert f"the search is halted; `dlctl search resume {search_id}` goes on" in why
     before = len(told(job_dir))
@@ -141,9 +147,54 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
     dlctl("search", "resume", search_id, ok=True)
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
     assert_each_once(job_dir, 100)
+    assert "needs no workers" in dlctl("search", "scale", search_id, "--workers", "2").stderr
     replayed = dlctl("search", "replay", search_id, "--json", ok=True).json
     assert replayed == {"trials": 100, "deterministic": True, "timings": 3, "same": True,
                         "differs": None}  # fmt: skip
+
+
+WAITS_FOR_A_FILE = """
+
+class Ready:
+    def __init__(self, space, seed):
+        if not (pathlib.Path(__file__).parents[1] / "ready").exists():
+            raise RuntimeError("it is not ready")
+
+    def ask(self, n):
+        return [{"x": 0.5, "n": 3}] * n
+
+    def tell(self, trial, told):
+        pass
+"""
+
+
+def test_a_search_that_has_failed_goes_on_with_workers_that_stay(dlctl, local_site, wait_until):
+    folder = dlctl.cwd / "job"
+    folder.mkdir()
+    text = SEARCH.replace("genetic, seed: 1, population: 5%MORE%", "'trials:Ready'")
+    for name, value in (("TRIALS", "4"), ("WORKERS", "1"), ("SLOTS", "1"), ("JOBS", "")):
+        text = text.replace(f"%{name}%", value)
+    (folder / "search.yml").write_text(text)
+    (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", "0.1") + WAITS_FOR_A_FILE)
+    done = dlctl("search", "start", folder / "search.yml", "--site", local_site.name, ok=True)
+    search_id = done.stdout.strip()
+    wait_for_state(dlctl, wait_until, search_id, "FAILED")
+    status = dlctl("search", "status", search_id, ok=True).stdout
+    assert "the strategy trials:Ready can't be made: RuntimeError: it is not ready" in status
+    job_dir = local_site.job_dir(search_id)
+    (job_dir / "ready").write_text("")
+    dlctl("search", "resume", search_id, ok=True)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert {event["worker"] for event in told(job_dir)} == {"w2.0"}, "the first that came"
+
+
+def test_a_search_whose_workers_fit_nowhere_is_not_begun(dlctl, local_site):
+    text = SEARCH.replace("%MORE%", "").replace("%TRIALS%", "9").replace("%JOBS%", "")
+    text = text.replace("%WORKERS%", "1").replace("%SLOTS%", "500")
+    (dlctl.cwd / "search.yml").write_text(text.replace("time: 1m,", "time: 1m, cpus: 100,"))
+    refused = dlctl("search", "start", dlctl.cwd / "search.yml", "--site", local_site.name)
+    assert refused.exit_code and "50000 CPUs" in refused.stderr, refused
+    assert dlctl("list", "--json", ok=True).json == []
 
 
 TRAININGS = """\

@@ -15,6 +15,9 @@ from search.protocol import messages as m
 
 BAD = {
     "raises": (m.FAILED, "ValueError: no such layer"),
+    "raises_bytes": (m.FAILED, r"OSError: can't read photo-\udcff"),
+    "reports_a_step_below_0": (m.FAILED, "ValueError: the step -1 is not from 0 to 2^63 - 1"),
+    "reports_no_step": (m.FAILED, "TypeError: "),
     "leaves": (m.FAILED, "ended with exit code 0 before it returned a value"),
     "exits": (m.FAILED, "SystemExit: 3"),
     "crashes": (m.FAILED, "killed by SIGSEGV"),

@@ -88,6 +88,17 @@ class Bad(BaseTask):
     def raises(self):
         raise ValueError("no such layer")
 
+    def raises_bytes(self):
+        raise OSError("can't read " + os.fsdecode(b"photo-\xff"))
+
+    def reports_a_step_below_0(self):
+        self.report(-1, loss=1.0)
+        time.sleep(5)
+
+    def reports_no_step(self):
+        self.report(None, loss=1.0)
+        time.sleep(5)
+
     def leaves(self):
         os._exit(0)
 

@@ -104,6 +104,7 @@ def scale(
 
     Example: dlctl search scale digits-3k9f --workers 8..40 --partition preemptible
     """
+    from dlctl.lifecycle import refresh
     from dlctl.search.load import load_search
     from dlctl.search.model import parse_span
     from dlctl.search.start import file_of
@@ -113,8 +114,9 @@ def scale(
         span = None if workers is None else parse_span(workers)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--workers") from None
-    with searched(search_id) as (session, record, _):
+    with searched(search_id) as (session, record, store):
         if span is not None:
+            record = refresh(session, [record], store)[0]
             set_pool(session, load_search(file_of(record)), record, *span, partition)
         pools = read_pools(session, record)
     rows = [[pool.partition or "-", f"{pool.least}..{pool.most}"] for pool in pools]

@@ -101,3 +101,8 @@ def test_workers_are_named_as_they_name_themselves():
         ("w1.2", "PENDING", "Resources", True), ("w1.5", "PENDING", "Resources", True),
         ("w2.0", "RUNNING", "", True), ("w2.1", ENDED, "", False), ("w3.*", ENDED, "", False),
     ]  # fmt: skip
+
+
+def test_a_search_that_has_failed_can_be_resumed():
+    (said,) = why(overview_of(trials_of(0)), make_record(state=State.FAILED))
+    assert said == ("nothing is tried: the search has failed; `dlctl search resume t-1` goes on")

@@ -68,6 +68,9 @@ def test_without_a_trial_it_says_so():
     lines = drawn(shown(trials_of(2, 0)))
     assert "no trial has ended so far" in lines
     assert "best     no trial has ended well so far" in lines
+    lines = drawn(shown(trials_of(2, failed=1.0)))
+    failed = "; trial 1 failed: ValueError: the loss is <b>odd</b>"
+    assert f"no trial has ended well so far{failed}" in " ".join(" ".join(lines).split())
 
 
 def test_a_broken_search_says_what_is_wrong():

@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 
 from dlctl.contract.search import Budget, Parameter, Spec, Task
+from search.model.drive import ended_of
 from search.model.log import TrialLog
 from search.model.state import Ended, ReplayError, Search
+from search.protocol import messages as m
 from search.strategies import make_strategy
 
 SPACE = [Parameter("x", "float", 0.0, 1.0), Parameter("n", "int", 1, 9)]
@@ -103,6 +105,7 @@ def test_another_seed_is_no_continuation(tmp_path):
     (Ended("SUCCEEDED", {"loss": 2}), 2.0),
     (Ended("SUCCEEDED", 3.5), 3.5),
     (Ended("SUCCEEDED", {"loss": float("nan")}), None),
+    (Ended("SUCCEEDED", {"loss": 10**400}), None),
     (Ended("SUCCEEDED", {"lost": 1}), None),
     (Ended("SUCCEEDED", "text"), None),
     (Ended("FAILED", {"loss": 2}, error="raised"), None),
@@ -114,6 +117,8 @@ def test_only_a_finite_number_is_a_metric(tmp_path, result, metric):
     search.end(search.outstanding[0], result)
     told = json.loads((tmp_path / "trials.jsonl").read_text().splitlines()[-1])
     assert told["metric"] == metric and search.failed == (metric is None)
+    is_lacking = result.outcome == "SUCCEEDED" and metric is None
+    assert ("the result has no finite number 'loss'" in told["error"]) == is_lacking
     assert "NaN" not in (tmp_path / "trials.jsonl").read_text()
 
 
@@ -136,3 +141,9 @@ def test_a_budget_of_node_hours_ends_a_search_also_after_a_restart(tmp_path):
     search.end(search.outstanding[second.number], ended(second.point))
     assert search.is_done()
     assert open_search(tmp_path, what).is_done()
+
+
+def test_a_value_nested_too_deep_to_be_read_is_an_error():
+    result = m.Result(outcome=m.SUCCEEDED, value=b"[" * 100_000 + b"]" * 100_000)
+    ended = ended_of(m.Accepted(result=result))
+    assert ended.value is None and "can't be read as JSON" in ended.error

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from dlctl.contract import search as contract
 from dlctl.contract.search import Parameter, Spec, Task
 from search.strategies import NAMES, Proposal, Space, Told, Trial, make_strategy
 from search.strategies.space import value_at
@@ -166,3 +167,7 @@ def test_the_worst_member_of_a_population_goes_on_from_the_best():
     assert proposals[0].point == points[0] and proposals[3].point != points[0]
     ratio = proposals[3].point["x"] / points[0]["x"]
     assert ratio in (pytest.approx(1.2), pytest.approx(1 / 1.2)) or proposals[3].point["x"] == 1
+
+
+def test_the_login_side_knows_all_strategies():
+    assert contract.STRATEGIES == NAMES
