@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dlctl import contract
 from dlctl.contract import search as names
-from dlctl.errors import ResultsError
-from dlctl.files.small_files import read_files
 from dlctl.lifecycle import read_plan
 from dlctl.lifecycle.remote_module import run_module
 from dlctl.search.model import SearchFile
+from dlctl.search.sent import read_sent
 from dlctl.yaml_source import load_bytes, plain
 
 if TYPE_CHECKING:
@@ -34,12 +31,7 @@ def manifest_of(session: Session, record: Record, spec: names.Spec, row: TrialRo
         ResultsError: the search.yml is no longer at the site.
         TransferError: the site can't be read.
     """
-    name = Path(record.manifest_path).name
-    path = f"{record.job_dir}/{contract.CODE}/{name}"
-    content = read_files(session.transport, [path])[path]
-    if content is None:
-        raise ResultsError(f"{path} is gone, from which the manifest would be made",
-                           hint="dlctl search show prints the trial's values")  # fmt: skip
+    name, content = read_sent(session, record)
     document = plain(load_bytes(content, name).data)
     made = training_again(document, row) if spec.task.type == "training" else (
         task_again(document, spec, row))  # fmt: skip

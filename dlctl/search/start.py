@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
@@ -19,7 +18,8 @@ from dlctl.lifecycle import resume as go_on
 from dlctl.lifecycle.submit import send
 from dlctl.request.build import new_training_id, prepare_made
 from dlctl.search.certificates import make_certificates
-from dlctl.search.load import Loaded, hub_manifest, load_search, worker_manifest
+from dlctl.search.load import Loaded, hub_manifest, worker_manifest
+from dlctl.search.sent import sent_search
 from dlctl.search.workers import end_workers, read_pools, set_pool
 
 if TYPE_CHECKING:
@@ -101,17 +101,17 @@ def resume(
     Raises:
         ManifestError, PlanError, SiteError, SchedulerError, TransportError
     """
-    loaded = load_search(file_of(record))
     record = refresh(session, [record], store)[0]
     if record.state.final and record.state is not State.COMPLETED:
         end_workers(session, record)
         # The hub removes it, too; workers that begin before the hub would leave at once.
         session.transport.run(f"rm -f {shlex.quote(f'{record.job_dir}/{names.ENDED}')}")
     pools = read_pools(session, record)
-    known = go_on(session, record, store, _no_interrupted_submission, on_line=say)
-    first = names.Pool("", *loaded.file.workers.jobs)
-    for pool in pools or [first]:
-        set_pool(session, loaded, known, pool.least, pool.most, pool.partition)
+    with sent_search(session, record) as loaded:
+        known = go_on(session, record, store, _no_interrupted_submission, on_line=say)
+        first = names.Pool("", *loaded.file.workers.jobs)
+        for pool in pools or [first]:
+            set_pool(session, loaded, known, pool.least, pool.most, pool.partition)
     return known
 
 
@@ -120,8 +120,3 @@ def _no_interrupted_submission(record: Record) -> Request:
         f"{record.training_id}: the search was never sent whole",
         hint=f"dlctl search cancel {record.training_id}, and start it again",
     )
-
-
-def file_of(record: Record) -> Path:
-    """Return the search.yml from which a search was started."""
-    return Path(record.manifest_path)

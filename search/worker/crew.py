@@ -227,7 +227,14 @@ class Crew:
             taken = [other.gpus for other in self.jobs.values()]
             job.gpus = self._gpus.choose(job.lease.task.needs.gpus, taken, slot.gpus)
             job.slot = slot
-            result = await slot.run(job.lease, job.gpus)
+            try:
+                result = await slot.run(job.lease, job.gpus)
+            except Exception as error:  # a fault of dlctl's own: the slot must not stop for it
+                await slot.close()
+                result = m.Result(
+                    task_id=job.lease.task.id, outcome=m.FAILED,
+                    error=f"the worker failed, and not the task: {error!r}",
+                )  # fmt: skip
             if slot.trouble:
                 self.draining = True  # or it would get the same task again and again
             result.lease_id = job.lease.id  # it may have been leased anew meanwhile, to this worker

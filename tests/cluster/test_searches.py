@@ -144,6 +144,7 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
     assert f"the search is halted; `dlctl search resume {search_id}` goes on" in why
     before = len(told(job_dir))
     assert before < 100
+    (dlctl.cwd / "job/search.yml").unlink()  # it goes on as it was sent
     dlctl("search", "resume", search_id, ok=True)
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
     assert_each_once(job_dir, 100)

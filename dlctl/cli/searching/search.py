@@ -105,9 +105,8 @@ def scale(
     Example: dlctl search scale digits-3k9f --workers 8..40 --partition preemptible
     """
     from dlctl.lifecycle import refresh
-    from dlctl.search.load import load_search
     from dlctl.search.model import parse_span
-    from dlctl.search.start import file_of
+    from dlctl.search.sent import sent_search
     from dlctl.search.workers import read_pools, set_pool
 
     try:
@@ -117,7 +116,8 @@ def scale(
     with searched(search_id) as (session, record, store):
         if span is not None:
             record = refresh(session, [record], store)[0]
-            set_pool(session, load_search(file_of(record)), record, *span, partition)
+            with sent_search(session, record) as loaded:
+                set_pool(session, loaded, record, *span, partition)
         pools = read_pools(session, record)
     rows = [[pool.partition or "-", f"{pool.least}..{pool.most}"] for pool in pools]
     output.report(pools, as_json, lambda _: output.table(["partition", "workers"], rows, "none"))
@@ -146,7 +146,7 @@ def resume(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
 
 
 def cancel(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
-    """End a search and its workers for good.
+    """End a search and its workers at once.
 
     Example: dlctl search cancel digits-3k9f
     """
