@@ -70,7 +70,7 @@ class Progress:
         budget = self._spec.budget.trials
         return Work(
             self.asked - self.done, None if budget is None else budget - self.done,
-            sum(lately) / len(lately) if lately else None,
+            sum(lately) / len(lately) if lately else None, self.done,
         )  # fmt: skip
 
     def tell(self, children: dict[str, int], workers: dict[str, Any]) -> None:

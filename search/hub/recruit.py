@@ -20,8 +20,11 @@ from dlctl.contract import search as names
 
 LOOK_S = 5.0
 REFUSED_S = 60.0
-"""After a refusal nothing is submitted for this long; twice as long after each further one."""
+"""After a refusal, or when workers have ended in vain, nothing is submitted for this
+long; twice as long after each further time."""
 LONGEST_S = 1800.0
+IN_VAIN = 2
+"""So often all workers may end without a trial before that counts."""
 STARTS_S = 20.0
 """What a worker's job takes to start on an idle node: work that ends sooner needs no more."""
 _TIMEOUT_S = 120.0
@@ -40,6 +43,8 @@ class Work:
     """Trials that may still end; None: the search's budget does not count them."""
     trial_s: float | None
     """How long a trial took lately; None: none has ended so far."""
+    ended: int = 0
+    """Trials that have ended."""
 
 
 def needed(work: Work, slots: int, alive: int) -> int:
@@ -77,6 +82,9 @@ class Recruiter(threading.Thread):
         allowed = plan.lifecycle.starters if plan is not None and plan.lifecycle else []
         self._submits = contract.StarterKind.JOB.value in allowed
         self._not_before, self._delay_s = 0.0, REFUSED_S
+        self._ended_before: int | None = None
+        """How many trials had ended when workers were submitted last."""
+        self._in_vain = 0
         self.ended = threading.Event()
         self.told: dict[str, Any] = {}
         """`wanted` and `alive`, by pool; `by`: who adds what is missing; `error`, if one came."""
@@ -96,15 +104,28 @@ class Recruiter(threading.Thread):
         groups = {pool.name: self._next_group(pool) for pool in pools.pools}  # before the count
         alive = self._alive() if self._submits else None
         count = 0 if alive is None else sum(alive.values())
-        wanted = shares(pools.pools, needed(self._work(), self._spec.workers.slots, count))
+        work = self._work()
+        wanted = shares(pools.pools, needed(work, self._spec.workers.slots, count))
         told = {"wanted": wanted, "alive": alive, "by": "hub" if self._submits else "client"}
         if alive is None or time.monotonic() < self._not_before:
             self.told |= told
             return
         self.told = told
+        if self._ended_before is not None and work.ended > self._ended_before:
+            self._in_vain, self._delay_s = 0, REFUSED_S
+        elif any(wanted.values()) and not count and self._ended_before is not None:
+            self._in_vain += 1
+            self._ended_before = None
+            if self._in_vain >= IN_VAIN:
+                why = (
+                    "all workers end before a trial does; `dlctl search logs` shows what they print"
+                )
+                self._wait(why)
+                return
         for pool in pools.pools:
             if (short := wanted[pool.name] - alive[pool.name]) > 0 and not self.ended.is_set():
                 self._submit(pool, groups[pool.name], short)
+                self._ended_before = work.ended
 
     def _alive(self) -> Counter[str]:
         done = self._shell([str(self._job_dir / names.ALIVE)])
@@ -125,9 +146,12 @@ class Recruiter(threading.Thread):
         code, _, answer = done.stdout.partition("\n")
         if done.returncode == 0 and code == "0":
             sys.stdout.write(f"{count} workers were submitted as {group}\n")
-            self._delay_s = REFUSED_S
             return
-        self.told["error"] = f"no more workers: {_said(done.stderr or answer)}"
+        self._wait(_said(done.stderr or answer))
+
+    def _wait(self, why: str) -> None:
+        """Submit nothing for a while: twice as long each time."""
+        self.told["error"] = f"no more workers for {self._delay_s:.0f} s: {why}"
         self._not_before = time.monotonic() + self._delay_s
         self._delay_s = min(LONGEST_S, 2 * self._delay_s)
 

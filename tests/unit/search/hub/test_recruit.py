@@ -120,3 +120,25 @@ def test_workers_that_somebody_else_submits_during_the_count_are_not_submitted_a
         session = SimpleNamespace(transport=LocalTransport(), scheduler=Slurm())
         assert top_up(session, record, {"w": 3}) == 0
     assert not (tmp_path / "asked").exists()
+
+
+def test_workers_that_end_before_any_trial_are_not_replaced_at_once(tmp_path, pool):
+    script(tmp_path / "search/workers/alive.sh", f"cat {tmp_path}/alive")
+    script(
+        tmp_path / pool.submit_file,
+        f"mkdir {tmp_path}/search/workers/$1; echo $1 >>{tmp_path}/asked; printf '0\\n2\\n7\\n'",
+    )
+    (tmp_path / "alive").write_text("")
+    ended = [0]
+    hub = recruiter(tmp_path, plan_that_lets("job"), 100)
+    hub._work = lambda: Work(100, None, None, ended[0])
+    for _ in range(6):
+        hub._look()
+    assert (tmp_path / "asked").read_text() == "w1\nw2\n"
+    assert "end before a trial does" in hub.told["error"]
+    hub._not_before = 0.0  # as after a minute
+    hub._look()
+    ended[0] = 1
+    for _ in range(3):
+        hub._look()
+    assert (tmp_path / "asked").read_text() == "w1\nw2\nw3\nw4\nw5\n", "w3 did a trial"
