@@ -29,7 +29,7 @@ _ADOPTED_GRACE_S = 0.5
 """Workers have this long to say which tasks of a former incarnation they still run."""
 _EMPTY_S = 1.0
 """An adopted broker that has been empty for so long is given up."""
-_LEAVING_S = 4.0
+_LEAVING_S = 8.0
 """So long a broker that ends waits for its workers, to bring other brokers their tasks back."""
 _LOOK_S = 0.1
 SEGMENT_BYTES = 64 << 20

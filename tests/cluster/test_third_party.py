@@ -53,7 +53,11 @@ def prepare(name, folder, site):
 def halt_and_resume(dlctl, site, training_id, wait_until):
     """Halt a training that has saved, and resume it; return the saved step and the last command."""
     saved = site.job_dir(training_id) / "checkpoints"
-    wait_until(lambda: any(path.is_file() for path in saved.rglob("*")), 150)
+    try:
+        wait_until(lambda: any(path.is_file() for path in saved.rglob("*")), 150)
+    except BaseException:
+        print(dlctl("show", training_id).stdout, dlctl("logs", training_id).stdout[-3000:])
+        raise
     dlctl("halt", training_id, ok=True)
     known = wait_for_state(dlctl, wait_until, training_id, "HALTED", timeout_s=120)
     assert known["reason"] == "Halted on request."

@@ -57,7 +57,9 @@ def test_workers_of_two_languages_share_a_search(search: Search) -> None:
             node_task("nowhere"), node_task("valley", x=1, steps=10000, time_limit_s=0.5),
             exec_task("echo no JSON; sleep 0.1"),
         ]  # fmt: skip
-        await model.submit([*ours, *its, *both, *bad])
+        await model.submit([*ours, *its])
+        await model.collect(40, most_s=60)
+        await model.submit([*both, *bad])  # both workers are there now
         results = {r.task_id: r for r in await model.collect(83, most_s=60)}
         for n, task in enumerate(ours):
             assert results[task.id].worker == "python"

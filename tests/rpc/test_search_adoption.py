@@ -126,7 +126,7 @@ def test_a_broker_that_leaves_hands_back_what_it_borrowed(search: Search) -> Non
             os.kill(process.pid, signal.SIGTERM)
         search.wait_for(lambda: search.processes["b1"].poll() == 0)
         status = await model.status()
-        assert (status.owned, status.processing, status.dropped) == (1, 0, 0)
+        assert (status.owned, status.processing, status.dropped) == (1, 0, 0), search.logs()
         assert state_of(search, "b1") == RETIRED
         assert read_endpoint(search.job_dir, "b1") is None
         await model.cancel(model.acknowledged)

@@ -147,7 +147,7 @@ def test_a_log_stays_short_and_a_kill_at_any_moment_loses_nothing(search: Search
     seen: set[str] = set()
 
     async def wait_until_short() -> None:
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while (sizes := [path.stat().st_size for path in folder.glob("*.log")]) and (
             len(sizes) > 1 or sizes[0] > 3 * most_bytes
         ):

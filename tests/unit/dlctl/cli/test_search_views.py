@@ -179,7 +179,11 @@ def test_exports_go_to_standard_output_or_to_files(dlctl, known, tmp_path):
 
 def test_the_manifest_of_the_best_needs_what_was_sent(dlctl, known):
     write_search(known, 5)
-    fails(dlctl("search", "best", ONE, "--manifest", "-"), 9, "is gone, from which the manifest")
+    fails(
+        dlctl("search", "best", ONE, "--manifest", "-"),
+        9,
+        "is gone, which the search was started from",
+    )
 
 
 def test_the_page_is_one_file_that_asks_nobody(dlctl, known, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,13 @@ def group_of(process: subprocess.Popen[str]) -> list[int]:
     return found
 
 
+def signal_all(number: int, pids: Iterable[int]) -> None:
+    """Send a signal to processes; one that waits for a moment (`sleep`) may have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def test_an_attempt_that_slept_in_training_publishes_nothing(tmp_path: Path) -> None:
     """SIGSTOP, NODE_FAIL, resume, COMPLETED, SIGCONT: `fetch` once brought the old model."""
     store = DataStore("s", "mount_volume", str(tmp_path), None, "out")
@@ -62,13 +71,11 @@ def test_an_attempt_that_slept_in_training_publishes_nothing(tmp_path: Path) -> 
     with job.start() as late:
         wait_until((job.dir / contract.LOGS / "began").exists)
         frozen = group_of(late)
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
+        signal_all(signal.SIGSTOP, frozen)
         verdict = run_attempt(job, 2, command='printf newer >"$RESULT_DIR/model.pt"')
         assert verdict.state is State.COMPLETED
         (job.dir / contract.LOGS / "go").touch()
-        for pid in reversed(frozen):
-            os.kill(pid, signal.SIGCONT)
+        signal_all(signal.SIGCONT, reversed(frozen))
         late.communicate(timeout=PATIENCE_S)
     first = contract.read_record(Verdict, job.dir / contract.verdict_file(1))
     assert first is not None
