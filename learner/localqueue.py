@@ -33,6 +33,7 @@ def submit(options: argparse.Namespace) -> int:
     if not Path(options.job_dir, options.script).is_file():
         return _refuse(f"{options.job_dir}/{options.script} does not exist")
     total = options.total_cpus or len(os.sched_getaffinity(0))
+    new: list[QueuedJob] = []
     try:
         with queue.lock():
             known = [*queue.records("active"), *queue.records("ended")]
@@ -46,11 +47,12 @@ def submit(options: argparse.Namespace) -> int:
                     kill_wait_s=options.kill_wait_s, host=queue.host, submitted_at=time.time(),
                 )  # fmt: skip
                 queue.write(record)
+                new = [record]
             orphans = queue.reap()
     except OSError as error:
         return _refuse(f"{queue.folder}: {error}")
-    for orphan in orphans:
-        start_runner(queue, orphan.id)
+    for waiting in (*new, *orphans):
+        start_runner(queue, waiting.id)
     sys.stdout.write(f"{record.id}\n")
     return 0
 

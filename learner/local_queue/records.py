@@ -144,7 +144,8 @@ class Queue:
             if self.runner_lives(record):
                 continue
             if record.state == "PENDING":
-                orphans.append(record)
+                if not _runner_starts(record):
+                    orphans.append(record)
             elif record.host != self.host or record.boot_id != boot_id():
                 self.end(record, "NODE_FAIL", "the machine was restarted", "")
             else:

@@ -48,7 +48,8 @@ class Guards(BaseTask):
         found = mine.read_text() if mine.exists() else ""
         end = time.monotonic() + self.seconds
         while time.monotonic() < end:
-            mine.write_text(str(os.getpid()))
+            mine.with_name("new").write_text(str(os.getpid()))
+            mine.with_name("new").replace(mine)  # a copy sees it whole
             time.sleep(0.01)
             if mine.read_text() != str(os.getpid()):
                 return {"clash": True}

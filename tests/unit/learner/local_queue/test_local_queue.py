@@ -235,6 +235,7 @@ def test_a_job_does_not_overtake_an_older_one_whose_runner_is_still_starting(tmp
     with queue.lock():
         queue.write(older)
         assert not queue.may_start(younger)
+        assert queue.reap() == [], "another runner would not have the submitter's environment"
         queue.write(replace(older, submitted_at=time.time() - 3600))
         assert queue.may_start(younger), "a runner that never came may not block the queue"
 
