@@ -47,11 +47,6 @@ ID = typer.Argument(
     help="Training id, or a unique beginning or end of it; the latest training of this folder by "
     "default.",
 )  # fmt: skip
-SEARCH_ID = typer.Argument(
-    None, metavar="ID", autocompletion=complete_ids, show_default=False,
-    help="Id of a search, or a unique beginning or end of it; the latest search of this folder by "
-    "default.",
-)  # fmt: skip
 IDS = typer.Argument(
     None, metavar="ID", autocompletion=complete_ids, show_default=False,
     help="Training ids; the latest training of this folder by default.",
@@ -120,15 +115,6 @@ def training(wanted: str | None) -> Iterator[tuple[Session, Record, RecordStore]
     """Find a training and open its site."""
     store = open_record()
     record = store.find(wanted)
-    with opened(record.site) as session:
-        yield session, record, store
-
-
-@contextmanager
-def searched(wanted: str | None) -> Iterator[tuple[Session, Record, RecordStore]]:
-    """Find a search, by default the latest of this folder, and open its site."""
-    store = open_record()
-    record = store.find_search(wanted)
     with opened(record.site) as session:
         yield session, record, store
 

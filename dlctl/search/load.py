@@ -92,16 +92,7 @@ def load_search(path: Path) -> Loaded:
         )
     if file.task is None and "framework" not in trial:
         problems.append(f"{path}: either `task` or a manifest's `framework` says what a trial is")
-    for name, dimension in file.space.items():
-        wrong = [other for other in dimension.when if other not in file.space]
-        where = document.where(("space", name), key=True)
-        problems += [f"{where}: space.{name}.when: there is no {other!r}" for other in wrong]
-        problems += [f"{where}: space.{name}.when: {said}" for said in _never(file.space, name)]
-        if file.task is None and not name.startswith(_SEARCHED):
-            problems.append(
-                f"{where}: space.{name}: in a training, framework.arguments.<name> and "
-                "training.<name> can be searched"
-            )
+    problems += _space_problems(file, document)
     loaded = Loaded(path, file, plain(trial))
     if not problems and (manifest := loaded.manifest) is not None:
         settings = vars(manifest.training_settings())
@@ -126,6 +117,22 @@ def load_search(path: Path) -> Loaded:
     if problems:
         raise ManifestError("\n".join(problems), problems=problems)
     return loaded
+
+
+def _space_problems(file: SearchFile, document: Document) -> list[str]:
+    """Return what is wrong with the parameters' names and conditions."""
+    problems: list[str] = []
+    for name, dimension in file.space.items():
+        wrong = [other for other in dimension.when if other not in file.space]
+        where = document.where(("space", name), key=True)
+        problems += [f"{where}: space.{name}.when: there is no {other!r}" for other in wrong]
+        problems += [f"{where}: space.{name}.when: {said}" for said in _never(file.space, name)]
+        if file.task is None and not name.startswith(_SEARCHED):
+            problems.append(
+                f"{where}: space.{name}: in a training, framework.arguments.<name> and "
+                "training.<name> can be searched"
+            )
+    return problems
 
 
 def _foreign_keys(file: SearchFile, trial: dict[str, Any], document: Document) -> list[str]:

@@ -11,14 +11,13 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import (
     JSON,
-    SEARCH_ID,
     SITE,
     open_record,
     opened,
     plain,
     print_record,
-    searched,
 )
+from dlctl.cli.searching.found import SEARCH_ID, searched
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session

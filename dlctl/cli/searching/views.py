@@ -12,15 +12,14 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import (
     JSON,
-    SEARCH_ID,
     end_of_following,
     follow,
     looks,
     open_record,
     plain,
     print_pieces,
-    searched,
 )
+from dlctl.cli.searching.found import SEARCH_ID, searched
 
 if TYPE_CHECKING:
     from dlctl.contract import State

@@ -1,0 +1,30 @@
+"""Which search a command is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli.common import complete_ids, open_record, opened
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record, RecordStore
+
+SEARCH_ID = typer.Argument(
+    None, metavar="ID", autocompletion=complete_ids, show_default=False,
+    help="Id of a search, or a unique beginning or end of it; the latest search of this folder by "
+    "default.",
+)  # fmt: skip
+
+
+@contextmanager
+def searched(wanted: str | None) -> Iterator[tuple[Session, Record, RecordStore]]:
+    """Find a search, by default the latest of this folder, and open its site."""
+    store = open_record()
+    record = store.find_search(wanted)
+    with opened(record.site) as session:
+        yield session, record, store
