@@ -271,10 +271,7 @@ def test_workers_of_an_idle_broker_help_another_one(search: Search) -> None:
 
 
 def test_the_helping_broker_is_killed(search: Search) -> None:
-    search.broker("b1")
-    search.start("worker", "w1", "--slots", "1")
-    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
-    search.broker("b2")
+    search.start_with_helper()
 
     async def run() -> None:
         model = search.model("b2")
@@ -290,10 +287,7 @@ def test_the_helping_broker_is_killed(search: Search) -> None:
 
 
 def test_the_owner_is_killed_while_another_helps(search: Search) -> None:
-    search.broker("b1")
-    search.start("worker", "w1", "--slots", "1")
-    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
-    search.broker("b2")
+    search.start_with_helper()
 
     async def run() -> None:
         model = search.model("b2")
@@ -472,10 +466,7 @@ def test_a_run_that_was_cut_off_and_goes_on_writes_into_no_other_runs_folder(
 def test_a_helper_that_is_lost_gives_its_tasks_back_without_a_time_out(search: Search) -> None:
     """The broken connection tells the owner, which would bear silence for a minute."""
     search.bear_silence(60)
-    search.broker("b1")
-    search.start("worker", "w1", "--slots", "1", "--grace-s", "0.2")
-    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
-    search.broker("b2")
+    search.start_with_helper("--grace-s", "0.2")
 
     async def run() -> None:
         model = search.model("b2")

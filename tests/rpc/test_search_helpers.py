@@ -22,10 +22,7 @@ def start_worker_at(search: Search, broker: str, name: str) -> str:
 
 def test_a_helper_without_workers_gives_back_what_it_borrowed(search: Search) -> None:
     """It renewed its lease for ever, with nobody to run the task."""
-    search.broker("b1")
-    search.start("worker", "w1", "--slots", "1")
-    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
-    search.broker("b2")
+    search.start_with_helper()
 
     async def run() -> None:
         model = search.model("b2")

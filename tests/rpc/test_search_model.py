@@ -23,9 +23,7 @@ def started(tmp_path: Path) -> Iterator[Any]:
 
     def start(**spec: Any) -> Search:
         made.append(search := Search(tmp_path / "job", space=SPACE, **spec))
-        search.broker("b0")
-        search.start("worker", "w1", "--slots", "1", "--cpus", "1")
-        search.start("model", "model")
+        search.start_with_model()
         return search
 
     yield start

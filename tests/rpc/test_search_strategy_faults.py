@@ -63,9 +63,7 @@ def started(tmp_path: Path) -> Iterator[Any]:
             budget=files.Budget(trials=5), window=3,
         ))  # fmt: skip
         (search.job_dir / "code" / "theirs.py").write_text(STRATEGIES)
-        search.broker("b0")
-        search.start("worker", "w1", "--slots", "1", "--cpus", "1")
-        search.start("model", "model")
+        search.start_with_model()
         return search
 
     yield start

@@ -87,6 +87,19 @@ class Search:
             )
         )
 
+    def start_with_helper(self, *arguments: str) -> None:
+        """Start the broker b1 with the worker w1, and b2, which the model of a test talks to."""
+        self.broker("b1")
+        self.start("worker", "w1", "--slots", "1", *arguments)
+        self.wait_for(lambda: "takes tasks from the broker b1" in self.logs())
+        self.broker("b2")
+
+    def start_with_model(self) -> None:
+        """Start the broker b0, one worker, and dlctl's model."""
+        self.broker("b0")
+        self.start("worker", "w1", "--slots", "1", "--cpus", "1")
+        self.start("model", "model")
+
     def nameserver(self) -> None:
         """Start the nameserver, and wait until it listens."""
         before = read_nameserver(self.job_dir)
