@@ -179,6 +179,8 @@ class Incarnation:
         """Bring other brokers their tasks back, those that run here once their workers have."""
         queues = self._service.queues
         end = time.monotonic() + _LEAVING_S
+        self._service.leave()
+        await self._peers.settle()
         while True:
             queues.lapse(time.monotonic())
             self._service.leave()

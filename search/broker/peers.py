@@ -52,6 +52,8 @@ class Peers:
         self._lender = ""
         """Who lent last: it may have more."""
         self._attending: dict[tuple[str, int], asyncio.Future[None]] = {}
+        self._asking: asyncio.Future[list[m.Lease]] | None = None
+        """The newest call that asks a peer for work."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -167,15 +169,25 @@ class Peers:
             seconds_left=freest.seconds_left,
             types=freest.types,
         )
+        self._asking = asyncio.ensure_future(self._take_loan(peer, request))
+        return bool(await asyncio.shield(self._asking))
+
+    async def _take_loan(self, peer: Endpoint, request: m.LendRequest) -> list[m.Lease]:
         try:
             reply = await BrokerStub(self._channel(peer.address)).Lend(request, timeout=_CALL_S)
         except grpc.aio.AioRpcError:
-            return False
-        self._service.queues.help(peer.name, reply.leases)
-        if reply.leases:
+            return []
+        leases = list(reply.leases)
+        self._service.queues.help(peer.name, leases)
+        if leases:
             self._service.work.ring()
             self._attend(peer.name)
-        return bool(reply.leases)
+        return leases
+
+    async def settle(self) -> None:
+        """Wait for the loan that was asked for last: a peer may have given its tasks away."""
+        if self._asking is not None:
+            await asyncio.wait([self._asking])
 
     def _attend(self, owner: str) -> None:
         """Bring results to an owner and renew its leases. Each ends by itself, with the last."""

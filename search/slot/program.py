@@ -19,7 +19,8 @@ from typing import Any
 
 from search.slot import frames
 from search.tasks.base import Order
-from search.tasks.run import TaskError, run_task
+from search.tasks.encoding import TaskError
+from search.tasks.run import run_task
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_MS = 1000

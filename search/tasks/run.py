@@ -1,4 +1,4 @@
-"""Runs one task, by its type: `python` a class, `exec` a program. Payloads are JSON, never code."""
+"""Runs one task, by its type: `python` a class, `exec` a program."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from search.tasks.base import BaseTask, Order, Reporter
+from search.tasks.encoding import TaskError, decode, encode
 
 _LAST_LINE_BYTES = 33 << 20
-
-
-class TaskError(Exception):
-    """A task can't run, or left no value; the text says why, without a traceback."""
 
 
 def run_task(
@@ -30,7 +27,7 @@ def run_task(
     on_order: list[Callable[[], object]],
     order: Callable[[], Order],
 ) -> bytes:
-    """Run a task; return its value as JSON.
+    """Run a task; return its value, in the encoding of its payload.
 
     Args:
         head: `type`, `encoding`, and `checkpoint`, the task's own folder.
@@ -42,22 +39,22 @@ def run_task(
     Raises:
         TaskError: The task is not understood, or its value is none.
     """
-    if head["encoding"] not in ("", "json"):
-        raise TaskError(f"this worker does not understand payloads in {head['encoding']!r}")
+    what = decode(head["encoding"], payload)
     try:
-        what = json.loads(payload)
         arguments = dict(what.get("arguments", {}))
     except (ValueError, AttributeError, TypeError) as error:
-        raise TaskError(f"the payload is no JSON object with arguments: {error}") from error
+        raise TaskError(f"the payload is no object with arguments: {error}") from error
     folder = Path(head["checkpoint"])
     if head["type"] == "python":
-        return _run_python(str(what.get("target", "")), arguments, folder, report)
-    if head["type"] == "exec":
-        return _run_program(str(what.get("command", "")), arguments, folder, on_order, order)
-    raise TaskError(f"this worker does not know tasks of the type {head['type']!r}")
+        value = _run_python(str(what.get("target", "")), arguments, folder, report)
+    elif head["type"] == "exec":
+        value = _run_program(str(what.get("command", "")), arguments, folder, on_order, order)
+    else:
+        raise TaskError(f"this worker does not know tasks of the type {head['type']!r}")
+    return encode(head["encoding"], value)
 
 
-def _run_python(target: str, arguments: dict[str, Any], folder: Path, report: Reporter) -> bytes:
+def _run_python(target: str, arguments: dict[str, Any], folder: Path, report: Reporter) -> Any:
     module, _, name = target.partition(":")
     if not module or not name:
         raise TaskError(f"the target {target!r} is not of the form module:Class")
@@ -67,18 +64,7 @@ def _run_python(target: str, arguments: dict[str, Any], folder: Path, report: Re
     task = found(**arguments)
     task.checkpoint = folder
     task._reporter = report  # noqa: SLF001
-    return _as_json(task.run())
-
-
-def _as_json(value: Any) -> bytes:
-    with contextlib.suppress(AttributeError):
-        value = value.item()  # a NumPy scalar, or a tensor of one element
-    try:
-        return json.dumps(value, allow_nan=False).encode()
-    except ValueError as error:
-        raise TaskError("the value holds NaN or infinity, which are no results") from error
-    except (TypeError, RecursionError) as error:
-        raise TaskError(f"the value can't be written as JSON: {error}") from error
+    return task.run()
 
 
 def _run_program(
@@ -87,10 +73,14 @@ def _run_program(
     folder: Path,
     on_order: list[Callable[[], object]],
     order: Callable[[], Order],
-) -> bytes:
+) -> Any:
     """Run a command. Its output goes to the log; the last line is the value."""
     if not command:
         raise TaskError("the payload has no command")
+    try:
+        text = json.dumps(arguments)
+    except TypeError as error:
+        raise TaskError(f"a program reads its arguments as JSON: {error}") from error
     program = subprocess.Popen(  # noqa: S602  the user's own command
         command,
         shell=True,
@@ -103,7 +93,7 @@ def _run_program(
 
     def feed(stdin: Any = program.stdin) -> None:
         with contextlib.suppress(OSError), stdin:
-            stdin.write(json.dumps(arguments).encode() + b"\n")
+            stdin.write(text.encode() + b"\n")
 
     feeder = threading.Thread(target=feed, daemon=True)
     feeder.start()
@@ -120,9 +110,9 @@ def _run_program(
         raise TaskError(f"the program ended with exit code {code}")
     line = bytes(tail).strip().rpartition(b"\n")[2]
     try:
-        return _as_json(json.loads(line))
+        return json.loads(line)
     except ValueError as error:
         if order() is not Order.CONTINUE:
-            return b"null"
+            return None
         shown = line[:80].decode(errors="replace")
         raise TaskError(f"the program's last line is not JSON: {shown!r}") from error

@@ -158,7 +158,7 @@ class Slot:
         if self._order != m.CONTINUE:  # it came while the process started
             self._send_order()
         watch = asyncio.ensure_future(self._watch(task, log))
-        finish = asyncio.ensure_future(self._wait_for_result(result))
+        finish = asyncio.ensure_future(self._wait_for_result(result, task.encoding or "json"))
         try:
             await asyncio.wait({watch, finish}, return_when=asyncio.FIRST_COMPLETED)
             if not finish.done():
@@ -189,7 +189,7 @@ class Slot:
             )
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
 
-    async def _wait_for_result(self, result: m.Result) -> bool:
+    async def _wait_for_result(self, result: m.Result, encoding: str) -> bool:
         """Fill in what the task's process says; return whether the process is to be reused."""
         while True:
             head, value = await self._read()
@@ -201,7 +201,7 @@ class Slot:
             # Names of files that are no UTF-8 are allowed in Python's texts, not in messages.
             result.error = said["error"].encode(errors="backslashreplace").decode()
             result.value = value
-            result.encoding = "json" if value else ""
+            result.encoding = encoding if value else ""
             return bool(said["reuse"])
 
     async def _read(self) -> tuple[dict[str, Any], bytes]:

@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from event_loops import run_loop
@@ -12,9 +14,15 @@ from search_processes import Search, python_task
 
 from dlctl import contract
 from dlctl.contract import search as files
-from search.journal.lease import LEFT, RETIRED, Holder, incarnations
+from search.broker.queues import Queues
+from search.broker.service import BrokerService
+from search.journal.epochs import log_path
+from search.journal.lease import LEFT, RETIRED, Holder, Lease, incarnations
+from search.journal.log import Log
 from search.protocol import messages as m
-from search.protocol.endpoints import read_endpoint
+from search.protocol.channels import Credentials, open_server
+from search.protocol.endpoints import Endpoint, read_endpoint, write_endpoint
+from search.protocol.stubs import make_handler
 
 SLOW = {"x": 2, "sleep_s": 0.05}
 
@@ -132,6 +140,51 @@ def test_a_broker_that_leaves_hands_back_what_it_borrowed(search: Search) -> Non
         await model.cancel(model.acknowledged)
         (result,) = await model.collect(1)
         assert result.outcome == m.CANCELLED
+
+    run_loop(run())
+
+
+class SlowLender(BrokerService):
+    """A broker that answers only once it may, after it has given a task away."""
+
+    lent, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def Lend(self, request: m.LendRequest, context: Any) -> m.LendReply:
+        reply = await super().Lend(request, context)
+        if reply.leases:
+            self.lent.set()
+            await self.may_answer.wait()
+        return reply
+
+
+def test_a_broker_that_leaves_waits_for_the_loan_that_it_asked_for(search: Search) -> None:
+    search.broker("b1")
+    search.start("worker", "w1", "--slots", "1")
+    search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
+    folder = search.job_dir / files.BROKERS / "b0"
+
+    async def run() -> None:
+        lease = Lease.claim(folder, 60)
+        log = Log(log_path(folder, lease.incarnation))
+        queues = Queues(lease.incarnation, 60, log.append)
+        lender = SlowLender("b0", queues, log, lease)
+        credentials = Credentials.load(search.job_dir, "broker")
+        server, address = open_server("127.0.0.1", credentials, [make_handler("Broker", lender)])
+        await server.start()
+        try:
+            write_endpoint(search.job_dir, Endpoint("b0", lease.incarnation, address))
+            await search.model("b0").submit([python_task("mine:Square", x=3)])
+            await asyncio.wait_for(lender.lent.wait(), 15)
+            search.processes["b1"].send_signal(signal.SIGTERM)
+            await asyncio.sleep(0.3)  # the signal arrives, and finds b1 waiting for the answer
+            lender.may_answer.set()
+            await asyncio.to_thread(search.wait_for, lambda: search.processes["b1"].poll() == 0)
+            status = lender.status(time.monotonic())
+            assert (status.owned, status.processing, status.dropped) == (1, 0, 0), search.logs()
+        finally:
+            await server.stop(None)
+            log.close()
+            lease.close(LEFT)
 
     run_loop(run())
 

@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import msgpack
 import pytest
 from event_loops import run_loop
 from search_processes import Search, exec_task, python_task
@@ -31,6 +32,23 @@ BAD = {
     "eats_memory": (m.OUT_OF_MEMORY, "more memory than its limit"),
     "no_such_method": (m.FAILED, "AttributeError"),
 }
+
+
+def test_a_task_in_message_pack_brings_its_value_so(search: Search) -> None:
+    search.broker()
+    search.start("worker", "w1", "--slots", "1")
+
+    async def run() -> None:
+        task = python_task("mine:Square")
+        task.payload = msgpack.packb({"target": "mine:Square", "arguments": {"x": 3}})
+        task.encoding = "msgpack"
+        model = search.model()
+        await model.submit([task])
+        (result,) = await model.collect(1)
+        assert (result.outcome, result.encoding) == (m.SUCCEEDED, "msgpack"), result.error
+        assert msgpack.unpackb(result.value)["value"] == 9
+
+    run_loop(run())
 
 
 def test_each_bad_task_ends_alone(search: Search) -> None:
