@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,10 @@ LEAVING_S = 30.0
 """A worker takes no trial that could last into the end of its job."""
 _HUB = 'exec python -u -m search.hub "${MODEL_DIR%/*}"'
 _OF_ANY_JOB = ("description", "version", "requirements", "env")
-_SEARCHED = ("framework.arguments.", "training.")
+_SEARCHED = re.compile(
+    rf"{re.escape(names.ARGUMENTS)}.+|training\..+|{names.ENV}\.[A-Za-z_]\w*|{re.escape(names.JOB)}",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ def load_search(path: Path) -> Loaded:
             f"such setting; it has {', '.join(settings)}"
             for name in unknown
         ]
+        problems += _job_problems(loaded, document)
         if (manifest.nodes or 1) != 1:
             problems.append(f"{path}: nodes: the learners of a trial share the node of a worker")
         if manifest.parameter_server is not None:
@@ -127,12 +132,26 @@ def _space_problems(file: SearchFile, document: Document) -> list[str]:
         where = document.where(("space", name), key=True)
         problems += [f"{where}: space.{name}.when: there is no {other!r}" for other in wrong]
         problems += [f"{where}: space.{name}.when: {said}" for said in _never(file.space, name)]
-        if file.task is None and not name.startswith(_SEARCHED):
+        if file.task is None and not _SEARCHED.fullmatch(name):
             problems.append(
-                f"{where}: space.{name}: in a training, framework.arguments.<name> and "
-                "training.<name> can be searched"
+                f"{where}: space.{name}: in a training, {names.ARGUMENTS}<name>, training.<name>, "
+                f"{names.ENV}.<VARIABLE> and {names.JOB} can be searched"
             )
     return problems
+
+
+def _job_problems(loaded: Loaded, document: Document) -> list[str]:
+    """Return what is wrong with the files of which each trial takes one."""
+    if (dimension := loaded.file.space.get(names.JOB)) is None:
+        return []
+    where = f"{document.where(('space', names.JOB), key=True)}: space.{names.JOB}"
+    if "job" not in loaded.trial["framework"]:
+        return [f"{where}: the manifest has no {names.JOB}, which a trial could change"]
+    if dimension.choice is None:
+        return [f"{where}: a choice of files is allowed, as in {{choice: [one.py, two.py]}}"]
+    folder = loaded.path.parent
+    missing = [str(name) for name in dimension.choice if not (folder / str(name)).is_file()]
+    return [f"{where}: there is no file {name} in {folder}" for name in missing]
 
 
 def _foreign_keys(file: SearchFile, trial: dict[str, Any], document: Document) -> list[str]:

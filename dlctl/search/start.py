@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract import search as names
-from dlctl.errors import RecordError
+from dlctl.errors import ManifestError, RecordError
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree
 from dlctl.lifecycle import make_environment, refresh, submit
@@ -66,6 +66,12 @@ def _trial_plan(
     """Return the plan of a trial, which runs inside a worker's job, on its node."""
     on_one = manifest.model_copy(update={"nodes": 1, "learners_per_node": manifest.learners})
     plan = _plan(session, loaded, on_one, search_id)
+    if names.JOB in loaded.file.space and not plan.framework.has_loop:
+        raise ManifestError(
+            f"{loaded.path}: space.{names.JOB}: only the built-in loop takes another file for each "
+            f"trial, and {plan.framework.name} has its own",
+            hint=f"let the program choose, by a parameter {names.ARGUMENTS}<name>",
+        )
     searched = [name.removeprefix(names.ARGUMENTS) for name in loaded.file.space
                 if name.startswith(names.ARGUMENTS)]  # fmt: skip
     section = on_one.framework

@@ -36,7 +36,7 @@ class Training(BaseTask):
 
     Args:
         job_dir: The search's.
-        overrides: `framework.arguments.<name>` or `training.<name>` → value.
+        overrides: The manifest's key, such as `training.<name>` → value.
         metric: The name in the training's metrics whose last value counts; a value of the group
             `validation` comes before one of any other.
         generation: How many trials this one goes on from, one after the other. Each adds what the
@@ -98,11 +98,12 @@ class Training(BaseTask):
         _keep_checkpoints(folder, self.checkpoint.parent.name)
         plan = json.loads((self._search / names.TRIAL_PLAN).read_bytes())
         for key, value in self._overrides.items():
-            *path, last = key.removeprefix("framework.").split(".")
-            section = plan["framework"] if path[0] == "arguments" else plan
+            section, *path, last = key.split(".")
+            changed = plan[section]
             for step in path:
-                section = section[step]
-            section[last] = value
+                changed = changed[step]
+            is_text = section != names.ENV or isinstance(value, str)
+            changed[last] = value if is_text else json.dumps(value)
         self._fill_in(plan["framework"])
         training = plan["training"]
         for key in ("epochs", "steps"):

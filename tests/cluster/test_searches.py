@@ -207,6 +207,8 @@ framework: {name: pytorch, job: train.py, arguments: {lr: 0.1}}
 training: {epochs: 1, seed: 1, classes: 10}
 space:
   framework.arguments.lr: {float: [1.0e-3, 1.0e-1], log: true}
+  framework.job: {choice: [ours.py]}
+  env.OURS: {int: [1, 1]}
   training.batch_size: {choice: [32, 64]}
 metric: {name: accuracy, goal: maximize}
 strategy: {name: random, seed: 3}
@@ -220,6 +222,9 @@ def test_the_manifest_of_the_best_trial_reaches_its_metric(dlctl, local_site, wa
     folder = dlctl.cwd / "digits"
     shutil.copytree(REPOSITORY / "examples/digits", folder)
     (folder / "search.yml").write_text(TRAININGS)
+    ours = (folder / "train.py").rename(folder / "ours.py")
+    ours.write_text(ours.read_text() + '\nimport os\n\nassert os.environ["OURS"] == "1"\n')
+    (folder / "train.py").write_text("raise RuntimeError('each trial has another file')\n")
     done = dlctl("search", "start", folder / "search.yml", "--site", local_site.name, ok=True)
     search_id = done.stdout.strip()
     wait_for_results(wait_until, local_site.job_dir(search_id), 2)

@@ -34,6 +34,8 @@ class Parameter:
 
 ARGUMENTS = "framework.arguments."
 """What the names of parameters begin with that are arguments of a training's job."""
+ENV, JOB = "env", "framework.job"
+"""A training's variables, below their name, and its file: parameters, too."""
 
 
 def mark_of(argument: str) -> str:

@@ -101,7 +101,10 @@ def test_what_is_wrong_is_said_with_its_place(load, old, new, place, says):
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [
-    ("training.batch_size", "memory", "framework.arguments.<name> and training.<name> can be"),
+    ("training.batch_size", "memory", "training.<name>, env.<VARIABLE> and framework.job can be"),
+    ("training.batch_size", "env.2X", "space.env.2X: in a training, framework.arguments.<name>,"),
+    ("training.batch_size", "framework.job", "8:3: space.framework.job: there is no file 32 in"),
+    ("training.batch_size: {choice: [32, 64]}", "framework.job: {int: [1, 2]}", "choice of files"),
     ("training.batch_size", "training.batchsize", "the built-in loop has no such setting"),
     ("framework: {name: pytorch, job: train.py}\n", "", "either `task` or a manifest's"),
     ("learners: 1", "nodes: 2", "the learners of a trial share the node of a worker"),
