@@ -94,6 +94,38 @@ def remove(name: str = NAME) -> None:
 
 
 @app.command()
+def connect(name: str = NAME, as_json: bool = JSON) -> None:
+    """Log in to a site once: its connection stays open for the commands that follow.
+
+    Example: dlctl sites connect mycluster
+    """
+    from dlctl.site_admin.connecting import connect as open_connection
+
+    made = open_connection(name)
+    known = "is open already" if made.was_open else "is open"
+    text = (
+        f"the connection to {made.login_node} {known}, until {span(made.persist_s)} after the last "
+        "command"
+    )
+    output.report(made, as_json, lambda _: output.line(text))
+
+
+@app.command()
+def disconnect(name: str = NAME, as_json: bool = JSON) -> None:
+    """End the connection that `dlctl sites connect` opened, and what runs by it.
+
+    Example: dlctl sites disconnect mycluster
+    """
+    from dlctl.site_admin.connecting import disconnect as end_connection
+
+    ended = end_connection(name)
+    text = "ended" if ended.was_open else "there was none"
+    output.report(
+        ended, as_json, lambda _: output.line(f"the connection to {ended.login_node}: {text}")
+    )
+
+
+@app.command()
 def check(
     name: str = NAME,
     on_node: bool = typer.Option(

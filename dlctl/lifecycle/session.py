@@ -38,4 +38,4 @@ def open_session(site: Site, prompt: Prompt | None = None) -> Session:
         python=sys.executable if python == "auto" else python,
         cpus=settings.cpus,
     )
-    return Session(site, open_transport(site.transport, prompt), scheduler)
+    return Session(site, open_transport(site.transport, prompt, site.name), scheduler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from dlctl.transport import Transport
 
 Prompt = Callable[[str, bool], str]
+_STAYS = "one for all commands, because the site asks questions: dlctl sites connect opens it"
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Added:
             "login node": f"{found.user} on {found.host}",
             "slurm": slurm,
             "partitions": ", ".join(site.partitions),
+            "connection": _STAYS if site.transport.kind == "openssh" else "",
             "account": site.scheduler.account or "",
             "launcher": f"{site.launcher.kind} {site.launcher.mpi or ''}".strip(),
             "root": site.root,
@@ -111,8 +114,17 @@ def add_site(
         )
     if path.exists() and not force:
         raise SiteError(f"the site {name} already exists: {path}", hint="--force replaces it")
-    with _opened(transport, prompt) as connection:
+    asked: list[str] = []
+
+    def ask(text: str, hidden: bool) -> str:
+        assert prompt is not None
+        asked.append(text)
+        return prompt(text, hidden)
+
+    with _opened(transport, ask if prompt else None, name) as connection:
         found = discover(connection)
+    if asked and shutil.which("ssh"):  # a question a day, and not one at each command
+        transport = transport.model_copy(update={"kind": "openssh"})
     try:
         site = make_site(
             name, found, transport, root=root, python=python, without_slurm=without_slurm
@@ -130,7 +142,7 @@ def check(name: str, prompt: Prompt | None = None, *, on_node: bool = False) -> 
         on_node: try in a short job, too, what only a node can tell.
     """
     site = load_site(name)
-    with _opened(site.transport, prompt) as connection:
+    with _opened(site.transport, prompt, name) as connection:
         checks = check_site(site, connection)
         if on_node and site.scheduler.kind == "slurm" and checks[0].outcome != FAILED:
             checks += check_on_node(site, connection)
@@ -139,7 +151,7 @@ def check(name: str, prompt: Prompt | None = None, *, on_node: bool = False) -> 
 
 def check_all(prompt: Prompt | None = None) -> list[Check]:
     """Check this machine, and whether every site answers."""
-    return doctor(lambda settings: open_transport(settings, prompt))
+    return doctor(lambda site, settings: open_transport(settings, prompt, site))
 
 
 def failed(checks: Sequence[Check]) -> bool:
@@ -161,7 +173,7 @@ def setup_site(name: str, prompt: Prompt | None = None) -> SetupAnswer:
         TransportError
     """
     site = load_site(name)
-    with _opened(site.transport, prompt) as connection:
+    with _opened(site.transport, prompt, name) as connection:
         end = connection.run(setup_script(site), timeout_s=SETUP_TIMEOUT_S)
     answer = parse_setup(name, end.exit_code, end.text, end.error_text)
     if answer.python == python_of(site):
@@ -175,8 +187,8 @@ def setup_site(name: str, prompt: Prompt | None = None) -> SetupAnswer:
 
 
 @contextmanager
-def _opened(settings: TransportSettings, prompt: Prompt | None) -> Iterator[Transport]:
-    transport = open_transport(settings, prompt)
+def _opened(settings: TransportSettings, prompt: Prompt | None, site: str) -> Iterator[Transport]:
+    transport = open_transport(settings, prompt, site)
     try:
         yield transport
     finally:

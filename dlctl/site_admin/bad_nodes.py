@@ -54,7 +54,7 @@ def _folder(site: Site) -> str:
 
 
 def _run(site: Site, script: str, prompt: Prompt | None) -> str:
-    transport = open_transport(site.transport, prompt)
+    transport = open_transport(site.transport, prompt, site.name)
     try:
         end = transport.run(script, timeout_s=_TIMEOUT_S)
     finally:

@@ -252,7 +252,7 @@ def check_connection(site: Site, transport: Transport) -> Check:
     return Check(f"site {site.name}", OK, f"{transport.name} answers")
 
 
-def doctor(open_transport: Callable[[TransportSettings], Transport]) -> list[Check]:
+def doctor(open_transport: Callable[[str, TransportSettings], Transport]) -> list[Check]:
     """Check this machine, its own local site, and whether each other site answers."""
     checks = check_here()
     for file in list_sites():
@@ -262,7 +262,7 @@ def doctor(open_transport: Callable[[TransportSettings], Transport]) -> list[Che
             continue  # reported above
         if file.example:
             continue
-        transport = open_transport(_quick(site.transport))
+        transport = open_transport(site.name, _quick(site.transport))
         try:
             if site.transport.kind == site.scheduler.kind == "local":
                 own = check_site(site, transport)

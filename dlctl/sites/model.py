@@ -90,21 +90,26 @@ Words = Annotated[list[Line], BeforeValidator(_words)]
 class TransportSettings(_Settings):
     """How the site is reached."""
 
-    kind: Literal["ssh", "local"]
+    kind: Literal["ssh", "openssh", "local"]
+    """`ssh`: a connection for each command. `openssh`: the system's ssh, whose connection stays."""
     host: Line | None = Field(default=None, min_length=1)
-    """A host name, an address, or an alias of `~/.ssh/config`. Only for `ssh`."""
+    """A host name, an address, or an alias of `~/.ssh/config`. Not for `local`."""
     user: Line | None = Field(default=None, min_length=1)
     """None: what `~/.ssh/config` says, else this machine's user name."""
     port: int | None = Field(default=None, ge=1, le=65535)
     connect_timeout_s: float = Field(default=15.0, gt=0, le=600)
     keepalive_s: float = Field(default=30.0, ge=0, le=3600)
     """Seconds between keep-alive messages; 0 sends none."""
+    persist_s: Annotated[int, BeforeValidator(_duration)] = Field(
+        default=12 * 3600, alias="persist", gt=0
+    )
+    """Kind `openssh`: how long the connection stays after the last command."""
 
     @model_validator(mode="after")
     def _host_goes_with_ssh(self) -> TransportSettings:
-        if self.kind == "ssh" and not self.host:
-            raise ValueError("kind ssh needs a host")
-        if self.kind == "ssh" and str(self.host).startswith("-"):
+        if self.kind != "local" and not self.host:
+            raise ValueError(f"kind {self.kind} needs a host")
+        if self.kind != "local" and str(self.host).startswith("-"):
             raise ValueError("a host does not start with '-'")
         if self.kind == "local" and (self.host or self.user or self.port):
             raise ValueError("kind local takes no host, user or port")

@@ -42,18 +42,23 @@ class LocalTransport(ScriptTransport):
                 f"this machine: /bin/sh did not start: {error.strerror}",
                 hint="Check the limits on processes and memory (ulimit -a).",
             ) from error
-        return LocalStreams(process)
+        return LocalStreams(process, self.name)
 
     def close(self) -> None:
         """Do nothing: each script has its own process."""
 
 
 class LocalStreams:
-    """The pipes of one child."""
+    """The pipes of one child.
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    Args:
+        process: It leads a session of its own.
+        name: How errors name where it runs.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
         assert process.stdin and process.stdout and process.stderr
-        self._process = process
+        self._process, self._name = process, name
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._stdin_lock = threading.Lock()
         os.set_blocking(self._stdin.fileno(), False)
@@ -75,7 +80,7 @@ class LocalStreams:
         poll.register(descriptor, event)
         if not poll.poll(timeout_s * 1000):
             raise TransportTimeout(
-                f"this machine: a command made no progress for {timeout_s:g} s",
+                f"{self._name}: a command made no progress for {timeout_s:g} s",
                 hint="The machine may be overloaded: try again.",
             )
 
@@ -90,7 +95,7 @@ class LocalStreams:
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > timeout_s:
                 raise TransportTimeout(
-                    f"this machine: a command read nothing of its input for {timeout_s:g} s"
+                    f"{self._name}: a command read nothing of its input for {timeout_s:g} s"
                 )
 
     def _write_some(self, view: memoryview) -> int:
@@ -115,7 +120,7 @@ class LocalStreams:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise TransportTimeout(
-                f"this machine: a command did not end within {timeout_s:g} s"
+                f"{self._name}: a command did not end within {timeout_s:g} s"
             ) from None
         return code if code >= 0 else 128 - code
 

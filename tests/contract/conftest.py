@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from ssh_servers import SSHD, Sshd, make_key, start_sshd
 
 from dlctl.sites.files import TransportSettings
 from dlctl.transport import Transport, open_transport
+from dlctl.transport.openssh import OpensshTransport
 from dlctl.transport.ssh import SshTransport
 
 CSH = shutil.which("csh") or shutil.which("tcsh")
@@ -32,6 +34,12 @@ class SshSetup:
             file.write_text(config + "\n" + self.config.read_text())
         settings = TransportSettings(kind="ssh", host=host, connect_timeout_s=timeout_s, **more)
         return SshTransport(settings, prompt, file)
+
+    def open_lasting(self, host: str, config: Path | None = None, **more):
+        settings = TransportSettings(
+            kind="openssh", host=host, connect_timeout_s=CONNECT_TIMEOUT_S, **more
+        )
+        return OpensshTransport(settings, "dlctl sites connect it", config or self.config)
 
 
 @pytest.fixture(scope="session")
@@ -77,12 +85,18 @@ def shared_transports(ssh_setup):
     opened: dict[str, Transport] = {"local": open_transport(TransportSettings(kind="local"))}
     for name in ("plain", "noisy", "csh"):
         opened[name] = ssh_setup.open(name)
+    runtime = tempfile.mkdtemp(prefix="dlctl-", dir="/tmp")  # a socket's path is short
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", runtime)
+        opened["openssh"] = lasting = ssh_setup.open_lasting("plain")
     yield opened
     for transport in opened.values():
         transport.close()
+    lasting.disconnect()
+    shutil.rmtree(runtime)
 
 
-@pytest.fixture(params=["local", "plain", "noisy", "csh"])
+@pytest.fixture(params=["local", "plain", "noisy", "csh", "openssh"])
 def transport(request, shared_transports):
     if request.param == "csh" and CSH is None:
         pytest.skip("no csh: apt-get install csh")

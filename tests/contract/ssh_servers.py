@@ -71,7 +71,9 @@ def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> Path:
     return path
 
 
-def start_sshd(folder: Path, authorized: list[Path], options: str = "") -> Sshd:
+def start_sshd(
+    folder: Path, authorized: list[Path], options: str = "", program: str | None = SSHD
+) -> Sshd:
     folder.mkdir(mode=0o700)
     make_key(folder / "host_key")
     keys = "".join(Path(f"{key}.pub").read_text() for key in authorized)
@@ -80,15 +82,15 @@ def start_sshd(folder: Path, authorized: list[Path], options: str = "") -> Sshd:
     config = folder / "sshd_config"
     config.write_text(
         f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {folder}/host_key\n"
-        f"AuthorizedKeysFile {folder}/authorized_keys\nPidFile none\nStrictModes no\n"
+        f"AuthorizedKeysFile {folder}/authorized_keys\nPidFile none\nStrictModes no\n{options}\n"
         "UsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-        f"PermitRootLogin yes\nMaxStartups 100\n{options}\n"
+        f"PermitRootLogin yes\nMaxStartups 100\n"
     )
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(config)],
+            [program, "-D", "-e", "-f", str(config)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,

@@ -1,0 +1,246 @@
+"""Runs scripts by the system's ssh: one connection that stays open, a channel for each command.
+
+The connection is OpenSSH's own master (ControlMaster), which stays when the command that opened it
+has ended: a site that asks for a one-time code asks once a day. A command opens it if that takes
+no question; `dlctl sites connect` opens it where questions come. No further connection is made:
+where the master is gone, ssh would silently make one, and for that its ProxyCommand is `false`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from dlctl.errors import (
+    AuthError,
+    ConnectError,
+    ConnectionLost,
+    HostKeyError,
+    TransportError,
+    TransportTimeout,
+)
+from dlctl.sites.files import TransportSettings
+from dlctl.transport.control_path import control_path
+from dlctl.transport.local import LocalStreams
+from dlctl.transport.script import ScriptTransport
+from dlctl.transport.ssh_auth import PERSON_TIMEOUT_S
+from dlctl.transport.ssh_config import config_file
+
+_QUICK_S = 10.0
+"""What the master on this machine answers within."""
+_KILL_GRACE_S = 5.0
+_SAID_BYTES = 4096
+_FAILED = 255
+"""ssh's own exit code, and perhaps the script's."""
+_PLAIN = ("IgnoreUnknown=RemoteCommand,SessionType", "RemoteCommand=none", "RequestTTY=no",
+          "ClearAllForwardings=yes", "ForwardX11=no", "ForwardAgent=no", "PermitLocalCommand=no",
+          "LogLevel=ERROR")  # fmt: skip
+"""Whatever the user's configuration says for people who log in. The first comes first: older
+versions don't know the others."""
+
+
+class OpensshTransport(ScriptTransport):
+    """One connection to one host, shared by all commands of this user on this machine.
+
+    Args:
+        settings: Where to.
+        connect: The command that opens the connection where questions come.
+        config: The configuration to use instead of the user's own.
+
+    Raises:
+        ConnectError: there is no folder for the connection's socket.
+    """
+
+    def __init__(
+        self, settings: TransportSettings, connect: str, config: Path | None = None
+    ) -> None:
+        self._settings, self._connect = settings, connect
+        assert settings.host is not None
+        config = config or config_file()
+        port = [] if settings.port is None else ["-p", str(settings.port)]
+        user = [] if settings.user is None else ["-l", settings.user]
+        self._where = ["-F", str(config)] if config else []
+        self._where += [*port, *user]
+        self._socket = control_path(settings.host, *self._where)
+        self.name = f"{settings.user}@{settings.host}" if settings.user else settings.host
+
+    # The connection -----------------------------------------------------------------------------
+
+    def is_open(self) -> bool:
+        """Return whether the connection is there."""
+        return self._socket.exists() and self._control("check") == 0
+
+    def open(self, *, ask: bool) -> None:
+        """Open the connection, unless it is there.
+
+        Args:
+            ask: ssh may ask on the terminal.
+
+        Raises:
+            AuthError, ConnectError, HostKeyError, TransportTimeout
+        """
+        with self._one_at_a_time():
+            if self.is_open():
+                return
+            self._socket.unlink(missing_ok=True)  # of a machine that was switched off
+            with tempfile.TemporaryFile() as said:
+                self._open_master(said, ask=ask)
+
+    def _open_master(self, said: IO[bytes], *, ask: bool) -> None:
+        settings = self._settings
+        timeout_s = PERSON_TIMEOUT_S if ask else settings.connect_timeout_s + _QUICK_S
+        options = [
+            f"ControlPersist={settings.persist_s}",
+            f"ConnectTimeout={settings.connect_timeout_s:.0f}",
+            f"ServerAliveInterval={settings.keepalive_s:.0f}",
+            f"StrictHostKeyChecking={'ask' if ask else 'yes'}",
+            f"BatchMode={'no' if ask else 'yes'}",
+        ]
+        argv = self._ssh("-M", "-N", "-f", options=options)
+        own = None if ask else subprocess.DEVNULL
+        try:
+            # A file, and no pipe: the master keeps its standard error open.
+            done = subprocess.run(
+                argv, stdin=own, stdout=own, stderr=None if ask else said, timeout=timeout_s,
+                check=False, start_new_session=not ask,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise TransportTimeout(
+                f"{self.name}: no answer in time ({timeout_s:g} s) while connecting",
+                hint="Check host and network, or raise connect_timeout_s in the site's file.",
+            ) from None
+        except OSError as error:
+            raise ConnectError(
+                f"{self.name}: ssh did not start: {error.strerror}",
+                hint="Install OpenSSH's client, or set `kind: ssh` in the site's file.",
+            ) from error
+        if done.returncode or not self.is_open():
+            said.seek(0)
+            raise self._refused(said.read()[-_SAID_BYTES:].decode(errors="replace"))
+
+    def _refused(self, said: str) -> TransportError:
+        lines = [line.strip(" \r@") for line in said.splitlines()]
+        last = next((line for line in reversed(lines) if line), "it said why above")
+        if "host key" in said.lower():
+            return HostKeyError(
+                f"{self.name}: its host key is not the known one, or is not known: {last}",
+                hint=f"Compare the fingerprint with the site's; {self._connect} asks whether you "
+                "trust a new one.",
+            )
+        if "Permission denied" in said:
+            return AuthError(
+                f"{self.name}: there is no open connection, and it takes more than your keys to "
+                f"make one: {last}",
+                hint=self._connect,
+            )
+        return ConnectError(
+            f"{self.name}: while connecting: {last}", hint="Check the address and the network."
+        )
+
+    def disconnect(self) -> bool:
+        """End the connection, for all commands; return whether there was one."""
+        return self._socket.exists() and self._control("exit") == 0
+
+    def close(self) -> None:
+        """Leave the connection to the next command."""
+
+    @contextlib.contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """Hold a lock: a second master would not be one, and its connection stay for ever."""
+        with self._socket.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _control(self, order: str) -> int:
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            return subprocess.run(
+                self._ssh("-O", order), stdin=subprocess.DEVNULL, capture_output=True,
+                timeout=_QUICK_S, check=False,
+            ).returncode  # fmt: skip
+        return _FAILED
+
+    def _ssh(self, *words: str, options: list[str] | None = None, command: str = "") -> list[str]:
+        given = [word for option in (*_PLAIN, *(options or [])) for word in ("-o", option)]
+        assert self._settings.host is not None
+        argv = ["ssh", *given, *self._where, "-S", str(self._socket), *words]
+        return [*argv, "--", self._settings.host, *([command] if command else [])]
+
+    # A channel ----------------------------------------------------------------------------------
+
+    def _open(self, command: str) -> OpensshStreams:
+        if not self._socket.exists():
+            self.open(ask=False)
+        return OpensshStreams(self, self.channel(command))
+
+    def channel(self, command: str) -> subprocess.Popen[bytes]:
+        """Start a command of the login shell; where the connection is gone it ends with 255."""
+        return subprocess.Popen(
+            self._ssh("-T", options=["ControlMaster=no", "ProxyCommand=false", "ProxyJump=none"],
+                      command=command),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def broken(self, *, began: bool) -> TransportError | None:
+        """Return why ssh failed; None if the code is the command's own.
+
+        Args:
+            began: The command has printed something.
+        """
+        if not self.is_open():
+            return ConnectionLost(
+                f"{self.name}: the connection was lost while a command ran", hint="Try again."
+            )
+        if began:
+            return None
+        return ConnectError(
+            f"{self.name}: the server allows no further session on the open connection",
+            hint="Wait until another dlctl command has ended: MaxSessions in the server's "
+            "configuration says how many may run at a time.",
+        )
+
+
+class OpensshStreams(LocalStreams):
+    """The pipes of an ssh that runs one command by the open connection."""
+
+    def __init__(self, transport: OpensshTransport, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(process, transport.name)
+        self._transport = transport
+        self._began = False
+
+    def read(self, timeout_s: float) -> bytes:
+        """Return some bytes of standard output; b"" at its end."""
+        chunk = super().read(timeout_s)
+        self._began = self._began or bool(chunk)
+        if not chunk:
+            with contextlib.suppress(TransportTimeout):
+                self.exit_code(_QUICK_S)
+        return chunk
+
+    def exit_code(self, timeout_s: float) -> int:
+        """Wait for the exit code; 128 + n after signal n.
+
+        Raises:
+            ConnectionLost, ConnectError
+        """
+        code = super().exit_code(timeout_s)
+        if code == _FAILED and (error := self._transport.broken(began=self._began)):
+            raise error
+        return code
+
+    def kill(self, pid: int | None = None) -> None:
+        """End ssh, and the script's process group at the site: SIGTERM, then SIGKILL."""
+        was_running = self._process.poll() is None
+        super().kill()
+        if was_running and pid:
+            group = f"kill -TERM -{pid}; sleep 0.2 2>/dev/null || sleep 1; kill -KILL -{pid}"
+            ending = self._transport.channel(f"/bin/sh -c '{group}'")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                ending.communicate(timeout=_KILL_GRACE_S)
+            ending.kill()
+            ending.wait()

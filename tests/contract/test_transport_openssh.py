@@ -1,0 +1,304 @@
+"""One connection for a day: real masters of the system's ssh, on real servers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import pty
+import secrets
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ssh_servers import SSHD, start_sshd
+
+from dlctl.errors import AuthError, ConnectError, ConnectionLost, HostKeyError, TransportError
+from dlctl.transport.control_path import control_path
+from dlctl.transport.openssh import OpensshTransport
+
+PAM_OATH = next(Path("/usr/lib").glob("*/security/pam_oath.so"), None)
+SECRET = b"12345678901234567890"
+
+
+@pytest.fixture
+def lasting(ssh_setup, monkeypatch, tmp_path_factory):
+    """Makes transports whose connections end with the test."""
+    folder = Path("/tmp", f"dlctl-test-{secrets.token_hex(4)}")
+    folder.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    made: list[OpensshTransport] = []
+
+    def make(host: str, config: str = "", **more) -> OpensshTransport:
+        file = tmp_path_factory.mktemp("own") / "config"
+        file.write_text(config + "\n" + ssh_setup.config.read_text())
+        made.append(ssh_setup.open_lasting(host, file, **more))
+        return made[-1]
+
+    yield make
+    for transport in made:
+        transport.disconnect()
+    shutil.rmtree(folder)
+
+
+def served(server) -> int:
+    """How many connections the server has had."""
+    return (server.folder / "log").read_text().count("Accepted ")
+
+
+def block(setup, name: str, server, extra: str = "") -> str:
+    return (
+        f"Host {name}\n  HostName 127.0.0.1\n  Port {server.port}\n  IdentityFile {setup.key}\n"
+        f"  IdentitiesOnly yes\n{extra}\n"
+    )
+
+
+def test_later_commands_use_the_connection_of_the_first(ssh_setup, lasting):
+    server = ssh_setup.servers["plain"]
+    first = lasting("plain")
+    before = served(server)
+    with first:
+        assert first.run("echo one").text == "one\n"
+    assert first.is_open()
+    argv = [sys.executable, "-c", ONE_COMMAND, "plain", str(first._where[1])]
+    texts = [subprocess.run(argv, capture_output=True, check=True).stdout for _ in range(2)]
+    assert texts == [b"two\n"] * 2
+    assert served(server) == before + 1
+    assert first.disconnect() and not first.is_open() and not first.disconnect()
+
+
+ONE_COMMAND = """
+import sys
+from pathlib import Path
+from dlctl.sites.files import TransportSettings
+from dlctl.transport.openssh import OpensshTransport
+settings = TransportSettings(kind="openssh", host=sys.argv[1])
+print(OpensshTransport(settings, "", Path(sys.argv[2])).run("echo two").text, end="")
+"""
+
+
+def test_commands_that_begin_at_once_open_one_connection(ssh_setup, lasting):
+    server = ssh_setup.servers["plain"]
+    transport = lasting("plain")
+    before = served(server)
+    argv = [sys.executable, "-c", ONE_COMMAND, "plain", str(transport._where[1])]
+    running = [subprocess.Popen(argv, stdout=subprocess.PIPE) for _ in range(4)]
+    assert [process.communicate()[0] for process in running] == [b"two\n"] * 4
+    assert served(server) == before + 1
+
+
+def test_a_connection_that_breaks_is_said_and_the_next_command_makes_another(ssh_setup, lasting):
+    server = ssh_setup.servers["plain"]
+    transport = lasting("plain")
+    process = transport.start("echo begun; exec sleep 60")
+    assert process.stdout.read(6) == b"begun\n"
+    for pid in server.connections():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ConnectionLost, match="the connection was lost while a command ran"):
+        process.wait(10)
+    assert transport.run("echo again").text == "again\n"
+
+
+def test_a_host_key_that_is_unknown_or_changed_is_refused(ssh_setup, lasting, tmp_path):
+    server, other = ssh_setup.servers["plain"], ssh_setup.servers["noisy"]
+    known = tmp_path / "known"
+    for text in ("", f"[127.0.0.1]:{server.port} {other.public_host_key}\n"):
+        known.write_text(text)
+        config = block(ssh_setup, "other", server, f"  UserKnownHostsFile {known}")
+        config = f"{config}  StrictHostKeyChecking no\n"
+        with pytest.raises(HostKeyError) as caught:
+            lasting("other", config).run("true")
+        assert "dlctl sites connect it" in caught.value.hint
+        assert known.read_text() == text
+
+
+def test_a_jump_host_is_on_the_way_once(ssh_setup, lasting):
+    hop, target = ssh_setup.servers["noisy"], ssh_setup.servers["plain"]
+    before = served(hop), served(target)
+    far = block(
+        ssh_setup, "far", target, f"  ProxyJump noisy\n  UserKnownHostsFile {ssh_setup.known_hosts}"
+    )
+    transport = lasting("far", far)
+    # The hop's own ssh reads the configuration that this one was given.
+    assert [transport.run("echo x").text for _ in range(3)] == ["x\n"] * 3
+    assert (served(hop), served(target)) == (before[0] + 1, before[1] + 1)
+
+
+def test_what_the_configuration_says_for_people_is_left_out(ssh_setup, lasting):
+    server = ssh_setup.servers["plain"]
+    extra = (
+        f"  UserKnownHostsFile {ssh_setup.known_hosts}\n  RemoteCommand echo hello\n"
+        "  RequestTTY force\n  LocalForward 127.0.0.1:1 127.0.0.1:1\n  ExitOnForwardFailure yes\n"
+        "  ControlMaster auto\n  ControlPath /nonexistent/%C\n"
+    )
+    assert lasting("odd", block(ssh_setup, "odd", server, extra)).run("echo x").text == "x\n"
+
+
+def test_a_server_that_allows_one_session_at_a_time(ssh_setup, lasting, tmp_path):
+    server = start_sshd(tmp_path / "one", [ssh_setup.key], "MaxSessions 1")
+    try:
+        known = tmp_path / "known"
+        known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
+        config = block(ssh_setup, "one", server, f"  UserKnownHostsFile {known}")
+        transport = lasting("one", config)
+        assert [transport.run("echo x").text for _ in range(3)] == ["x\n"] * 3
+        process = transport.start("echo begun; read line")
+        assert process.stdout.read(6) == b"begun\n"
+        with pytest.raises(TransportError, match="one: the server allows no further session"):
+            transport.run("echo x")
+        process.wait(10)
+        assert transport.run("echo x").text == "x\n"
+        assert served(server) == 1
+    finally:
+        server.stop()
+
+
+# The socket's folder -----------------------------------------------------------------------------
+
+
+def test_a_folder_with_a_long_path_is_passed_over(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 90)))
+    assert control_path("host").parent == Path(f"/tmp/dlctl-{os.getuid()}")
+
+
+def test_a_folder_that_others_can_enter_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr("dlctl.transport.control_path._folders", lambda: [Path("/tmp/open-to-all")])
+    Path("/tmp/open-to-all").mkdir()
+    Path("/tmp/open-to-all").chmod(0o755)
+    try:
+        with pytest.raises(ConnectError, match="/tmp/open-to-all is open to other users"):
+            control_path("host")
+    finally:
+        Path("/tmp/open-to-all").rmdir()
+
+
+# A one-time code ---------------------------------------------------------------------------------
+
+
+def code(later: int = 0) -> str:
+    """The code of now, or of a later half minute (RFC 6238): none counts twice."""
+    step = int(time.time()) // 30 + later
+    digest = hmac.new(SECRET, struct.pack(">Q", step), hashlib.sha1).digest()
+    place = digest[-1] & 15
+    number = struct.unpack(">I", digest[place : place + 4])[0] & 0x7FFFFFFF
+    return f"{number % 10**6:06d}"
+
+
+@pytest.fixture
+def with_code(ssh_setup, tmp_path):
+    """A server that lets in who knows the code of the moment."""
+    if os.getuid() != 0 or PAM_OATH is None or SSHD is None:
+        pytest.skip("needs root, and pam_oath: apt-get install libpam-oath")
+    service = f"otp{secrets.token_hex(4)}"  # PAM's name for sshd is its program's
+    program = tmp_path / service
+    program.symlink_to(SSHD)
+    rules = Path("/etc/pam.d", service)
+    users = tmp_path / "users.oath"
+    rules.write_text(
+        f"auth required pam_oath.so usersfile={users} window=20 digits=6\n"
+        "account required pam_permit.so\nsession required pam_permit.so\n"
+    )
+    users.write_text(f"HOTP/T30/6 root - {SECRET.hex()}\n")
+    users.chmod(0o600)
+    server = start_sshd(
+        tmp_path / "otp",
+        [],
+        "UsePAM yes\nKbdInteractiveAuthentication yes\nAuthenticationMethods keyboard-interactive",
+        str(program),
+    )
+    try:
+        yield server
+    finally:
+        server.stop()
+        rules.unlink()
+
+
+def at_terminal(body: Callable[[], None], answer: str) -> str:
+    """Run something at a terminal of its own, and type an answer; return what it showed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            body()
+            os._exit(0)
+        os._exit(1)
+    shown, typed = b"", False
+    with contextlib.suppress(OSError):  # the terminal is closed
+        while select.select([terminal], [], [], 30)[0]:
+            shown += os.read(terminal, 1000)
+            if not typed and b"One-time password" in shown:
+                os.write(terminal, answer.encode() + b"\n")
+                typed = True
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
+    os.close(terminal)
+    return shown.decode()
+
+
+def test_a_site_that_wants_a_code_asks_once(ssh_setup, lasting, with_code, tmp_path):
+    known = tmp_path / "known"
+    known.write_text(f"[127.0.0.1]:{with_code.port} {with_code.public_host_key}\n")
+    config = block(ssh_setup, "coded", with_code, f"  UserKnownHostsFile {known}\n  User root")
+    transport = lasting("coded", config)
+    with pytest.raises(AuthError) as caught:
+        transport.run("true")
+    assert caught.value.hint == "dlctl sites connect it"
+    at_terminal(lambda: transport.open(ask=True), code())
+    texts: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: texts.append(transport.run("echo x").text))
+        for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == ["x\n"] * 5
+    assert served(with_code) == 1
+    assert transport.disconnect()
+    with pytest.raises(AuthError, match="coded: there is no open connection"):
+        transport.run("true")
+
+
+def test_a_site_that_asks_is_added_with_a_connection_that_stays(
+    ssh_setup, lasting, with_code, tmp_path, monkeypatch
+):
+    known, config = tmp_path / "known", tmp_path / "ssh_config"
+    known.write_text(f"[127.0.0.1]:{with_code.port} {with_code.public_host_key}\n")
+    host = block(ssh_setup, "coded", with_code, f"  UserKnownHostsFile {known}\n  User root")
+    config.write_text(host)
+    monkeypatch.setenv("DLCTL_SSH_CONFIG", str(config))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "dlctl", *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+    def type_in(*words: str, later: int) -> str:
+        argv = [sys.executable, "-m", "dlctl", *words]
+        return at_terminal(lambda: os.execv(argv[0], argv), code(later))
+
+    shown = type_in("sites", "add", "c", "coded", "--without-slurm", later=0)
+    assert "dlctl sites connect opens it" in " ".join(shown.split())
+    refused = run("sites", "check", "c")
+    assert "dlctl sites connect c" in refused.stdout, refused
+    try:
+        shown = type_in("sites", "connect", "c", later=1)
+        assert "is open, until 12 h after the last" in " ".join(shown.split())
+        before = served(with_code)
+        assert "is open already" in run("sites", "connect", "c").stdout
+        checked = run("sites", "check", "c", "--json")
+        assert '"seen": "root on' in checked.stdout, checked
+        assert served(with_code) == before == 2
+    finally:
+        assert "ended" in run("sites", "disconnect", "c").stdout
+    assert "there was none" in run("sites", "disconnect", "c").stdout
