@@ -206,7 +206,7 @@ def test_the_doctor_continues_after_a_broken_file_and_a_dead_site(tmp_path):
     opened: list[TransportSettings] = []
     dead = NoConnection()
 
-    def open_dead(settings: TransportSettings) -> NoConnection:
+    def open_dead(_: str, settings: TransportSettings) -> NoConnection:
         opened.append(settings)
         return dead
 
