@@ -139,6 +139,7 @@ class Queues:
             room.take(entry.shape)
             self._leases += 1
             entry.lease_id, entry.counted = self._leases, False
+            entry.begun = not room.ahead
             self.hold(entry, holder, now)
             found.append(m.Lease(task=entry.task, id=entry.lease_id, duration_s=self.lease_s))
         self.counts["lent"] += len(found) if lend else 0
@@ -154,22 +155,21 @@ class Queues:
             entry = self._current(holder, result.task_id, result.lease_id, now)
             if entry is None:
                 self.counts["dropped"] += 1
-            elif result.outcome != m.HANDED_BACK:
-                self._release(entry)
+                continue
+            self._release(entry)
+            self.results.hear(entry, result.report)
+            entry.task.deaths = max(entry.task.deaths, result.deaths)
+            if result.outcome != m.HANDED_BACK or entry.owner:
+                result.deaths = entry.task.deaths
                 finished.append((entry, result))
-                self.tasks.drop(entry.task.id)  # a second result of the same call is dropped
-            elif entry.withdrawn or entry.owner:
-                self._release(entry)
-                finished.append(
-                    (entry, result if entry.owner else self._ended(entry, m.CANCELLED)[1])
-                )
-                self.tasks.drop(entry.task.id)
+            elif entry.withdrawn:
+                finished.append(self._ended(entry, m.CANCELLED))
             else:
                 entry.task.checkpoint = result.checkpoint or entry.task.checkpoint
-                entry.task.deaths = max(entry.task.deaths, result.deaths)
-                self._release(entry)
                 self._queue(entry, first=True)
                 again.append(entry)
+                continue
+            self.tasks.drop(entry.task.id)  # a second result of the same call is dropped
         self._finish(finished)
         self._note_again(again)
         return seen
@@ -183,10 +183,10 @@ class Queues:
                 orders[report.task_id] = m.STOP
                 continue
             self.hold(entry, holder, now)
-            if report.metrics or report.step:
-                entry.metrics.update(report.metrics)
-                if not entry.owner:
-                    self.results.mailbox(entry.task.origin).report(report)
+            self.results.hear(entry, report)
+            if holder.startswith(PEER) and entry.task.deaths != report.deaths:
+                entry.task.deaths = report.deaths
+                self._note_again([entry])
             if entry.withdrawn:
                 orders[report.task_id] = m.STOP
         return orders
@@ -229,8 +229,7 @@ class Queues:
                 dead.append(self._ended(entry, m.CANCELLED))
                 continue
             if not holder.startswith(PEER) and now < self._excused.get(holder, math.inf):
-                entry.task.deaths += 1
-                entry.counted = True
+                entry.blame()
             if entry.task.deaths >= MOST_DEATHS:
                 error = f"{entry.task.deaths} workers died while they ran it, the last was {holder}"
                 dead.append(self._ended(entry, m.KILLED_WORKERS, error))
@@ -254,10 +253,7 @@ class Queues:
 
     def helping(self, owner: str) -> list[m.Report]:
         """Return the leases of the tasks that another broker lent and that have no result yet."""
-        return [
-            m.Report(task_id=e.task.id, lease_id=e.owner_lease, metrics=e.metrics)
-            for e in self._helping.get(owner, {}).values()
-        ]
+        return [entry.report() for entry in self._helping.get(owner, {}).values()]
 
     def drop_helped(self, owner: str, ids: Iterable[str]) -> None:
         """Stop tasks that their owner no longer wants from here."""
@@ -372,7 +368,7 @@ class Queues:
                 self._note_again([entry])
             return entry
         if entry.lease_id < lease_id < self.incarnation << _INCARNATION_BITS:
-            entry.lease_id = lease_id
+            entry.lease_id, entry.begun = lease_id, False
             self.hold(entry, holder, now)
             return entry
         return None

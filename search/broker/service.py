@@ -178,10 +178,10 @@ class BrokerService:
             if time.monotonic() - forgot_at > FORGET_S:
                 forgot_at = time.monotonic()
                 self._forget_workers(forgot_at - FORGET_S)
-            dropped = self.queues.counts["accepted"]
+            accepted = self.queues.counts["accepted"]
             if self.queues.lapse(time.monotonic()):
                 self.work.ring()
-            if self.queues.counts["accepted"] > dropped:
+            if self.queues.counts["accepted"] > accepted:
                 self.results.ring()
             if self.queues.helping_count and not self._has_workers(time.monotonic()):
                 self.queues.hand_back_helped()
@@ -250,7 +250,7 @@ class BrokerService:
         room = Room.of(request.free, request)
         leases = self.queues.lease(request.worker, request.want, room, now)
         if request.ahead and len(leases) == request.want:
-            room = Room.of(request.has, request, for_each=True)
+            room = Room.of(request.has, request, for_each=True, ahead=True)
             leases += self.queues.lease(request.worker, request.ahead, room, now)
         return leases
 

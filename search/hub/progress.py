@@ -24,7 +24,13 @@ class Progress:
 
     def __init__(self, job_dir: Path, spec: names.Spec) -> None:
         self._job_dir, self._path, self._spec = job_dir, job_dir / names.TRIALS, spec
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin before the first line."""
         self._at = 0
+        self._last = b""
+        """The last line that was read, which ends where the next one begins."""
         self.asked = self.done = self.failed = 0
         self.best: dict[str, Any] | None = None
         self._points: dict[int, dict[str, Any]] = {}
@@ -55,14 +61,17 @@ class Progress:
     def _new(self) -> Iterator[dict[str, Any]]:
         try:
             with self._path.open("rb") as file:
-                file.seek(self._at)
-                content = file.read()
+                file.seek(self._at - len(self._last))
+                if file.read(len(self._last)) != self._last:  # a failed sync took it back
+                    self._begin()
+                    file.seek(0)
+                lines = file.read().splitlines(keepends=True)
         except FileNotFoundError:
             return
-        whole = content[: content.rfind(b"\n") + 1]
-        self._at += len(whole)
-        for line in whole.splitlines():
-            yield json.loads(line)
+        for line in lines:
+            if line.endswith(b"\n"):
+                self._at, self._last = self._at + len(line), line
+                yield json.loads(line)
 
     def work(self) -> Work:
         """Return what there is to do."""

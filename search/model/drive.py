@@ -136,14 +136,14 @@ class Driver:
             self._send_again()
             return
         self._incarnation = reply.incarnation
+        stopped = [  # first: some may be the last that a trial said before it ended
+            report.task_id for report in reply.reports
+            if not self.search.report(report.task_id, report.step, dict(report.metrics))
+        ]  # fmt: skip
         for accepted in reply.results:
             self.search.end(accepted.result.task_id, ended_of(accepted))
         self._cursor = reply.cursor
         self._room = max(self._room, len(reply.results), 1)  # one may ask whether there is room
-        stopped = [
-            report.task_id for report in reply.reports
-            if not self.search.report(report.task_id, report.step, dict(report.metrics))
-        ]  # fmt: skip
         if stopped:
             cancel = m.CancelRequest(model=NAME, task_ids=stopped)
             await stub.Cancel(cancel, timeout=_PATIENCE_S)

@@ -8,14 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from search.errors import SearchError
+
 Event = dict[str, Any]
+
+
+class DamagedLogError(SearchError):
+    """A line of the log is no event: the next start would fail alike."""
 
 
 class TrialLog:
     """Appends events; each is on disk when `write` returns.
 
+    Who reads the file meanwhile may see a last line that is taken back, because it never reached
+    the disk.
+
     Raises:
-        OSError: the file can't be read or written.
+        OSError: the file can't be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,17 +33,31 @@ class TrialLog:
         self._path = path
 
     def events(self) -> Iterator[Event]:
-        """Yield the events so far; cut a line that was never finished."""
+        """Yield the events so far; cut a line that was never finished.
+
+        Raises:
+            DamagedLogError: a line is no JSON.
+        """
         content = self._path.read_bytes()
         whole, newline, torn = content.rpartition(b"\n")
         if torn:
             os.ftruncate(self._file, len(whole) + len(newline))
             os.fsync(self._file)
-        for line in whole.splitlines():
-            yield json.loads(line)
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise DamagedLogError(
+                    f"line {number} of {self._path} can't be read: {error}",
+                    hint="keep the lines before it and remove the rest: those trials run again",
+                ) from error
 
     def write(self, *events: Event) -> None:
-        """Append events, all or none of which a reader will see whole."""
+        """Append events, all or none of them.
+
+        Raises:
+            SearchError: The disk is full, or fails.
+        """
         if not events:
             return
         text = "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
@@ -43,9 +66,12 @@ class TrialLog:
             while data:
                 data = data[os.write(self._file, data) :]
             os.fsync(self._file)
-        except OSError:
+        except OSError as error:
             os.ftruncate(self._file, at)  # a full disk: the next line must not follow half a one
-            raise
+            raise SearchError(
+                f"{self._path} can't be written: {error.strerror}",
+                hint="free some space, or raise the quota; the search then goes on by itself",
+            ) from error
 
     def close(self) -> None:
         """Close the file."""

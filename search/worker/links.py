@@ -86,7 +86,6 @@ class Link:
         """How many tasks the calls that are under way ask for."""
         self.failing_since: float | None = None
         """When the first of the calls failed that failed since the last answer."""
-        self.told_to_leave = False
         self.refused = ""
         """Why the broker will never answer this worker."""
         self._leaving = self._to_tell = self._has_told = False
@@ -157,7 +156,6 @@ class Link:
             self._has_told = True
             print(f"broker {self.broker}: knows that this worker leaves", flush=True)
         self._outbox.taken(self.broker, list(reply.taken))
-        self.told_to_leave = self.told_to_leave or reply.leave
         if reply.leases:
             self._hands.take(self.broker, list(reply.leases))
         self.changed()

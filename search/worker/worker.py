@@ -113,9 +113,7 @@ class Worker:
             return True
         if self._ends and boot_clock() > self._ends - self._options.grace_s - _LAST_RESULTS_S:
             return True
-        if self._is_ending():
-            return True
-        return any(link.told_to_leave for link in self._links.values())
+        return self._is_ending()
 
     def _is_ending(self) -> bool:
         now = time.monotonic()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -332,6 +334,84 @@ def test_deaths_at_a_broker_that_helps_count_at_the_owner() -> None:
     assert owner.lapse(LEASE_S + 1) == 0
     (ended,) = owner.results.mailbox("one").accepted
     assert ended.result.outcome == m.KILLED_WORKERS
+
+
+def test_a_task_that_waited_at_a_worker_that_died_has_no_death_and_waits_there_no_more() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    ahead = dataclasses.replace(ROOM, ahead=True)
+    assert queues.lease("w1", 1, ahead, 0.0)
+    queues.lapse(LEASE_S + 1)
+    assert queues.tasks[make_task(1).id].task.deaths == 0
+    assert queues.lease("w1", 1, ahead, LEASE_S + 1) == []
+    now = LEASE_S + 1
+    for number in range(MOST_DEATHS):  # it kills each worker: three deaths are counted all the same
+        (lease,) = queues.lease("w1", 1, ROOM, now)
+        assert lease.task.deaths == number
+        now += LEASE_S + 1
+        queues.lapse(now)
+    assert [result.outcome for result in outcome_of(queues)] == [m.KILLED_WORKERS]
+
+
+def test_deaths_at_a_broker_that_helps_are_not_lost_with_it() -> None:
+    owner, log = make_queues()
+    helper, _ = make_queues()
+    owner.submit("one", [make_task(1)], 10)
+    (lent,) = owner.lease(f"{PEER}helper", 1, ROOM, 0.0, lend=True)
+    helper.help("owner", [m.Lease.FromString(lent.SerializeToString())])
+    (lease,) = helper.lease("w1", 1, ROOM, 0.0)
+    helper.lapse(LEASE_S + 1)
+    owner.renew(f"{PEER}helper", helper.helping("owner"), LEASE_S - 1)
+    assert owner.tasks[make_task(1).id].task.deaths == 1
+    assert [e.task.deaths for e in replayed(log)[0].tasks.values()] == [1]
+    report = m.Report(task_id=lease.task.id, lease_id=lease.id)
+    helper.renew("w1", [report], LEASE_S + 2)  # its worker had not died
+    owner.renew(f"{PEER}helper", helper.helping("owner"), LEASE_S - 1)
+    assert owner.tasks[make_task(1).id].task.deaths == 0
+
+
+def test_a_task_that_a_worker_hands_back_to_a_helper_keeps_the_deaths_counted_there() -> None:
+    helper, _ = make_queues()
+    helper.help("owner", [m.Lease(task=make_task(1), id=77)])
+    helper.lease("w1", 1, ROOM, 0.0)
+    helper.lapse(LEASE_S + 1)
+    (lease,) = helper.lease("w1", 1, ROOM, LEASE_S + 1)
+    back = m.Result(task_id=lease.task.id, lease_id=lease.id, outcome=m.HANDED_BACK)
+    helper.accept("w1", [back], LEASE_S + 2)
+    assert [each.result.deaths for each in helper.results.helped["owner"].values()] == [1]
+
+
+def test_a_report_at_a_broker_that_helps_reaches_the_model_once_with_its_step() -> None:
+    owner, _ = make_queues()
+    helper, _ = make_queues()
+    owner.submit("one", [make_task(1)], 10)
+    (lent,) = owner.lease(f"{PEER}helper", 1, ROOM, 0.0, lend=True)
+    helper.help("owner", [m.Lease.FromString(lent.SerializeToString())])
+    (lease,) = helper.lease("w1", 1, ROOM, 0.0)
+    report = m.Report(task_id=lease.task.id, lease_id=lease.id, step=9, metrics={"loss": 0.5})
+    helper.renew("w1", [report], 1.0)
+    box = owner.results.mailbox("one")
+    owner.renew(f"{PEER}helper", helper.helping("owner"), 1.0)
+    assert [(r.step, dict(r.metrics)) for r in box.take_reports()] == [(9, {"loss": 0.5})]
+    owner.renew(f"{PEER}helper", helper.helping("owner"), 2.0)
+    assert not box.has_reports
+
+
+def test_what_a_task_reports_last_comes_to_the_model_with_its_result() -> None:
+    owner, _ = make_queues()
+    helper, _ = make_queues()
+    owner.submit("one", [make_task(1)], 10)
+    (lent,) = owner.lease(f"{PEER}helper", 1, ROOM, 0.0, lend=True)
+    helper.help("owner", [m.Lease.FromString(lent.SerializeToString())])
+    (lease,) = helper.lease("w1", 1, ROOM, 0.0)
+    result = success(lease)
+    result.report.MergeFrom(m.Report(task_id=lease.task.id, step=9, metrics={"loss": 0.5}))
+    helper.accept("w1", [result], 1.0)
+    (helped,) = helper.results.helped["owner"].values()
+    owner.accept(f"{PEER}helper", [helped.result], 1.0)
+    box = owner.results.mailbox("one")
+    assert [dict(each.metrics) for each in box.accepted] == [{"loss": 0.5}]
+    assert [(r.step, dict(r.metrics)) for r in box.take_reports()] == [(9, {"loss": 0.5})]
 
 
 def test_another_models_tasks_can_not_be_cancelled() -> None:
