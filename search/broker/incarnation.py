@@ -94,6 +94,7 @@ class Incarnation:
                 self._log.close()
                 if self._retired and not queues.results.mailboxes:  # no model counts on its numbers
                     self._log.path.unlink(missing_ok=True)
+                    print(f"{self.name}: leaves nothing behind", flush=True)
         finally:
             self._end()
 
@@ -149,6 +150,13 @@ class Incarnation:
             await self._peers.close()
             self._end()
             await server.stop(0.5)
+            counts = service.queues.counts
+            print(
+                f"{self.name}: incarnation {self._lease.incarnation} ends; so far "
+                f"{counts['accepted']} results accepted, {counts['failed']} of them failed, "
+                f"{counts['dropped']} dropped, {counts['lent']} tasks lent",
+                flush=True,
+            )
 
     async def _watch_lease(self) -> None:
         while not self._lease.superseded:

@@ -141,7 +141,9 @@ class Queues:
             entry.lease_id, entry.counted = self._leases, False
             self.hold(entry, holder, now)
             found.append(m.Lease(task=entry.task, id=entry.lease_id, duration_s=self.lease_s))
-        self.counts["lent"] += len(found) if lend else 0
+        if lend and found:
+            self.counts["lent"] += len(found)
+            self._note_counts()
         return found
 
     def accept(self, holder: str, results: Iterable[m.Result], now: float) -> list[str]:
@@ -149,11 +151,12 @@ class Queues:
         finished: list[tuple[Entry, m.Result]] = []
         again: list[Entry] = []
         seen: list[str] = []
+        dropped = 0
         for result in results:
             seen.append(result.task_id)
             entry = self._current(holder, result.task_id, result.lease_id, now)
             if entry is None:
-                self.counts["dropped"] += 1
+                dropped += 1
             elif result.outcome != m.HANDED_BACK:
                 self._release(entry)
                 finished.append((entry, result))
@@ -172,6 +175,9 @@ class Queues:
                 again.append(entry)
         self._finish(finished)
         self._note_again(again)
+        if dropped:
+            self.counts["dropped"] += dropped
+            self._note_counts()
         return seen
 
     def renew(self, holder: str, reports: Iterable[m.Report], now: float) -> dict[str, m.Order]:
@@ -397,3 +403,7 @@ class Queues:
         ]
         if tasks:
             self._record(stored.AGAIN, m.SubmitRequest(tasks=tasks).SerializeToString())
+
+    def _note_counts(self) -> None:
+        """Record what no other record tells: results that were dropped, tasks that were lent."""
+        self._record(stored.COUNTS, stored.pack_counts(self.counts))
