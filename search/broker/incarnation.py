@@ -92,9 +92,8 @@ class Incarnation:
                 await self._answer(bodies, adopted)
             finally:
                 self._log.close()
-                if self._retired and not queues.results.mailboxes:  # no model counts on its numbers
+                if self._leaves_nothing(queues):
                     self._log.path.unlink(missing_ok=True)
-                    print(f"{self.name}: leaves nothing behind", flush=True)
         finally:
             self._end()
 
@@ -154,9 +153,14 @@ class Incarnation:
             print(
                 f"{self.name}: incarnation {self._lease.incarnation} ends; so far "
                 f"{counts['accepted']} results accepted, {counts['failed']} of them failed, "
-                f"{counts['dropped']} dropped, {counts['lent']} tasks lent",
+                f"{counts['dropped']} dropped, {counts['lent']} tasks lent"
+                + ("; it leaves nothing behind" if self._leaves_nothing(service.queues) else ""),
                 flush=True,
             )
+
+    def _leaves_nothing(self, queues: Queues) -> bool:
+        """Return whether nobody needs the log any more: no model counts on its numbers either."""
+        return self._retired and not queues.results.mailboxes
 
     async def _watch_lease(self) -> None:
         while not self._lease.superseded:
