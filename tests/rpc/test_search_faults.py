@@ -232,14 +232,15 @@ def test_the_nameserver_is_killed_under_load_and_is_whole_after_a_heartbeat(
         await model.collect(5)
         search.kill("nameserver")
         search.start("worker", "w2", "--slots", "2")  # finds the broker by its file
-        await model.collect(20)
+        while "w2" not in {r.worker for r in model.results}:
+            await model.submit([python_task("mine:Square", **SLOW) for _ in range(10)])
+            await model.collect(len(model.results) + 10)
         search.nameserver()
-        end = time.monotonic() + 2
+        end = time.monotonic() + 10
         while not await known():
             assert time.monotonic() < end
             await asyncio.sleep(0.05)
-        await model.collect(40)
-        assert "w2" in {r.worker for r in model.results}
+        await model.collect(len(model.acknowledged))
         model.check()
 
     run_loop(run())
