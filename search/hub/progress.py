@@ -24,7 +24,7 @@ class Progress:
 
     def __init__(self, job_dir: Path, spec: names.Spec) -> None:
         self._job_dir, self._path, self._spec = job_dir, job_dir / names.TRIALS, spec
-        self._at = 0
+        self._at, self._newest = 0, names.Newest()
         self.asked = self.done = self.failed = 0
         self.best: dict[str, Any] | None = None
         self._points: dict[int, dict[str, Any]] = {}
@@ -61,8 +61,7 @@ class Progress:
             return
         whole = content[: content.rfind(b"\n") + 1]
         self._at += len(whole)
-        for line in whole.splitlines():
-            yield json.loads(line)
+        yield from filter(self._newest.counts, map(json.loads, whole.splitlines()))
 
     def work(self) -> Work:
         """Return what there is to do."""

@@ -18,6 +18,7 @@ from search.model.drive import Driver
 from search.model.guard import StrategyError
 from search.model.log import TrialLog
 from search.model.state import ReplayError, Search
+from search.protocol.process import EXIT_FAILED
 from search.protocol.settings import load_spec
 
 
@@ -41,6 +42,9 @@ def main() -> int:
             return asyncio.run(_drive(Driver(search, job_dir)))
         except StrategyError as error:
             return _end_wrong(error)
+        except SearchError as error:
+            sys.stderr.write(f"dlctl: {error}\n")
+            return EXIT_FAILED
 
 
 def _end_wrong(error: Exception) -> int:

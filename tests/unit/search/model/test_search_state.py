@@ -92,7 +92,7 @@ def test_a_line_that_was_never_finished_is_cut(tmp_path):
     assert len(again.trials) == 2 and set(again.outstanding) == {0, 1}
     again.end(again.outstanding[1], ended(again.trials[1].point))
     events = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [event["event"] for event in events] == ["ask", "tell"]
+    assert [event["event"] for event in events] == ["begin", "ask", "begin", "tell"]
 
 
 def test_another_seed_is_no_continuation(tmp_path):
