@@ -7,7 +7,7 @@ import random
 import sys
 
 import pytest
-from search_kills import STRATEGIES, Killed, processes, stopped
+from search_kills import STRATEGIES, Killed, descendants, processes, stopped
 
 from dlctl import contract
 
@@ -107,17 +107,26 @@ def test_everything_is_killed_for_good_and_resumed(dlctl, cluster_site, wait_unt
 
 
 @pytest.mark.long
-def test_a_second_hub_changes_nothing(dlctl, cluster_site, cluster, wait_until):
-    """The first one's node is cut off from the others, not from the disk, and healed later."""
-    search = Killed(dlctl, cluster_site, wait_until, "deterministic", trials=300)
+def test_two_hubs_at_once_change_nothing(dlctl, cluster_site, cluster, wait_until):
+    """The first one hangs on a node that is cut off, from the others, not from the disk.
+
+    It comes back while the second one works.
+    """
+    search = Killed(dlctl, cluster_site, wait_until, "deterministic", trials=400)
     search.wait_for_more()
     node = search.place("b0")
     (first,) = processes("search.hub", search.job_dir)
-    cluster.node_cut(node)
-    wait_until((search.job_dir / contract.claim(2)).exists, 150, what="a second hub")
+    hub = {each for module in ("learner.supervisor", "learner.agent", "search.hub")
+           for pid in processes(module, search.job_dir) for each in descendants(pid)}  # fmt: skip
+    with stopped(sorted(hub)):
+        cluster.node_cut(node)
+        wait_until((search.job_dir / contract.claim(2)).exists, 150, what="a second hub")
+        search.wait_for_more(20)
+        hubs = processes("search.hub", search.job_dir)
+        assert first in hubs and len(hubs) == 2, "both are there"
+    wait_until(lambda: first not in processes("search.hub", search.job_dir), what="the first's end")
     search.wait_for_more(20)
-    hubs = processes("search.hub", search.job_dir)
-    assert first in hubs and len(hubs) == 2, "both live"
+    assert not search.is_over(), "it was over before the first hub had ended"
     cluster.node_heal(node)
     search.check()
 
