@@ -92,7 +92,7 @@ class Incarnation:
                 await self._answer(bodies, adopted)
             finally:
                 self._log.close()
-                if self._retired and not queues.results.mailboxes:  # no model counts on its numbers
+                if self._leaves_nothing(queues):
                     self._log.path.unlink(missing_ok=True)
         finally:
             self._end()
@@ -149,6 +149,18 @@ class Incarnation:
             await self._peers.close()
             self._end()
             await server.stop(0.5)
+            counts = service.queues.counts
+            print(
+                f"{self.name}: incarnation {self._lease.incarnation} ends; so far "
+                f"{counts['accepted']} results accepted, {counts['failed']} of them failed, "
+                f"{counts['dropped']} dropped, {counts['lent']} tasks lent"
+                + ("; it leaves nothing behind" if self._leaves_nothing(service.queues) else ""),
+                flush=True,
+            )
+
+    def _leaves_nothing(self, queues: Queues) -> bool:
+        """Return whether nobody needs the log any more: no model counts on its numbers either."""
+        return self._retired and not queues.results.mailboxes
 
     async def _watch_lease(self) -> None:
         while not self._lease.superseded:

@@ -101,9 +101,7 @@ class Queues:
             waiting_only: Leave those alone that a worker or another broker has.
         """
         entries = [e for i in ids if (e := self.tasks.get(i)) and not e.owner and not e.withdrawn]
-        mine = [entry for entry in entries if entry.task.origin == model]
-        if waiting_only:
-            mine = [entry for entry in mine if not entry.holder]
+        mine = [e for e in entries if e.task.origin == model and not (waiting_only and e.holder)]
         if not mine:
             return
         request = m.CancelRequest(model=model, task_ids=[entry.task.id for entry in mine])
@@ -142,7 +140,9 @@ class Queues:
             entry.begun = not room.ahead
             self.hold(entry, holder, now)
             found.append(m.Lease(task=entry.task, id=entry.lease_id, duration_s=self.lease_s))
-        self.counts["lent"] += len(found) if lend else 0
+        if lend and found:
+            self.counts["lent"] += len(found)
+            self._note_counts()
         return found
 
     def accept(self, holder: str, results: Iterable[m.Result], now: float) -> list[str]:
@@ -150,11 +150,12 @@ class Queues:
         finished: list[tuple[Entry, m.Result]] = []
         again: list[Entry] = []
         seen: list[str] = []
+        dropped = 0
         for result in results:
             seen.append(result.task_id)
             entry = self._current(holder, result.task_id, result.lease_id, now)
             if entry is None:
-                self.counts["dropped"] += 1
+                dropped += 1
                 continue
             self._release(entry)
             self.results.hear(entry, result.report)
@@ -172,6 +173,9 @@ class Queues:
             self.tasks.drop(entry.task.id)  # a second result of the same call is dropped
         self._finish(finished)
         self._note_again(again)
+        if dropped:
+            self.counts["dropped"] += dropped
+            self._note_counts()
         return seen
 
     def renew(self, holder: str, reports: Iterable[m.Report], now: float) -> dict[str, m.Order]:
@@ -312,10 +316,8 @@ class Queues:
             entry.task.checkpoint = ""
 
     def _queue(self, entry: Entry, *, first: bool = False) -> None:
-        queue, flow = (
-            (self._helper, entry.owner) if entry.owner else (self._owned, entry.task.origin)
-        )
-        queue.push(flow, entry, first=first)
+        queue = self._helper if entry.owner else self._owned
+        queue.push(entry.owner or entry.task.origin, entry, first=first)
 
     def _next(self, room: Room, lend: bool) -> Entry | None:
         """Take the next task from the owned and the helper queue in turn."""
@@ -386,10 +388,9 @@ class Queues:
         self.results.add(finished)
 
     def _note_again(self, entries: list[Entry]) -> None:
-        tasks = [
-            m.Task(id=e.task.id, deaths=e.task.deaths, checkpoint=e.task.checkpoint)
-            for e in entries
-            if not e.owner
-        ]
-        if tasks:
-            self._record(stored.AGAIN, m.SubmitRequest(tasks=tasks).SerializeToString())
+        if own := [entry.task for entry in entries if not entry.owner]:
+            self._record(stored.AGAIN, stored.pack_again(own))
+
+    def _note_counts(self) -> None:
+        """Record what no other record tells: results that were dropped, tasks that were lent."""
+        self._record(stored.COUNTS, stored.pack_counts(self.counts))

@@ -31,6 +31,7 @@ class Progress:
         self._at = 0
         self._last = b""
         """The last line that was read, which ends where the next one begins."""
+        self._newest = names.Newest()
         self.asked = self.done = self.failed = 0
         self.best: dict[str, Any] | None = None
         self._points: dict[int, dict[str, Any]] = {}
@@ -71,7 +72,9 @@ class Progress:
         for line in lines:
             if line.endswith(b"\n"):
                 self._at, self._last = self._at + len(line), line
-                yield json.loads(line)
+                event = json.loads(line)
+                if self._newest.counts(event):
+                    yield event
 
     def work(self) -> Work:
         """Return what there is to do."""

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from event_loops import run_loop
-from search_processes import Search, python_task
+from search_processes import Search, patient_task, python_task
 
 from dlctl.contract import search as files
 from search.hub.children import Child
@@ -52,13 +52,14 @@ def test_the_task_of_a_killed_worker_soon_runs_elsewhere(search: Search) -> None
     search.start("worker", "victim")
 
     async def run() -> None:
-        model = search.model()
-        await model.submit([python_task("mine:Square", x=3, sleep_s=1.0)])
+        model, may_end = search.model(), search.job_dir / "may end"
+        await model.submit([patient_task(may_end)])
         search.wait_for(lambda: list((search.job_dir / files.TASKS).glob("*/log")))
         search.start("worker", "rescuer")
         search.wait_for(lambda: "takes" in (search.job_dir / "rescuer.log").read_text())
         search.kill("victim")
         killed_at = time.time()
+        may_end.touch()
         (result,) = await model.collect(1)
         assert result.worker == "rescuer"
         took_s = result.started_at - killed_at

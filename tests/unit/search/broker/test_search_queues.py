@@ -311,6 +311,24 @@ def test_payloads_and_values_are_counted_over_a_restart() -> None:
         assert (each.tasks.payload_bytes, each.results.value_bytes) == (200, 1000)
 
 
+def test_what_was_counted_goes_on_over_restarts() -> None:
+    queues, log = make_queues()
+    queues.submit("one", [make_task(1), make_task(2), make_task(3), make_task(4)], 10)
+    first, second, third = queues.lease("w1", 3, ROOM, 0.0)
+    queues.lease(PEER + "b2", 1, ROOM, 0.0, lend=True)
+    queues.accept("w1", [success(first), success(first)], 1.0)
+    queues.results.forget("one", 1)
+    failed = m.Result(task_id=second.task.id, lease_id=second.id, outcome=m.FAILED)
+    queues.accept("w1", [failed], 1.0)
+    queues.accept("w1", [failed], 1.0)
+    again, more = replayed(list(snapshot(queues)))
+    assert again.counts == {"accepted": 2, "failed": 1, "dropped": 2, "lent": 1}
+    assert replayed(log)[0].counts == again.counts
+    again.accept("w1", [success(third)], 0.5)
+    once_more, _ = replayed([*snapshot(queues), *more])
+    assert once_more.counts == {"accepted": 3, "failed": 1, "dropped": 2, "lent": 1}
+
+
 def test_what_is_leased_at_once_fits_into_a_message() -> None:
     queues, _ = make_queues()
     queues.submit("one", [make_task(n, payload=b"x" * (15 << 20)) for n in range(5)], 10)

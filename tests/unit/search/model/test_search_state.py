@@ -94,14 +94,14 @@ def test_a_line_that_was_never_finished_is_cut(tmp_path):
     assert len(again.trials) == 2 and set(again.outstanding) == {0, 1}
     again.end(again.outstanding[1], ended(again.trials[1].point))
     events = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [event["event"] for event in events] == ["ask", "tell"]
+    assert [event["event"] for event in events] == ["begin", "ask", "begin", "tell"]
 
 
 def test_a_damaged_line_is_named(tmp_path):
     open_search(tmp_path, spec()).ask(2)
     path = tmp_path / "trials.jsonl"
     path.write_bytes(path.read_bytes() + b"\0\0\n")
-    with pytest.raises(DamagedLogError, match=r"line 2 of .*trials.jsonl can't be read"):
+    with pytest.raises(DamagedLogError, match=r"line 3 of .*trials.jsonl can't be read"):
         open_search(tmp_path, spec())
 
 
