@@ -244,7 +244,7 @@ class BrokerService:
         return taken
 
     def _give(self, request: m.ExchangeRequest) -> list[m.Lease]:
-        if self._leaving:
+        if self._leaving or not self._lease.held():  # another may give them out by now
             return []
         now = time.monotonic()
         room = Room.of(request.free, request)
