@@ -249,8 +249,10 @@ class Queues:
     def help(self, owner: str, leases: Iterable[m.Lease]) -> None:
         """Take tasks that another broker lent."""
         for lease in leases:
-            if lease.task.id in self.tasks:
-                continue  # it is here already, under an older lease
+            if (known := self.tasks.get(lease.task.id)) is not None:
+                if known.owner == owner and not known.withdrawn:
+                    known.owner_lease = lease.id  # the owner had given up the older lease
+                continue
             entry = self.add(lease.task, owner, lease.id)
             self._helping.setdefault(owner, {})[lease.task.id] = entry
             self._queue(entry)

@@ -240,6 +240,27 @@ def test_a_helped_result_goes_back_under_the_owners_lease() -> None:
     assert not queues.has_of("b2")
 
 
+def test_a_task_that_is_lent_again_goes_on_where_it_is_under_the_newer_lease() -> None:
+    queues, _ = make_queues()
+    queues.help("b2", [m.Lease(task=make_task(2), id=77)])
+    (runs,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues.help("b2", [m.Lease(task=make_task(2), id=78)])
+    assert [report.lease_id for report in queues.helping("b2")] == [78]
+    queues.accept("w1", [success(runs)], 1.0)
+    (accepted,) = queues.results.helped["b2"].values()
+    assert accepted.result.lease_id == 78
+
+
+def test_a_task_that_is_being_stopped_does_not_take_a_newer_lease() -> None:
+    """Its result, CANCELLED, must not count for the owner, who still wants it."""
+    queues, _ = make_queues()
+    queues.help("b2", [m.Lease(task=make_task(2), id=77)])
+    queues.lease("w1", 1, ROOM, 0.0)
+    queues.drop_helped("b2", [make_task(2).id])
+    queues.help("b2", [m.Lease(task=make_task(2), id=78)])
+    assert [report.lease_id for report in queues.helping("b2")] == [77]
+
+
 def test_a_helped_task_that_its_owner_no_longer_wants_is_stopped() -> None:
     queues, _ = make_queues()
     queues.help("b2", [m.Lease(task=make_task(n), id=n) for n in (1, 2)])
