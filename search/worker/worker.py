@@ -84,6 +84,8 @@ class Worker:
                 await self._prune()
                 if self._crew.jobs:
                     busy_at = time.monotonic()
+                for link in self._links.values():
+                    link.check()
                 self._refused = next((e.refused for e in self._links.values() if e.refused), "")
                 if self._crew.trouble or self._refused or self._is_time_to_leave(busy_at):
                     self.leaving.set()
