@@ -27,7 +27,7 @@ NAME = "model"
 _WAIT_S = 1.0
 """How long a broker waits for the first result."""
 _PATIENCE_S = 10.0
-"""Of one call."""
+"""A call that has no answer after so long has failed."""
 _BATCH = 1000
 _LOOK_S = 5.0
 

@@ -20,8 +20,7 @@ class DamagedLogError(SearchError):
 class TrialLog:
     """Appends events; each is on disk when `write` returns.
 
-    Who reads the file meanwhile may see a last line that is taken back, because it never reached
-    the disk.
+    A reader may see a last line that the model takes back, because it never reached the disk.
 
     Raises:
         OSError: the file can't be opened.

@@ -41,7 +41,7 @@ class Options:
     ends_at: float = 0.0
     """Unix seconds; 0: no end is known."""
     idle_s: float = 0.0
-    """It leaves after this long without a task; 0: never."""
+    """The worker leaves after this long without a task; 0: never."""
     grace_s: float = 10.0
     """Tasks have this long to save when the worker leaves."""
     echo: bool = False
