@@ -112,6 +112,7 @@ class Driver:
     async def _fill(self, stub: BrokerStub) -> None:
         while n := self.search.wanted(self._window()):
             self._unsent += self.search.ask(n)
+        self._unsent = [each for each in self._unsent if self._id(each)]  # others ended meanwhile
         while self._unsent and self._room > 0:
             batch = self._unsent[: min(_BATCH, self._room)]
             request = m.SubmitRequest(model=NAME, tasks=[self._task(trial) for trial in batch])
