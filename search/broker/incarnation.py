@@ -30,12 +30,12 @@ _ADOPTED_GRACE_S = 0.5
 _EMPTY_S = 1.0
 """An adopted broker that has been empty for so long is given up."""
 _LEAVING_S = 8.0
-"""So long a broker that ends waits for its workers, to bring other brokers their tasks back."""
+"""How long a broker that ends waits for its workers, to bring other brokers their tasks back."""
 _LOOK_S = 0.1
 SEGMENT_BYTES = 64 << 20
 """A longer log goes on in a further file, which begins with a snapshot, unless that is as long."""
 _AT_ONCE = 500
-"""So many records are replayed while nobody else gets an answer."""
+"""How many records are replayed while no caller gets an answer."""
 Body = Callable[[], Coroutine[Any, Any, None]]
 
 

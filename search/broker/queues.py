@@ -31,7 +31,7 @@ from search.protocol import messages as m
 MOST_DEATHS = 3
 """A task whose worker died this often has failed."""
 MOST_LEASED_BYTES = 16 << 20
-"""So much payload, and one task more, goes into one reply."""
+"""How much payload goes into one reply, beside that of its last task."""
 PEER = "broker "
 """Begins the names of holders that are brokers."""
 NOBODY = "nobody"

@@ -13,7 +13,7 @@ from search.protocol import messages as m
 
 T = TypeVar("T")
 _CHUNK = 8
-"""So many tasks or results are in one record: each may have dozens of megabytes."""
+"""How many tasks or results are in one record: each may have dozens of megabytes."""
 
 
 def snapshot(queues: Queues) -> Iterator[tuple[int, bytes]]:

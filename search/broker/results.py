@@ -24,9 +24,9 @@ class Mailbox:
         self.cursor = 0
         """The model has the results up to this one."""
         self.accepted: deque[m.Accepted] = deque()
-        """Those after the cursor."""
+        """The results after the cursor."""
         self.value_bytes = 0
-        """How long their values are."""
+        """How long the values of these results are."""
         self._reports: dict[str, m.Report] = {}
 
     def add(self, accepted: m.Accepted) -> int:

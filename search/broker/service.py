@@ -22,9 +22,9 @@ from search.journal.log import Log
 from search.protocol import messages as m
 
 MOST_TASKS = 200_000
-"""So many tasks and results of models a broker keeps; then models wait."""
+"""How many tasks and results of models a broker keeps; then models wait."""
 MOST_KEPT_BYTES = 1 << 30
-"""So long may their payloads and values be."""
+"""How long their payloads and values may be, all together; then models wait."""
 MOST_PAYLOAD_BYTES = 16 << 20
 MOST_REPLY_BYTES = 32 << 20
 MOST_BACKLOG_BYTES = 256 << 20

@@ -108,7 +108,7 @@ class Entry:
     lease_id: int = 0
     """The current or last one."""
     holder: str = ""
-    """Who has it under the lease; empty: it waits."""
+    """The worker or broker that has the task under the lease; empty: the task waits."""
     until: float = 0.0
     begun: bool = False
     """Whether its holder is known to have begun it under the current lease."""
@@ -116,7 +116,7 @@ class Entry:
     """Whether a death was counted for the current lease. If its holder comes back, it was none."""
     withdrawn: bool = False
     step: int = 0
-    """As it has reported last."""
+    """The step that the task reported last."""
     metrics: dict[str, float] = field(default_factory=dict)
     shape: Shape = field(init=False)
 

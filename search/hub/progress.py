@@ -16,7 +16,7 @@ from search.hub.recruit import Work
 from search.model.state import ASK, TELL
 
 _LATELY = 50
-"""So many trials say how long one takes."""
+"""How many of the newest trials say how long one takes."""
 
 
 class Progress:

@@ -27,7 +27,7 @@ NAME = "model"
 _WAIT_S = 1.0
 """How long a broker waits for the first result."""
 _PATIENCE_S = 10.0
-"""Of one call."""
+"""A call that has no answer after so long has failed."""
 _BATCH = 1000
 _LOOK_S = 5.0
 
@@ -112,6 +112,7 @@ class Driver:
     async def _fill(self, stub: BrokerStub) -> None:
         while n := self.search.wanted(self._window()):
             self._unsent += self.search.ask(n)
+        self._unsent = [each for each in self._unsent if self._id(each)]  # others ended meanwhile
         while self._unsent and self._room > 0:
             batch = self._unsent[: min(_BATCH, self._room)]
             request = m.SubmitRequest(model=NAME, tasks=[self._task(trial) for trial in batch])

@@ -22,8 +22,7 @@ class DamagedLogError(SearchError):
 class TrialLog:
     """Appends events; each is on disk when `write` returns.
 
-    Who reads the file meanwhile may see a last line that is taken back, because it never reached
-    the disk.
+    A reader may see a last line that the model takes back, because it never reached the disk.
 
     Two models may write at the same time: one that hung, or was cut off, and the one that goes on
     for it. Each begins with a line of its own, and behind that the lines of others do not count.

@@ -299,20 +299,18 @@ class RenewReply(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[RenewReply.Answer, _Mapping]]] = ...) -> None: ...
 
 class LendRequest(_message.Message):
-    __slots__ = ("broker", "incarnation", "want", "free", "seconds_left", "types")
+    __slots__ = ("broker", "want", "free", "seconds_left", "types")
     BROKER_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     TYPES_FIELD_NUMBER: _ClassVar[int]
     broker: str
-    incarnation: int
     want: int
     free: Needs
     seconds_left: float
     types: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, broker: _Optional[str] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LendReply(_message.Message):
     __slots__ = ("leases",)
@@ -321,18 +319,16 @@ class LendReply(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class ReturnRequest(_message.Message):
-    __slots__ = ("broker", "incarnation", "results", "running", "wait_s")
+    __slots__ = ("broker", "results", "running", "wait_s")
     BROKER_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     broker: str
-    incarnation: int
     results: _containers.RepeatedCompositeFieldContainer[Result]
     running: _containers.RepeatedCompositeFieldContainer[Report]
     wait_s: float
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, broker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class ReturnReply(_message.Message):
     __slots__ = ("taken", "answers")

@@ -14,7 +14,7 @@ from search.worker.gpus import Gpus
 from search.worker.outbox import Outbox
 
 _AHEAD_S = 0.05
-"""So much work waits here, beside what runs, so that short tasks don't wait for the network."""
+"""How much work waits here, beside what runs, so that short tasks don't wait for the network."""
 _MOST_AHEAD = 256
 _ALMOST_ALL = 0.2
 _TOGETHER_S = 0.5
@@ -28,7 +28,7 @@ class Runs(Protocol):
     """Whether SIGTERM ended the last task."""
 
     gpus: tuple[str, ...]
-    """Those of the last task."""
+    """The GPUs of the last task."""
     trouble: str
     """Why it can't run tasks."""
 

@@ -102,6 +102,12 @@ class Link:
         if self._channel is not None:
             await self._channel.close()
 
+    def check(self) -> None:
+        """Raise what has ended one of the loops, which run for ever."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
     def leave(self) -> None:
         """Tell the broker that the worker leaves, at once and with each further call."""
         self._leaving = self._to_tell = True
