@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import deque
@@ -71,7 +72,8 @@ class Progress:
         for line in lines:
             if line.endswith(b"\n"):
                 self._at, self._last = self._at + len(line), line
-                yield json.loads(line)
+                with contextlib.suppress(ValueError):  # a damaged one: the model says so, and ends
+                    yield json.loads(line)
 
     def work(self) -> Work:
         """Return what there is to do."""
