@@ -247,11 +247,14 @@ class BrokerService:
         if self._leaving or not self._lease.held():  # another may give them out by now
             return []
         now = time.monotonic()
+        want, ahead = request.want, request.ahead
+        if ahead and not want and request.worker not in self.queues.held:
+            want, ahead = 1, ahead - 1  # what it ran when it called has ended
         room = Room.of(request.free, request)
-        leases = self.queues.lease(request.worker, request.want, room, now)
-        if request.ahead and len(leases) == request.want:
+        leases = self.queues.lease(request.worker, want, room, now)
+        if ahead and len(leases) == want:
             room = Room.of(request.has, request, for_each=True, ahead=True)
-            leases += self.queues.lease(request.worker, request.ahead, room, now)
+            leases += self.queues.lease(request.worker, ahead, room, now)
         return leases
 
     async def _wait_for_tasks(self, request: m.ExchangeRequest) -> list[m.Lease]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import deque
@@ -72,9 +73,10 @@ class Progress:
         for line in lines:
             if line.endswith(b"\n"):
                 self._at, self._last = self._at + len(line), line
-                event = json.loads(line)
-                if self._newest.counts(event):
-                    yield event
+                with contextlib.suppress(ValueError):  # a damaged one: the model says so, and ends
+                    event = json.loads(line)
+                    if self._newest.counts(event):
+                        yield event
 
     def work(self) -> Work:
         """Return what there is to do."""

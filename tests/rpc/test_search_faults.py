@@ -356,10 +356,8 @@ def test_a_task_that_kills_its_workers_is_given_up(search: Search) -> None:
         for number in range(3):
             name = f"w{number}"
             search.start("worker", name)
-            while (await model.status()).processing == 0:
-                await asyncio.sleep(0.05)
-            search.wait_for(lambda: list((search.job_dir / files.TASKS).glob("*/log")))
-            await asyncio.sleep(0.2)  # the worker has renewed its lease
+            run = f"*/run-{number + 1}"
+            search.wait_for(lambda run=run: list((search.job_dir / files.TASKS).glob(run)))
             search.kill(name)
             while (await model.status()).processing == 1:
                 await asyncio.sleep(0.05)

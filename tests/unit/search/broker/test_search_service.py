@@ -78,3 +78,36 @@ def test_a_broker_whose_lease_has_lapsed_gives_out_nothing(tmp_path: Path) -> No
             lease.close()
 
     run_loop(run())
+
+
+def test_a_worker_that_has_ended_what_it_ran_begins_one_of_the_tasks_that_it_waits_for(
+    tmp_path: Path,
+) -> None:
+    """All of them were taken for tasks that wait there, and had no deaths."""
+
+    async def run() -> None:
+        lease, log = Lease.claim(tmp_path, 10.0), Log(log_path(tmp_path, 1))
+        queues = Queues(1, 10.0, log.append)
+        service = BrokerService("b", queues, log, lease)
+
+        async def submit(*numbers: int) -> None:
+            tasks = [m.Task(id=f"{number:032x}", type="python") for number in numbers]
+            await service.Submit(m.SubmitRequest(model="m", tasks=tasks), NO_CONTEXT)
+
+        try:
+            await submit(0)
+            (ran,) = (await service.Exchange(take("w1"), NO_CONTEXT)).leases
+            ask = m.ExchangeRequest(worker="w1", ahead=5, has=FREE, free=m.Needs(), wait_s=30.0)
+            waits = asyncio.ensure_future(service.Exchange(ask, NO_CONTEXT))
+            await asyncio.sleep(0)
+            ended = m.Result(task_id=ran.task.id, lease_id=ran.id, outcome=m.SUCCEEDED)
+            bring = m.ExchangeRequest(worker="w1", results=[ended], free=FREE)
+            await service.Exchange(bring, NO_CONTEXT)
+            await submit(1, 2)
+            leases = (await waits).leases
+            assert [queues.tasks[each.task.id].begun for each in leases] == [True, False]
+        finally:
+            log.close()
+            lease.close()
+
+    run_loop(run())

@@ -7,6 +7,8 @@ import json
 from dlctl.contract import search as names
 from search.hub.progress import Progress
 
+SPEC = names.Spec("test", [], names.Task("python"), "random", metric="loss")
+
 
 def ask(number, lr):
     return {"event": "ask", "trials": [{"number": number, "point": {"lr": lr}}]}
@@ -23,10 +25,9 @@ def line(event):
 
 def test_a_line_that_the_model_took_back_is_forgotten(tmp_path):
     """The hub had read the line before a sync failed, and then read on in the midst of another."""
-    spec = names.Spec("test", [], names.Task("python"), "random", metric="loss")
     path = tmp_path / names.TRIALS
     path.parent.mkdir(parents=True)
-    progress = Progress(tmp_path, spec)
+    progress = Progress(tmp_path, SPEC)
     kept = line(ask(0, 0.5)) + line(ask(1, 0.25))
     path.write_text(kept + line(tell(1, 3.0)))
     assert [row["loss"] for row in progress.look()] == [3.0]
@@ -39,3 +40,11 @@ def test_a_line_that_the_model_took_back_is_forgotten(tmp_path):
     with path.open("a") as file:
         file.write(line(ask(2, 1.0))[-5:])
     assert progress.look() == [] and progress.asked == 3
+
+
+def test_a_damaged_line_is_left_to_the_model_which_ends_with_a_sentence(tmp_path):
+    path = tmp_path / names.TRIALS
+    path.parent.mkdir(parents=True)
+    path.write_bytes(line(ask(0, 0.5)).encode() + b"\0\0\n" + line(ask(1, 0.5)).encode())
+    progress = Progress(tmp_path, SPEC)
+    assert progress.look() == [] and progress.asked == 2
