@@ -206,7 +206,9 @@ def _spec(file: SearchFile, task: names.Task) -> names.Spec:
         seed=strategy.seed,
         deterministic=strategy.deterministic,
         window=strategy.window,
-        budget=names.Budget(budget.trials, _seconds(budget.time), budget.node_hours),
+        budget=names.Budget(
+            budget.trials, _seconds(budget.time), budget.node_hours, budget.failures
+        ),
         workers=names.Workers(
             least=workers.jobs.least, most=workers.jobs.most, slots=workers.slots,
             time_s=_seconds(workers.time), partition=workers.partition,

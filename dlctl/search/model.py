@@ -84,6 +84,11 @@ class Budget(Part):
     trials: int | None = Field(None, gt=0)
     time: Duration | None = None
     node_hours: float | None = Field(None, gt=0)
+    failures: int = Field(
+        10,
+        ge=0,
+        description="After so many failed trials, and none that ended well, it fails; 0: never.",
+    )
 
     @model_validator(mode="after")
     def _some(self) -> Budget:

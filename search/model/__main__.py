@@ -12,12 +12,12 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import search as names
-from search.errors import EXIT_WRONG, SearchError
+from search.errors import SearchError
 from search.model.ahead import open_strategy
 from search.model.drive import Driver
 from search.model.guard import StrategyError
 from search.model.log import TrialLog
-from search.model.state import ReplayError, Search
+from search.model.state import HopelessError, ReplayError, Search
 from search.protocol.settings import load_spec
 
 
@@ -39,13 +39,13 @@ def main() -> int:
             return _end_wrong(error)
         try:
             return asyncio.run(_drive(Driver(search, job_dir)))
-        except StrategyError as error:
+        except (HopelessError, StrategyError) as error:
             return _end_wrong(error)
 
 
 def _end_wrong(error: Exception) -> int:
     sys.stderr.write(f"dlctl: {error}\n")
-    return EXIT_WRONG
+    return names.EXIT_WRONG
 
 
 async def _drive(driver: Driver) -> int:

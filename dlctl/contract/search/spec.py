@@ -70,6 +70,9 @@ class Budget:
     """Of the hub, over all its jobs."""
     node_hours: float | None = None
     """Of the workers."""
+    failures: int = 0
+    """The search fails when so many trials have failed in a row and none has ever ended well, or
+    when it ends without one that has; 0: it never fails for that."""
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ def test_a_search_becomes_its_spec(load):
     assert spec.space[3].when == {"optimizer": ["sgd"]}
     assert (spec.strategy, spec.options, spec.seed) == ("genetic", {"population": 10}, 1)
     assert (spec.metric, spec.maximize, spec.budget.time_s) == ("loss", False, 7200)
+    assert (spec.budget.trials, spec.budget.failures) == (40, 10)
     assert (spec.task.type, spec.task.target, spec.task.memory_bytes) == (
         "python", "trials:Quadratic", 256 << 20,
     )  # fmt: skip
