@@ -66,8 +66,11 @@ class Loaded:
         return load_part(self.path, set(SearchFile.model_fields) - {"name"})
 
 
-def load_search(path: Path) -> Loaded:
+def load_search(path: Path, *, alone: bool = False) -> Loaded:
     """Return the search in a file.
+
+    Args:
+        alone: Whether the file was sent and lies here without its folder.
 
     Raises:
         ManifestError: with every problem, a line each.
@@ -107,7 +110,7 @@ def load_search(path: Path) -> Loaded:
             f"such setting; it has {', '.join(settings)}"
             for name in unknown
         ]
-        problems += _job_problems(loaded, document)
+        problems += _job_problems(loaded, document, alone)
         if (manifest.nodes or 1) != 1:
             problems.append(f"{path}: nodes: the learners of a trial share the node of a worker")
         if manifest.parameter_server is not None:
@@ -140,7 +143,7 @@ def _space_problems(file: SearchFile, document: Document) -> list[str]:
     return problems
 
 
-def _job_problems(loaded: Loaded, document: Document) -> list[str]:
+def _job_problems(loaded: Loaded, document: Document, alone: bool) -> list[str]:
     """Return what is wrong with the files of which each trial takes one."""
     if (dimension := loaded.file.space.get(names.JOB)) is None:
         return []
@@ -150,7 +153,8 @@ def _job_problems(loaded: Loaded, document: Document) -> list[str]:
     if dimension.choice is None:
         return [f"{where}: a choice of files is allowed, as in {{choice: [one.py, two.py]}}"]
     folder = loaded.path.parent
-    missing = [str(name) for name in dimension.choice if not (folder / str(name)).is_file()]
+    files = () if alone else dimension.choice
+    missing = [str(name) for name in files if not (folder / str(name)).is_file()]
     return [f"{where}: there is no file {name} in {folder}" for name in missing]
 
 

@@ -65,6 +65,8 @@ class Overview:
     """By the site's clock; 0 if it is not known."""
     hub: dict[str, Any] = field(default_factory=dict)
     """What the hub has told of its workers: `wanted`, `by` and `error`; empty before that."""
+    is_over: bool = False
+    """Whether the hub has ended: what brokers told of running trials is old."""
 
     @property
     def spec(self) -> names.Spec:
@@ -95,6 +97,8 @@ class Overview:
     @property
     def running(self) -> int | None:
         """Return how many trials workers have; None without a broker that tells."""
+        if self.is_over:
+            return 0
         if not self.brokers:
             return None
         return min(self.trials.outstanding, sum(w.running for w in self.workers.values()))
@@ -155,7 +159,7 @@ class SearchReader:
             return Overview(
                 self._log.trials(self._spec), _brokers(self._files), self._jobs,
                 self._queue_problem, 0.0 if ahead_s is None else time.time() + ahead_s,
-                _hub(self._files.get(names.STATUS, b"")),
+                _hub(self._files.get(names.STATUS, b"")), self._record.state.final,
             )  # fmt: skip
 
     def _read_files(self, session: Session) -> bool:

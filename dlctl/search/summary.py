@@ -112,7 +112,7 @@ def count_words(seen: Overview) -> str:
     of = f" of {told['budget']}" if told["budget"] else ""
     outstanding = told["trials"] - told["ended"]
     text = f"{told['ended']}{of} ended, {told['failed']} failed, {outstanding} outstanding"
-    if outstanding and told["running"] is not None:
+    if outstanding and told["running"] is not None and not seen.is_over:
         text += f" ({told['running']} of them run)"
     return text
 
@@ -121,8 +121,8 @@ def best_words(found: Trials) -> str:
     """Return the best trial in words."""
     row = found.best
     if row is None or row.metric is None:
-        failed = [each for each in found.ended if each.failed and each.error]
-        why = f"; trial {failed[-1].number} failed: {failed[-1].error}" if failed else ""
+        newest = found.newest_failure
+        why = f"; trial {newest.number} failed: {newest.error}" if newest else ""
         return "no trial has ended well so far" + why
     return f"{found.spec.metric} {row.metric:.6g} (trial {row.number}: {point_words(row.point)})"
 

@@ -92,6 +92,12 @@ class Trials:
             with_metric, key=lambda row: (self._sign * (row.metric or 0), row.number), default=None
         )
 
+    @property
+    def newest_failure(self) -> TrialRow | None:
+        """Return the trial that has failed last, of those that say why."""
+        failed = (self.rows[number] for number in reversed(self.order))
+        return next((row for row in failed if row.failed and row.error), None)
+
     def find(self, number: int) -> TrialRow:
         """Return one trial.
 

@@ -101,7 +101,9 @@ class Search:
         self.failed = 0
         self.told = 0
         self._in_vain = 0
-        """How many trials have failed, while none has ended well, since the search was resumed."""
+        """How many trials have failed while none has ended well."""
+        self._counted_from = 0
+        """Trials before this one may have failed before the program was mended."""
         self._last_failure: Event = {}
         self._starved = False
         """Whether the strategy wants to be told more before it answers."""
@@ -146,7 +148,7 @@ class Search:
     def give_up_in_vain(self) -> None:
         """End the search if it is hopeless, or done without a trial that has ended well.
 
-        The log says so, and a search that is resumed counts from there.
+        The log says so, and a search that is resumed counts those that are asked for from there.
 
         Raises:
             HopelessError
@@ -245,7 +247,7 @@ class Search:
         self._starved = False
         if metric is None and event["outcome"] != "CANCELLED":
             self.failed += 1
-            self._in_vain += self.best is None
+            self._in_vain += self.best is None and number >= self._counted_from
             self._last_failure = event
         if signed is not None and (self.best is None or signed < self._signed(self.best[0])):
             self.best, self._in_vain = (self._signed(signed), number), 0
@@ -299,7 +301,7 @@ class Search:
             if not self._strategy.report(trial, event["step"], self._signed(event["value"])):
                 self._stopped.add(trial.number)
         elif event["event"] == GIVE_UP:
-            self._in_vain = 0
+            self._in_vain, self._counted_from = 0, len(self.trials)
 
 
 def clean(value: Any) -> Any:

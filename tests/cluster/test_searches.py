@@ -189,6 +189,34 @@ def test_a_search_that_has_failed_goes_on_with_workers_that_stay(dlctl, local_si
     assert {event["worker"] for event in told(job_dir)} == {"w2.0"}, "the first that came"
 
 
+def test_a_search_whose_program_is_broken_ends_early_and_goes_on_with_a_mended_one(
+    dlctl, local_site, wait_until
+):
+    folder = dlctl.cwd / "job"
+    folder.mkdir()
+    text = SEARCH.replace("%MORE%", "").replace("%SLOTS%", "2").replace("%JOBS%", "")
+    text = text.replace("%WORKERS%", "1").replace("trials: %TRIALS%", "trials: 20, failures: 3")
+    (folder / "search.yml").write_text(text.replace("trials:Valley", "trails:Valley"))
+    (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", "0.1"))
+    done = dlctl("search", "start", folder / "search.yml", "--site", local_site.name, ok=True)
+    search_id = done.stdout.strip()
+    wait_for_state(dlctl, wait_until, search_id, "FAILED")
+    failed = len(told(local_site.job_dir(search_id)))
+    assert 3 <= failed < 10
+    status = " ".join(dlctl("search", "status", search_id, ok=True).stdout.split())
+    assert "trials have failed, and none has ended well; the newest, trial" in status
+    assert "No module named 'trails'" in status and "dlctl search resume --code" in status
+    (folder / "search.yml").write_text(text.replace("int: [1, 9]", "int: [1, 8]"))
+    refused = dlctl("search", "resume", search_id, "--code")
+    assert "search.yml: space is another one than that of " in refused.stderr
+    (folder / "search.yml").write_text(text)
+    dlctl("search", "resume", search_id, "--code", ok=True)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    ends = dlctl("search", "status", search_id, "--json", ok=True).json
+    assert ends["ended"] == 20
+    assert failed <= ends["failed"] < 10, "a few had failed and were not told"
+
+
 def test_a_search_whose_workers_fit_nowhere_is_not_begun(dlctl, local_site):
     text = SEARCH.replace("%MORE%", "").replace("%TRIALS%", "9").replace("%JOBS%", "")
     text = text.replace("%WORKERS%", "1").replace("%SLOTS%", "500")

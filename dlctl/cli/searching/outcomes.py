@@ -40,11 +40,12 @@ def best(
     """
     from dlctl.errors import ResultsError
     from dlctl.search.overview import read_overview
+    from dlctl.search.summary import best_words
 
     with searched(search_id) as (session, record, _):
         found = read_overview(session, record).trials
         if (row := found.best) is None:
-            raise ResultsError(f"{record.training_id}: no trial has ended well so far",
+            raise ResultsError(f"{record.training_id}: {best_words(found)}",
                                hint=f"dlctl search trials {record.training_id}")  # fmt: skip
         if manifest is not None:
             return _write_manifest(session, record, found, row, manifest)

@@ -82,6 +82,8 @@ def test_without_a_task_a_trial_is_a_training(load):
     ("[1e-4, 1]", "[1, 0.5]", "3:3", "the range begins at 1 and ends before that, at 0.5"),
     ("int: [16, 256]", "itn: [1, 2]", "4:7", "space.n.itn: unknown key; did you mean 'int'?"),
     ("[1e-4, 1]", "[0, 1]", "3:3", "`log` needs a range above 0"),
+    ("step: 16", "step: 0.5", "4:3", "`step` of an int is a whole number, and 0.5 is none"),
+    ("sgd, adam]", "sgd, adam], step: 2", "5:3", "`step` divides a range, and a choice has none"),
     ("{optimizer: sgd}", "{optimiser: sgd}", "6:3", "space.momentum.when: there is no 'optimis"),
     ("[0, 0.9]", "[0, .inf]", "6:3", "the range has no end; two numbers are allowed"),
     ("optimizer: sgd", "optimizer: sdg", "6:3", "optimizer is never 'sdg'; it is one of sgd, adam"),

@@ -175,8 +175,11 @@ def test_a_search_in_which_all_trials_fail_gives_up_and_a_resumed_one_tries_as_m
         counts.add(len(search.trials))
         again = open_search(folder, what)
         assert again.wanted(4) > 0, "it goes on"
-        with pytest.raises(HopelessError, match="^12 trials have failed"):
+        before = len(again.trials)
+        with pytest.raises(HopelessError) as error:
             fail(again, 4, 40, random.Random(seed))
+        failed = int(str(error.value).partition(" ")[0])
+        assert 12 <= failed <= before + 6, "old ones may fail of what was mended"
     assert len(counts) == 1
 
 
