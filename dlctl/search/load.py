@@ -17,7 +17,7 @@ from dlctl.errors import ManifestError
 from dlctl.manifest.errors import sentences
 from dlctl.manifest.load import load_part
 from dlctl.manifest.model import Manifest
-from dlctl.search.model import Dimension, SearchFile
+from dlctl.search.model import Dimension, SearchFile, Strategy
 from dlctl.units import format_duration, parse_duration, parse_size
 from dlctl.yaml_source import Document, YamlError, load_file, plain
 
@@ -91,12 +91,7 @@ def load_search(path: Path, *, alone: bool = False) -> Loaded:
         problems = sentences(error, SearchFile, document, {})
         raise ManifestError("\n".join(problems), problems=problems) from None
     problems = _foreign_keys(file, trial, document)
-    name = file.strategy.name
-    if ":" not in name and name not in names.STRATEGIES:
-        problems.append(
-            f"{document.where(('strategy', 'name'))}: strategy.name: there is no strategy {name!r}"
-            f"{_meant(name, names.STRATEGIES)} There are {', '.join(names.STRATEGIES)}"
-        )
+    problems += _strategy_problems(file, document)
     if file.task is None and "framework" not in trial:
         problems.append(f"{path}: either `task` or a manifest's `framework` says what a trial is")
     problems += _space_problems(file, document)
@@ -125,6 +120,29 @@ def load_search(path: Path, *, alone: bool = False) -> Loaded:
     if problems:
         raise ManifestError("\n".join(problems), problems=problems)
     return loaded
+
+
+def _strategy_problems(file: SearchFile, document: Document) -> Iterator[str]:
+    """Yield what is wrong with the strategy's name and, if it is dlctl's own, its options."""
+    name = file.strategy.name
+    if ":" not in name and name not in names.STRATEGIES:
+        yield (
+            f"{document.where(('strategy', 'name'))}: strategy.name: there is no strategy {name!r}"
+            f"{_meant(name, names.STRATEGIES)} There are {', '.join(names.STRATEGIES)}"
+        )
+    if (known := names.OPTIONS.get(name)) is None:
+        return
+    for key, value in (file.strategy.model_extra or {}).items():
+        trail = ("strategy", key)
+        if key not in known:
+            allowed = [*Strategy.model_fields, *known]
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            yield (
+                f"{document.where(trail, key=True)}: strategy.{key}: {name} has no such option"
+                f"{_meant(key, allowed)} {has[0].upper()}{has[1:]}"
+            )
+        elif said := known[key].fault(plain(value)):
+            yield f"{document.where(trail)}: strategy.{key}: {said}, and not {plain(value)!r}"
 
 
 def _space_problems(file: SearchFile, document: Document) -> list[str]:

@@ -7,12 +7,6 @@ from typing import Any
 
 from dlctl.contract.records import SCHEMA_VERSION
 
-STRATEGIES = (
-    "grid", "random", "latin_hypercube", "genetic", "aging", "asha", "hyperband", "pbt", "tpe",
-    "cmaes", "gp", "qmc", "nsga2",
-)  # fmt: skip
-"""The names of dlctl's own; one of the user's is `module:Class`."""
-
 
 @dataclass(frozen=True)
 class Parameter:

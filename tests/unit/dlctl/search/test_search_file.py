@@ -17,7 +17,7 @@ space:
   n: {int: [16, 256], step: 16}
   optimizer: {choice: [sgd, adam]}
   momentum: {float: [0, 0.9], when: {optimizer: sgd}}
-strategy: {name: genetic, seed: 1, population: 10}
+strategy: {name: genetic, seed: 1, population: 10, mutation: 1e-1}
 metric: {name: loss}
 budget: {trials: 40, time: 2h}
 task: {python: "trials:Quadratic", time: 1m, memory: 256MiB, cpus: 2}
@@ -59,7 +59,11 @@ def test_a_search_becomes_its_spec(load):
     spec = loaded.spec
     assert spec.space[0] == Parameter("x", "float", 1e-4, 1.0, log=True)
     assert spec.space[3].when == {"optimizer": ["sgd"]}
-    assert (spec.strategy, spec.options, spec.seed) == ("genetic", {"population": 10}, 1)
+    assert (spec.strategy, spec.options, spec.seed) == (
+        "genetic",
+        {"population": 10, "mutation": 0.1},
+        1,
+    )
     assert (spec.metric, spec.maximize, spec.budget.time_s) == ("loss", False, 7200)
     assert (spec.budget.trials, spec.budget.failures) == (40, 10)
     assert (spec.task.type, spec.task.target, spec.task.memory_bytes) == (
@@ -89,6 +93,12 @@ def test_without_a_task_a_trial_is_a_training(load):
     ("optimizer: sgd", "optimizer: sdg", "6:3", "optimizer is never 'sdg'; it is one of sgd, adam"),
     ("sgd, adam]", "sgd, adam], when: {optimizer: sgd}", "5:3", "when: it depends on itself"),
     ("name: genetic", "name: genetix", "7:18", "no strategy 'genetix'; did you mean 'genetic'?"),
+    ("population: 10", "populaton: 10", "7:36", "strategy.populaton: genetic has no such option; "
+     "did you mean 'population'? It has population, tournament, mutation, crossover"),
+    ("mutation: 1e-1", "mutation: 1.5", "7:62", "a number from 0 to 1 is allowed, and not 1.5"),
+    ("genetic, seed: 1, population: 10, mutation: 1e-1", "pbt, factor: 1", "7:31",
+     "strategy.factor: a number above 1 is allowed, and not 1"),
+    ("population: 10", "population: few", "7:48", "a whole number from 1 is allowed, and not 'few"),
     ("trials:Quad", "trials.Quad", "10:1", "'trials.Quadratic' names no class; write module:Class"),
     ("hub:", "worker: {}\nhub:", "12:1", "worker: unknown key; did you mean 'workers'?"),
     ("trials: 40, time: 2h", "", "9:1", "one of trials, time and node_hours is needed"),
