@@ -269,9 +269,7 @@ def _search_failed(plan: Plan, status: Status) -> Outcome:
             if line.startswith(mark):
                 said[mark] = line.removeprefix(mark).rstrip(".")
     reason, hint = said.values()
-    return failed(
-        VerdictKind.USER_ERROR, f"The search has failed: {reason}.", f"{hint}.", _evidence(status)
-    )
+    return failed(VerdictKind.USER_ERROR, f"The search has failed: {reason}.", f"{hint}.")
 
 
 def _killed(plan: Plan, status: Status, number: int, launcher_words: Sequence[str]) -> Outcome:

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from repository import REPOSITORY
@@ -313,6 +315,20 @@ def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, sit
     wait_until(lambda: not workers(), 60)
     counts = collections.Counter(event["number"] for event in told(job_dir))
     assert set(counts.values()) == {1}
+
+
+def test_workers_scaled_from_several_places_at_once_are_all_kept(dlctl, local_site, wait_until):
+    search_id = start(dlctl, local_site, 50, workers=1, seconds=1)
+    words = [sys.executable, "-m", "dlctl", "search", "scale", search_id, "--workers", "0..3"]
+    calls = [
+        subprocess.Popen([*words, "--partition", name], env=dlctl.env, cwd=dlctl.cwd)
+        for name in ("one", "two", "three")
+    ]
+    assert [call.wait(60) for call in calls] == [0, 0, 0]
+    pools = dlctl("search", "scale", search_id, "--json", ok=True).json
+    assert {pool["partition"] for pool in pools} == {None, "one", "two", "three"}
+    assert len({pool["name"] for pool in pools}) == 4
+    dlctl("search", "cancel", search_id, ok=True)
 
 
 def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_until):

@@ -142,8 +142,7 @@ def resume(
 ) -> None:
     """Go on with a search, with new workers; no trial is done twice.
 
-    With `--code` search.yml may have another task, budget and workers, but not another space,
-    strategy or metric: the trials so far come from these.
+    With `--code` the space, the strategy and the metric must stay as they were.
 
     Example: dlctl search resume digits-3k9f
     """
