@@ -27,7 +27,7 @@ class Left:
     """What is left of a search's budget; None: it is not limited, or not known."""
 
     trials: int | None = None
-    """Of these some may run already."""
+    """Trials that may still end; some may run already."""
     time_s: float | None = None
     node_hours: float | None = None
     likely_s: float | None = None

@@ -19,7 +19,7 @@ class TrialRow:
 
     number: int
     id: str
-    """Of its task: `search/tasks/<id>` holds what its program printed."""
+    """The id of its task: `search/tasks/<id>` holds what its program printed."""
     point: dict[str, Any]
     outcome: str = ""
     """Empty: it has not ended."""

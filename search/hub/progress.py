@@ -27,7 +27,7 @@ class Progress:
     def __init__(self, job_dir: Path, spec: names.Spec) -> None:
         self._job_dir, self._path, self._spec = job_dir, job_dir / names.TRIALS, spec
         self._told = _last_step(job_dir / contract.METRICS)
-        """So many trials have a row in the metrics, of this hub or of one before it."""
+        """How many ended trials the metrics cover: those that an earlier hub has told."""
         self._at = 0
         self.asked = self.done = self.failed = 0
         self.best: dict[str, Any] | None = None

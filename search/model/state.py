@@ -90,7 +90,7 @@ class Search:
         self.ids: dict[str, int] = {}
         """Task id → number."""
         self.task_ids: list[str] = []
-        """By number."""
+        """The task ids of the trials, by number."""
         self.outstanding: dict[int, str] = {}
         """Number → task id, of the trials that were asked for and have not ended."""
         self._waiting: dict[int, Event] = {}

@@ -18,7 +18,7 @@ class Parameter:
     """`float`, `int` or `choice`."""
     low: float = 0.0
     high: float = 0.0
-    """Included."""
+    """The greatest value; it is allowed, too."""
     step: float | None = None
     log: bool = False
     choices: list[Any] = field(default_factory=list)
@@ -61,9 +61,9 @@ class Budget:
 
     trials: int | None = None
     time_s: float | None = None
-    """Of the hub, over all its jobs."""
+    """How long the hub may run, over all its jobs."""
     node_hours: float | None = None
-    """Of the workers."""
+    """How long the workers may be there, added up over all of them."""
     failures: int = 0
     """The search fails when so many trials have failed in a row and none has ever ended well, or
     when it ends without one that has; 0: it never fails for that."""

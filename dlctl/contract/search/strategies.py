@@ -12,7 +12,7 @@ class Option:
 
     least: float
     most: float = math.inf
-    """Included."""
+    """The greatest value; it is allowed, too."""
     is_whole: bool = True
     is_open: bool = False
     """Whether the number must be greater than `least`."""
@@ -48,7 +48,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "factor": Option(1, is_whole=False, is_open=True), "resample": _SHARE,
     },
 }  # fmt: skip
-"""By the strategies that are dlctl's own."""
+"""The options of each strategy of dlctl's own."""
 SAMPLERS = ("tpe", "cmaes", "gp", "qmc", "nsga2")
 """Optuna's, whose options only Optuna knows."""
 STRATEGIES = (*OPTIONS, *SAMPLERS)

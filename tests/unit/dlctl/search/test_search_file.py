@@ -128,3 +128,12 @@ def test_what_is_wrong_with_a_trial_that_is_a_training(load, old, new, says):
     with pytest.raises(ManifestError) as wrong:
         load(TRAINING.replace(old, new))
     assert says in str(wrong.value)
+
+
+def test_a_file_that_was_sent_is_read_without_the_files_of_its_folder(tmp_path):
+    path = tmp_path / "search.yml"
+    path.write_text(TRAINING.replace("training.batch_size: {choice: [32, 64]}",
+                                     "framework.job: {choice: [one.py, two.py]}"))  # fmt: skip
+    with pytest.raises(ManifestError, match=r"there is no file one\.py in"):
+        load_search(path)
+    assert load_search(path, alone=True).spec.space[1].choices == ["one.py", "two.py"]
