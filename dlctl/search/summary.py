@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
+from dlctl.contract.search import ARGUMENTS
 from dlctl.search.importance import Importance, importances
 from dlctl.search.waits import why_trials_wait
 from dlctl.units import counted, format_span
@@ -146,8 +147,12 @@ def took_words(seconds: float) -> str:
 
 
 def point_words(point: dict[str, Any], widest: int = _WIDEST) -> str:
-    """Return a point in one line: `lr=0.0044 layers=4`; too long a one is cut."""
+    """Return a point in one line: `lr=0.0044 layers=4`; too long a one is cut.
+
+    The arguments of a training stand without `framework.arguments.`.
+    """
+    short = {name.removeprefix(ARGUMENTS): value for name, value in point.items()}
     words = (f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-             for name, value in point.items())  # fmt: skip
+             for name, value in short.items())  # fmt: skip
     text = " ".join(words)
     return text if len(text) <= widest else f"{text[: widest - 1]}…"

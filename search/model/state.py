@@ -158,7 +158,9 @@ class Search:
             return
         self._log.write({"event": GIVE_UP, "time": self._clock(), **self._used()})
         number = self._last_failure["number"]
-        error = " ".join(self._last_failure["error"].split())[:_MOST_TOLD]
+        error = " ".join(self._last_failure["error"].split())
+        if len(error) > _MOST_TOLD:
+            error = f"{error[: _MOST_TOLD // 2]} … {error[-_MOST_TOLD // 2 :]}"
         have = "1 trial has" if self.failed == 1 else f"{self.failed} trials have"
         raise HopelessError(
             f"{have} failed, and none has ended well; the newest, trial {number}: {error}",

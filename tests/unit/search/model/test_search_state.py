@@ -202,3 +202,13 @@ def test_a_search_that_is_done_without_a_good_trial_has_failed_also_when_it_is_r
     for each in (search, open_search(tmp_path, what)):
         with pytest.raises(HopelessError, match="^1 trial has failed"):
             each.give_up_in_vain()
+
+
+def test_of_a_long_error_both_ends_are_told(tmp_path):
+    search = open_search(tmp_path, replace(spec(), budget=Budget(1, failures=1)))
+    search.ask(1)
+    error = f"RuntimeError: the training failed: {'/long/path' * 99}: No module named 'trails'"
+    search.end(search.outstanding[0], Ended("FAILED", error=error))
+    with pytest.raises(HopelessError, match="RuntimeError: the.* … .*No module named") as told:
+        search.give_up_in_vain()
+    assert len(told.value.message) < 400
