@@ -100,6 +100,11 @@ class Record:
     is_search: bool = False
     """Whether it is the hub of a search. Searches of older versions don't tell."""
 
+    @property
+    def show_command(self) -> str:
+        """Return the command that shows all about it."""
+        return f"dlctl {'search ' * self.is_search}show {self.training_id}"
+
 
 _FIELDS = [field.name for field in fields(Record)]
 _COLUMNS = _FIELDS[: _FIELDS.index("stale_since") + 1]

@@ -1,9 +1,6 @@
-"""The one error of the search whose text is written for users, and an exit code."""
+"""The one error of the search whose text is written for users."""
 
 from __future__ import annotations
-
-EXIT_WRONG = 64
-"""Exit code of a model whose next start would end alike."""
 
 
 class SearchError(Exception):

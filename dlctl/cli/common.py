@@ -217,8 +217,9 @@ def shown_state(record: Record) -> str:
 
 def print_record(record: Record) -> None:
     """Print one training in a few lines, and what to do next."""
+    noun = "search" if record.is_search else "training"
     output.fields({
-        "training": record.training_id, "state": shown_state(record), "reason": record.reason,
+        noun: record.training_id, "state": shown_state(record), "reason": record.reason,
         "site": record.site, "attempt": record.attempt, "job": record.job_id,
     })  # fmt: skip
     if record.hint:

@@ -63,7 +63,7 @@ def _running_or_error(session: Session, record: Record, store: RecordStore, verb
     if record.state.final:
         raise RecordError(
             f"there is nothing to {verb}: {record.training_id} is {record.state}",
-            hint=f"dlctl show {record.training_id}",
+            hint=record.show_command,
         )
     return record
 

@@ -120,7 +120,7 @@ def _resumable(session: Session, record: Record, store: RecordStore) -> Record:
         why = "" if record.state.final or not record.reason else f": {record.reason}"
         raise RecordError(
             f"there is nothing to resume: {record.training_id} is {record.state}{why}",
-            hint=f"dlctl show {record.training_id}",
+            hint=record.show_command,
         )
     return record
 
@@ -135,7 +135,7 @@ def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
     raise RecordError(
         f"another submission of {record.training_id} was first: attempt {record.attempt} runs "
         "with its resources and its code",
-        hint=f"dlctl show {record.training_id}; to change them, halt it and resume it",
+        hint=f"{record.show_command}; to change them, halt it and resume it",
     )
 
 

@@ -17,7 +17,7 @@ from dlctl.errors import ManifestError
 from dlctl.manifest.errors import sentences
 from dlctl.manifest.load import load_part
 from dlctl.manifest.model import Manifest
-from dlctl.search.model import Dimension, SearchFile
+from dlctl.search.model import Dimension, SearchFile, Strategy
 from dlctl.units import format_duration, parse_duration, parse_size
 from dlctl.yaml_source import Document, YamlError, load_file, plain
 
@@ -66,8 +66,11 @@ class Loaded:
         return load_part(self.path, set(SearchFile.model_fields) - {"name"})
 
 
-def load_search(path: Path) -> Loaded:
+def load_search(path: Path, *, alone: bool = False) -> Loaded:
     """Return the search in a file.
+
+    Args:
+        alone: Whether the file was sent and lies here without its folder.
 
     Raises:
         ManifestError: with every problem, a line each.
@@ -88,12 +91,7 @@ def load_search(path: Path) -> Loaded:
         problems = sentences(error, SearchFile, document, {})
         raise ManifestError("\n".join(problems), problems=problems) from None
     problems = _foreign_keys(file, trial, document)
-    name = file.strategy.name
-    if ":" not in name and name not in names.STRATEGIES:
-        problems.append(
-            f"{document.where(('strategy', 'name'))}: strategy.name: there is no strategy {name!r}"
-            f"{_meant(name, names.STRATEGIES)} There are {', '.join(names.STRATEGIES)}"
-        )
+    problems += _strategy_problems(file, document)
     if file.task is None and "framework" not in trial:
         problems.append(f"{path}: either `task` or a manifest's `framework` says what a trial is")
     problems += _space_problems(file, document)
@@ -107,7 +105,7 @@ def load_search(path: Path) -> Loaded:
             f"such setting; it has {', '.join(settings)}"
             for name in unknown
         ]
-        problems += _job_problems(loaded, document)
+        problems += _job_problems(loaded, document, alone)
         if (manifest.nodes or 1) != 1:
             problems.append(f"{path}: nodes: the learners of a trial share the node of a worker")
         if manifest.parameter_server is not None:
@@ -122,6 +120,29 @@ def load_search(path: Path) -> Loaded:
     if problems:
         raise ManifestError("\n".join(problems), problems=problems)
     return loaded
+
+
+def _strategy_problems(file: SearchFile, document: Document) -> Iterator[str]:
+    """Yield what is wrong with the strategy's name and, if it is dlctl's own, its options."""
+    name = file.strategy.name
+    if ":" not in name and name not in names.STRATEGIES:
+        yield (
+            f"{document.where(('strategy', 'name'))}: strategy.name: there is no strategy {name!r}"
+            f"{_meant(name, names.STRATEGIES)} There are {', '.join(names.STRATEGIES)}"
+        )
+    if (known := names.OPTIONS.get(name)) is None:
+        return
+    for key, value in (file.strategy.model_extra or {}).items():
+        trail = ("strategy", key)
+        if key not in known:
+            allowed = [*Strategy.model_fields, *known]
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            yield (
+                f"{document.where(trail, key=True)}: strategy.{key}: {name} has no such option"
+                f"{_meant(key, allowed)} {has[0].upper()}{has[1:]}"
+            )
+        elif said := known[key].fault(plain(value)):
+            yield f"{document.where(trail)}: strategy.{key}: {said}, and not {plain(value)!r}"
 
 
 def _space_problems(file: SearchFile, document: Document) -> list[str]:
@@ -140,7 +161,7 @@ def _space_problems(file: SearchFile, document: Document) -> list[str]:
     return problems
 
 
-def _job_problems(loaded: Loaded, document: Document) -> list[str]:
+def _job_problems(loaded: Loaded, document: Document, alone: bool) -> list[str]:
     """Return what is wrong with the files of which each trial takes one."""
     if (dimension := loaded.file.space.get(names.JOB)) is None:
         return []
@@ -150,7 +171,8 @@ def _job_problems(loaded: Loaded, document: Document) -> list[str]:
     if dimension.choice is None:
         return [f"{where}: a choice of files is allowed, as in {{choice: [one.py, two.py]}}"]
     folder = loaded.path.parent
-    missing = [str(name) for name in dimension.choice if not (folder / str(name)).is_file()]
+    files = () if alone else dimension.choice
+    missing = [str(name) for name in files if not (folder / str(name)).is_file()]
     return [f"{where}: there is no file {name} in {folder}" for name in missing]
 
 
@@ -206,7 +228,9 @@ def _spec(file: SearchFile, task: names.Task) -> names.Spec:
         seed=strategy.seed,
         deterministic=strategy.deterministic,
         window=strategy.window,
-        budget=names.Budget(budget.trials, _seconds(budget.time), budget.node_hours),
+        budget=names.Budget(
+            budget.trials, _seconds(budget.time), budget.node_hours, budget.failures
+        ),
         workers=names.Workers(
             least=workers.jobs.least, most=workers.jobs.most, slots=workers.slots,
             time_s=_seconds(workers.time), partition=workers.partition,

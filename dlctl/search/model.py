@@ -44,6 +44,10 @@ class Dimension(Part):
             raise ValueError("the range has no end; two numbers are allowed")
         if low > high:
             raise ValueError(f"the range begins at {low:g} and ends before that, at {high:g}")
+        if self.int_ is not None and self.step is not None and self.step != int(self.step):
+            raise ValueError(f"`step` of an int is a whole number, and {self.step:g} is none")
+        if self.choice is not None and self.step is not None:
+            raise ValueError("`step` divides a range, and a choice has none")
         if self.log and (self.choice is not None or low <= 0):
             raise ValueError("`log` needs a range above 0")
         return self
@@ -84,6 +88,11 @@ class Budget(Part):
     trials: int | None = Field(None, gt=0)
     time: Duration | None = None
     node_hours: float | None = Field(None, gt=0)
+    failures: int = Field(
+        10,
+        ge=0,
+        description="It fails when its first trials, so many, have failed, and none ended well; 0: never.",
+    )
 
     @model_validator(mode="after")
     def _some(self) -> Budget:

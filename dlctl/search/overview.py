@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dlctl.record import Record
 
 _LIMIT_BYTES = 8 << 20
-"""Of the log so much comes with one look."""
+"""The most that one look reads of the log."""
 _JOBS_EVERY_S = 5.0
 _BROKER_FILE = re.compile(rf"{names.BROKERS}/([^/]+)/{re.escape(names.BROKER_STATUS)}")
 _GROUP_FILE = re.compile(rf"{names.WORKERS}/([^/]+)/submit\.end")
@@ -38,7 +38,7 @@ class WorkerJob:
     """A worker as its scheduler knows it."""
 
     name: str
-    """Of the worker, such as `w1.0`: the group, and its number there."""
+    """The worker's name, such as `w1.0`: its group, and its number there."""
     job_id: str
     state: str
     """`PENDING`, `RUNNING` and so on; `ENDED` if the scheduler does not know it any more."""
@@ -62,9 +62,11 @@ class Overview:
     queue_problem: str = ""
     """Why the scheduler did not answer; then `jobs` is of an earlier look."""
     now: float = 0.0
-    """By the site's clock; 0 if it is not known."""
+    """The time by the site's clock; 0 if it is not known."""
     hub: dict[str, Any] = field(default_factory=dict)
     """What the hub has told of its workers: `wanted`, `by` and `error`; empty before that."""
+    is_over: bool = False
+    """Whether the hub has ended: what brokers told of running trials is old."""
 
     @property
     def spec(self) -> names.Spec:
@@ -95,6 +97,8 @@ class Overview:
     @property
     def running(self) -> int | None:
         """Return how many trials workers have; None without a broker that tells."""
+        if self.is_over:
+            return 0
         if not self.brokers:
             return None
         return min(self.trials.outstanding, sum(w.running for w in self.workers.values()))
@@ -117,7 +121,7 @@ class SearchReader:
         self._jobs: list[WorkerJob] = []
         self._queue_problem = ""
         self._clock_ahead_s: float | None = None
-        """By how much the site's clock is ahead of this machine's."""
+        """How far the site's clock is ahead of this machine's."""
         self._jobs_at = float("-inf")
 
     def refresh(self, session: Session, record: Record) -> bool:
@@ -155,7 +159,7 @@ class SearchReader:
             return Overview(
                 self._log.trials(self._spec), _brokers(self._files), self._jobs,
                 self._queue_problem, 0.0 if ahead_s is None else time.time() + ahead_s,
-                _hub(self._files.get(names.STATUS, b"")),
+                _hub(self._files.get(names.STATUS, b"")), self._record.state.final,
             )  # fmt: skip
 
     def _read_files(self, session: Session) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dlctl.search.trials import TrialRow, Trials
 
 MOST_BEST, MOST_NEW = 1000, 1000
-"""Of more trials than both together a page gets so many of the best and of the newest."""
+"""How many of the best and of the newest trials a page gets if there are more than both."""
 
 
 def page_of(

@@ -46,4 +46,4 @@ def sent_search(session: Session, record: Record) -> Iterator[Loaded]:
     with tempfile.TemporaryDirectory(prefix="dlctl-search-") as folder:
         file = Path(folder, name)
         file.write_bytes(content)
-        yield load_search(file)
+        yield load_search(file, alone=True)

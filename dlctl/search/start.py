@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
@@ -12,13 +16,14 @@ from dlctl.contract import State
 from dlctl.contract import search as names
 from dlctl.errors import ManifestError, RecordError
 from dlctl.files.archive import Entry
+from dlctl.files.small_files import read_files, write_file
 from dlctl.files.upload import Tree
 from dlctl.lifecycle import make_environment, refresh, submit
 from dlctl.lifecycle import resume as go_on
 from dlctl.lifecycle.submit import send
 from dlctl.request.build import new_training_id, prepare_made
 from dlctl.search.certificates import make_certificates
-from dlctl.search.load import Loaded, hub_manifest, worker_manifest
+from dlctl.search.load import Loaded, hub_manifest, load_search, worker_manifest
 from dlctl.search.sent import sent_search
 from dlctl.search.workers import end_workers, read_pools, set_pool
 
@@ -27,6 +32,13 @@ if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
     from dlctl.record import Record, RecordStore
     from dlctl.request.request import Request
+
+_KEPT = {
+    "space": "space", "strategy": "strategy.name", "options": "an option of the strategy",
+    "seed": "strategy.seed", "deterministic": "strategy.deterministic",
+    "window": "strategy.window", "metric": "metric.name", "maximize": "metric.goal",
+}  # fmt: skip
+"""What the model's log depends on, by its key in spec.json."""
 
 
 def start(
@@ -41,12 +53,8 @@ def start(
         ManifestError, PlanError, SiteError, SchedulerError, TransportError
     """
     search_id = new_training_id(loaded.file.name)
-    spec = replace(loaded.spec, network=session.site.network)
     prepare_made(worker_manifest(loaded), loaded.path, session.site, search_id)  # or it raises now
-    files = {names.SPEC: contract.to_json(spec)}
-    if (manifest := loaded.manifest) is not None:
-        plan = _trial_plan(session, loaded, manifest, search_id)
-        files[names.TRIAL_PLAN] = contract.to_json(plan)
+    files = _decided(session, loaded, search_id)
     request = prepare_made(hub_manifest(loaded), loaded.path, session.site, search_id, files)
     make_environment(session, request.plan, say)
     keys = [Entry(name, pem.encode(), mode=0o600) for name, pem in make_certificates().items()]
@@ -58,6 +66,16 @@ def start(
     record = submit(session, request, store, before=bring_keys)
     set_pool(session, loaded, record, *loaded.file.workers.jobs)
     return record
+
+
+def _decided(session: Session, loaded: Loaded, search_id: str) -> dict[str, str]:
+    """Return the files of what is decided before a search begins, by their paths."""
+    spec = replace(loaded.spec, network=session.site.network)
+    files = {names.SPEC: contract.to_json(spec)}
+    if (manifest := loaded.manifest) is not None:
+        plan = _trial_plan(session, loaded, manifest, search_id)
+        files[names.TRIAL_PLAN] = contract.to_json(plan)
+    return files
 
 
 def _trial_plan(
@@ -100,25 +118,56 @@ def _plan(session: Session, loaded: Loaded, manifest: Manifest, search_id: str) 
 
 def resume(
     session: Session, record: Record, store: RecordStore,
-    say: Callable[[str], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None, *, new_code: bool = False,
 ) -> Record:  # fmt: skip
     """Start the hub again, with as many workers as it had been given last.
 
+    Args:
+        say: Called with a sentence about what takes minutes.
+        new_code: Send the user's folder as it is now, and go on with that.
+
     Raises:
+        RecordError: it runs or has completed, or the new search.yml asks for other trials.
         ManifestError, PlanError, SiteError, SchedulerError, TransportError
     """
     record = refresh(session, [record], store)[0]
-    if record.state.final and record.state is not State.COMPLETED:
-        end_workers(session, record)
-        # The hub removes it, too; workers that begin before the hub would leave at once.
-        session.transport.run(f"rm -f {shlex.quote(f'{record.job_dir}/{names.ENDED}')}")
-    pools = read_pools(session, record)
-    with sent_search(session, record) as loaded:
-        known = go_on(session, record, store, _no_interrupted_submission, on_line=say)
+    here = nullcontext(load_search(Path(record.manifest_path))) if new_code else None
+    with here or sent_search(session, record) as loaded:
+        if record.state.final and record.state is not State.COMPLETED:
+            if new_code:
+                _renew(session, loaded, record)
+            end_workers(session, record)
+            # The hub removes it, too; workers that begin before the hub would leave at once.
+            session.transport.run(f"rm -f {shlex.quote(f'{record.job_dir}/{names.ENDED}')}")
+        pools = read_pools(session, record)
+        rebuild = partial(_rebuilt, session, loaded) if new_code else _no_interrupted_submission
+        known = go_on(session, record, store, rebuild, new_code=new_code, on_line=say)
         first = names.Pool("", *loaded.file.workers.jobs)
         for pool in pools or [first]:
             set_pool(session, loaded, known, pool.least, pool.most, pool.partition)
     return known
+
+
+def _renew(session: Session, loaded: Loaded, record: Record) -> None:
+    """Write what search.yml says now, if the search would have had the same trials with it."""
+    files = _decided(session, loaded, record.training_id)
+    path = f"{record.job_dir}/{names.SPEC}"
+    sent = read_files(session.transport, [path])[path]
+    before, now = json.loads(sent or "{}"), json.loads(files[names.SPEC])
+    for key, said in _KEPT.items():
+        if before.get(key) != now[key]:
+            raise RecordError(
+                f"{loaded.path}: {said} is another one than that of {record.training_id}, whose "
+                "trials come from it",
+                hint=f"put it back, or start a new search: dlctl search start {loaded.path}",
+            )
+    for name, content in files.items():
+        write_file(session.transport, f"{record.job_dir}/{name}", content.encode())
+
+
+def _rebuilt(session: Session, loaded: Loaded, record: Record) -> Request:
+    """Return the hub's request, from the user's folder as it is now."""
+    return prepare_made(hub_manifest(loaded), loaded.path, session.site, record.training_id)
 
 
 def _no_interrupted_submission(record: Record) -> Request:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
+from dlctl.contract.search import ARGUMENTS
 from dlctl.search.importance import Importance, importances
 from dlctl.search.waits import why_trials_wait
 from dlctl.units import counted, format_span
@@ -27,7 +28,7 @@ class Left:
     """What is left of a search's budget; None: it is not limited, or not known."""
 
     trials: int | None = None
-    """Of these some may run already."""
+    """Trials that may still end; some may run already."""
     time_s: float | None = None
     node_hours: float | None = None
     likely_s: float | None = None
@@ -112,7 +113,7 @@ def count_words(seen: Overview) -> str:
     of = f" of {told['budget']}" if told["budget"] else ""
     outstanding = told["trials"] - told["ended"]
     text = f"{told['ended']}{of} ended, {told['failed']} failed, {outstanding} outstanding"
-    if outstanding and told["running"] is not None:
+    if outstanding and told["running"] is not None and not seen.is_over:
         text += f" ({told['running']} of them run)"
     return text
 
@@ -121,8 +122,8 @@ def best_words(found: Trials) -> str:
     """Return the best trial in words."""
     row = found.best
     if row is None or row.metric is None:
-        failed = [each for each in found.ended if each.failed and each.error]
-        why = f"; trial {failed[-1].number} failed: {failed[-1].error}" if failed else ""
+        newest = found.newest_failure
+        why = f"; trial {newest.number} failed: {newest.error}" if newest else ""
         return "no trial has ended well so far" + why
     return f"{found.spec.metric} {row.metric:.6g} (trial {row.number}: {point_words(row.point)})"
 
@@ -146,8 +147,12 @@ def took_words(seconds: float) -> str:
 
 
 def point_words(point: dict[str, Any], widest: int = _WIDEST) -> str:
-    """Return a point in one line: `lr=0.0044 layers=4`; too long a one is cut."""
+    """Return a point in one line: `lr=0.0044 layers=4`; too long a one is cut.
+
+    The arguments of a training stand without `framework.arguments.`.
+    """
+    short = {name.removeprefix(ARGUMENTS): value for name, value in point.items()}
     words = (f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-             for name, value in point.items())  # fmt: skip
+             for name, value in short.items())  # fmt: skip
     text = " ".join(words)
     return text if len(text) <= widest else f"{text[: widest - 1]}…"

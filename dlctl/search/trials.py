@@ -19,7 +19,7 @@ class TrialRow:
 
     number: int
     id: str
-    """Of its task: `search/tasks/<id>` holds what its program printed."""
+    """The id of its task: `search/tasks/<id>` holds what its program printed."""
     point: dict[str, Any]
     outcome: str = ""
     """Empty: it has not ended."""
@@ -91,6 +91,12 @@ class Trials:
         return min(
             with_metric, key=lambda row: (self._sign * (row.metric or 0), row.number), default=None
         )
+
+    @property
+    def newest_failure(self) -> TrialRow | None:
+        """Return the trial that has failed last, of those that say why."""
+        failed = (self.rows[number] for number in reversed(self.order))
+        return next((row for row in failed if row.failed and row.error), None)
 
     def find(self, number: int) -> TrialRow:
         """Return one trial.

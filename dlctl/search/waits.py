@@ -12,7 +12,7 @@ from dlctl.units import counted, format_size, format_span
 
 if TYPE_CHECKING:
     from dlctl.record import Record
-    from dlctl.search.overview import Overview
+    from dlctl.search.overview import Overview, WorkerJob
 
 _SILENT_S = 15.0
 """A broker tells about itself every second."""
@@ -81,8 +81,8 @@ def _workers(seen: Overview, search_id: str, waiting: int, running: int) -> list
     return [f"{wait}: {reason}" for reason in found]
 
 
-def _queue_words(pending: Sequence[object]) -> str:
-    reasons = Counter(getattr(job, "reason", "") for job in pending)
+def _queue_words(pending: Sequence[WorkerJob]) -> str:
+    reasons = Counter(job.reason for job in pending)
     reason = reasons.most_common(1)[0][0]
     noun = "worker job" if len(pending) == 1 else "worker jobs"
     verb = "is" if len(pending) == 1 else "are"

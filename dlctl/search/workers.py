@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 120.0
 _BEGUN_ALREADY = 73
+_CHANGED = 75
+_TRIES = 10
 _LETTERS = "wxyzabcdefghijklmnopqrstuv"
 
 
@@ -50,7 +52,8 @@ def set_pool(
 ) -> names.Pool:  # fmt: skip
     """Say how many workers there may be with this partition; submit and end what that takes.
 
-    While the search is halted none is submitted: `dlctl search resume` does that.
+    While the search is halted none is submitted: `dlctl search resume` does that. If another
+    client changes the pools meanwhile, its change is kept, and this one made again.
 
     Raises:
         SchedulerError: the scheduler refuses them.
@@ -63,14 +66,17 @@ def set_pool(
             f"{record.training_id} is COMPLETED: it needs no workers",
             hint=f"dlctl search show {record.training_id}",
         )
-    known = read_pools(session, record)
-    same = [pool for pool in known if pool.partition == partition]
-    free = [letter for letter in _LETTERS if letter not in {pool.name for pool in known}]
-    if not same and not free:
-        raise RecordError(f"{record.training_id}: workers on {len(_LETTERS)} partitions at most")
-    pool = names.Pool(same[0].name if same else free[0], least, most, partition)
-    others = [each for each in known if each.name != pool.name]
-    _install(session, loaded, record, pool, names.Pools([*others, pool]))
+    for _ in range(_TRIES):
+        text = _read_pools(session, record)
+        pools = _changed(record, _pools_in(text), names.Pool("", least, most, partition))
+        if _install(session, loaded, record, pools, text):
+            break
+    else:
+        raise RecordError(
+            f"{record.training_id}: others change the number of its workers all the time",
+            hint=f"dlctl search scale {record.training_id}",
+        )
+    pool = pools[-1]
     groups = next_groups(session, record)
     alive = [each for each in living_workers(session, record) if each.pool == pool.name]
     if len(alive) < least and not record.state.final:
@@ -80,9 +86,24 @@ def set_pool(
     return pool
 
 
+def _changed(record: Record, known: list[names.Pool], wanted: names.Pool) -> list[names.Pool]:
+    """Return the pools with the wanted one at the end, in the place of that on its partition."""
+    same = [pool for pool in known if pool.partition == wanted.partition]
+    free = [letter for letter in _LETTERS if letter not in {pool.name for pool in known}]
+    if not same and not free:
+        raise RecordError(f"{record.training_id}: workers on {len(_LETTERS)} partitions at most")
+    name = same[0].name if same else free[0]
+    return [*(pool for pool in known if pool.name != name), replace(wanted, name=name)]
+
+
 def _install(
-    session: Session, loaded: Loaded, record: Record, pool: names.Pool, pools: names.Pools
-) -> None:
+    session: Session, loaded: Loaded, record: Record, pools: list[names.Pool], before: str
+) -> bool:
+    """Write the files of the last pool, and all pools.
+
+    Return False if somebody has changed the file of the pools since it was read.
+    """
+    pool = pools[-1]
     if pool.partition is not None:
         workers = loaded.file.workers.model_copy(update={"partition": pool.partition})
         loaded = replace(loaded, file=loaded.file.model_copy(update={"workers": workers}))
@@ -104,12 +125,16 @@ def _install(
             submit_command=scheduler.workers_script(plan, script, names.WORKERS),
         ),
         names.ALIVE: scheduler.workers_alive_script(plan),
-        names.POOLS: contract.to_json(pools),
+        names.POOLS: contract.to_json(names.Pools(pools)),
     }  # fmt: skip
-    asked = render_script("search/install.sh.j2", plan=plan, search=names, pool=pool, files=files)
+    asked = render_script(
+        "search/install.sh.j2", plan=plan, search=names, pool=pool, files=files, changed=_CHANGED,
+        before=before,
+    )  # fmt: skip
     end = session.transport.run(asked, timeout_s=_TIMEOUT_S)
-    if end.exit_code != 0:
+    if end.exit_code not in (0, _CHANGED):
         raise _failed(session, record, "the files of its workers can't be written", end.stderr)
+    return end.exit_code == 0
 
 
 def next_groups(session: Session, record: Record) -> dict[str, str]:
@@ -159,9 +184,16 @@ def ids_of(answer: str) -> list[str]:
 
 def read_pools(session: Session, record: Record) -> list[names.Pool]:
     """Return the pools of a search."""
+    return _pools_in(_read_pools(session, record))
+
+
+def _read_pools(session: Session, record: Record) -> str:
     path = f"{record.job_dir}/{names.POOLS}"
-    content = read_files(session.transport, [path])[path]
-    return [] if content is None else contract.from_json(names.Pools, content).pools
+    return (read_files(session.transport, [path])[path] or b"").decode()
+
+
+def _pools_in(text: str) -> list[names.Pool]:
+    return contract.from_json(names.Pools, text).pools if text else []
 
 
 def living_workers(session: Session, record: Record) -> list[Worker]:

@@ -33,6 +33,7 @@ from dlctl.contract.programs.verdict_rules import (
     first_match,
     signal_in,
 )
+from dlctl.contract.search import EXIT_WRONG, FRAMEWORK
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_full, says_lost
@@ -51,7 +52,7 @@ def decide(plan: Plan, seen: Observed) -> Outcome:
     if seen.failure is not None:
         return seen.failure
     if complete and all(state is State.COMPLETED for state in states):
-        learners = _how_many(len(states), plan.resources.learners)
+        learners = _how_many(len(states), plan)
         warning = next((f"; {s.reason}" for s in seen.statuses if s.reason), "")
         warning += f"; {seen.undone}" if seen.undone else ""
         reason = f"{learners} ended with exit code 0{warning}{_describe_lost(seen.lost)}."
@@ -61,19 +62,27 @@ def decide(plan: Plan, seen: Observed) -> Outcome:
         makers = seen.statuses[:1] if plan.launch.step_per_learner else seen.statuses
         saved = bool(makers) and all(has_saved(status) for status in makers)
         reason = why + ("" if saved else ", before all was saved") + _describe_lost(seen.lost)
-        hint = f"Continue with: dlctl resume {plan.training_id}" if saved else go_on(plan)
+        hint = f"Continue with: {_resume(plan)}" if saved else go_on(plan)
         # The built-in loop's learners end the same way if halted before training has begun.
         if not seen.checkpoints and (not saved or plan.framework.has_loop):
-            hint = f"There is no checkpoint yet; start again: dlctl resume {plan.training_id}"
+            hint = f"There is no checkpoint yet; start again: {_resume(plan)}"
         kind = request.kind if request else VerdictKind.REQUESTED
         return Outcome(State.HALTED, kind, _sentence(reason), hint)
     return _failed(plan, seen)
 
 
-def _how_many(count: int, learners: int) -> str:
+def _how_many(count: int, plan: Plan) -> str:
+    learners = plan.resources.learners
+    if plan.framework.name == FRAMEWORK:
+        return "The search's hub"
     if count < learners:
         return f"{count} of {learners} learners"
     return "The learner" if count == 1 else f"All {count} learners"
+
+
+def _resume(plan: Plan) -> str:
+    search = "search " if plan.framework.name == FRAMEWORK else ""
+    return f"dlctl {search}resume {plan.training_id}"
 
 
 def _describe_lost(lost: dict[int, str]) -> str:
@@ -240,6 +249,8 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
     if status.reason == UNSAVED:
         hint = "Raise the time limit, or checkpoint more often."
         return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, evidence)
+    if plan.framework.name == FRAMEWORK and status.exit_code == EXIT_WRONG:
+        return _search_failed(plan, status)
     number = status.signal or signal_in(status.exit_code)
     if number in SENT_ON_PURPOSE or number and not first_match(Place.LEARNER, status.last_lines):
         return _killed(plan, status, number, launcher_words)
@@ -248,6 +259,17 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
     if number:  # such as the abort by which torch ends a process that has lost the others
         how = f"was killed by signal {number} ({SIGNALS.get(number, OTHER_SIGNAL).words})"
     return failed(kind, f"{who} {how}: {what}", hint, evidence)
+
+
+def _search_failed(plan: Plan, status: Status) -> Outcome:
+    """Return the outcome of a search whose model says in its last lines why it can't go on."""
+    said = {"dlctl: ": "it says nothing", "  HINT: ": see_log(plan, status.rank)}
+    for line in status.last_lines:
+        for mark in said:
+            if line.startswith(mark):
+                said[mark] = line.removeprefix(mark).rstrip(".")
+    reason, hint = said.values()
+    return failed(VerdictKind.USER_ERROR, f"The search has failed: {reason}.", f"{hint}.")
 
 
 def _killed(plan: Plan, status: Status, number: int, launcher_words: Sequence[str]) -> Outcome:

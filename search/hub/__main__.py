@@ -17,7 +17,7 @@ from typing import Any
 from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.contract.metrics import Source
-from search.errors import EXIT_WRONG, SearchError
+from search.errors import SearchError
 from search.hub.children import Child
 from search.hub.progress import Progress
 from search.hub.recruit import Recruiter
@@ -37,7 +37,7 @@ def main() -> int:
         spec = load_spec(job_dir)
     except SearchError as error:
         sys.stderr.write(f"dlctl: {error}\n")
-        return EXIT_WRONG
+        return names.EXIT_WRONG
     halted = threading.Event()
 
     def note(number: int, frame: types.FrameType | None) -> None:
@@ -55,7 +55,7 @@ class Hub:
     def __init__(self, job_dir: Path, spec: names.Spec) -> None:
         self._job_dir, self._spec = job_dir, spec
         folder = str(job_dir)
-        self._model = Child("model", ["search.model", folder], frozenset({0, EXIT_WRONG}))
+        self._model = Child("model", ["search.model", folder], frozenset({0, names.EXIT_WRONG}))
         self._children = [
             Child("nameserver", ["search.nameserver", folder]),
             Child("broker", ["search.broker", folder, "--name", names.FIRST_BROKER]),

@@ -13,6 +13,7 @@ from typing import Any
 from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.contract.measured.judged import TRIALS
+from dlctl.contract.metrics import Source
 from search.hub.recruit import Work
 from search.model.state import ASK, TELL
 
@@ -25,6 +26,8 @@ class Progress:
 
     def __init__(self, job_dir: Path, spec: names.Spec) -> None:
         self._job_dir, self._path, self._spec = job_dir, job_dir / names.TRIALS, spec
+        self._told = _last_step(job_dir / contract.METRICS)
+        """How many ended trials the metrics cover: those that an earlier hub has told."""
         self._begin()
 
     def _begin(self) -> None:
@@ -39,7 +42,7 @@ class Progress:
         self._trial_s: deque[float] = deque(maxlen=_LATELY)
 
     def look(self) -> list[dict[str, Any]]:
-        """Return a row for each trial that has ended since the last look."""
+        """Return a row for each trial that has ended since the last look of any hub."""
         rows = []
         for event in self._new():
             if event["event"] == ASK:
@@ -56,8 +59,10 @@ class Progress:
                 if self.best is None or sign * metric < sign * self.best["value"]:
                     self.best = {"trial": event["number"], "value": metric,
                                  "point": self._points[event["number"]]}  # fmt: skip
-                row = {self._spec.metric: metric, f"best {self._spec.metric}": self.best["value"]}
-                rows.append({"step": self.done, "time": event["time"], "group": TRIALS, **row})
+                if self.done > self._told:
+                    row = {self._spec.metric: metric,
+                           f"best {self._spec.metric}": self.best["value"]}  # fmt: skip
+                    rows.append({"step": self.done, "time": event["time"], "group": TRIALS, **row})
         return rows
 
     def _new(self) -> Iterator[dict[str, Any]]:
@@ -111,3 +116,14 @@ class Progress:
             contract.write_whole(now, "")
         elif marks[-1] != now:
             marks[-1].rename(now)
+
+
+def _last_step(folder: Path) -> int:
+    """Return the greatest step in the files of a hub's metrics; 0 without any."""
+    steps = [0]
+    for path in folder.glob(f"*-{Source.PROGRAM.value}.jsonl"):
+        with path.open("rb") as file:
+            for line in file:
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line
+                    steps.append(int(json.loads(line)["step"]))
+    return max(steps)

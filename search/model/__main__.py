@@ -12,12 +12,12 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import search as names
-from search.errors import EXIT_WRONG, SearchError
+from search.errors import SearchError
 from search.model.ahead import open_strategy
 from search.model.drive import Driver
 from search.model.guard import StrategyError
 from search.model.log import DamagedLogError, TrialLog
-from search.model.state import ReplayError, Search
+from search.model.state import HopelessError, ReplayError, Search
 from search.protocol.process import EXIT_FAILED
 from search.protocol.settings import load_spec
 
@@ -37,7 +37,7 @@ def main() -> int:
             log = TrialLog(job_dir / names.TRIALS)
             search = Search(spec, stack.enter_context(open_strategy(spec)), log)
             return asyncio.run(_drive(Driver(search, job_dir)))
-        except (ReplayError, StrategyError, DamagedLogError) as error:
+        except (DamagedLogError, HopelessError, ReplayError, StrategyError) as error:
             return _end_wrong(error)
         except SearchError as error:  # the next start may end well
             sys.stderr.write(f"dlctl: {error}\n")
@@ -46,7 +46,7 @@ def main() -> int:
 
 def _end_wrong(error: Exception) -> int:
     sys.stderr.write(f"dlctl: {error}\n")
-    return EXIT_WRONG
+    return names.EXIT_WRONG
 
 
 async def _drive(driver: Driver) -> int:

@@ -52,7 +52,12 @@ class Driver:
         self._most, self._look_at = 0, 0.0
 
     async def run(self) -> None:
-        """Search until nothing is left to do."""
+        """Search until nothing is left to do.
+
+        Raises:
+            HopelessError: Trials fail, and none has ended well.
+            StrategyError: The strategy goes wrong.
+        """
         count = asyncio.ensure_future(count_workers(self._job_dir, self._add_node_time))
         began_at, used_s = time.monotonic(), self.search.used_s
         try:
@@ -60,6 +65,7 @@ class Driver:
                 if (endpoint := self._broker()) is not None:
                     await self._talk(endpoint, lambda: used_s + time.monotonic() - began_at)
                 await asyncio.sleep(0.2)
+            self.search.give_up_in_vain()
         finally:
             count.cancel()
 
@@ -143,6 +149,7 @@ class Driver:
         ]  # fmt: skip
         for accepted in reply.results:
             self.search.end(accepted.result.task_id, ended_of(accepted))
+        self.search.give_up_in_vain()
         self._cursor = reply.cursor
         self._room = max(self._room, len(reply.results), 1)  # one may ask whether there is room
         if stopped:

@@ -12,6 +12,7 @@ import os
 import random
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
         {key: trial[key] for key in ("point", "parent") if key in trial}
         for event in events if event["event"] == ASK for trial in event["trials"]
     ]  # fmt: skip
+    # The results decide which trials there are, and not when a search without a good one gave up.
+    spec = replace(spec, budget=replace(spec.budget, failures=0))
     timings = (TIMINGS if spec.deterministic else 0) if timings is None else timings
     differs: dict[str, Any] | None = None
     by = "log"

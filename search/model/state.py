@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dlctl.contract.search import Spec
+from search.errors import SearchError
 from search.model.log import Event
 from search.strategies import Proposal, Strategy, Told, Trial
 
 _HOUR_S = 3600.0
 _MOST_ERROR = 1000
+_MOST_TOLD = 300
 ASK, TELL, REPORT = "ask", "tell", "report"
+GIVE_UP = "give_up"
 
 
 class Log(Protocol):
@@ -44,6 +47,10 @@ class ReplayError(Exception):
             "must depend on its seed, and on what it was told, alone"
         )
         self.number, self.recorded, self.asked = number, recorded, asked
+
+
+class HopelessError(SearchError):
+    """Trials fail, and none has ever ended well."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class Search:
         self.ids: dict[str, int] = {}
         """Task id → number."""
         self.task_ids: list[str] = []
-        """By number."""
+        """The task ids of the trials, by number."""
         self.outstanding: dict[int, str] = {}
         """Number → task id, of the trials that were asked for and have not ended."""
         self._waiting: dict[int, Event] = {}
@@ -93,6 +100,11 @@ class Search:
         """The metric, and the trial that had it."""
         self.failed = 0
         self.told = 0
+        self._in_vain: set[int] = set()
+        """The trials that have ended, and not well."""
+        self._counted_from = 0
+        """Trials before this one may have failed before the program was mended."""
+        self._last_failure: Event = {}
         self._starved = False
         """Whether the strategy wants to be told more before it answers."""
         self.used_s = 0.0
@@ -104,7 +116,7 @@ class Search:
 
     def wanted(self, window: int) -> int:
         """Return how many trials to ask for now."""
-        if self._starved or self.spent():
+        if self._starved or self.is_hopeless or self.spent():
             return 0
         free = window - len(self.outstanding)
         if self.spec.deterministic:
@@ -127,6 +139,40 @@ class Search:
     def is_done(self) -> bool:
         """Return whether nothing is left to do."""
         return not self.outstanding and (self._starved or self.spent())
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Return whether the first trials have failed, as many as the budget allows.
+
+        A later one that failed sooner does not count: bad points often fail at once, and good ones
+        take their time.
+        """
+        first, most = self._counted_from, self.spec.budget.failures
+        is_in_vain = self.best is None and bool(most and self._last_failure)
+        return is_in_vain and self._in_vain.issuperset(range(first, first + most))
+
+    def give_up_in_vain(self) -> None:
+        """End the search if it is hopeless, or done without a trial that has ended well.
+
+        The log says so, and a search that is resumed counts those that are asked for from there.
+
+        Raises:
+            HopelessError
+        """
+        is_in_vain = self.spec.budget.failures and self.best is None and self.failed
+        if not (self.is_hopeless or (is_in_vain and self.is_done())):
+            return
+        self._log.write({"event": GIVE_UP, "time": self._clock(), **self._used()})
+        number = self._last_failure["number"]
+        error = " ".join(self._last_failure["error"].split())
+        if len(error) > _MOST_TOLD:
+            error = f"{error[: _MOST_TOLD // 2]} … {error[-_MOST_TOLD // 2 :]}"
+        have = "1 trial has" if self.failed == 1 else f"{self.failed} trials have"
+        raise HopelessError(
+            f"{have} failed, and none has ended well; the newest, trial {number}: {error}",
+            hint=f"`dlctl search logs --trial {number}` shows what it printed; "
+            "`dlctl search resume --code` goes on with your folder as it is now",
+        )
 
     def ask(self, n: int) -> list[Trial]:
         """Return new trials; they are in the log when this returns."""
@@ -207,7 +253,11 @@ class Search:
         signed = None if metric is None else self._signed(metric)
         self.told += 1
         self._starved = False
-        self.failed += metric is None and event["outcome"] != "CANCELLED"
+        if metric is None and event["outcome"] != "CANCELLED":
+            self.failed += 1
+            self._last_failure = event
+        if metric is None:
+            self._in_vain.add(number)
         if signed is not None and (self.best is None or signed < self._signed(self.best[0])):
             self.best = (self._signed(signed), number)
         numbers = {k: v for k, v in event["metrics"].items() if isinstance(v, (int, float))}
@@ -259,6 +309,8 @@ class Search:
             trial = self.trials[event["number"]]
             if not self._strategy.report(trial, event["step"], self._signed(event["value"])):
                 self._stopped.add(trial.number)
+        elif event["event"] == GIVE_UP:
+            self._counted_from = len(self.trials)
 
 
 def clean(value: Any) -> Any:

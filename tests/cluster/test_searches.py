@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from repository import REPOSITORY
@@ -189,6 +191,34 @@ def test_a_search_that_has_failed_goes_on_with_workers_that_stay(dlctl, local_si
     assert {event["worker"] for event in told(job_dir)} == {"w2.0"}, "the first that came"
 
 
+def test_a_search_whose_program_is_broken_ends_early_and_goes_on_with_a_mended_one(
+    dlctl, local_site, wait_until
+):
+    folder = dlctl.cwd / "job"
+    folder.mkdir()
+    text = SEARCH.replace("%MORE%", "").replace("%SLOTS%", "2").replace("%JOBS%", "")
+    text = text.replace("%WORKERS%", "1").replace("trials: %TRIALS%", "trials: 20, failures: 3")
+    (folder / "search.yml").write_text(text.replace("trials:Valley", "trails:Valley"))
+    (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", "0.1"))
+    done = dlctl("search", "start", folder / "search.yml", "--site", local_site.name, ok=True)
+    search_id = done.stdout.strip()
+    wait_for_state(dlctl, wait_until, search_id, "FAILED")
+    failed = len(told(local_site.job_dir(search_id)))
+    assert 3 <= failed < 10
+    status = " ".join(dlctl("search", "status", search_id, ok=True).stdout.split())
+    assert "trials have failed, and none has ended well; the newest, trial" in status
+    assert "No module named 'trails'" in status and "dlctl search resume --code" in status
+    (folder / "search.yml").write_text(text.replace("int: [1, 9]", "int: [1, 8]"))
+    refused = dlctl("search", "resume", search_id, "--code")
+    assert "search.yml: space is another one than that of " in refused.stderr
+    (folder / "search.yml").write_text(text)
+    dlctl("search", "resume", search_id, "--code", ok=True)
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    ends = dlctl("search", "status", search_id, "--json", ok=True).json
+    assert ends["ended"] == 20
+    assert failed <= ends["failed"] < 10, "a few had failed and were not told"
+
+
 def test_a_search_whose_workers_fit_nowhere_is_not_begun(dlctl, local_site):
     text = SEARCH.replace("%MORE%", "").replace("%TRIALS%", "9").replace("%JOBS%", "")
     text = text.replace("%WORKERS%", "1").replace("%SLOTS%", "500")
@@ -285,6 +315,20 @@ def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, sit
     wait_until(lambda: not workers(), 60)
     counts = collections.Counter(event["number"] for event in told(job_dir))
     assert set(counts.values()) == {1}
+
+
+def test_workers_scaled_from_several_places_at_once_are_all_kept(dlctl, local_site, wait_until):
+    search_id = start(dlctl, local_site, 50, workers=1, seconds=1)
+    words = [sys.executable, "-m", "dlctl", "search", "scale", search_id, "--workers", "0..3"]
+    calls = [
+        subprocess.Popen([*words, "--partition", name], env=dlctl.env, cwd=dlctl.cwd)
+        for name in ("one", "two", "three")
+    ]
+    assert [call.wait(60) for call in calls] == [0, 0, 0]
+    pools = dlctl("search", "scale", search_id, "--json", ok=True).json
+    assert {pool["partition"] for pool in pools} == {None, "one", "two", "three"}
+    assert len({pool["name"] for pool in pools}) == 4
+    dlctl("search", "cancel", search_id, ok=True)
 
 
 def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_until):

@@ -11,7 +11,6 @@ import pytest
 from search_processes import Search
 
 from dlctl.contract import search as files
-from search.errors import EXIT_WRONG
 
 STRATEGIES = """
 class Plain:
@@ -78,7 +77,7 @@ def test_the_model_says_what_the_strategy_did_and_is_not_started_again(
     options, said = WRONG[how]
     name = how.partition(" ")[0]
     search = started(name, options, "mine:Square")
-    assert search.processes["model"].wait(30) == EXIT_WRONG, search.logs()
+    assert search.processes["model"].wait(30) == files.EXIT_WRONG, search.logs()
     assert f"dlctl: the strategy theirs:{name} {said}" in (search.job_dir / "model.log").read_text()
 
 

@@ -95,8 +95,8 @@ def job(name, state="RUNNING", reason=""):
     return WorkerJob(name, f"41_{name.partition('.')[2]}", state, reason)
 
 
-def write_search(job_dir, count, ended=None, **more):
+def write_search(job_dir, count, ended=None, failed=0.1, **more):
     """Write the files of a search into a job directory."""
     (job_dir / names.FOLDER).mkdir(parents=True, exist_ok=True)
     (job_dir / names.SPEC).write_text(contract.to_json(spec_of(**more)))
-    (job_dir / names.TRIALS).write_bytes(lines_of(events_of(count, ended)))
+    (job_dir / names.TRIALS).write_bytes(lines_of(events_of(count, ended, failed=failed)))

@@ -95,6 +95,17 @@ def test_a_search_shows_trials_best_importance_and_why_trials_wait(server: Serve
     assert page.get_by_role("link", name="Hub").get_attribute("href") == f"#/training/{ONE}"
 
 
+def test_a_search_that_has_failed_says_why(visit, tmp_path: Path):
+    path = tmp_path / "search.html"
+    why = "The search has failed: 10 trials have failed, and none has ended well."
+    path.write_text(search_report(page_for(10, failed=1.0) | {"state": "FAILED", "reason": why}))
+    page = visit(path.as_uri())
+    page.wait_for_selector(READY)
+    assert page.locator(".trouble").first.inner_text() == why
+    says = page.locator("section[aria-label=Importance] .empty").inner_text()
+    assert says == "Too few trials have ended well: 10 are needed."
+
+
 def test_a_brush_chooses_trials_and_a_click_takes_it_back(server: Served, visit):
     page = visit(server.page(PAGE))
     page.wait_for_selector(READY)

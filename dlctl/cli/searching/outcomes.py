@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import (
-    JSON,
-    writing,
-)
+from dlctl.cli.common import JSON, writing
 from dlctl.cli.searching.found import SEARCH_ID, searched
 from dlctl.units import counted
 
@@ -40,11 +37,12 @@ def best(
     """
     from dlctl.errors import ResultsError
     from dlctl.search.overview import read_overview
+    from dlctl.search.summary import best_words
 
     with searched(search_id) as (session, record, _):
         found = read_overview(session, record).trials
         if (row := found.best) is None:
-            raise ResultsError(f"{record.training_id}: no trial has ended well so far",
+            raise ResultsError(f"{record.training_id}: {best_words(found)}",
                                hint=f"dlctl search trials {record.training_id}")  # fmt: skip
         if manifest is not None:
             return _write_manifest(session, record, found, row, manifest)

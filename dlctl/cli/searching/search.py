@@ -16,6 +16,7 @@ from dlctl.cli.common import (
     opened,
     plain,
     print_record,
+    several,
 )
 from dlctl.cli.searching.found import SEARCH_ID, searched
 
@@ -132,15 +133,26 @@ def halt(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
     _end(search_id, ask, as_json)
 
 
-def resume(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
+def resume(
+    search_id: str | None = SEARCH_ID,
+    code: bool = typer.Option(
+        False, "--code", help="Go on with your folder, and its requirements, as they are now."
+    ),
+    as_json: bool = JSON,
+) -> None:
     """Go on with a search, with new workers; no trial is done twice.
+
+    With `--code` the space, the strategy and the metric must stay as they were.
 
     Example: dlctl search resume digits-3k9f
     """
+    from dlctl.lifecycle import read_plan
     from dlctl.search.start import resume as go_on
 
     with searched(search_id) as (session, record, store):
-        known = go_on(session, record, store, output.note)
+        known = go_on(session, record, store, output.note, new_code=code)
+        if code and (changes := read_plan(session, known).code_changes):
+            output.note(f"new code: {several(changes)}")
     output.report(plain(known), as_json, lambda _: print_record(known))
 
 
@@ -169,10 +181,11 @@ def _end(
 def _print_status(told: dict[str, Any], seen: Overview, left: str) -> None:
     from dlctl.search.summary import best_words, count_words, strategy_words
 
-    reason = told["reason"] if told["state"] != "COMPLETED" else ""
+    is_done = told["state"] == "COMPLETED"
     output.fields({
         "id": told["training_id"], "site": told["site"], "state": told["state"],
-        "reason": reason, "trials": count_words(seen), "left": left,
+        "reason": "" if is_done else told["reason"], "hint": "" if is_done else told["hint"],
+        "trials": count_words(seen), "left": left,
         "waits": "\n".join(told["waits"]), "strategy": strategy_words(seen),
         "best": best_words(seen.trials),
     })  # fmt: skip

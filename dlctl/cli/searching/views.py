@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -191,6 +192,7 @@ def _print_search(record: Record, seen: Overview) -> None:
     import time
 
     from dlctl.cli.common import ago, shown_state, unix_seconds
+    from dlctl.contract import State
     from dlctl.search.summary import (
         best_words,
         count_words,
@@ -202,12 +204,14 @@ def _print_search(record: Record, seen: Overview) -> None:
 
     created = unix_seconds(record.created_at)
     spec, task = seen.spec, seen.spec.task
+    is_done = record.state is State.COMPLETED
     output.fields({
         "search": record.training_id, "name": record.name, "state": shown_state(record),
-        "reason": record.reason, "site": record.site, "attempt": record.attempt,
+        "reason": "" if is_done else record.reason, "hint": "" if is_done else record.hint,
+        "site": record.site, "attempt": record.attempt,
         "hub's job": record.job_id,
         "created": ago(time.time() - created) if created else "",
-        "folder": record.folder, "job directory": record.job_dir,
+        "folder": str(Path(record.manifest_path).parent), "job directory": record.job_dir,
         "strategy": strategy_words(seen),
         "metric": f"{spec.metric}, {'maximized' if spec.maximize else 'minimized'}",
         "a trial": _task_words(task),

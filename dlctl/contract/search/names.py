@@ -4,6 +4,8 @@ from __future__ import annotations
 
 FRAMEWORK = "search"
 """The framework of the training that is a search's hub."""
+EXIT_WRONG = 64
+"""Exit code of a model, and so of its hub, whose next start would end alike."""
 FOLDER = "search"
 SPEC = f"{FOLDER}/spec.json"
 TRIALS = f"{FOLDER}/trials.jsonl"

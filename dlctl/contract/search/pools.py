@@ -15,7 +15,7 @@ class Pool:
     name: str
     """A letter. Its groups are this letter and a number from 1, in the order of submission."""
     least: int
-    """So many are submitted as soon as the pool is made or changed."""
+    """How many workers are submitted as soon as the pool is made or changed."""
     most: int
     """The hub adds no worker beyond these."""
     partition: str | None = None

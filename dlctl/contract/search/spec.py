@@ -7,12 +7,6 @@ from typing import Any
 
 from dlctl.contract.records import SCHEMA_VERSION
 
-STRATEGIES = (
-    "grid", "random", "latin_hypercube", "genetic", "aging", "asha", "hyperband", "pbt", "tpe",
-    "cmaes", "gp", "qmc", "nsga2",
-)  # fmt: skip
-"""The names of dlctl's own; one of the user's is `module:Class`."""
-
 
 @dataclass(frozen=True)
 class Parameter:
@@ -24,7 +18,7 @@ class Parameter:
     """`float`, `int` or `choice`."""
     low: float = 0.0
     high: float = 0.0
-    """Included."""
+    """The greatest value; it is allowed, too."""
     step: float | None = None
     log: bool = False
     choices: list[Any] = field(default_factory=list)
@@ -67,9 +61,12 @@ class Budget:
 
     trials: int | None = None
     time_s: float | None = None
-    """Of the hub, over all its jobs."""
+    """How long the hub may run, over all its jobs."""
     node_hours: float | None = None
-    """Of the workers."""
+    """How long the workers may be there, added up over all of them."""
+    failures: int = 0
+    """The search fails when its first trials, so many, have failed and none has ended well, or when
+    it ends with failed trials alone; 0: it never fails for that."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ class WorkerTold:
     waits: bool = False
     """Whether it asks for tasks, and gets none."""
     cpus: int = 0
-    """Of this and the next three it has so much in all."""
+    """This and the next three are all that it has, also what tasks use."""
     gpus: int = 0
     memory_bytes: int = 0
     labels: list[str] = field(default_factory=list)

@@ -74,8 +74,9 @@ export class SearchPage {
     const hub = !saved || saved.details[this.id] ? el('a', { class: 'button', href: address('training', this.id) }, 'Hub') : null;
     this.head.replaceChildren(...[el('h1', {}, this.id), stateChip(data), el('span', { class: 'grow' }), hub].filter(Boolean));
     const fact = (label, value) => (value ? el('div', {}, el('dt', {}, label), el('dd', {}, value)) : null);
+    const troubles = data.state === 'FAILED' ? [data.reason, ...data.waits] : data.waits;
     this.facts.replaceChildren(
-      ...data.waits.map((reason) => el('p', { class: 'trouble' }, reason.split('`').map((part, n) => (n % 2 ? el('code', {}, part) : part)))),
+      ...troubles.map((reason) => el('p', { class: 'trouble' }, reason.split('`').map((part, n) => (n % 2 ? el('code', {}, part) : part)))),
       el('dl', {}, [
         fact('Trials', data.counts), fact('Left', data.left), fact('Best', data.best),
         fact('Strategy', data.strategy), fact('Metric', `${data.metric}, ${data.maximize ? 'maximized' : 'minimized'}`), fact('Site', data.site),
@@ -89,15 +90,15 @@ export class SearchPage {
     const rows = known.map((each) => {
       const bar = el('i', {});
       bar.style.width = `${Math.round(100 * each.share)}%`;
-      const words = each.by_chance ? 'not more than chance' : each.best ? `best at ${each.best}` : '';
+      const words = each.by_chance ? 'no more than chance' : each.best ? `best at ${each.best}` : '';
       return el('div', { class: each.by_chance ? 'share faint' : 'share', role: 'listitem' },
         el('span', { class: 'what', title: each.name }, names.get(each.name)), el('span', { class: 'track', 'aria-hidden': 'true' }, bar),
         el('b', {}, `${Math.round(100 * each.share)} %`), el('span', { class: 'sub' }, words));
     });
     const left = of.length - known.length;
-    const why = `${left ? `${left} of ${of.length} parameters exist in too few trials with a metric, or have one value: ${least} are needed. ` : ''}`;
+    const why = left && rows.length ? `${left} of ${of.length} parameters exist in too few trials with a metric, or have one value: ${least} are needed. ` : '';
     this.important.replaceChildren(el('h2', {}, 'Importance'),
-      rows.length ? el('div', { class: 'shares', role: 'list' }, rows) : el('p', { class: 'empty' }, 'Too few trials have ended well.'),
+      rows.length ? el('div', { class: 'shares', role: 'list' }, rows) : el('p', { class: 'empty' }, `Too few trials have ended well: ${least} are needed.`),
       el('p', { class: 'sub' }, why, method));
   }
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from made_search import events_of, lines_of, trials_of, write_search
 
+from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract import search as names
 from dlctl.record import Record, RecordStore
@@ -28,7 +29,8 @@ def known(xdg, job_dir, tmp_path):
     (xdg.state / "dlctl").mkdir()
     RecordStore(xdg.state / "dlctl" / "trainings.db").add(
         Record(ONE, "made", "local", str(tmp_path), str(job_dir), "2026-01-01T10:00:00+00:00",
-               job_id="1", state=State.CANCELLED, reason="cancelled")
+               job_id="1", state=State.CANCELLED, reason="cancelled",
+               manifest_path=str(tmp_path / "elsewhere" / "search.yml"))
     )  # fmt: skip
     return job_dir
 
@@ -90,6 +92,34 @@ def test_show_tells_space_trials_and_why_they_wait(dlctl, known):
     told = dlctl("search", "show", ONE, "--json", ok=True).json
     assert (told["ended"], told["spec"]["metric"], len(told["waits"])) == (9, "loss", 1)
     assert told["best_over_time"][-1]["number"] == told["best"]["number"]
+
+
+def test_of_a_search_that_has_ended_no_trial_runs(dlctl, known, xdg):
+    write_search(known, 12, 9)
+    told = names.BrokerTold("b0", 1, 0.0, workers=[names.WorkerTold("w1.0", running=2)])
+    (known / names.BROKERS / "b0").mkdir(parents=True, exist_ok=True)
+    (known / names.BROKERS / "b0" / names.BROKER_STATUS).write_text(contract.to_json(told))
+    text = dlctl("search", "status", ONE, ok=True).stdout
+    assert "3 outstanding\n" in text and "of them run" not in text
+    assert dlctl("search", "status", ONE, "--json", ok=True).json["running"] == 0
+
+
+def test_best_names_the_newest_failure_while_none_has_ended_well(dlctl, known):
+    write_search(known, 12, 9, failed=1.0)
+    newest = trials_of(12, 9, failed=1.0).rows[8]
+    says = f"no trial has ended well so far; trial 8 failed: {newest.error}"
+    fails(dlctl("search", "best", ONE), 9, says)
+    assert newest.error and says in " ".join(dlctl("search", "show", ONE, ok=True).stdout.split())
+
+
+def test_hints_about_a_search_name_its_own_commands(dlctl, known, xdg):
+    write_search(known, 3)
+    store = RecordStore(xdg.state / "dlctl" / "trainings.db")
+    store.update(replace(store.find(ONE), is_search=True))
+    for command in ("halt", "cancel"):
+        fails(dlctl("search", command, ONE), 8, f"dlctl search show {ONE}")
+    shown = dlctl("search", "show", ONE, ok=True).stdout
+    assert "folder         " in shown and "elsewhere" in shown, "that of search.yml"
 
 
 def test_show_tells_how_much_each_parameter_explains(dlctl, known):

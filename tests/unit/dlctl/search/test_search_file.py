@@ -17,7 +17,7 @@ space:
   n: {int: [16, 256], step: 16}
   optimizer: {choice: [sgd, adam]}
   momentum: {float: [0, 0.9], when: {optimizer: sgd}}
-strategy: {name: genetic, seed: 1, population: 10}
+strategy: {name: genetic, seed: 1, population: 10, mutation: 1e-1}
 metric: {name: loss}
 budget: {trials: 40, time: 2h}
 task: {python: "trials:Quadratic", time: 1m, memory: 256MiB, cpus: 2}
@@ -59,8 +59,13 @@ def test_a_search_becomes_its_spec(load):
     spec = loaded.spec
     assert spec.space[0] == Parameter("x", "float", 1e-4, 1.0, log=True)
     assert spec.space[3].when == {"optimizer": ["sgd"]}
-    assert (spec.strategy, spec.options, spec.seed) == ("genetic", {"population": 10}, 1)
+    assert (spec.strategy, spec.options, spec.seed) == (
+        "genetic",
+        {"population": 10, "mutation": 0.1},
+        1,
+    )
     assert (spec.metric, spec.maximize, spec.budget.time_s) == ("loss", False, 7200)
+    assert (spec.budget.trials, spec.budget.failures) == (40, 10)
     assert (spec.task.type, spec.task.target, spec.task.memory_bytes) == (
         "python", "trials:Quadratic", 256 << 20,
     )  # fmt: skip
@@ -81,11 +86,19 @@ def test_without_a_task_a_trial_is_a_training(load):
     ("[1e-4, 1]", "[1, 0.5]", "3:3", "the range begins at 1 and ends before that, at 0.5"),
     ("int: [16, 256]", "itn: [1, 2]", "4:7", "space.n.itn: unknown key; did you mean 'int'?"),
     ("[1e-4, 1]", "[0, 1]", "3:3", "`log` needs a range above 0"),
+    ("step: 16", "step: 0.5", "4:3", "`step` of an int is a whole number, and 0.5 is none"),
+    ("sgd, adam]", "sgd, adam], step: 2", "5:3", "`step` divides a range, and a choice has none"),
     ("{optimizer: sgd}", "{optimiser: sgd}", "6:3", "space.momentum.when: there is no 'optimis"),
     ("[0, 0.9]", "[0, .inf]", "6:3", "the range has no end; two numbers are allowed"),
     ("optimizer: sgd", "optimizer: sdg", "6:3", "optimizer is never 'sdg'; it is one of sgd, adam"),
     ("sgd, adam]", "sgd, adam], when: {optimizer: sgd}", "5:3", "when: it depends on itself"),
     ("name: genetic", "name: genetix", "7:18", "no strategy 'genetix'; did you mean 'genetic'?"),
+    ("population: 10", "populaton: 10", "7:36", "strategy.populaton: genetic has no such option; "
+     "did you mean 'population'? It has population, tournament, mutation, crossover"),
+    ("mutation: 1e-1", "mutation: 1.5", "7:62", "a number from 0 to 1 is allowed, and not 1.5"),
+    ("genetic, seed: 1, population: 10, mutation: 1e-1", "pbt, factor: 1", "7:31",
+     "strategy.factor: a number above 1 is allowed, and not 1"),
+    ("population: 10", "population: few", "7:48", "a whole number from 1 is allowed, and not 'few"),
     ("trials:Quad", "trials.Quad", "10:1", "'trials.Quadratic' names no class; write module:Class"),
     ("hub:", "worker: {}\nhub:", "12:1", "worker: unknown key; did you mean 'workers'?"),
     ("trials: 40, time: 2h", "", "9:1", "one of trials, time and node_hours is needed"),
@@ -115,3 +128,12 @@ def test_what_is_wrong_with_a_trial_that_is_a_training(load, old, new, says):
     with pytest.raises(ManifestError) as wrong:
         load(TRAINING.replace(old, new))
     assert says in str(wrong.value)
+
+
+def test_a_file_that_was_sent_is_read_without_the_files_of_its_folder(tmp_path):
+    path = tmp_path / "search.yml"
+    path.write_text(TRAINING.replace("training.batch_size: {choice: [32, 64]}",
+                                     "framework.job: {choice: [one.py, two.py]}"))  # fmt: skip
+    with pytest.raises(ManifestError, match=r"there is no file one\.py in"):
+        load_search(path)
+    assert load_search(path, alone=True).spec.space[1].choices == ["one.py", "two.py"]

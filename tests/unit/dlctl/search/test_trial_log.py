@@ -6,6 +6,7 @@ import pytest
 from made_search import T0, events_of, lines_of, loss_of, spec_of, trials_of
 
 from dlctl.errors import RecordError
+from dlctl.search.summary import point_words
 from dlctl.search.trials import TrialLog
 
 
@@ -81,3 +82,9 @@ def test_a_trial_that_is_not_there_is_refused():
         trials_of(3).find(9)
     with pytest.raises(RecordError, match="no trial 0: the search has no trial so far"):
         trials_of(0).find(0)
+
+
+def test_a_point_of_a_training_is_short_in_words():
+    point = {"framework.arguments.lr": 0.019491, "training.batch_size": 32, "env.MODE": "a"}
+    assert point_words(point) == "lr=0.01949 training.batch_size=32 env.MODE=a"
+    assert point_words(point, 12) == "lr=0.01949 …"

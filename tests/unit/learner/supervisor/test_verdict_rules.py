@@ -150,6 +150,20 @@ def test_an_exit_code_says_what_it_means(plan, code, kind, reason):
     assert outcome.reason.endswith(reason)
 
 
+def test_a_search_fails_and_ends_with_the_words_of_its_model_and_hub(tmp_path):
+    plan = Job(tmp_path, "x").plan
+    plan = replace(plan, framework=replace(plan.framework, name="search"))
+    why = "3 trials have failed, and none has ended well; the newest, trial 2: No module 'trails'"
+    lines = ["dlctl: earlier", f"dlctl: {why}", "  HINT: look", "at it"]
+    failed = decide(
+        plan, Observed([status(0, State.FAILED, exit_code=64, last_lines=lines)], 1, [], None)
+    )
+    assert failed.reason == f"The search has failed: {why}."
+    assert (failed.kind, failed.hint) == (K.USER_ERROR, "look.")
+    done = decide(plan, Observed([status(0, State.COMPLETED)], 0, [], None))
+    assert done.reason == "The search's hub ended with exit code 0."
+
+
 @pytest.mark.parametrize("state", [State.TRAINING, State.CANCELLED, State.FAILED])
 def test_a_lost_node_is_blamed_though_slurm_ended_all_learners(plan, state):
     """As seen on the cluster: SIGTERM to everybody, and srun names the node."""

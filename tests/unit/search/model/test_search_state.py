@@ -13,7 +13,7 @@ from dlctl.contract.search import Budget, Parameter, Spec, Task
 from search.errors import SearchError
 from search.model.drive import ended_of
 from search.model.log import DamagedLogError, TrialLog
-from search.model.state import Ended, ReplayError, Search
+from search.model.state import Ended, HopelessError, ReplayError, Search
 from search.protocol import messages as m
 from search.strategies import make_strategy
 
@@ -172,3 +172,80 @@ def test_a_value_nested_too_deep_to_be_read_is_an_error():
     result = m.Result(outcome=m.SUCCEEDED, value=b"[" * 100_000 + b"]" * 100_000)
     ended = ended_of(m.Accepted(result=result))
     assert ended.value is None and "can't be read as JSON" in ended.error
+
+
+FAILED = Ended("FAILED", error="ModuleNotFoundError: No module named 'trails'")
+
+
+def fail(search, window, most, numbers):
+    """Let trials fail, in any order, until the search gives up."""
+    for _ in range(most):
+        while n := search.wanted(window):
+            search.ask(n)
+        search.end(search.outstanding[numbers.choice(sorted(search.outstanding))], FAILED)
+        search.give_up_in_vain()
+
+
+@pytest.mark.parametrize("more", [{}, {"deterministic": True, "window": 4}])
+def test_a_search_in_which_all_trials_fail_gives_up_and_a_resumed_one_tries_as_many(tmp_path, more):
+    what = replace(spec(**more), budget=Budget(40, failures=6))
+    says = (
+        "^[0-9]+ trials have failed, and none has ended well; the newest, trial .*No module named"
+    )
+    for seed in range(3):
+        (folder := tmp_path / str(seed)).mkdir()
+        search = open_search(folder, what)
+        with pytest.raises(HopelessError, match=says):
+            fail(search, 4, 40, random.Random(seed))
+        assert search.wanted(4) == 0 and not search.is_done()
+        again = open_search(folder, what)
+        assert again.wanted(4) > 0, "it goes on"
+        before = len(again.trials)
+        with pytest.raises(HopelessError):
+            fail(again, 4, 40, random.Random(seed))
+        assert not set(again.outstanding) & set(range(before, before + 6))
+
+
+def test_trials_that_fail_at_once_do_not_end_a_search_whose_first_ones_still_run(tmp_path):
+    search = open_search(tmp_path, replace(spec(), budget=Budget(40, failures=6)))
+    search.ask(20)
+    for number in range(1, 20, 2):
+        search.end(search.outstanding[number], FAILED)
+        search.give_up_in_vain()
+    assert search.wanted(20) == 10
+    for number in (0, 2, 4):
+        search.end(search.outstanding[number], FAILED)
+    with pytest.raises(HopelessError, match="^13 trials have failed"):
+        search.give_up_in_vain()
+
+
+def test_one_good_trial_is_hope_and_a_search_may_be_told_never_to_give_up(tmp_path):
+    for name, failures, good in (("good", 3, 1), ("never", 0, 0)):
+        (tmp_path / name).mkdir()
+        search = open_search(tmp_path / name, replace(spec(), budget=Budget(9, failures=failures)))
+        for trial in search.ask(9):
+            is_good = trial.number < good
+            search.end(search.outstanding[trial.number], ended(trial.point) if is_good else FAILED)
+            search.give_up_in_vain()
+        assert search.is_done() and search.failed == 9 - good
+
+
+def test_a_search_that_is_done_without_a_good_trial_has_failed_also_when_it_is_resumed(tmp_path):
+    what = replace(spec(), budget=Budget(1, failures=10))
+    search = open_search(tmp_path, what)
+    search.ask(1)
+    search.end(search.outstanding[0], FAILED)
+    for _ in range(2):
+        with pytest.raises(HopelessError, match="^1 trial has failed"):
+            search.give_up_in_vain()
+        search = open_search(tmp_path, what)
+
+
+def test_of_a_long_error_both_ends_are_told(tmp_path):
+    search = open_search(tmp_path, replace(spec(), budget=Budget(1, failures=1)))
+    search.ask(1)
+    error = f"RuntimeError: the training failed: {'/long/path' * 99}: No module named 'trails'"
+    search.end(search.outstanding[0], Ended("FAILED", error=error))
+    with pytest.raises(HopelessError, match="RuntimeError: the.* … .*No module named") as told:
+        search.give_up_in_vain()
+    assert len(told.value.message) < 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dlctl.contract import search as contract
 from dlctl.contract.search import Parameter, Spec, Task
 from search.strategies import NAMES, Proposal, Space, Told, Trial, make_strategy
+from search.strategies.choose import _OURS
 from search.strategies.space import value_at
 
 SPACE = [
@@ -170,4 +172,11 @@ def test_the_worst_member_of_a_population_goes_on_from_the_best():
 
 
 def test_the_login_side_knows_all_strategies():
-    assert contract.STRATEGIES == NAMES
+    assert sorted(contract.STRATEGIES) == sorted(NAMES)
+
+
+def test_the_login_side_knows_the_options_of_each_strategy():
+    for name, options in contract.OPTIONS.items():
+        takes = list(inspect.signature(_OURS[name]).parameters.values())[2:]
+        assert [each.name for each in takes] == list(options)
+        assert [options[each.name].fault(each.default) for each in takes] == [""] * len(takes)
