@@ -197,6 +197,21 @@ def _started_cluster(cluster_programs: None) -> Iterator[Cluster]:
         cluster.wipe()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[pytest.TestReport]:
+    """Add to a failed test what its cluster was doing at that moment."""
+    report: pytest.TestReport = yield
+    if call.when == "call" and report.failed:
+        arguments = getattr(item, "funcargs", {})
+        sites = [arguments.get(name) for name in ("site", "cluster_site")]
+        seen = [arguments.get("cluster"), *(getattr(each, "cluster", None) for each in sites)]
+        if found := next(filter(None, seen), None):
+            report.sections.append(("the test cluster", found.story()))
+    return report
+
+
 @pytest.fixture
 def cluster(_started_cluster: Cluster) -> Iterator[Cluster]:
     """The session's one cluster, whole and without jobs; faults of a test end with it."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
+from dlctl.cli.choosing import NAME, STATE, Filter, chosen, tell_failures
 from dlctl.cli.common import JSON, complete_ids, open_record, opened
 
 if TYPE_CHECKING:
@@ -19,8 +20,11 @@ def delete(
         None, metavar="ID", autocompletion=complete_ids, show_default=False,
         help="Training ids; the latest training of this folder by default.",
     ),
+    name: str | None = NAME,
+    state: list[str] = STATE,
     yes: bool = typer.Option(
-        False, "--yes", "-y", help="Don't ask; needs an id; required without a terminal."
+        False, "--yes", "-y", help="Don't ask; needs an id, --name or --state; required without a "
+        "terminal.",
     ),
     forget: bool = typer.Option(
         False, "--forget", help="Remove only the local record; the files on the site stay."
@@ -31,22 +35,21 @@ def delete(
 
     Example: dlctl delete digits-3k9f words-7h2m --yes
     """
-    if yes and not (training_ids and all(name.strip() for name in training_ids)):
+    wanted = Filter(name, state or ())
+    if yes and not wanted and not (training_ids and all(each.strip() for each in training_ids)):
         raise typer.BadParameter("--yes needs the id of each training: dlctl delete ID --yes")
     store = open_record()
-    records = store.find_all(training_ids or [])
+    records = chosen(store, training_ids, wanted)
+    if not records:
+        return output.report([], as_json, lambda _: output.note("no training fits"))
     if not (yes or _confirmed(records, forget)):
         return output.note("nothing was deleted")
     deleted, failures = _delete_all(records, store, forget)
-    for failure in failures[1:]:
-        output.error(failure.message, failure.hint)
     told = [{"training_id": r.training_id, "deleted": True} for r in deleted]
     if told:
         names = "\n".join(f"deleted {r.training_id}" for r in deleted)
         output.report(told if len(records) > 1 else told[0], as_json, lambda _: output.line(names))
-    if failures:
-        raise failures[0]
-    return None
+    return tell_failures(failures)
 
 
 def _confirmed(records: list[Record], forget: bool) -> bool:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
+from dlctl.cli.choosing import NAME, STATE, Filter, chosen, do_each
 from dlctl.cli.common import (
     ID,
+    IDS,
     JSON,
     SITE,
     STARTED,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from dlctl.contract import Plan
     from dlctl.lifecycle import Session
     from dlctl.lifecycle.orders import Ordered
-    from dlctl.record import Record
+    from dlctl.record import Record, RecordStore
 
 _ANSWER_S = 20.0
 """How long to wait for the answer of learners that train."""
@@ -138,16 +140,24 @@ def _say_what_is_missing(notes: list[str]) -> None:
         output.warn(note)
 
 
-def halt(training_id: str | None = ID, as_json: bool = JSON) -> None:
+def halt(
+    training_ids: list[str] = IDS, name: str | None = NAME, state: list[str] = STATE,
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
     """Save a checkpoint and stop; `dlctl resume` continues.
 
     Example: dlctl halt digits-3k9f
     """
     from dlctl.lifecycle import halt as ask
 
-    with training(training_id) as (session, record, store):
-        output.report(plain(known := ask(session, record, store)), as_json,
-                      lambda _: print_record(known))  # fmt: skip
+    store = open_record()
+    do_each(_running(store, training_ids, Filter(name, state or ())), store, ask, as_json)
+
+
+def _running(store: RecordStore, ids: list[str] | None, wanted: Filter) -> list[Record]:
+    """Return the trainings that are meant: of those that fit, the ones that have not ended."""
+    found = chosen(store, ids, wanted)
+    return [each for each in found if not each.state.final] if wanted else found
 
 
 def resume(
@@ -215,16 +225,18 @@ def _tell_changes(record: Record, changes: list[str], *, sent: bool) -> None:
                 f"then dlctl resume --code {record.training_id})")  # fmt: skip
 
 
-def cancel(training_id: str | None = ID, as_json: bool = JSON) -> None:
-    """End a training without saving.
+def cancel(
+    training_ids: list[str] = IDS, name: str | None = NAME, state: list[str] = STATE,
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """End trainings without saving.
 
     Example: dlctl cancel digits-3k9f
     """
     from dlctl.lifecycle import cancel as end
 
-    with training(training_id) as (session, record, store):
-        output.report(plain(known := end(session, record, store)), as_json,
-                      lambda _: print_record(known))  # fmt: skip
+    store = open_record()
+    do_each(_running(store, training_ids, Filter(name, state or ())), store, end, as_json)
 
 
 def tune(

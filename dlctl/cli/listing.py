@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
+from dlctl.cli.choosing import NAME, NOTHING, STATE, Filter
 from dlctl.cli.common import JSON, ago, ask_all, open_record, plain, span
 from dlctl.contract import State
 
@@ -20,6 +21,8 @@ _COLUMNS = ["training", "site", "state", "elapsed", "progress", "loss"]
 def list_(
     offline: bool = typer.Option(False, "--offline", help="Ask no site; show the local record."),
     site: str | None = typer.Option(None, "--site", "-s", help="Only trainings on this site."),
+    name: str | None = NAME,
+    state: list[str] = STATE,
     as_json: bool = JSON,
 ) -> None:
     """List your trainings, newest first; asks the sites of trainings that have not ended.
@@ -29,6 +32,7 @@ def list_(
     Example: dlctl list --site mycluster
     """
     store = open_record()
+    wanted = Filter(name, state or ())
     records = [r for r in reversed(store.all()) if site in (None, r.site)]
     if site and not records:
         from dlctl.sites.files import find_site
@@ -38,9 +42,11 @@ def list_(
     if still_open and not offline:
         known = ask_sites(still_open, store)
         records = [known.get(r.training_id, r) for r in records]
+    records = [r for r in records if wanted.fits(r)]
     rows = [_row(r, fresh=not offline and r.stale_since is None) for r in records]
     output.report([plain(r) for r in records], as_json, lambda _: output.table(
-        _COLUMNS, rows, "no trainings yet: `dlctl init my-training` creates one"))  # fmt: skip
+        _COLUMNS, rows, NOTHING if wanted else
+        "no trainings yet: `dlctl init my-training` creates one"))  # fmt: skip
 
 
 def ask_sites(records: list[Record], store: RecordStore) -> dict[str, Record]:

@@ -8,6 +8,17 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import listing, output
+from dlctl.cli.choosing import (
+    NAME,
+    NOTHING,
+    STATE,
+    Filter,
+    at_sites,
+    chosen,
+    is_known,
+    tell_failures,
+    whole,
+)
 from dlctl.cli.common import (
     ID,
     IDS,
@@ -27,6 +38,7 @@ from dlctl.units import counted
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
+    from dlctl.outputs.fetch import Fetched
     from dlctl.record import Record, RecordStore
 
 
@@ -39,18 +51,20 @@ def register(app: typer.Typer) -> None:
 
 def status(
     training_ids: list[str] = IDS,
+    name: str | None = NAME,
+    state: list[str] = STATE,
     as_json: bool = JSON,
-) -> None:  # fmt: skip
+) -> None:
     """Ask the sites for the state of trainings.
 
     Example: dlctl status digits-3k9f
     """
     store = open_record()
-    known, problems = refreshed(store.find_all(training_ids or []), store)
+    known, problems = refreshed(chosen(store, training_ids, Filter(name, state or ())), store)
     many = [[r.training_id, shown_state(r), r.reason] for r in known]
-    output.report([plain(r) for r in known] if len(known) > 1 else plain(known[0]), as_json,
-                  lambda _: output.table(["training", "state", "reason"], many)
-                  if len(known) > 1 else print_record(known[0]))  # fmt: skip
+    output.report(whole([plain(r) for r in known]), as_json,
+                  lambda _: print_record(known[0]) if len(known) == 1 else
+                  output.table(["training", "state", "reason"], many, NOTHING))  # fmt: skip
     # Such as a changed host key: waiting heals nothing.
     lasting = [problem for problem in problems if not getattr(problem, "transient", False)]
     for problem in lasting[1:]:
@@ -122,9 +136,12 @@ def fetch(
         _RESULTS, metavar="[results|checkpoints]", show_default=False,
         help="What to download: results (model, logs, metrics; the default), or checkpoints.",
     ),
-    training_id: str | None = ID,
+    training_ids: list[str] = IDS,
+    name: str | None = NAME,
+    state: list[str] = STATE,
     to: Path | None = typer.Option(
-        None, "--to", help="Target folder; ./results/<training id> by default."
+        None, "--to", help="Target folder, of several trainings a folder with one for each; "
+        "./results/<training id> by default.",
     ),
     restore: bool = typer.Option(
         False, "--restore", help="First have the login node write the results to the data stores."
@@ -135,31 +152,63 @@ def fetch(
 
     Example: dlctl fetch digits-3k9f
     """
+    ids = list(training_ids or [])
+    if what not in (_RESULTS, _CHECKPOINTS):
+        what, ids = _RESULTS, [what, *ids]
+    store = open_record()
+    if len(ids) > 1 and not is_known(store, ids[0]):
+        raise typer.BadParameter(f"{ids[0]!r} is neither {_RESULTS} nor {_CHECKPOINTS}")
+    records = chosen(store, ids, Filter(name, state or ()))
+
+    def bring(session: Session, record: Record, store: RecordStore) -> tuple[Record, Fetched]:
+        folder = to or Path("results") / record.training_id
+        if to is not None and len(records) > 1:
+            folder = to / record.training_id
+        return _fetch(session, record, store, what, folder, restore=restore)
+
+    done, failures = at_sites(records, store, bring)
+    fetched = [each for _, (_, each) in done]
+    where = "\n".join(
+        f"{counted(len(each.files), 'file')} in {folder_name(Path(each.folder))}"
+        for each in fetched
+    )
+    if fetched or not failures:
+        output.report(
+            whole(fetched), as_json, lambda _: output.line(where) if where else output.note(NOTHING)
+        )
+    for _, (record, each) in done:
+        _tell_fetched(record, each)
+    tell_failures(failures)
+
+
+def _fetch(
+    session: Session, record: Record, store: RecordStore, what: str, folder: Path, *, restore: bool
+) -> tuple[Record, Fetched]:
     from dlctl.lifecycle import refresh
     from dlctl.outputs import fetch as results
 
-    if what not in (_RESULTS, _CHECKPOINTS):
-        if training_id is not None:
-            raise typer.BadParameter(f"{what!r} is neither {_RESULTS} nor {_CHECKPOINTS}")
-        what, training_id = _RESULTS, what
-    with training(training_id) as (session, record, store):
-        record = refresh(session, [record], store)[0]
-        if restore:
-            _restore(session, record, store)
-        bring = results.fetch_results if what == _RESULTS else results.fetch_checkpoints
-        with output.progress("fetching") as on_progress:
-            folder = to or Path("results") / record.training_id
-            fetched = bring(session.transport, record, folder.absolute(), on_progress)
-        if what == _RESULTS and record.state.final:
-            store.mark_fetched(record)
-    output.report(fetched, as_json, lambda v: output.line(
-        f"{counted(len(v.files), 'file')} in {folder_name(Path(v.folder))}"))  # fmt: skip
+    record = refresh(session, [record], store)[0]
+    if restore:
+        _restore(session, record, store)
+    bring = results.fetch_results if what == _RESULTS else results.fetch_checkpoints
+    with output.progress("fetching") as on_progress:
+        fetched = bring(session.transport, record, folder.absolute(), on_progress)
+    if what == _RESULTS and record.state.final:
+        store.mark_fetched(record)
+    return record, fetched
+
+
+def _tell_fetched(record: Record, fetched: Fetched) -> None:
     if fetched.left_out:
-        output.warn("left out, because they are not regular files or can't be read: "
-                    f"{', '.join(fetched.left_out)}")  # fmt: skip
+        output.warn(
+            "left out, because they are not regular files or can't be read: "
+            f"{', '.join(fetched.left_out)}"
+        )
     if fetched.kept:
-        output.warn("your own or edited files were in the way, and have another name now: "
-                    f"{', '.join(fetched.kept)}")  # fmt: skip
+        output.warn(
+            "your own or edited files were in the way, and have another name now: "
+            f"{', '.join(fetched.kept)}"
+        )
     if not fetched.complete:
         output.note(f"{record.training_id} is {record.state}: these are the files so far")
 

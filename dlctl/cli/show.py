@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
 from dlctl.cli.common import STARTED, ago, plain, several, shown_state, unix_seconds
-from dlctl.cli.show_server import print_servers, server_line, state_and_reason
+from dlctl.cli.views.show_server import print_servers, server_line, state_and_reason
 from dlctl.contract import Next, State, attempt_dir
 from dlctl.contract.metrics import (
     LOSS,

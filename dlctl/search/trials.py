@@ -145,6 +145,7 @@ class TrialLog:
         self.order: list[int] = []
         self.used_s = self.used_node_s = 0.0
         self.last_event_at = 0.0
+        self._newest = names.Newest()
 
     def feed(self, content: bytes) -> None:
         """Take in the next bytes; a last line without its end waits for the rest.
@@ -169,6 +170,8 @@ class TrialLog:
                 raise self._damage from error
 
     def _take(self, event: dict[str, Any]) -> None:
+        if not self._newest.counts(event):
+            return
         self.used_s = max(self.used_s, event.get("used_s") or 0.0)
         self.used_node_s = max(self.used_node_s, event.get("used_node_s") or 0.0)
         self.last_event_at = event.get("time") or self.last_event_at

@@ -160,7 +160,6 @@ class Worker {
       };
       const reply = await this.callBroker(broker, 'Exchange', request, POLL_S + CALL_S);
       for (const lease of reply?.leases ?? []) this.take(broker, lease);
-      if (reply?.leave) this.leave();
     }
   }
 

@@ -14,13 +14,14 @@ from search.protocol.endpoints import read_endpoints
 from search.protocol.settings import Settings, is_ending
 
 _LOOKS = 10
-"""It looks this often in the time for which silence is borne."""
+"""How often an adopter looks in the time for which silence is borne."""
 
 
 class Adopter:
     """Runs the next incarnations of brokers that have ended, beside this process's own broker.
 
-    Who creates the next lease is the one that adopts. A broker that is started again supersedes it.
+    The process that creates the next lease adopts the broker. A broker that is started again
+    supersedes it.
 
     Args:
         job_dir: The search's.

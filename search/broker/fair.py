@@ -38,21 +38,22 @@ class Flow(Generic[T]):
         heap = self._shapes.setdefault(item.shape, [])
         heapq.heappush(heap, (-item.priority, order, item))
 
-    def peek(self, fits: Fits, waits: Callable[[T], bool]) -> T | None:
-        """Return the next item that fits, without taking it."""
+    def peek(self, fits: Fits, waits: Callable[[T], bool]) -> tuple[Hashable, T] | None:
+        """Return the next item that fits, and its shape, without taking it."""
         best: tuple[int, int, T] | None = None
+        best_shape: Hashable = None
         for shape, heap in list(self._shapes.items()):
             while heap and not waits(heap[0][2]):  # taken or withdrawn meanwhile
                 heapq.heappop(heap)
             if not heap:
                 del self._shapes[shape]
             elif (best is None or heap[0][:2] < best[:2]) and fits(shape):
-                best = heap[0]
-        return None if best is None else best[2]
+                best, best_shape = heap[0], shape
+        return None if best is None else (best_shape, best[2])
 
-    def drop(self, item: T) -> None:
-        """Remove the item that `peek` has just returned."""
-        heapq.heappop(self._shapes[item.shape])
+    def drop(self, shape: Hashable) -> None:
+        """Remove the item of this shape that `peek` has just returned."""
+        heapq.heappop(self._shapes[shape])
 
 
 class Fair(Generic[T]):
@@ -86,17 +87,18 @@ class Fair(Generic[T]):
         without = 0
         while without < len(self._turns):
             name = self._turns[0]
-            item = self._flows[name].peek(fits, self._waits)
-            if item is None:
+            found = self._flows[name].peek(fits, self._waits)
+            if found is None:
                 self._deficits[name] = 0.0
                 without += 1
             else:
                 if not self._begun:
                     self._deficits[name] += self._quantum
                     self._begun = True
+                shape, item = found
                 if self._deficits[name] >= item.cost:
                     self._deficits[name] -= item.cost
-                    self._flows[name].drop(item)
+                    self._flows[name].drop(shape)
                     return item
                 without = 0
             self._turns.rotate(-1)

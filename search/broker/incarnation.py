@@ -30,12 +30,12 @@ _ADOPTED_GRACE_S = 0.5
 _EMPTY_S = 1.0
 """An adopted broker that has been empty for so long is given up."""
 _LEAVING_S = 8.0
-"""So long a broker that ends waits for its workers, to bring other brokers their tasks back."""
+"""How long a broker that ends waits for its workers, to bring other brokers their tasks back."""
 _LOOK_S = 0.1
 SEGMENT_BYTES = 64 << 20
 """A longer log goes on in a further file, which begins with a snapshot, unless that is as long."""
 _AT_ONCE = 500
-"""So many records are replayed while nobody else gets an answer."""
+"""How many records are replayed while no caller gets an answer."""
 Body = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -92,7 +92,7 @@ class Incarnation:
                 await self._answer(bodies, adopted)
             finally:
                 self._log.close()
-                if self._retired and not queues.results.mailboxes:  # no model counts on its numbers
+                if self._leaves_nothing(queues):
                     self._log.path.unlink(missing_ok=True)
         finally:
             self._end()
@@ -149,6 +149,18 @@ class Incarnation:
             await self._peers.close()
             self._end()
             await server.stop(0.5)
+            counts = service.queues.counts
+            print(
+                f"{self.name}: incarnation {self._lease.incarnation} ends; so far "
+                f"{counts['accepted']} results accepted, {counts['failed']} of them failed, "
+                f"{counts['dropped']} dropped, {counts['lent']} tasks lent"
+                + ("; it leaves nothing behind" if self._leaves_nothing(service.queues) else ""),
+                flush=True,
+            )
+
+    def _leaves_nothing(self, queues: Queues) -> bool:
+        """Return whether nobody needs the log any more: no model counts on its numbers either."""
+        return self._retired and not queues.results.mailboxes
 
     async def _watch_lease(self) -> None:
         while not self._lease.superseded:

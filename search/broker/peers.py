@@ -23,7 +23,7 @@ _SOON_S = 0.5
 _MOST_LENT = 2000
 _MOST_RETURNED = 500
 _MOST_ASKED = 3
-"""So many random peers are asked for work, before a pause."""
+"""How many random peers are asked for work before a pause."""
 _CALL_S = 5.0
 
 
@@ -50,7 +50,7 @@ class Peers:
         self._credentials = Credentials.load(job_dir, "broker")
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._lender = ""
-        """Who lent last: it may have more."""
+        """The peer that lent last: it may have more."""
         self._attending: dict[tuple[str, int], asyncio.Future[None]] = {}
         self._asking: asyncio.Future[list[m.Lease]] | None = None
         """The newest call that asks a peer for work."""
@@ -163,7 +163,6 @@ class Peers:
         freest = max(idle, key=lambda each: (each.free.gpus, each.free.cpus))
         request = m.LendRequest(
             broker=self._own.name,
-            incarnation=self._own.incarnation,
             want=want,
             free=freest.has if freest.ahead else freest.free,
             seconds_left=freest.seconds_left,
@@ -240,7 +239,7 @@ class Peers:
 
     async def _return(self, owner: str, request: m.ReturnRequest) -> m.ReturnReply | None:
         """Call the owner where it listens now; None, after a while, if it does not answer."""
-        request.broker, request.incarnation = self._own.name, self._own.incarnation
+        request.broker = self._own.name
         endpoint = read_endpoint(self._job_dir, owner)
         if endpoint is None:  # nothing is left of it: nobody wants its results
             self._service.queues.forget_owner(owner)

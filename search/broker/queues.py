@@ -31,7 +31,7 @@ from search.protocol import messages as m
 MOST_DEATHS = 3
 """A task whose worker died this often has failed."""
 MOST_LEASED_BYTES = 16 << 20
-"""So much payload, and one task more, goes into one reply."""
+"""How much payload goes into one reply, beside that of its last task."""
 PEER = "broker "
 """Begins the names of holders that are brokers."""
 NOBODY = "nobody"
@@ -101,9 +101,7 @@ class Queues:
             waiting_only: Leave those alone that a worker or another broker has.
         """
         entries = [e for i in ids if (e := self.tasks.get(i)) and not e.owner and not e.withdrawn]
-        mine = [entry for entry in entries if entry.task.origin == model]
-        if waiting_only:
-            mine = [entry for entry in mine if not entry.holder]
+        mine = [e for e in entries if e.task.origin == model and not (waiting_only and e.holder)]
         if not mine:
             return
         request = m.CancelRequest(model=model, task_ids=[entry.task.id for entry in mine])
@@ -139,9 +137,12 @@ class Queues:
             room.take(entry.shape)
             self._leases += 1
             entry.lease_id, entry.counted = self._leases, False
+            entry.begun = not room.ahead
             self.hold(entry, holder, now)
             found.append(m.Lease(task=entry.task, id=entry.lease_id, duration_s=self.lease_s))
-        self.counts["lent"] += len(found) if lend else 0
+        if lend and found:
+            self.counts["lent"] += len(found)
+            self._note_counts()
         return found
 
     def accept(self, holder: str, results: Iterable[m.Result], now: float) -> list[str]:
@@ -149,29 +150,32 @@ class Queues:
         finished: list[tuple[Entry, m.Result]] = []
         again: list[Entry] = []
         seen: list[str] = []
+        dropped = 0
         for result in results:
             seen.append(result.task_id)
             entry = self._current(holder, result.task_id, result.lease_id, now)
             if entry is None:
-                self.counts["dropped"] += 1
-            elif result.outcome != m.HANDED_BACK:
-                self._release(entry)
+                dropped += 1
+                continue
+            self._release(entry)
+            self.results.hear(entry, result.report)
+            entry.task.deaths = max(entry.task.deaths, result.deaths)
+            if result.outcome != m.HANDED_BACK or entry.owner:
+                result.deaths = entry.task.deaths
                 finished.append((entry, result))
-                self.tasks.drop(entry.task.id)  # a second result of the same call is dropped
-            elif entry.withdrawn or entry.owner:
-                self._release(entry)
-                finished.append(
-                    (entry, result if entry.owner else self._ended(entry, m.CANCELLED)[1])
-                )
-                self.tasks.drop(entry.task.id)
+            elif entry.withdrawn:
+                finished.append(self._ended(entry, m.CANCELLED))
             else:
                 entry.task.checkpoint = result.checkpoint or entry.task.checkpoint
-                entry.task.deaths = max(entry.task.deaths, result.deaths)
-                self._release(entry)
                 self._queue(entry, first=True)
                 again.append(entry)
+                continue
+            self.tasks.drop(entry.task.id)  # a second result of the same call is dropped
         self._finish(finished)
         self._note_again(again)
+        if dropped:
+            self.counts["dropped"] += dropped
+            self._note_counts()
         return seen
 
     def renew(self, holder: str, reports: Iterable[m.Report], now: float) -> dict[str, m.Order]:
@@ -183,10 +187,10 @@ class Queues:
                 orders[report.task_id] = m.STOP
                 continue
             self.hold(entry, holder, now)
-            if report.metrics or report.step:
-                entry.metrics.update(report.metrics)
-                if not entry.owner:
-                    self.results.mailbox(entry.task.origin).report(report)
+            self.results.hear(entry, report)
+            if holder.startswith(PEER) and entry.task.deaths != report.deaths:
+                entry.task.deaths = report.deaths
+                self._note_again([entry])
             if entry.withdrawn:
                 orders[report.task_id] = m.STOP
         return orders
@@ -229,8 +233,7 @@ class Queues:
                 dead.append(self._ended(entry, m.CANCELLED))
                 continue
             if not holder.startswith(PEER) and now < self._excused.get(holder, math.inf):
-                entry.task.deaths += 1
-                entry.counted = True
+                entry.blame()
             if entry.task.deaths >= MOST_DEATHS:
                 error = f"{entry.task.deaths} workers died while they ran it, the last was {holder}"
                 dead.append(self._ended(entry, m.KILLED_WORKERS, error))
@@ -246,18 +249,17 @@ class Queues:
     def help(self, owner: str, leases: Iterable[m.Lease]) -> None:
         """Take tasks that another broker lent."""
         for lease in leases:
-            if lease.task.id in self.tasks:
-                continue  # it is here already, under an older lease
+            if (known := self.tasks.get(lease.task.id)) is not None:
+                if known.owner == owner and not known.withdrawn:
+                    known.owner_lease = lease.id  # the owner had given up the older lease
+                continue
             entry = self.add(lease.task, owner, lease.id)
             self._helping.setdefault(owner, {})[lease.task.id] = entry
             self._queue(entry)
 
     def helping(self, owner: str) -> list[m.Report]:
         """Return the leases of the tasks that another broker lent and that have no result yet."""
-        return [
-            m.Report(task_id=e.task.id, lease_id=e.owner_lease, metrics=e.metrics)
-            for e in self._helping.get(owner, {}).values()
-        ]
+        return [entry.report() for entry in self._helping.get(owner, {}).values()]
 
     def drop_helped(self, owner: str, ids: Iterable[str]) -> None:
         """Stop tasks that their owner no longer wants from here."""
@@ -316,10 +318,8 @@ class Queues:
             entry.task.checkpoint = ""
 
     def _queue(self, entry: Entry, *, first: bool = False) -> None:
-        queue, flow = (
-            (self._helper, entry.owner) if entry.owner else (self._owned, entry.task.origin)
-        )
-        queue.push(flow, entry, first=first)
+        queue = self._helper if entry.owner else self._owned
+        queue.push(entry.owner or entry.task.origin, entry, first=first)
 
     def _next(self, room: Room, lend: bool) -> Entry | None:
         """Take the next task from the owned and the helper queue in turn."""
@@ -372,7 +372,7 @@ class Queues:
                 self._note_again([entry])
             return entry
         if entry.lease_id < lease_id < self.incarnation << _INCARNATION_BITS:
-            entry.lease_id = lease_id
+            entry.lease_id, entry.begun = lease_id, False
             self.hold(entry, holder, now)
             return entry
         return None
@@ -390,10 +390,9 @@ class Queues:
         self.results.add(finished)
 
     def _note_again(self, entries: list[Entry]) -> None:
-        tasks = [
-            m.Task(id=e.task.id, deaths=e.task.deaths, checkpoint=e.task.checkpoint)
-            for e in entries
-            if not e.owner
-        ]
-        if tasks:
-            self._record(stored.AGAIN, m.SubmitRequest(tasks=tasks).SerializeToString())
+        if own := [entry.task for entry in entries if not entry.owner]:
+            self._record(stored.AGAIN, stored.pack_again(own))
+
+    def _note_counts(self) -> None:
+        """Record what no other record tells: results that were dropped, tasks that were lent."""
+        self._record(stored.COUNTS, stored.pack_counts(self.counts))

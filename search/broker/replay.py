@@ -13,7 +13,7 @@ from search.protocol import messages as m
 
 T = TypeVar("T")
 _CHUNK = 8
-"""So many tasks or results are in one record: each may have dozens of megabytes."""
+"""How many tasks or results are in one record: each may have dozens of megabytes."""
 
 
 def snapshot(queues: Queues) -> Iterator[tuple[int, bytes]]:
@@ -38,6 +38,7 @@ def snapshot(queues: Queues) -> Iterator[tuple[int, bytes]]:
         if ids:
             withdrawn = m.CancelRequest(model=model, task_ids=ids)
             yield stored.WITHDRAWN, withdrawn.SerializeToString()
+    yield stored.COUNTS, stored.pack_counts(queues.counts)
     yield SNAPSHOT_COMPLETE, b""
 
 
@@ -71,11 +72,16 @@ def replay(queues: Queues, kind: int, payload: bytes) -> None:
         name, message = stored.split(payload)
         for task_id in m.ReturnReply.FromString(message).taken:
             queues.results.helped.get(name, {}).pop(task_id, None)
+    elif kind == stored.COUNTS:
+        queues.counts.clear()
+        queues.counts.update(stored.unpack_counts(payload))
 
 
 def _replay_results(queues: Queues, kind: int, name: str, reply: m.ResultsReply) -> None:
     for accepted in reply.results:
         queues.tasks.drop(accepted.result.task_id)
+        queues.counts["accepted"] += 1
+        queues.counts["failed"] += accepted.result.outcome != m.SUCCEEDED
         if kind == stored.HELPED:
             queues.results.helped.setdefault(name, {})[accepted.result.task_id] = accepted
     if kind == stored.RESULTS:

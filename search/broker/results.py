@@ -24,9 +24,9 @@ class Mailbox:
         self.cursor = 0
         """The model has the results up to this one."""
         self.accepted: deque[m.Accepted] = deque()
-        """Those after the cursor."""
+        """The results after the cursor."""
         self.value_bytes = 0
-        """How long their values are."""
+        """How long the values of these results are."""
         self._reports: dict[str, m.Report] = {}
 
     def add(self, accepted: m.Accepted) -> int:
@@ -34,7 +34,6 @@ class Mailbox:
         self.accepted.append(accepted)
         self.value_bytes += len(accepted.result.value)
         self.last += 1
-        self._reports.pop(accepted.result.task_id, None)
         return self.last
 
     def forget(self, cursor: int) -> list[str]:
@@ -47,12 +46,9 @@ class Mailbox:
             self.cursor += 1
         return gone
 
-    def report(self, report: m.Report) -> None:
-        """Keep the newest values of what a task reports."""
-        kept = self._reports.setdefault(report.task_id, m.Report(task_id=report.task_id))
-        kept.lease_id, kept.step = report.lease_id, report.step
-        for name, value in report.metrics.items():
-            kept.metrics[name] = value
+    def report(self, entry: Entry) -> None:
+        """Keep the newest values of what a task reports, beyond its end."""
+        self._reports[entry.task.id] = entry.report()
 
     def take_reports(self) -> list[m.Report]:
         """Return what was reported since the last call."""
@@ -108,13 +104,21 @@ class Results:
         """Return the mailbox of a model."""
         return self.mailboxes.setdefault(model, Mailbox())
 
+    def hear(self, entry: Entry, report: m.Report) -> None:
+        """Take in what a task says of itself, for its model if that sent it here."""
+        if entry.hear(report) and not entry.owner:
+            self.mailbox(entry.task.origin).report(entry)
+
     def add(self, finished: Iterable[tuple[Entry, m.Result]]) -> None:
         """Take the results of tasks that are kept no longer."""
         models: dict[str, list[m.Accepted]] = {}
         owners: dict[str, list[m.Accepted]] = {}
         for entry, result in finished:
+            result.ClearField("report")
             if entry.owner:
                 result.lease_id = entry.owner_lease
+                if entry.metrics:
+                    result.report.CopyFrom(entry.report())
             accepted = m.Accepted(result=result, metrics=entry.metrics)
             self._counts["accepted"] += 1
             self._counts["failed"] += result.outcome != m.SUCCEEDED

@@ -22,9 +22,9 @@ from search.journal.log import Log
 from search.protocol import messages as m
 
 MOST_TASKS = 200_000
-"""So many tasks and results of models a broker keeps; then models wait."""
+"""How many tasks and results of models a broker keeps; then models wait."""
 MOST_KEPT_BYTES = 1 << 30
-"""So long may their payloads and values be."""
+"""How long their payloads and values may be, all together; then models wait."""
 MOST_PAYLOAD_BYTES = 16 << 20
 MOST_REPLY_BYTES = 32 << 20
 MOST_BACKLOG_BYTES = 256 << 20
@@ -178,10 +178,10 @@ class BrokerService:
             if time.monotonic() - forgot_at > FORGET_S:
                 forgot_at = time.monotonic()
                 self._forget_workers(forgot_at - FORGET_S)
-            dropped = self.queues.counts["accepted"]
+            accepted = self.queues.counts["accepted"]
             if self.queues.lapse(time.monotonic()):
                 self.work.ring()
-            if self.queues.counts["accepted"] > dropped:
+            if self.queues.counts["accepted"] > accepted:
                 self.results.ring()
             if self.queues.helping_count and not self._has_workers(time.monotonic()):
                 self.queues.hand_back_helped()
@@ -244,13 +244,13 @@ class BrokerService:
         return taken
 
     def _give(self, request: m.ExchangeRequest) -> list[m.Lease]:
-        if self._leaving:
+        if self._leaving or not self._lease.held():  # another may give them out by now
             return []
         now = time.monotonic()
         room = Room.of(request.free, request)
         leases = self.queues.lease(request.worker, request.want, room, now)
         if request.ahead and len(leases) == request.want:
-            room = Room.of(request.has, request, for_each=True)
+            room = Room.of(request.has, request, for_each=True, ahead=True)
             leases += self.queues.lease(request.worker, request.ahead, room, now)
         return leases
 

@@ -21,6 +21,8 @@ class Shape(NamedTuple):
     labels: tuple[str, ...]
     time_limit_s: float
     type: str
+    suspect: bool = False
+    """A worker died that held it and may have run it: it waits at no worker any more."""
 
     @classmethod
     def of(cls, task: m.Task) -> Shape:
@@ -48,6 +50,8 @@ class Room:
     """0: no limit is known."""
     for_each: bool = False
     """Each task alone must fit: tasks take nothing from it."""
+    ahead: bool = False
+    """Tasks wait there before they begin."""
     types: Collection[str] = OUR_TYPES
 
     @classmethod
@@ -57,6 +61,7 @@ class Room:
         request: m.ExchangeRequest | m.LendRequest,
         *,
         for_each: bool = False,
+        ahead: bool = False,
     ) -> Room:
         """Return what is free, as a worker or a broker says it in its request."""
         return cls(
@@ -66,6 +71,7 @@ class Room:
             frozenset(free.labels),
             request.seconds_left,
             for_each,
+            ahead,
             tuple(request.types) or OUR_TYPES,
         )
 
@@ -74,6 +80,7 @@ class Room:
         needs = cast(Shape, shape)
         return (
             needs.type in self.types
+            and not (self.ahead and needs.suspect)
             and needs.cpus <= self.cpus
             and needs.gpus <= self.gpus
             and needs.memory_bytes <= self.memory_bytes
@@ -101,16 +108,49 @@ class Entry:
     lease_id: int = 0
     """The current or last one."""
     holder: str = ""
-    """Who has it under the lease; empty: it waits."""
+    """The worker or broker that has the task under the lease; empty: the task waits."""
     until: float = 0.0
+    begun: bool = False
+    """Whether its holder is known to have begun it under the current lease."""
     counted: bool = False
     """Whether a death was counted for the current lease. If its holder comes back, it was none."""
     withdrawn: bool = False
+    step: int = 0
+    """The step that the task reported last."""
     metrics: dict[str, float] = field(default_factory=dict)
     shape: Shape = field(init=False)
 
     def __post_init__(self) -> None:
         self.shape = Shape.of(self.task)
+
+    def blame(self) -> None:
+        """Count a death, unless the task may have waited at the worker: next time it will not."""
+        if self.begun:
+            self.task.deaths += 1
+            self.counted = True
+        else:
+            self.shape = self.shape._replace(suspect=True)
+
+    def hear(self, report: m.Report) -> bool:
+        """Take in what the task says of itself; return whether that is new."""
+        if not (report.metrics or report.step):
+            return False
+        known = self.metrics.items() >= dict(report.metrics).items()
+        if known and report.step == self.step:
+            return False
+        self.step = report.step
+        self.metrics.update(report.metrics)
+        return True
+
+    def report(self) -> m.Report:
+        """Return what the task has said of itself, for its owner."""
+        return m.Report(
+            task_id=self.task.id,
+            lease_id=self.owner_lease,
+            step=self.step,
+            metrics=self.metrics,
+            deaths=self.task.deaths,
+        )
 
     @property
     def priority(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from search.protocol import messages as m
 
@@ -21,7 +21,10 @@ HELPED = ord("H")
 """A name, and a ResultsReply: results that belong to that broker."""
 GIVEN_BACK = ord("G")
 """A name, and a ReturnReply: that broker has these results."""
+COUNTS = ord("N")
+"""A StatusReply: what was counted so far."""
 
+_COUNTED = ("accepted", "failed", "dropped", "lent")
 _LENGTH = struct.Struct("<H")
 
 
@@ -41,3 +44,23 @@ def split(payload: bytes) -> tuple[str, bytes]:
 def pack_results(name: str, accepted: Iterable[m.Accepted], last: int = 0) -> bytes:
     """Pack results of a model, or of another broker."""
     return named(name, m.ResultsReply(results=accepted, cursor=last).SerializeToString())
+
+
+def pack_again(tasks: Iterable[m.Task]) -> bytes:
+    """Pack what has changed about tasks that wait again."""
+    changed = [m.Task(id=t.id, deaths=t.deaths, checkpoint=t.checkpoint) for t in tasks]
+    return m.SubmitRequest(tasks=changed).SerializeToString()
+
+
+def pack_counts(counts: Mapping[str, int]) -> bytes:
+    """Pack what was counted."""
+    told = m.StatusReply()
+    for name in _COUNTED:
+        setattr(told, name, counts.get(name, 0))
+    return told.SerializeToString()
+
+
+def unpack_counts(payload: bytes) -> dict[str, int]:
+    """Return what `pack_counts` packed."""
+    told = m.StatusReply.FromString(payload)
+    return {name: getattr(told, name) for name in _COUNTED}

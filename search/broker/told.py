@@ -17,11 +17,15 @@ TELL_S = 1.0
 
 async def tell(folder: Path, service: BrokerService) -> NoReturn:
     """Write the broker's file about once a second, and when it ends."""
+    writing: asyncio.Future[None] | None = None
     try:
         while True:
-            await asyncio.to_thread(_write, folder, _now(service))
+            writing = asyncio.ensure_future(asyncio.to_thread(_write, folder, _now(service)))
+            await asyncio.shield(writing)
             await asyncio.sleep(TELL_S)
     finally:
+        if writing is not None:
+            await writing  # or it would write after the last
         _write(folder, _now(service))
 
 

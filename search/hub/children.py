@@ -22,7 +22,7 @@ class Child:
 
     name: str
     arguments: list[str]
-    """Behind `python -m`."""
+    """What follows `python -m`."""
     final: frozenset[int] = frozenset()
     """The exit codes after which it is not started again."""
     process: subprocess.Popen[bytes] | None = None

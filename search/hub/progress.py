@@ -18,7 +18,7 @@ from search.hub.recruit import Work
 from search.model.state import ASK, TELL
 
 _LATELY = 50
-"""So many trials say how long one takes."""
+"""How many of the newest trials say how long one takes."""
 
 
 class Progress:
@@ -27,8 +27,15 @@ class Progress:
     def __init__(self, job_dir: Path, spec: names.Spec) -> None:
         self._job_dir, self._path, self._spec = job_dir, job_dir / names.TRIALS, spec
         self._told = _last_step(job_dir / contract.METRICS)
-        """How many ended trials the metrics cover: those that an earlier hub has told."""
+        """How many ended trials earlier hubs have told."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin before the first line."""
         self._at = 0
+        self._last = b""
+        """The last line that was read, which ends where the next one begins."""
+        self._newest = names.Newest()
         self.asked = self.done = self.failed = 0
         self.best: dict[str, Any] | None = None
         self._points: dict[int, dict[str, Any]] = {}
@@ -61,14 +68,19 @@ class Progress:
     def _new(self) -> Iterator[dict[str, Any]]:
         try:
             with self._path.open("rb") as file:
-                file.seek(self._at)
-                content = file.read()
+                file.seek(self._at - len(self._last))
+                if file.read(len(self._last)) != self._last:  # a failed sync took it back
+                    self._begin()
+                    file.seek(0)
+                lines = file.read().splitlines(keepends=True)
         except FileNotFoundError:
             return
-        whole = content[: content.rfind(b"\n") + 1]
-        self._at += len(whole)
-        for line in whole.splitlines():
-            yield json.loads(line)
+        for line in lines:
+            if line.endswith(b"\n"):
+                self._at, self._last = self._at + len(line), line
+                event = json.loads(line)
+                if self._newest.counts(event):
+                    yield event
 
     def work(self) -> Work:
         """Return what there is to do."""

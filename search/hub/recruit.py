@@ -24,7 +24,7 @@ REFUSED_S = 60.0
 long; twice as long after each further time."""
 LONGEST_S = 1800.0
 IN_VAIN = 2
-"""So often all workers may end without a trial before that counts."""
+"""How often all workers may end without a trial before the hub pauses."""
 STARTS_S = 20.0
 """What a worker's job takes to start on an idle node: work that ends sooner needs no more."""
 _TIMEOUT_S = 120.0

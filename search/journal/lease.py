@@ -115,7 +115,7 @@ class Lease:
     def _beat(self) -> None:
         """Rewrite the file, and go on holding if nobody had claimed a later one by then.
 
-        Who claims after that sees the file change.
+        A process that claims after that sees the file change.
         """
         if self._superseded:
             return

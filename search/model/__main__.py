@@ -16,8 +16,9 @@ from search.errors import SearchError
 from search.model.ahead import open_strategy
 from search.model.drive import Driver
 from search.model.guard import StrategyError
-from search.model.log import TrialLog
+from search.model.log import DamagedLogError, TrialLog
 from search.model.state import HopelessError, ReplayError, Search
+from search.protocol.process import EXIT_FAILED
 from search.protocol.settings import load_spec
 
 
@@ -31,16 +32,16 @@ def main() -> int:
     except SearchError as error:
         return _end_wrong(error)
     sys.path.append(os.fspath(job_dir / contract.CODE))
-    log = TrialLog(job_dir / names.TRIALS)
     with contextlib.ExitStack() as stack:
         try:
+            log = TrialLog(job_dir / names.TRIALS)
             search = Search(spec, stack.enter_context(open_strategy(spec)), log)
-        except (ReplayError, StrategyError, ValueError) as error:
-            return _end_wrong(error)
-        try:
             return asyncio.run(_drive(Driver(search, job_dir)))
-        except (HopelessError, StrategyError) as error:
+        except (HopelessError, ReplayError, StrategyError, DamagedLogError) as error:
             return _end_wrong(error)
+        except SearchError as error:  # the next start may end well
+            sys.stderr.write(f"dlctl: {error}\n")
+            return EXIT_FAILED
 
 
 def _end_wrong(error: Exception) -> int:

@@ -20,7 +20,7 @@ from search.model.guard import Guarded, StrategyError
 from search.strategies import SAMPLERS, Point, Strategy, Told, Trial
 
 _AHEAD = 1
-"""So many points wait until they are asked for: each misses the results of the last moments."""
+"""How many points wait until they are asked for. Each misses the results of the last moments."""
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ NAME = "model"
 _WAIT_S = 1.0
 """How long a broker waits for the first result."""
 _PATIENCE_S = 10.0
-"""Of one call."""
+"""A call that has no answer after so long has failed."""
 _BATCH = 1000
 _LOOK_S = 5.0
 
@@ -118,6 +118,7 @@ class Driver:
     async def _fill(self, stub: BrokerStub) -> None:
         while n := self.search.wanted(self._window()):
             self._unsent += self.search.ask(n)
+        self._unsent = [each for each in self._unsent if self._id(each)]  # others ended meanwhile
         while self._unsent and self._room > 0:
             batch = self._unsent[: min(_BATCH, self._room)]
             request = m.SubmitRequest(model=NAME, tasks=[self._task(trial) for trial in batch])
@@ -142,15 +143,15 @@ class Driver:
             self._send_again()
             return
         self._incarnation = reply.incarnation
+        stopped = [  # first: some may be the last that a trial said before it ended
+            report.task_id for report in reply.reports
+            if not self.search.report(report.task_id, report.step, dict(report.metrics))
+        ]  # fmt: skip
         for accepted in reply.results:
             self.search.end(accepted.result.task_id, ended_of(accepted))
         self.search.give_up_in_vain()
         self._cursor = reply.cursor
         self._room = max(self._room, len(reply.results), 1)  # one may ask whether there is room
-        stopped = [
-            report.task_id for report in reply.reports
-            if not self.search.report(report.task_id, report.step, dict(report.metrics))
-        ]  # fmt: skip
         if stopped:
             cancel = m.CancelRequest(model=NAME, task_ids=stopped)
             await stub.Cancel(cancel, timeout=_PATIENCE_S)

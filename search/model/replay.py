@@ -123,7 +123,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
     try:
         spec = load_spec(job_dir)
         content = (job_dir / names.TRIALS).read_bytes()
-        events = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+        lines = content[: content.rfind(b"\n") + 1].splitlines()
+        events = list(filter(names.Newest().counts, map(json.loads, lines)))
         timings = int(arguments[1]) if len(arguments) > 1 else None
         return {"value": replay(spec, events, timings)}
     except FileNotFoundError:

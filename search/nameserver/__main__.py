@@ -24,7 +24,6 @@ class NameserverService:
     """A nameserver's answers."""
 
     def __init__(self, settings: Settings) -> None:
-        self._heartbeat_s = settings.heartbeat_s
         self._registry = Registry(settings.heartbeat_timeout_s)
 
     async def Register(
@@ -34,7 +33,7 @@ class NameserverService:
         del context
         now = time.monotonic()
         self._registry.register(request.broker, request.incarnation, request.address, now)
-        return m.RegisterReply(heartbeat_s=self._heartbeat_s)
+        return m.RegisterReply()
 
     async def Heartbeat(
         self, request: m.HeartbeatRequest, context: grpc.aio.ServicerContext

@@ -82,7 +82,7 @@ class Lease(_message.Message):
     def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., id: _Optional[int] = ..., duration_s: _Optional[float] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("task_id", "lease_id", "outcome", "value", "encoding", "error", "worker", "seconds", "started_at", "checkpoint", "deaths")
+    __slots__ = ("task_id", "lease_id", "outcome", "value", "encoding", "error", "worker", "seconds", "started_at", "checkpoint", "deaths", "report")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,7 @@ class Result(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     DEATHS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     lease_id: int
     outcome: Outcome
@@ -105,7 +106,8 @@ class Result(_message.Message):
     started_at: float
     checkpoint: str
     deaths: int
-    def __init__(self, task_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., value: _Optional[bytes] = ..., encoding: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ..., started_at: _Optional[float] = ..., checkpoint: _Optional[str] = ..., deaths: _Optional[int] = ...) -> None: ...
+    report: Report
+    def __init__(self, task_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., value: _Optional[bytes] = ..., encoding: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ..., started_at: _Optional[float] = ..., checkpoint: _Optional[str] = ..., deaths: _Optional[int] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("broker", "incarnation", "address")
@@ -118,10 +120,8 @@ class RegisterRequest(_message.Message):
     def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ("heartbeat_s",)
-    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
-    heartbeat_s: float
-    def __init__(self, heartbeat_s: _Optional[float] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("broker", "incarnation")
@@ -247,17 +247,15 @@ class ExchangeRequest(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., wait_s: _Optional[float] = ..., ahead: _Optional[int] = ..., has: _Optional[_Union[Needs, _Mapping]] = ..., leaving: _Optional[bool] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
-    __slots__ = ("taken", "leases", "leave")
+    __slots__ = ("taken", "leases")
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
-    LEAVE_FIELD_NUMBER: _ClassVar[int]
     taken: _containers.RepeatedScalarFieldContainer[str]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
-    leave: bool
-    def __init__(self, taken: _Optional[_Iterable[str]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., leave: _Optional[bool] = ...) -> None: ...
+    def __init__(self, taken: _Optional[_Iterable[str]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("task_id", "lease_id", "step", "metrics")
+    __slots__ = ("task_id", "lease_id", "step", "metrics", "deaths")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -269,11 +267,13 @@ class Report(_message.Message):
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    DEATHS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     lease_id: int
     step: int
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, task_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    deaths: int
+    def __init__(self, task_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., deaths: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("worker", "running", "wait_s")
@@ -299,20 +299,18 @@ class RenewReply(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[RenewReply.Answer, _Mapping]]] = ...) -> None: ...
 
 class LendRequest(_message.Message):
-    __slots__ = ("broker", "incarnation", "want", "free", "seconds_left", "types")
+    __slots__ = ("broker", "want", "free", "seconds_left", "types")
     BROKER_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     TYPES_FIELD_NUMBER: _ClassVar[int]
     broker: str
-    incarnation: int
     want: int
     free: Needs
     seconds_left: float
     types: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, broker: _Optional[str] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LendReply(_message.Message):
     __slots__ = ("leases",)
@@ -321,18 +319,16 @@ class LendReply(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class ReturnRequest(_message.Message):
-    __slots__ = ("broker", "incarnation", "results", "running", "wait_s")
+    __slots__ = ("broker", "results", "running", "wait_s")
     BROKER_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     broker: str
-    incarnation: int
     results: _containers.RepeatedCompositeFieldContainer[Result]
     running: _containers.RepeatedCompositeFieldContainer[Report]
     wait_s: float
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, broker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class ReturnReply(_message.Message):
     __slots__ = ("taken", "answers")

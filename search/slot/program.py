@@ -105,7 +105,7 @@ class Slot:
         """Wait until there is something to read.
 
         Raises:
-            OSError: The task has closed the connection, which nobody who waits in `recv` would see.
+            OSError: The task has closed the connection, which a thread that waits in `recv` misses.
         """
         ready = select.poll()
         ready.register(self._fileno, select.POLLIN)

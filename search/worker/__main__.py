@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 # Slots start by exec: gRPC needs no handlers for forks, which would only disturb it.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from search.protocol.process import run_process
+from search.worker.beside import broker_beside
 from search.worker.crew import Resources
 from search.worker.worker import Options, Worker
 
@@ -47,26 +45,8 @@ def main(arguments: list[str]) -> int:
     options = Options(
         asked.name, asked.slots, have, asked.ends_at, asked.idle_s, asked.grace_s, asked.echo
     )
-    with _broker(asked.job_dir, asked.broker):
+    with broker_beside(asked.job_dir, asked.broker):
         return run_process(f"worker {asked.name}", work(asked.job_dir, options))
-
-
-@contextlib.contextmanager
-def _broker(job_dir: Path, name: str | None) -> Iterator[None]:
-    """Run a broker, which ends in order once the worker has ended, or at once if it is killed."""
-    if name is None:
-        yield
-        return
-    broker = subprocess.Popen(
-        [sys.executable, "-u", "-m", "search.broker", job_dir, "--name", name, "--until-eof"],
-        stdin=subprocess.PIPE,
-    )
-    try:
-        yield
-    finally:
-        assert broker.stdin is not None
-        broker.stdin.close()
-        broker.wait()
 
 
 async def work(job_dir: Path, options: Options) -> None:

@@ -14,7 +14,7 @@ from search.worker.gpus import Gpus
 from search.worker.outbox import Outbox
 
 _AHEAD_S = 0.05
-"""So much work waits here, beside what runs, so that short tasks don't wait for the network."""
+"""How much work waits here, beside what runs, so that short tasks don't wait for the network."""
 _MOST_AHEAD = 256
 _ALMOST_ALL = 0.2
 _TOGETHER_S = 0.5
@@ -28,7 +28,7 @@ class Runs(Protocol):
     """Whether SIGTERM ended the last task."""
 
     gpus: tuple[str, ...]
-    """Those of the last task."""
+    """The GPUs of the last task."""
     trouble: str
     """Why it can't run tasks."""
 
@@ -53,7 +53,14 @@ class Job:
     gpus: tuple[str, ...] = ()
     step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
-    """What it has reported since the last renewal."""
+    """The newest value of each name that it has reported."""
+
+    def report(self) -> m.Report:
+        """Return what it says of itself."""
+        lease = self.lease
+        return m.Report(
+            task_id=lease.task.id, lease_id=lease.id, step=self.step, metrics=self.metrics
+        )
 
 
 @dataclass(frozen=True)
@@ -168,21 +175,8 @@ class Crew:
         self._came.set()
 
     def held(self, broker: str) -> list[m.Report]:
-        """Return the tasks of a broker that are here, with what they reported since the last."""
-        reports = []
-        for job in self.jobs.values():
-            if job.broker == broker:
-                lease = job.lease
-                reports.append(
-                    m.Report(
-                        task_id=lease.task.id,
-                        lease_id=lease.id,
-                        step=job.step,
-                        metrics=job.metrics,
-                    )
-                )
-                job.metrics = {}
-        return reports
+        """Return the tasks of a broker that are here, with what they reported."""
+        return [job.report() for job in self.jobs.values() if job.broker == broker]
 
     def obey(self, task_id: str, order: m.Order, grace_s: float = 5.0) -> None:
         """Give an order to a task."""
@@ -280,6 +274,8 @@ class Crew:
 
     def _finish(self, job: Job, result: m.Result) -> None:
         result.worker = self._worker
+        if job.metrics:
+            result.report.CopyFrom(job.report())
         self._outbox.put(job.broker, result)
         self.jobs.pop(job.lease.task.id, None)
         self._came.set()

@@ -86,7 +86,6 @@ class Link:
         """How many tasks the calls that are under way ask for."""
         self.failing_since: float | None = None
         """When the first of the calls failed that failed since the last answer."""
-        self.told_to_leave = False
         self.refused = ""
         """Why the broker will never answer this worker."""
         self._leaving = self._to_tell = self._has_told = False
@@ -102,6 +101,12 @@ class Link:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()
+
+    def check(self) -> None:
+        """Raise what has ended one of the loops, which run for ever."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
 
     def leave(self) -> None:
         """Tell the broker that the worker leaves, at once and with each further call."""
@@ -157,7 +162,6 @@ class Link:
             self._has_told = True
             print(f"broker {self.broker}: knows that this worker leaves", flush=True)
         self._outbox.taken(self.broker, list(reply.taken))
-        self.told_to_leave = self.told_to_leave or reply.leave
         if reply.leases:
             self._hands.take(self.broker, list(reply.leases))
         self.changed()

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from dlctl.contract import search as files
+from search.errors import SearchError
 from search.journal.records import encode, read_records
 from search.protocol import messages as m
 
@@ -19,20 +20,28 @@ class Outbox:
     """Results by the broker that leased their tasks.
 
     The file survives the worker, not the node: if the node is lost the tasks run again anyway.
+
+    Raises:
+        SearchError: The file can't be read or written.
     """
 
     def __init__(self, job_dir: Path, worker: str) -> None:
-        folder = job_dir / files.OUTBOXES
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / f"{worker}.log"
+        self._path = job_dir / files.OUTBOXES / f"{worker}.log"
         self.waiting: dict[str, dict[str, m.Result]] = {}
         """Broker → task → result."""
-        if self._path.exists():
-            for record in read_records(self._path)[0]:
-                self._replay(record.kind, m.ExchangeRequest.FromString(record.payload))
         self._file, self._size = -1, 0
         self._failed = False
-        self._rewrite()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists():
+                for record in read_records(self._path)[0]:
+                    self._replay(record.kind, m.ExchangeRequest.FromString(record.payload))
+            self._rewrite()
+        except OSError as error:
+            raise SearchError(
+                f"results can't be stored in {self._path}: {error.strerror}",
+                hint="look at the space and the permissions of the job directory",
+            ) from error
 
     def __bool__(self) -> bool:
         """Return whether anything waits."""
@@ -59,8 +68,10 @@ class Outbox:
         waiting = self.waiting.get(broker, {})
         gone = [i for i in task_ids if waiting.pop(i, None) is not None]
         if not self and self._size > _REWRITE_BYTES:
-            self._rewrite()
-        elif gone:
+            with contextlib.suppress(OSError):  # a full disk: the old file will do
+                self._rewrite()
+                return
+        if gone:
             results = [m.Result(task_id=i) for i in gone]
             self._write(_TAKEN, m.ExchangeRequest(worker=broker, results=results))
 

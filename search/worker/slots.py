@@ -36,7 +36,8 @@ sys.path[:] = filter(None, sys.path)
 from search.slot.program import main
 main()
 """
-"""Without the current folder, whose files would shadow ours (PYTHONSAFEPATH leaves it out, too)."""
+"""The current folder is no place for modules: its files would shadow ours. PYTHONSAFEPATH does the
+same, from Python 3.11 on."""
 OnReport = Callable[[str, int, dict[str, float]], None]
 
 
@@ -62,14 +63,14 @@ class Slot:
         self._job_dir, self._limits, self._on_report = job_dir, limits, on_report
         self._all_gpus = gpus
         self.gpus: tuple[str, ...] = ()
-        """Those that the process sees."""
+        """The GPUs that the process sees."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
         self._order: m.Order = m.CONTINUE
         self._end_at: float | None = None
         self._folder: Path | None = None
-        """Of the running task's run."""
+        """The folder of the run that is under way, or was last."""
         self.task_id = ""
         self.trouble = ""
         """Why it can't run tasks."""

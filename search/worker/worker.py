@@ -41,7 +41,7 @@ class Options:
     ends_at: float = 0.0
     """Unix seconds; 0: no end is known."""
     idle_s: float = 0.0
-    """It leaves after this long without a task; 0: never."""
+    """The worker leaves after this long without a task; 0: never."""
     grace_s: float = 10.0
     """Tasks have this long to save when the worker leaves."""
     echo: bool = False
@@ -84,6 +84,8 @@ class Worker:
                 await self._prune()
                 if self._crew.jobs:
                     busy_at = time.monotonic()
+                for link in self._links.values():
+                    link.check()
                 self._refused = next((e.refused for e in self._links.values() if e.refused), "")
                 if self._crew.trouble or self._refused or self._is_time_to_leave(busy_at):
                     self.leaving.set()
@@ -113,9 +115,7 @@ class Worker:
             return True
         if self._ends and boot_clock() > self._ends - self._options.grace_s - _LAST_RESULTS_S:
             return True
-        if self._is_ending():
-            return True
-        return any(link.told_to_leave for link in self._links.values())
+        return self._is_ending()
 
     def _is_ending(self) -> bool:
         now = time.monotonic()

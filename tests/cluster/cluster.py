@@ -160,6 +160,11 @@ class Cluster:
         lines = self.exec("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T").splitlines()
         return dict(line.split() for line in lines)
 
+    def story(self) -> str:
+        """Return what tells why a job did not start or end: the queue, the nodes, Slurm's log."""
+        asked = "squeue -l; sinfo -N -l; tail -n 40 " + str(self.logs / "slurmctld.log")
+        return self._call("exec", "sh", "-c", asked, timeout_s=30, check=False)
+
     def cancel_all(self) -> None:
         """Cancel every job."""
         self.exec("sh", "-c", _CANCEL_ALL)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import collections
-import json
 import random
 import sys
 
 import pytest
-from search_kills import STRATEGIES, Killed
+from search_kills import STRATEGIES, Killed, descendants, processes, stopped
 
 from dlctl import contract
-from dlctl.contract import search as names
 
-FIRST_NODE = 10
-"""Node 1 has the address 10.77.0.11."""
 PARTS = ("worker", "broker", "nameserver", "model", "hub")
 
 
@@ -30,24 +26,107 @@ def test_a_search_whose_every_part_was_killed_ends_as_the_undisturbed_one(
     search.check()
 
 
-def test_a_node_that_was_cut_off_and_healed_changes_nothing(dlctl, cluster_site, wait_until):
+def test_a_worker_that_hung_changes_nothing_and_its_late_result_is_counted(
+    dlctl, cluster_site, wait_until
+):
     search = Killed(dlctl, cluster_site, wait_until, "random", trials=160)
     search.wait_for_more()
-    with search.cut_off_a_worker():
+    with search.stop_a_worker():
         wait_until(search.begun_twice, what="its trial at another worker")
+    search.check()
+    assert_late_ones_are_counted(search)
+
+
+def assert_late_ones_are_counted(search: Killed, most_sent_twice: int = 1) -> None:
+    """Each run beyond a trial's first was dropped and counted; an answer that was lost counts, too.
+
+    Where no worker died, each run has brought a result.
+    """
+    late = len(search.begun()) - search.trials
+    counted = search.counted()
+    dropped = sum(each["dropped"] for each in counted.values())
+    print(f"{late} late runs, counted: {counted}", file=sys.stderr)
+    assert late >= 1
+    assert late <= dropped <= late + most_sent_twice
+    assert (counted["b0"]["accepted"], counted["b0"]["failed"]) == (search.trials, 0)
+
+
+@pytest.mark.long
+def test_the_late_results_of_a_node_that_was_cut_off_and_healed_are_counted(
+    dlctl, cluster_site, cluster, wait_until
+):
+    search = Killed(dlctl, cluster_site, wait_until, "random", trials=400, per_broker=100)
+    search.wait_for_more()
+    hub = search.place("b0")
+    nodes = {int(name.removeprefix("n")) for name in
+             cluster.exec("squeue", "-h", "-t", "R", "-o", "%N").split()}  # fmt: skip
+    node = max(nodes - {hub})
+    cluster.node_cut(node)
+    wait_until(search.begun_twice, what="its trials at other workers")
+    cluster.node_heal(node)
+    search.check()
+    assert_late_ones_are_counted(search, 2)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_each_of_two_brokers_is_killed_ten_times(dlctl, cluster_site, wait_until):
+    """The one that owns the work, and the one that helps, while each has work."""
+    owner, helper = "b0", "b.w1.3"
+    search = Killed(dlctl, cluster_site, wait_until, "deterministic", trials=600, per_broker=4)
+    seen = {owner: 0, helper: 0}
+
+    def has_begun(broker: str) -> bool:
+        return search.incarnations(broker) > seen[broker]
+
+    for number in range(10):
+        for broker in (owner, helper):
+            what = f"{broker} with work, before kill {number + 1}"
+            wait_until(lambda b=broker: has_begun(b) and search.has_work(b), 60, what=what)
+            seen[broker] = search.incarnations(broker)
+            if broker == helper:
+                search.kill("search.broker", helper)
+                continue
+            with stopped(processes("search.hub", search.job_dir)):  # it would be back too soon
+                search.kill("search.broker", owner)
+                wait_until(lambda: search.has_workers(helper), 60, what="workers at the helper")
+    assert not search.is_over(), "it ended before its brokers were killed"
+    search.check()
+    print(dict(collections.Counter(search.kills)), file=sys.stderr)
+    assert_late_ones_are_counted(search, most_sent_twice=2 * len(search.kills))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_everything_is_killed_for_good_and_resumed(dlctl, cluster_site, wait_until, strategy):
+    search = Killed(dlctl, cluster_site, wait_until, strategy)
+    for _ in range(3):
+        search.wait_for_more(random.randint(10, 25))
+        search.kill_everything_for_good()
     search.check()
 
 
 @pytest.mark.long
-def test_a_second_hub_changes_nothing(dlctl, cluster_site, cluster, wait_until):
-    """The first one's node is cut off from the others, not from the disk, and healed later."""
-    search = Killed(dlctl, cluster_site, wait_until, "deterministic", trials=300)
+def test_two_hubs_at_once_change_nothing(dlctl, cluster_site, cluster, wait_until):
+    """The first one hangs on a node that is cut off, from the others, not from the disk.
+
+    It comes back while the second one works.
+    """
+    search = Killed(dlctl, cluster_site, wait_until, "deterministic", trials=400)
     search.wait_for_more()
-    hub = json.loads((search.job_dir / names.ENDPOINTS / "b0.json").read_text())
-    node = int(hub["address"].partition(":")[0].rpartition(".")[2]) - FIRST_NODE
-    cluster.node_cut(node)
-    wait_until((search.job_dir / contract.claim(2)).exists, 150, what="a second hub")
+    node = search.place("b0")
+    (first,) = processes("search.hub", search.job_dir)
+    hub = {each for module in ("learner.supervisor", "learner.agent", "search.hub")
+           for pid in processes(module, search.job_dir) for each in descendants(pid)}  # fmt: skip
+    with stopped(sorted(hub)):
+        cluster.node_cut(node)
+        wait_until((search.job_dir / contract.claim(2)).exists, 150, what="a second hub")
+        search.wait_for_more(20)
+        hubs = processes("search.hub", search.job_dir)
+        assert first in hubs and len(hubs) == 2, "both are there"
+    wait_until(lambda: first not in processes("search.hub", search.job_dir), what="the first's end")
     search.wait_for_more(20)
+    assert not search.is_over(), "it was over before the first hub had ended"
     cluster.node_heal(node)
     search.check()
 

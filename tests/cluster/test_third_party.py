@@ -13,10 +13,16 @@ import pytest
 import yaml
 from framework_runs import EXAMPLES, Learners
 from third_party import IN_CI, python_of
-from trainings import REPOSITORY, change_site, submit, wait_for_state
+from trainings import ON_THE_CLUSTER, REPOSITORY, change_site, submit, wait_for_state
 
-OWN = {"mpi": ("steps", 3000), "sklearn": ("trees", 1500)}
-"""Examples that the nodes' own Python runs, and what says how long they train."""
+OWN = {
+    "mpi": ("steps", 300, "    for step in range(first + 1, options.steps + 1):\n", "step == 40"),
+    "sklearn": (
+        "trees", 60, "    while forest.n_estimators < options.trees:\n", "forest.n_estimators == 20"
+    ),
+}  # fmt: skip
+"""Examples that the nodes' own Python runs: what says how long they train, the line that begins
+their loop, and when they have saved and wait there for the halt."""
 LOSS = r"final loss ([\d.]+)"
 
 
@@ -37,8 +43,14 @@ def undisturbed(tmp_path):
 
 def prepare(name, folder, site):
     """Copy the examples; the manifest trains for as long as `EXAMPLES` says."""
-    argument, value = OWN.get(name) or EXAMPLES[name][1:3]
+    argument, value = OWN[name][:2] if name in OWN else EXAMPLES[name][1:3]
     shutil.copytree(REPOSITORY / "examples/frameworks", folder)
+    if name in OWN:
+        *_, loop, saved = OWN[name]
+        text = (program := folder / f"train_{name}.py").read_text()
+        assert loop in text
+        wait = f"        while {saved} and not asked:\n            signal.sigtimedwait([], 0.05)\n"
+        program.write_text(text.replace(loop, loop + wait))
     manifest = yaml.safe_load((folder / f"{name}.yml").read_text())
     framework = manifest["framework"]
     if "command" in framework:
@@ -92,6 +104,7 @@ def test_it_is_halted_and_goes_on_where_it_was(name, dlctl, site, xdg, wait_unti
     assert final == pytest.approx(undisturbed(name), rel=example.tolerance)
 
 
+@ON_THE_CLUSTER
 @pytest.mark.parametrize("name", OWN)
 def test_what_the_nodes_python_runs_is_halted_and_goes_on(name, dlctl, site, wait_until):
     prepare(name, folder := dlctl.cwd / "frameworks", site)
@@ -100,12 +113,13 @@ def test_what_the_nodes_python_runs_is_halted_and_goes_on(name, dlctl, site, wai
 
 
 @pytest.mark.frameworks
+@ON_THE_CLUSTER
 def test_caffes_net_has_the_weights_of_an_undisturbed_training(dlctl, site, wait_until):
     """Two trainings of Listing 1's net on dlctl's own caffe; the weights are equal to the bit."""
     shutil.copytree(REPOSITORY / "examples/frameworks", folder := dlctl.cwd / "caffe")
     (folder / "manifest.yml").write_text((folder / "caffe.yml").read_text())
     solver = folder / "caffe/lenet_solver.prototxt"
-    text = solver.read_text().replace("max_iter: 300", "max_iter: 1500")
+    text = solver.read_text().replace("max_iter: 300", "max_iter: 900")
     solver.write_text(text.replace("snapshot: 100", "snapshot: 20"))
     weights = []
     for disturbed in (True, False):
@@ -118,5 +132,5 @@ def test_caffes_net_has_the_weights_of_an_undisturbed_training(dlctl, site, wait
             dlctl("resume", training_id, "--follow", timeout_s=250, ok=True)
         else:
             wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-        weights.append((job_dir / "results/lenet_iter_1500.caffemodel").read_bytes())
+        weights.append((job_dir / "results/lenet_iter_900.caffemodel").read_bytes())
     assert weights[0] == weights[1]

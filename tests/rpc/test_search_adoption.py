@@ -256,7 +256,7 @@ def test_a_broker_in_a_workers_job_ends_with_its_worker(search: Search, number: 
     search.bear_silence(60)
     worker = search.start("worker", "w1", "--broker", "b.w1", "--grace-s", "0.2")
     search.wait_for(lambda: "takes tasks from the broker b.w1" in search.logs())
-    children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+    (child,) = broker_beside(worker.pid)
     search.broker("b0")
 
     async def run() -> None:
@@ -265,10 +265,10 @@ def test_a_broker_in_a_workers_job_ends_with_its_worker(search: Search, number: 
         while (await model.status()).processing == 0:
             await asyncio.sleep(0.02)
         if number == signal.SIGTERM:  # a scheduler signals all processes of a job
-            os.kill(int(children[0]), number)
+            os.kill(child, number)
         os.kill(worker.pid, number)
         worker.wait(15)
-        search.wait_for(lambda: not Path("/proc", children[0]).exists())
+        search.wait_for(lambda: not Path("/proc", str(child)).exists())
         assert state_of(search, "b.w1") == RETIRED, search.logs()
         assert not list((search.job_dir / files.BROKERS / "b.w1").glob("*.log"))
         while (await model.status()).owned < 3:
@@ -278,3 +278,40 @@ def test_a_broker_in_a_workers_job_ends_with_its_worker(search: Search, number: 
         await model.collect(3)
 
     run_loop(run())
+
+
+def test_a_worker_starts_the_broker_beside_it_again(search: Search) -> None:
+    """Nobody else is there who could adopt it."""
+    worker = search.start("worker", "w1", "--broker", "b.w1", "--grace-s", "0.2")
+    for incarnation in (1, 2, 3):
+        search.wait_for(
+            lambda n=incarnation: (
+                (found := read_endpoint(search.job_dir, "b.w1")) and found.incarnation == n
+            )
+        )
+        (child,) = broker_beside(worker.pid)
+        if incarnation < 3:
+            os.kill(child, signal.SIGKILL)
+
+    async def run() -> None:
+        model = search.model("b.w1")
+        await model.submit([python_task("mine:Square", x=3)])
+        await model.collect(1)
+        model.check()
+        await model.look(0.1)  # it has the result
+
+    run_loop(run())
+    os.kill(worker.pid, signal.SIGTERM)
+    assert worker.wait(15) == 0
+    assert not Path("/proc", str(child)).exists()
+    assert state_of(search, "b.w1") == RETIRED, search.logs()
+
+
+def broker_beside(worker: int) -> list[int]:
+    children = Path(f"/proc/{worker}/task").glob("*/children")
+    pids = [int(pid) for path in children for pid in path.read_text().split()]
+    return [
+        pid
+        for pid in pids
+        if b"search.broker" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    ]

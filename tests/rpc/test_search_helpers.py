@@ -4,7 +4,7 @@ import signal
 import time
 
 from event_loops import run_loop
-from search_processes import Search, python_task
+from search_processes import Search, patient_task
 
 
 def start_worker_at(search: Search, broker: str, name: str) -> str:
@@ -25,12 +25,13 @@ def test_a_helper_without_workers_gives_back_what_it_borrowed(search: Search) ->
     search.start_with_helper()
 
     async def run() -> None:
-        model = search.model("b2")
-        await model.submit([python_task("mine:Square", x=3, sleep_s=1.0)])
+        model, may_end = search.model("b2"), search.job_dir / "may end"
+        await model.submit([patient_task(may_end)])
         search.wait_for(lambda: list((search.job_dir / "search/tasks").glob("*/log")))
         other = start_worker_at(search, "b2", "w2")
         began = time.monotonic()
         search.kill("w1")
+        may_end.touch()
         (result,) = await model.collect(1, most_s=15)
         assert (result.worker, result.error) == (other, "")
         assert time.monotonic() - began < 15

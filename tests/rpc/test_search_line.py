@@ -34,7 +34,9 @@ def test_200_tasks_on_two_workers(search: Search) -> None:
 
 def test_a_broker_tells_its_queues_and_workers_in_a_file(search: Search) -> None:
     search.broker()
-    search.start("worker", "w1", "--slots", "1", "--cpus", "2", "--label", "fast")
+    search.start(
+        "worker", "w1", "--slots", "1", "--cpus", "2", "--label", "fast", "--grace-s", "0.2"
+    )
     path = search.job_dir / files.BROKERS / "b1" / files.BROKER_STATUS
 
     def told() -> files.BrokerTold | None:

@@ -1,4 +1,4 @@
-"""How long work stands still when a broker or a worker is killed."""
+"""Work goes on soon after its broker was killed; how soon, `benchmarks.search` measures."""
 
 import asyncio
 import time
@@ -9,13 +9,13 @@ from search_processes import Search, python_task
 from dlctl.contract import search as files
 from search.hub.children import Child
 
-GOAL_S = 2.0
-LOADED = 2.0
-"""The goal is for a machine with nothing else to do; tests run beside others."""
+SILENCE_S = 60.0
+"""A successor that waited for the lease to lapse would take as long."""
 
 
 def test_work_is_leased_again_soon_after_its_broker_was_killed(search: Search) -> None:
-    """The hub starts it again, as in a search."""
+    """The hub starts it again, as in a search; nobody waits for a time-out."""
+    search.bear_silence(SILENCE_S)
     child = Child("broker", ["search.broker", str(search.job_dir), "--name", "b1"])
     logs = search.job_dir / files.LOGS
     child.look(logs)
@@ -38,32 +38,10 @@ def test_work_is_leased_again_soon_after_its_broker_was_killed(search: Search) -
         ]
         took_s = min(again) - killed_at
         print(f"broker killed, its work leased again after {took_s:.2f} s")
-        assert took_s < GOAL_S * LOADED
+        assert took_s < SILENCE_S / 2
         model.check()
 
     try:
         run_loop(run())
     finally:
         child.end(5)
-
-
-def test_the_task_of_a_killed_worker_soon_runs_elsewhere(search: Search) -> None:
-    search.broker()
-    search.start("worker", "victim")
-
-    async def run() -> None:
-        model = search.model()
-        await model.submit([python_task("mine:Square", x=3, sleep_s=1.0)])
-        search.wait_for(lambda: list((search.job_dir / files.TASKS).glob("*/log")))
-        search.start("worker", "rescuer")
-        search.wait_for(lambda: "takes" in (search.job_dir / "rescuer.log").read_text())
-        search.kill("victim")
-        killed_at = time.time()
-        (result,) = await model.collect(1)
-        assert result.worker == "rescuer"
-        took_s = result.started_at - killed_at
-        print(f"worker killed, its task runs again after {took_s:.2f} s")
-        assert took_s < GOAL_S * LOADED
-        model.check()
-
-    run_loop(run())

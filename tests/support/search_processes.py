@@ -123,15 +123,19 @@ class Search:
         )
 
     def stop(self) -> None:
-        """End everything: politely, then not."""
+        """End everything: politely, then not; workers first, who bring their brokers results."""
         for process in self._all:
             process.send_signal(signal.SIGCONT)
-            process.send_signal(signal.SIGTERM)
-        for process in self._all:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=5)
-            process.kill()
-            process.wait()
+        workers = [each for each in self._all if "search.worker" in each.args]
+        others = [each for each in self._all if each not in workers]
+        for processes in (workers, others):
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
+            for process in processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=5)
+                process.kill()
+                process.wait()
 
     def address(self, broker: str = "b1") -> str:
         return next(e.address for e in read_endpoints(self.job_dir) if e.name == broker)
@@ -154,6 +158,11 @@ def exec_task(command: str, time_limit_s: float = 30.0, **arguments: Any) -> m.T
         id=secrets.token_hex(16), type="exec", payload=payload, encoding="json",
         time_limit_s=time_limit_s,
     )  # fmt: skip
+
+
+def patient_task(may_end: Path) -> m.Task:
+    """Return a task that runs until a file is there, so that a test decides who brings its 9."""
+    return exec_task(f"until [ -e '{may_end}' ]; do sleep 0.02; done; echo 9", 120.0)
 
 
 class Model:

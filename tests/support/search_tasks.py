@@ -1,6 +1,7 @@
 """Tasks of a user, good and bad, as they are sent with a search (there the module is `mine`)."""
 
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -40,14 +41,15 @@ class Reports(BaseTask):
 class Guards(BaseTask):
     """Sees whether anybody else writes into its folder, and says what was there at first."""
 
-    def __init__(self, seconds):
-        self.seconds = seconds
+    def __init__(self, may_end):
+        self.may_end = pathlib.Path(may_end)
 
     def run(self):
         mine = self.checkpoint / "mine"
         found = mine.read_text() if mine.exists() else ""
-        end = time.monotonic() + self.seconds
-        while time.monotonic() < end:
+        ended = False
+        while not ended:
+            ended = self.may_end.exists()
             mine.with_name("new").write_text(str(os.getpid()))
             mine.with_name("new").replace(mine)  # a copy sees it whole
             time.sleep(0.01)
@@ -170,12 +172,11 @@ class Grows(BaseTask):
 
 
 class Tells(BaseTask):
-    """Reports once, long enough before its end that its model hears of it."""
+    """Reports once, and ends before its worker has renewed its lease."""
 
     def __init__(self, x):
         self.x = x
 
     def run(self):
         self.report(1, value=1.0)
-        time.sleep(0.8)
         return {"value": 1.0}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dlctl.contract.search.events import *  # noqa: F403
 from dlctl.contract.search.names import *  # noqa: F403
 from dlctl.contract.search.pools import *  # noqa: F403
 from dlctl.contract.search.spec import *  # noqa: F403

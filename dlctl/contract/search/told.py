@@ -45,7 +45,7 @@ class BrokerTold:
     results: int = 0
     """Results that nobody has taken yet."""
     accepted: int = 0
-    """This and the next three count since the incarnation began."""
+    """This and the next three count since the broker's first incarnation began."""
     failed: int = 0
     dropped: int = 0
     """Results that came too late, or twice."""

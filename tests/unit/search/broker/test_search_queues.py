@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -238,6 +240,27 @@ def test_a_helped_result_goes_back_under_the_owners_lease() -> None:
     assert not queues.has_of("b2")
 
 
+def test_a_task_that_is_lent_again_goes_on_where_it_is_under_the_newer_lease() -> None:
+    queues, _ = make_queues()
+    queues.help("b2", [m.Lease(task=make_task(2), id=77)])
+    (runs,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues.help("b2", [m.Lease(task=make_task(2), id=78)])
+    assert [report.lease_id for report in queues.helping("b2")] == [78]
+    queues.accept("w1", [success(runs)], 1.0)
+    (accepted,) = queues.results.helped["b2"].values()
+    assert accepted.result.lease_id == 78
+
+
+def test_a_task_that_is_being_stopped_does_not_take_a_newer_lease() -> None:
+    """Its result, CANCELLED, must not count for the owner, who still wants it."""
+    queues, _ = make_queues()
+    queues.help("b2", [m.Lease(task=make_task(2), id=77)])
+    queues.lease("w1", 1, ROOM, 0.0)
+    queues.drop_helped("b2", [make_task(2).id])
+    queues.help("b2", [m.Lease(task=make_task(2), id=78)])
+    assert [report.lease_id for report in queues.helping("b2")] == [77]
+
+
 def test_a_helped_task_that_its_owner_no_longer_wants_is_stopped() -> None:
     queues, _ = make_queues()
     queues.help("b2", [m.Lease(task=make_task(n), id=n) for n in (1, 2)])
@@ -309,6 +332,24 @@ def test_payloads_and_values_are_counted_over_a_restart() -> None:
         assert (each.tasks.payload_bytes, each.results.value_bytes) == (200, 1000)
 
 
+def test_what_was_counted_goes_on_over_restarts() -> None:
+    queues, log = make_queues()
+    queues.submit("one", [make_task(1), make_task(2), make_task(3), make_task(4)], 10)
+    first, second, third = queues.lease("w1", 3, ROOM, 0.0)
+    queues.lease(PEER + "b2", 1, ROOM, 0.0, lend=True)
+    queues.accept("w1", [success(first), success(first)], 1.0)
+    queues.results.forget("one", 1)
+    failed = m.Result(task_id=second.task.id, lease_id=second.id, outcome=m.FAILED)
+    queues.accept("w1", [failed], 1.0)
+    queues.accept("w1", [failed], 1.0)
+    again, more = replayed(list(snapshot(queues)))
+    assert again.counts == {"accepted": 2, "failed": 1, "dropped": 2, "lent": 1}
+    assert replayed(log)[0].counts == again.counts
+    again.accept("w1", [success(third)], 0.5)
+    once_more, _ = replayed([*snapshot(queues), *more])
+    assert once_more.counts == {"accepted": 3, "failed": 1, "dropped": 2, "lent": 1}
+
+
 def test_what_is_leased_at_once_fits_into_a_message() -> None:
     queues, _ = make_queues()
     queues.submit("one", [make_task(n, payload=b"x" * (15 << 20)) for n in range(5)], 10)
@@ -332,6 +373,84 @@ def test_deaths_at_a_broker_that_helps_count_at_the_owner() -> None:
     assert owner.lapse(LEASE_S + 1) == 0
     (ended,) = owner.results.mailbox("one").accepted
     assert ended.result.outcome == m.KILLED_WORKERS
+
+
+def test_a_task_that_waited_at_a_worker_that_died_has_no_death_and_waits_there_no_more() -> None:
+    queues, _ = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    ahead = dataclasses.replace(ROOM, ahead=True)
+    assert queues.lease("w1", 1, ahead, 0.0)
+    queues.lapse(LEASE_S + 1)
+    assert queues.tasks[make_task(1).id].task.deaths == 0
+    assert queues.lease("w1", 1, ahead, LEASE_S + 1) == []
+    now = LEASE_S + 1
+    for number in range(MOST_DEATHS):  # it kills each worker: three deaths are counted all the same
+        (lease,) = queues.lease("w1", 1, ROOM, now)
+        assert lease.task.deaths == number
+        now += LEASE_S + 1
+        queues.lapse(now)
+    assert [result.outcome for result in outcome_of(queues)] == [m.KILLED_WORKERS]
+
+
+def test_deaths_at_a_broker_that_helps_are_not_lost_with_it() -> None:
+    owner, log = make_queues()
+    helper, _ = make_queues()
+    owner.submit("one", [make_task(1)], 10)
+    (lent,) = owner.lease(f"{PEER}helper", 1, ROOM, 0.0, lend=True)
+    helper.help("owner", [m.Lease.FromString(lent.SerializeToString())])
+    (lease,) = helper.lease("w1", 1, ROOM, 0.0)
+    helper.lapse(LEASE_S + 1)
+    owner.renew(f"{PEER}helper", helper.helping("owner"), LEASE_S - 1)
+    assert owner.tasks[make_task(1).id].task.deaths == 1
+    assert [e.task.deaths for e in replayed(log)[0].tasks.values()] == [1]
+    report = m.Report(task_id=lease.task.id, lease_id=lease.id)
+    helper.renew("w1", [report], LEASE_S + 2)  # its worker had not died
+    owner.renew(f"{PEER}helper", helper.helping("owner"), LEASE_S - 1)
+    assert owner.tasks[make_task(1).id].task.deaths == 0
+
+
+def test_a_task_that_a_worker_hands_back_to_a_helper_keeps_the_deaths_counted_there() -> None:
+    helper, _ = make_queues()
+    helper.help("owner", [m.Lease(task=make_task(1), id=77)])
+    helper.lease("w1", 1, ROOM, 0.0)
+    helper.lapse(LEASE_S + 1)
+    (lease,) = helper.lease("w1", 1, ROOM, LEASE_S + 1)
+    back = m.Result(task_id=lease.task.id, lease_id=lease.id, outcome=m.HANDED_BACK)
+    helper.accept("w1", [back], LEASE_S + 2)
+    assert [each.result.deaths for each in helper.results.helped["owner"].values()] == [1]
+
+
+def test_a_report_at_a_broker_that_helps_reaches_the_model_once_with_its_step() -> None:
+    owner, _ = make_queues()
+    helper, _ = make_queues()
+    owner.submit("one", [make_task(1)], 10)
+    (lent,) = owner.lease(f"{PEER}helper", 1, ROOM, 0.0, lend=True)
+    helper.help("owner", [m.Lease.FromString(lent.SerializeToString())])
+    (lease,) = helper.lease("w1", 1, ROOM, 0.0)
+    report = m.Report(task_id=lease.task.id, lease_id=lease.id, step=9, metrics={"loss": 0.5})
+    helper.renew("w1", [report], 1.0)
+    box = owner.results.mailbox("one")
+    owner.renew(f"{PEER}helper", helper.helping("owner"), 1.0)
+    assert [(r.step, dict(r.metrics)) for r in box.take_reports()] == [(9, {"loss": 0.5})]
+    owner.renew(f"{PEER}helper", helper.helping("owner"), 2.0)
+    assert not box.has_reports
+
+
+def test_what_a_task_reports_last_comes_to_the_model_with_its_result() -> None:
+    owner, _ = make_queues()
+    helper, _ = make_queues()
+    owner.submit("one", [make_task(1)], 10)
+    (lent,) = owner.lease(f"{PEER}helper", 1, ROOM, 0.0, lend=True)
+    helper.help("owner", [m.Lease.FromString(lent.SerializeToString())])
+    (lease,) = helper.lease("w1", 1, ROOM, 0.0)
+    result = success(lease)
+    result.report.MergeFrom(m.Report(task_id=lease.task.id, step=9, metrics={"loss": 0.5}))
+    helper.accept("w1", [result], 1.0)
+    (helped,) = helper.results.helped["owner"].values()
+    owner.accept(f"{PEER}helper", [helped.result], 1.0)
+    box = owner.results.mailbox("one")
+    assert [dict(each.metrics) for each in box.accepted] == [{"loss": 0.5}]
+    assert [(r.step, dict(r.metrics)) for r in box.take_reports()] == [(9, {"loss": 0.5})]
 
 
 def test_another_models_tasks_can_not_be_cancelled() -> None:

@@ -61,3 +61,20 @@ def test_only_a_task_that_comes_back_wakes_workers_that_wait(tmp_path: Path) -> 
             lease.close()
 
     run_loop(run())
+
+
+def test_a_broker_whose_lease_has_lapsed_gives_out_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        lease = Lease.claim(tmp_path, 10.0)
+        log = Log(log_path(tmp_path, 1))
+        service = BrokerService("b", Queues(1, 10.0, log.append), log, lease)
+        try:
+            task = m.Task(id=f"{1:032x}", type="python")
+            await service.Submit(m.SubmitRequest(model="m", tasks=[task]), NO_CONTEXT)
+            lease.close()
+            assert not (await service.Exchange(take("w1"), NO_CONTEXT)).leases
+        finally:
+            log.close()
+            lease.close()
+
+    run_loop(run())

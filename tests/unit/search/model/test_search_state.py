@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 from dataclasses import replace
 
 import pytest
 
 from dlctl.contract.search import Budget, Parameter, Spec, Task
+from search.errors import SearchError
 from search.model.drive import ended_of
-from search.model.log import TrialLog
+from search.model.log import DamagedLogError, TrialLog
 from search.model.state import Ended, HopelessError, ReplayError, Search
 from search.protocol import messages as m
 from search.strategies import make_strategy
@@ -92,7 +94,30 @@ def test_a_line_that_was_never_finished_is_cut(tmp_path):
     assert len(again.trials) == 2 and set(again.outstanding) == {0, 1}
     again.end(again.outstanding[1], ended(again.trials[1].point))
     events = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [event["event"] for event in events] == ["ask", "tell"]
+    assert [event["event"] for event in events] == ["begin", "ask", "begin", "tell"]
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    open_search(tmp_path, spec()).ask(2)
+    path = tmp_path / "trials.jsonl"
+    path.write_bytes(path.read_bytes() + b"\0\0\n")
+    with pytest.raises(DamagedLogError, match=r"line 3 of .*trials.jsonl can't be read"):
+        open_search(tmp_path, spec())
+
+
+def test_a_full_disk_is_said_and_leaves_no_half_line(tmp_path):
+    search = open_search(tmp_path, spec())
+    search.ask(2)
+    path = tmp_path / "trials.jsonl"
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
+    try:
+        with pytest.raises(SearchError, match=r"trials.jsonl can't be written: File too large"):
+            search.ask(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
 
 
 def test_another_seed_is_no_continuation(tmp_path):
@@ -199,9 +224,10 @@ def test_a_search_that_is_done_without_a_good_trial_has_failed_also_when_it_is_r
     search = open_search(tmp_path, what)
     search.ask(1)
     search.end(search.outstanding[0], FAILED)
-    for each in (search, open_search(tmp_path, what)):
+    for _ in range(2):
         with pytest.raises(HopelessError, match="^1 trial has failed"):
-            each.give_up_in_vain()
+            search.give_up_in_vain()
+        search = open_search(tmp_path, what)
 
 
 def test_of_a_long_error_both_ends_are_told(tmp_path):

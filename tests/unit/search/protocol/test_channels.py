@@ -19,10 +19,10 @@ from search.protocol.stubs import BrokerStub, NameserverStub, make_handler
 
 class Nameserver:
     async def Register(self, request: m.RegisterRequest, context: Any) -> m.RegisterReply:
-        return m.RegisterReply(heartbeat_s=3)
+        return m.RegisterReply()
 
     async def Heartbeat(self, request: m.HeartbeatRequest, context: Any) -> m.HeartbeatReply:
-        return m.HeartbeatReply()
+        return m.HeartbeatReply(register_again=True)
 
     async def Lookup(self, request: m.LookupRequest, context: Any) -> m.LookupReply:
         return m.LookupReply(broker="b")
@@ -49,15 +49,15 @@ def job_dir(tmp_path: Path) -> Path:
     return tmp_path / "ours"
 
 
-async def register(address: str, credentials: Credentials) -> m.RegisterReply:
+async def beat(address: str, credentials: Credentials) -> m.HeartbeatReply:
     async with open_channel(address, credentials) as channel:
-        return await NameserverStub(channel).Register(m.RegisterRequest(broker="b"), timeout=5)
+        return await NameserverStub(channel).Heartbeat(m.HeartbeatRequest(broker="b"), timeout=5)
 
 
 def test_the_right_role_is_answered(job_dir: Path) -> None:
     async def use(address: str) -> None:
-        reply = await register(address, Credentials.load(job_dir, "broker"))
-        assert reply.heartbeat_s == 3
+        reply = await beat(address, Credentials.load(job_dir, "broker"))
+        assert reply.register_again
 
     serve(job_dir, use)
 
@@ -66,9 +66,9 @@ def test_the_right_role_is_answered(job_dir: Path) -> None:
 def test_another_role_is_refused(job_dir: Path, role: str) -> None:
     async def use(address: str) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await register(address, Credentials.load(job_dir, role))
+            await beat(address, Credentials.load(job_dir, role))
         assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        assert caught.value.details() == f"the role '{role}' may not call Register"
+        assert caught.value.details() == f"the role '{role}' may not call Heartbeat"
 
     serve(job_dir, use)
 
@@ -83,7 +83,7 @@ def test_a_stranger_with_an_authority_of_his_own_is_refused(job_dir: Path, tmp_p
             Credentials("broker", ours.authority, theirs.certificate, theirs.key),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await register(address, stranger)
+                await beat(address, stranger)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
     serve(job_dir, use)
@@ -107,7 +107,7 @@ def test_a_caller_without_a_certificate_is_refused(job_dir: Path) -> None:
 def test_a_worker_can_not_pose_as_a_server(job_dir: Path) -> None:
     async def use(address: str) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await register(address, Credentials.load(job_dir, "broker"))
+            await beat(address, Credentials.load(job_dir, "broker"))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
     serve(job_dir, use, role="worker")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dlctl.contract import search as files
+from search.errors import SearchError
 from search.protocol import messages as m
 from search.worker import outbox as outbox_module
 from search.worker.outbox import Outbox
@@ -87,3 +88,23 @@ def test_on_a_full_disk_results_are_sent_all_the_same(
     assert ids(box, "b1") == ["a", "b", "c", "d"]
     assert capsys.readouterr().out.count("No space left") == 1
     assert ids(make(tmp_path), "b1") == ["a", "d"]
+
+
+def test_an_outbox_that_can_not_be_made_anew_goes_on_in_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker's link died of it, and the worker sent nothing any more."""
+    monkeypatch.setattr(outbox_module, "_REWRITE_BYTES", 0)
+    box = make(tmp_path)
+    (tmp_path / files.OUTBOXES / "w1.new").mkdir()  # as a full disk: no new file can be opened
+    box.put("b1", m.Result(task_id="a"))
+    box.taken("b1", ["a"])
+    box.put("b1", m.Result(task_id="b"))
+    (tmp_path / files.OUTBOXES / "w1.new").rmdir()
+    assert ids(make(tmp_path), "b1") == ["b"]
+
+
+def test_a_folder_that_takes_no_outbox_is_named(tmp_path: Path) -> None:
+    (tmp_path / files.FOLDER).write_text("no folder")
+    with pytest.raises(SearchError, match=r"can't be stored in .*outboxes/w1.log"):
+        Outbox(tmp_path, "w1")

@@ -1,0 +1,149 @@
+"""Which trainings a command is about: those with these ids, or all that fit what options say."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import opened, plain, print_record
+from dlctl.contract import State
+
+if TYPE_CHECKING:
+    from dlctl.errors import DlctlError
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record, RecordStore
+
+NAME = typer.Option(None, "--name", metavar="GLOB",
+                    help="All trainings whose name or id fits, such as 'digits*'.")  # fmt: skip
+STATE = typer.Option(None, "--state", metavar="STATE",
+                     help="All trainings in this state, as last known, such as TRAINING; may be "
+                     "given more than once.")  # fmt: skip
+NOTHING = "no training fits"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What trainings must fit.
+
+    Args:
+        name: A pattern of the shell, for the name or the id; None: any.
+        states: Words; empty: any.
+
+    Raises:
+        typer.BadParameter: a word is no state.
+    """
+
+    name: str | None = None
+    states: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        known = [str(state) for state in State]
+        for word in self.states:
+            if word.upper() not in known:
+                raise typer.BadParameter(f"{word!r} is no state; there are {', '.join(known)}")
+
+    def __bool__(self) -> bool:
+        return self.name is not None or bool(self.states)
+
+    def fits(self, record: Record) -> bool:
+        """Return whether a training fits."""
+        name = self.name
+        named = name is None or any(
+            fnmatch.fnmatchcase(text, name) for text in (record.name, record.training_id)
+        )
+        return named and (not self.states or str(record.state) in map(str.upper, self.states))
+
+
+def chosen(store: RecordStore, ids: Sequence[str] | None, wanted: Filter) -> list[Record]:
+    """Return the trainings with these ids; without ids those that fit, or the folder's latest.
+
+    Raises:
+        typer.BadParameter: there are ids and a filter.
+        RecordError: an id is nobody's, or several trainings'.
+    """
+    if ids and wanted:
+        raise typer.BadParameter("either ids or --name and --state say which trainings are meant")
+    if not wanted:
+        return store.find_all(ids or [])
+    return [record for record in store.all() if wanted.fits(record)]
+
+
+def is_known(store: RecordStore, wanted: str) -> bool:
+    """Return whether this is the id of a training, or of several."""
+    from dlctl.errors import RecordError
+
+    with contextlib.suppress(RecordError):
+        return bool(store.find(wanted))
+    return False
+
+
+def at_sites(
+    records: Sequence[Record], store: RecordStore,
+    do: Callable[[Session, Record, RecordStore], T],
+) -> tuple[list[tuple[Record, T]], list[DlctlError]]:  # fmt: skip
+    """Do something with each training, by one connection a site.
+
+    What fails for one training, or one site, leaves the others alone.
+
+    Returns:
+        What was done with which training, and the failures.
+    """
+    from dlctl.errors import DlctlError
+
+    done: list[tuple[Record, T]] = []
+    failures: list[DlctlError] = []
+    for site in dict.fromkeys(record.site for record in records):
+        try:
+            with opened(site) as session:
+                for record in (each for each in records if each.site == site):
+                    try:
+                        done.append((record, do(session, record, store)))
+                    except DlctlError as error:
+                        failures.append(error)
+        except DlctlError as error:
+            failures.append(error)
+    return done, failures
+
+
+def do_each(
+    records: Sequence[Record], store: RecordStore,
+    do: Callable[[Session, Record, RecordStore], Record], as_json: bool,
+) -> None:  # fmt: skip
+    """Do something with each training, and print what became of them.
+
+    Raises:
+        DlctlError: the first failure, after the others were tried.
+    """
+    done, failures = at_sites(records, store, do)
+    known = [after for _, after in done]
+    if len(records) == 1 and known:
+        output.report(plain(known[0]), as_json, lambda _: print_record(known[0]))
+    elif known or not failures:
+        rows = [[each.training_id, str(each.state), each.reason] for each in known]
+        output.report([plain(each) for each in known], as_json, lambda _: output.table(
+            ["training", "state", "reason"], rows, NOTHING))  # fmt: skip
+    tell_failures(failures)
+
+
+def tell_failures(failures: Sequence[DlctlError]) -> None:
+    """Print all failures but the first, which ends the command.
+
+    Raises:
+        DlctlError: the first one, if there is one.
+    """
+    for failure in failures[1:]:
+        output.error(failure.message, failure.hint)
+    if failures:
+        raise failures[0]
+
+
+def whole(found: list[Any]) -> Any:
+    """Return one thing as itself and several as a list, as `--json` prints them."""
+    return found[0] if len(found) == 1 else found
