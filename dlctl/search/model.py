@@ -91,7 +91,7 @@ class Budget(Part):
     failures: int = Field(
         10,
         ge=0,
-        description="It fails when its first trials, so many, have failed, and none ended well; 0: never.",
+        description="It fails when its first trials, so many, have failed; 0: never.",
     )
 
     @model_validator(mode="after")
