@@ -33,13 +33,14 @@ from dlctl.contract.programs.verdict_rules import (
     first_match,
     signal_in,
 )
-from dlctl.contract.search import EXIT_WRONG, FRAMEWORK
+from dlctl.contract.search import EXIT_WRONG
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_full, says_lost
 from learner.job.slurms_word import BY_THEMSELVES
 from learner.job.status import UNFINISHED, UNSAVED, has_saved
 from learner.supervisor.observed import Observed
+from learner.supervisor.search_hub import is_hub, last_words, resume_command
 
 
 def decide(plan: Plan, seen: Observed) -> Outcome:
@@ -62,10 +63,10 @@ def decide(plan: Plan, seen: Observed) -> Outcome:
         makers = seen.statuses[:1] if plan.launch.step_per_learner else seen.statuses
         saved = bool(makers) and all(has_saved(status) for status in makers)
         reason = why + ("" if saved else ", before all was saved") + _describe_lost(seen.lost)
-        hint = f"Continue with: {_resume(plan)}" if saved else go_on(plan)
+        hint = f"Continue with: {resume_command(plan)}" if saved else go_on(plan)
         # The built-in loop's learners end the same way if halted before training has begun.
         if not seen.checkpoints and (not saved or plan.framework.has_loop):
-            hint = f"There is no checkpoint yet; start again: {_resume(plan)}"
+            hint = f"There is no checkpoint yet; start again: {resume_command(plan)}"
         kind = request.kind if request else VerdictKind.REQUESTED
         return Outcome(State.HALTED, kind, _sentence(reason), hint)
     return _failed(plan, seen)
@@ -73,16 +74,11 @@ def decide(plan: Plan, seen: Observed) -> Outcome:
 
 def _how_many(count: int, plan: Plan) -> str:
     learners = plan.resources.learners
-    if plan.framework.name == FRAMEWORK:
+    if is_hub(plan):
         return "The search's hub"
     if count < learners:
         return f"{count} of {learners} learners"
     return "The learner" if count == 1 else f"All {count} learners"
-
-
-def _resume(plan: Plan) -> str:
-    search = "search " if plan.framework.name == FRAMEWORK else ""
-    return f"dlctl {search}resume {plan.training_id}"
 
 
 def _describe_lost(lost: dict[int, str]) -> str:
@@ -249,7 +245,7 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
     if status.reason == UNSAVED:
         hint = "Raise the time limit, or checkpoint more often."
         return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, evidence)
-    if plan.framework.name == FRAMEWORK and status.exit_code == EXIT_WRONG:
+    if is_hub(plan) and status.exit_code == EXIT_WRONG:
         return _search_failed(plan, status)
     number = status.signal or signal_in(status.exit_code)
     if number in SENT_ON_PURPOSE or number and not first_match(Place.LEARNER, status.last_lines):
@@ -263,13 +259,11 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
 
 def _search_failed(plan: Plan, status: Status) -> Outcome:
     """Return the outcome of a search whose model says in its last lines why it can't go on."""
-    said = {"dlctl: ": "it says nothing", "  HINT: ": see_log(plan, status.rank)}
-    for line in status.last_lines:
-        for mark in said:
-            if line.startswith(mark):
-                said[mark] = line.removeprefix(mark).rstrip(".")
-    reason, hint = said.values()
-    return failed(VerdictKind.USER_ERROR, f"The search has failed: {reason}.", f"{hint}.")
+    reason, hint = last_words(status.last_lines)
+    return failed(
+        VerdictKind.USER_ERROR, f"The search has failed: {reason or 'it says nothing'}.",
+        f"{hint or see_log(plan, status.rank)}.",
+    )  # fmt: skip
 
 
 def _killed(plan: Plan, status: Status, number: int, launcher_words: Sequence[str]) -> Outcome:
