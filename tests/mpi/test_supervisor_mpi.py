@@ -6,10 +6,11 @@ import shlex
 import sys
 
 import pytest
-from node_job import SAVER, Job, alive, kill, printed_pid, wait_until
+from node_job import SAVER, TRAINING_ID, Job, alive, kill, printed_pid, wait_until
 
 from dlctl import contract
 from dlctl.contract import State
+from learner.system.segments import make_segment_folder, remove_segment_folder, segment_folder
 
 PY = shlex.quote(sys.executable)
 pytestmark = pytest.mark.mpi
@@ -111,6 +112,10 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path):
     kill(process.pid)
     process.communicate()
     wait_until(lambda: not any(alive(pid) for pid in pids))
+    # An agent that is killed with its supervisor leaves its folder to the next attempt's.
+    make_segment_folder(TRAINING_ID, 2)
+    remove_segment_folder(TRAINING_ID, 2)
+    assert not segment_folder(TRAINING_ID, 1).exists()
 
 
 BUILD = """\
