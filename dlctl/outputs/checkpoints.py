@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _LIST = r"""cd {} 2>/dev/null || exit 0
 find . -type f ! -path '*/.*' ! -name '*
-*' -exec sh -c 'stat -c "%Y %s %n" -- "$@" 2>/dev/null || stat -f "%m %z %N" -- "$@"' sh {{}} +"""
+*' -exec sh -c 'stat -c %s . >/dev/null 2>&1 && exec stat -c "%Y %s %n" -- "$@"
+exec stat -f "%m %z %N" -- "$@"' sh {{}} + 2>/dev/null"""
+"""GNU's `stat`, or that of BSD. A file that vanishes meanwhile is an error that is not shown."""
 _TIMEOUT_S = 3600.0
 _FOLDER = re.compile("step-([0-9]{12,})")  # a program of the user's may write step-7
 _MARKER, _STATE = "complete.json", "state.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import zlib
 from collections.abc import Callable
@@ -39,6 +40,23 @@ def job_dir(tmp_path: Path) -> Path:
     (directory / "checkpoints" / layout.directory_name(30) / layout.MARKER_FILE).unlink()
     (directory / "checkpoints" / ".tmp-x").mkdir()
     return directory
+
+
+def test_a_file_that_vanishes_while_files_are_listed_is_left_out(tmp_path, monkeypatch):
+    """A program renames what it has written, at any moment."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for name in ("count-0", "count-0.new"):
+        (folder / name).write_text("7")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    stat = programs / "stat"
+    stat.write_text(f'#!/bin/sh\nrm -f count-0.new\nexec {shutil.which("stat")} "$@"\n')
+    stat.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    assert [c.name for c in checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))] == [
+        "count-0"
+    ]
 
 
 def test_a_programs_own_folders_named_by_steps_are_its_own(tmp_path):
