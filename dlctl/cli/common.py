@@ -111,10 +111,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def training(wanted: str | None) -> Iterator[tuple[Session, Record, RecordStore]]:
-    """Find a training and open its site."""
+def training(
+    wanted: str | None, is_search: bool = False
+) -> Iterator[tuple[Session, Record, RecordStore]]:
+    """Find a training, or a search, and open its site."""
     store = open_record()
-    record = store.find(wanted)
+    record = store.find_search(wanted) if is_search else store.find(wanted)
     with opened(record.site) as session:
         yield session, record, store
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import typer
 
-from dlctl.cli.common import complete_ids, open_record, opened
+from dlctl.cli.common import complete_ids, training
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -21,10 +20,8 @@ SEARCH_ID = typer.Argument(
 )  # fmt: skip
 
 
-@contextmanager
-def searched(wanted: str | None) -> Iterator[tuple[Session, Record, RecordStore]]:
+def searched(
+    wanted: str | None,
+) -> AbstractContextManager[tuple[Session, Record, RecordStore]]:
     """Find a search, by default the latest of this folder, and open its site."""
-    store = open_record()
-    record = store.find_search(wanted)
-    with opened(record.site) as session:
-        yield session, record, store
+    return training(wanted, is_search=True)

@@ -392,13 +392,19 @@ def test_a_task_that_waited_at_a_worker_that_died_has_no_death_and_waits_there_n
     assert [result.outcome for result in outcome_of(queues)] == [m.KILLED_WORKERS]
 
 
-def test_deaths_at_a_broker_that_helps_are_not_lost_with_it() -> None:
+def run_at_a_helper() -> tuple[Queues, list[tuple[int, bytes]], Queues, m.Lease]:
+    """Let w1 run, at a helper, a task that its owner lent: the owner, its log, helper, lease."""
     owner, log = make_queues()
     helper, _ = make_queues()
     owner.submit("one", [make_task(1)], 10)
     (lent,) = owner.lease(f"{PEER}helper", 1, ROOM, 0.0, lend=True)
     helper.help("owner", [m.Lease.FromString(lent.SerializeToString())])
     (lease,) = helper.lease("w1", 1, ROOM, 0.0)
+    return owner, log, helper, lease
+
+
+def test_deaths_at_a_broker_that_helps_are_not_lost_with_it() -> None:
+    owner, log, helper, lease = run_at_a_helper()
     helper.lapse(LEASE_S + 1)
     owner.renew(f"{PEER}helper", helper.helping("owner"), LEASE_S - 1)
     assert owner.tasks[make_task(1).id].task.deaths == 1
@@ -421,12 +427,7 @@ def test_a_task_that_a_worker_hands_back_to_a_helper_keeps_the_deaths_counted_th
 
 
 def test_a_report_at_a_broker_that_helps_reaches_the_model_once_with_its_step() -> None:
-    owner, _ = make_queues()
-    helper, _ = make_queues()
-    owner.submit("one", [make_task(1)], 10)
-    (lent,) = owner.lease(f"{PEER}helper", 1, ROOM, 0.0, lend=True)
-    helper.help("owner", [m.Lease.FromString(lent.SerializeToString())])
-    (lease,) = helper.lease("w1", 1, ROOM, 0.0)
+    owner, _, helper, lease = run_at_a_helper()
     report = m.Report(task_id=lease.task.id, lease_id=lease.id, step=9, metrics={"loss": 0.5})
     helper.renew("w1", [report], 1.0)
     box = owner.results.mailbox("one")
@@ -437,12 +438,7 @@ def test_a_report_at_a_broker_that_helps_reaches_the_model_once_with_its_step() 
 
 
 def test_what_a_task_reports_last_comes_to_the_model_with_its_result() -> None:
-    owner, _ = make_queues()
-    helper, _ = make_queues()
-    owner.submit("one", [make_task(1)], 10)
-    (lent,) = owner.lease(f"{PEER}helper", 1, ROOM, 0.0, lend=True)
-    helper.help("owner", [m.Lease.FromString(lent.SerializeToString())])
-    (lease,) = helper.lease("w1", 1, ROOM, 0.0)
+    owner, _, helper, lease = run_at_a_helper()
     result = success(lease)
     result.report.MergeFrom(m.Report(task_id=lease.task.id, step=9, metrics={"loss": 0.5}))
     helper.accept("w1", [result], 1.0)
