@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, STATE, Filter, chosen, tell_failures
+from dlctl.cli.choosing import NAME, NOTHING, STATE, Filter, chosen, tell_failures
 from dlctl.cli.common import JSON, complete_ids, open_record, opened
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def delete(
     store = open_record()
     records = chosen(store, training_ids, wanted)
     if not records:
-        return output.report([], as_json, lambda _: output.note("no training fits"))
+        return output.report([], as_json, lambda _: output.note(NOTHING))
     if not (yes or _confirmed(records, forget)):
         return output.note("nothing was deleted")
     deleted, failures = _delete_all(records, store, forget)
