@@ -46,6 +46,8 @@ def disconnect(name: str) -> Connection:
 
 def _lasting(name: str) -> tuple[OpensshTransport, int]:
     settings = load_site(name).transport
+    if settings.kind == "local":
+        raise SiteError(f"{name} is this machine: there is no connection to it")
     if settings.kind != "openssh":
         raise SiteError(
             f"{name}: no connection stays open there: its transport is {settings.kind!r}",
