@@ -23,6 +23,15 @@ OWN = {
 }  # fmt: skip
 """Examples that the nodes' own Python runs: what says how long they train, the line that begins
 their loop, and when they have saved and wait there for the halt."""
+HELD = """
+    class Held(xgb.callback.TrainingCallback):
+        def after_iteration(self, model, epoch, evals_log):
+            asked = signal.getsignal(signal.SIGUSR2).__self__
+            while model.num_boosted_rounds() == 40 and not before and not asked.asked:
+                time.sleep(0.05)
+
+"""
+"""What keeps XGBoost's learners in a round until they are asked to halt: they train quickly."""
 LOSS = r"final loss ([\d.]+)"
 
 
@@ -51,6 +60,16 @@ def prepare(name, folder, site):
         assert loop in text
         wait = f"        while {saved} and not asked:\n            signal.sigtimedwait([], 0.05)\n"
         program.write_text(text.replace(loop, loop + wait))
+    if name == "xgboost":
+        text = (program := folder / "train_xgboost.py").read_text()
+        for old, new in {
+            "import os\n": "import os\nimport signal\nimport time\n",
+            "    halt = xgboost.save_at_halt()\n": HELD + "    halt = xgboost.save_at_halt()\n",
+            "callbacks=[halt]": "callbacks=[Held(), halt]",
+        }.items():
+            assert old in text
+            text = text.replace(old, new)
+        program.write_text(text)
     manifest = yaml.safe_load((folder / f"{name}.yml").read_text())
     framework = manifest["framework"]
     if "command" in framework:

@@ -10,6 +10,7 @@ import signal
 
 import pytest
 from framework_runs import EXAMPLES, Learners
+from third_party import IN_CI
 
 from learner.errors import EXIT_HALTED
 
@@ -48,6 +49,11 @@ def start(tmp_path):
         learners.kill()
 
 
+def skip_without(name: str) -> None:
+    if not EXAMPLES[name].python.exists():
+        pytest.skip(f"there is no {EXAMPLES[name].python}: set DLCTL_FRAMEWORKS")
+
+
 @pytest.mark.frameworks
 @pytest.mark.long
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -55,8 +61,7 @@ def start(tmp_path):
 def test_it_ends_with_the_loss_of_an_undisturbed_training(
     name, how, start, undisturbed, wait_until
 ):
-    if not EXAMPLES[name].python.exists():
-        pytest.skip(f"there is no {EXAMPLES[name].python}: set DLCTL_FRAMEWORKS")
+    skip_without(name)
     first = start(name)
     wait_until(first.has_saved, 150)
     if how == "halted":
@@ -72,3 +77,19 @@ def test_it_ends_with_the_loss_of_an_undisturbed_training(
         assert int(second.said(r"continuing (?:at step|after epoch) (\d+)")) == halted_after
     expected = pytest.approx(undisturbed(name), rel=EXAMPLES[name].tolerance)
     assert float(second.said(LOSS)) == expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.frameworks] * (EXAMPLES[name].venv not in IN_CI))
+    for name in EXAMPLES
+])  # fmt: skip
+def test_an_attempt_that_begins_after_the_last_step_ends_well(name, start):
+    """A halt that comes with the last step leaves nothing to train to the next attempt."""
+    skip_without(name)
+    first = start(name)
+    assert set(first.codes()) == {0}, first.said("(?s)(.*)")[-3000:]
+    loss = first.said(LOSS)
+    second = start(name)
+    assert set(second.codes()) == {0}, second.said("(?s)(.*)")[-3000:]
+    assert float(second.said(LOSS)) == pytest.approx(float(loss), rel=EXAMPLES[name].tolerance)
