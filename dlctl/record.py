@@ -18,8 +18,8 @@ import difflib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,10 @@ class Record:
     """The stored model that it trains, as `ID@N`; empty if a folder was sent."""
     is_search: bool = False
     """Whether it is the hub of a search. Searches of older versions don't tell."""
+    tags: list[str] = field(default_factory=list)
+    """The user's words for it, in order."""
+    varied: str = ""
+    """What tells it from the others of its command, as `lr=0.1 seed=2`."""
 
     @property
     def show_command(self) -> str:
@@ -106,7 +110,7 @@ class Record:
         return f"dlctl {'search ' * self.is_search}show {self.training_id}"
 
 
-_FIELDS = [field.name for field in fields(Record)]
+_FIELDS = [item.name for item in fields(Record)]
 _COLUMNS = _FIELDS[: _FIELDS.index("stale_since") + 1]
 _MORE = _FIELDS[len(_COLUMNS) :]
 
@@ -136,16 +140,29 @@ class RecordStore:
         self, path: Path | None = None, tell: Callable[[str], None] = lambda _: None
     ) -> None:
         self.path = path or state_directory() / "trainings.db"
-        self._tell, self._told = tell, set[str]()
+        self.tell, self._told = tell, set[str]()
 
-    def add(self, record: Record) -> None:
-        """Write a new record.
+    def add(
+        self, *records: Record, tables: Sequence[str] = (),
+        more: Callable[[sqlite3.Connection], object] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """Write new records, all or none.
+
+        Args:
+            tables: Further tables that the file gets unless it has them.
+            more: What else the transaction writes.
 
         Raises:
-            RecordError: it can't be written; nothing should be submitted without it.
+            RecordError: they can't be written; nothing should be submitted without them.
         """
+
+        def insert(connection: sqlite3.Connection) -> None:
+            for record in records:
+                _insert(connection, record)
+            more(connection)
+
         try:
-            self._write(lambda connection: _insert(connection, record))
+            self.change(insert, tables)
         except RecordError as error:
             raise RecordError(f"nothing was submitted: {error.message}", hint=error.hint) from error
 
@@ -155,7 +172,7 @@ class RecordStore:
         What the sites have done stays done if it can't be written: then `tell` hears of it.
         """
         try:
-            self._write(lambda connection: _update(connection, records))
+            self.change(lambda connection: _update(connection, records))
         except RecordError as error:
             self._say(f"{error.message}; what is known is not written down")
 
@@ -170,7 +187,7 @@ class RecordStore:
             for table in ("trainings", "more"):
                 connection.execute(f"DELETE FROM {table} WHERE training_id = ?", [training_id])  # noqa: S608
 
-        self._write(forget)
+        self.change(forget)
 
     def all(self) -> list[Record]:
         """Return every record that this version understands, the newest last."""
@@ -222,13 +239,20 @@ class RecordStore:
             return [_latest(records, folder or Path.cwd())]
         return list({record.training_id: record for record in found}.values())
 
-    def _write(self, change: Callable[[sqlite3.Connection], None]) -> None:
-        write(self.path, _SCHEMA_VERSION, [_TABLE, _MORE_TABLE], change)
+    def change(
+        self, change: Callable[[sqlite3.Connection], object], tables: Sequence[str] = ()
+    ) -> None:
+        """Change the file in one transaction.
+
+        Raises:
+            RecordError: it can't be written.
+        """
+        write(self.path, _SCHEMA_VERSION, [_TABLE, _MORE_TABLE, *tables], change)
 
     def _say(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            self._tell(text)
+            self.tell(text)
 
 
 def _insert(connection: sqlite3.Connection, record: Record) -> None:

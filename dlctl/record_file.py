@@ -46,7 +46,7 @@ def read_rows(path: Path, tables: Mapping[str, str]) -> dict[str, list[dict[str,
 
 
 def write(
-    path: Path, version: int, schema: Sequence[str], change: Callable[[sqlite3.Connection], None]
+    path: Path, version: int, schema: Sequence[str], change: Callable[[sqlite3.Connection], object]
 ) -> None:
     """Make a change in one transaction; create the file and its tables if they are not there.
 
@@ -103,7 +103,7 @@ def _select(path: Path, how: str, tables: Mapping[str, str]) -> dict[str, list[d
 
 
 def _change(
-    path: Path, version: int, schema: Sequence[str], change: Callable[[sqlite3.Connection], None]
+    path: Path, version: int, schema: Sequence[str], change: Callable[[sqlite3.Connection], object]
 ) -> None:
     connection = sqlite3.connect(path, timeout=0, isolation_level=None)
     with contextlib.closing(connection):

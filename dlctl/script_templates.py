@@ -18,7 +18,7 @@ from dlctl.errors import ManifestError
 from dlctl.package_data import data_path
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
 
 
 def render_script(name: str, **values: object) -> str:
@@ -49,7 +49,20 @@ def render_sandboxed(text: str, **values: object) -> str:
     Raises:
         TemplateFault: the line, and what is wrong there.
     """
-    from jinja2 import StrictUndefined, TemplateError
+    from jinja2 import TemplateError
+
+    try:
+        return _sandboxed(text).render(**values)
+    except TemplateError as error:
+        line = getattr(error, "lineno", None)
+        raise TemplateFault(f"{f'line {line}: ' if line else ''}{error.message}") from None
+    except Exception as error:  # a template can raise anything
+        raise TemplateFault(f"{type(error).__name__}: {error}") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _sandboxed(text: str) -> Template:
+    from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     sandbox = ImmutableSandboxedEnvironment(
@@ -58,13 +71,7 @@ def render_sandboxed(text: str, **values: object) -> str:
         comment_start_string="{=#", comment_end_string="#=}",
     )  # fmt: skip
     _add_filters(sandbox)
-    try:
-        return sandbox.from_string(text).render(**values)
-    except TemplateError as error:
-        line = getattr(error, "lineno", None)
-        raise TemplateFault(f"{f'line {line}: ' if line else ''}{error.message}") from None
-    except Exception as error:  # a template can raise anything
-        raise TemplateFault(f"{type(error).__name__}: {error}") from None
+    return sandbox.from_string(text)
 
 
 def check_shell(script: str, source: str) -> str:
@@ -76,19 +83,28 @@ def check_shell(script: str, source: str) -> str:
     Raises:
         TemplateFault: the line, of the template if that can be told, and what bash says.
     """
-    if (bash := shutil.which("bash")) is None:
+    said = _said_by_bash(script)
+    if not said:
         return script
+    found = re.search(r"line (\d+): (.*)", said)
+    if found is None:
+        raise TemplateFault(f"bash can't read it: {said}")
+    raise TemplateFault(f"{_line(int(found[1]), script, source)}: bash can't read it: {found[2]}")
+
+
+@functools.lru_cache(maxsize=64)
+def _said_by_bash(script: str) -> str:
+    """Return what bash has against a script: nothing if it can read it, or if there is no bash."""
+    if (bash := shutil.which("bash")) is None:
+        return ""
     done = subprocess.run(
         [bash, "-O", "extglob", "-n"], input=script.encode(), capture_output=True,
         env={"LC_ALL": "C"}, check=False,
     )  # fmt: skip
     if done.returncode == 0:
-        return script
+        return ""
     said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-    found = re.search(r"line (\d+): (.*)", said)
-    if found is None:
-        raise TemplateFault(f"bash can't read it: {said}")
-    raise TemplateFault(f"{_line(int(found[1]), script, source)}: bash can't read it: {found[2]}")
+    return said or f"exit code {done.returncode}"
 
 
 def _line(number: int, script: str, source: str) -> str:

@@ -19,11 +19,22 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
 
+
+def complete_tags(incomplete: str) -> list[str]:
+    """Return the tags with this beginning, for shell completion."""
+    from dlctl.record import RecordStore
+
+    tags = {tag for record in RecordStore().all() for tag in record.tags}
+    return sorted(tag for tag in tags if tag.startswith(incomplete))
+
+
 NAME = typer.Option(None, "--name", metavar="GLOB",
                     help="All trainings whose name or id fits, such as 'digits*'.")  # fmt: skip
 STATE = typer.Option(None, "--state", metavar="STATE",
                      help="All trainings in this state, as last known, such as TRAINING; may be "
                      "given more than once.")  # fmt: skip
+TAG = typer.Option(None, "--tag", metavar="WORD", autocompletion=complete_tags,
+                   help="All trainings with this tag; may be given more than once.")  # fmt: skip
 NOTHING = "no training fits"
 T = TypeVar("T")
 
@@ -35,6 +46,7 @@ class Filter:
     Args:
         name: A pattern of the shell, for the name or the id; None: any.
         states: Words; empty: any.
+        tags: Words that it must have, all of them.
 
     Raises:
         typer.BadParameter: a word is no state.
@@ -42,6 +54,7 @@ class Filter:
 
     name: str | None = None
     states: Sequence[str] = ()
+    tags: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         known = [str(state) for state in State]
@@ -50,7 +63,7 @@ class Filter:
                 raise typer.BadParameter(f"{word!r} is no state; there are {', '.join(known)}")
 
     def __bool__(self) -> bool:
-        return self.name is not None or bool(self.states)
+        return self.name is not None or bool(self.states or self.tags)
 
     def fits(self, record: Record) -> bool:
         """Return whether a training fits."""
@@ -58,7 +71,17 @@ class Filter:
         named = name is None or any(
             fnmatch.fnmatchcase(text, name) for text in (record.name, record.training_id)
         )
-        return named and (not self.states or str(record.state) in map(str.upper, self.states))
+        in_state = not self.states or str(record.state) in map(str.upper, self.states)
+        return named and in_state and set(self.tags) <= set(record.tags)
+
+
+def fitting(name: str | None, states: Sequence[str] | None, tags: Sequence[str] | None) -> Filter:
+    """Return what options say that trainings must fit.
+
+    Raises:
+        typer.BadParameter: a word is no state.
+    """
+    return Filter(name, states or (), tags or ())
 
 
 def chosen(store: RecordStore, ids: Sequence[str] | None, wanted: Filter) -> list[Record]:
@@ -69,7 +92,9 @@ def chosen(store: RecordStore, ids: Sequence[str] | None, wanted: Filter) -> lis
         RecordError: an id is nobody's, or several trainings'.
     """
     if ids and wanted:
-        raise typer.BadParameter("either ids or --name and --state say which trainings are meant")
+        raise typer.BadParameter(
+            "either ids, or --name, --state and --tag, say which trainings are meant"
+        )
     if not wanted:
         return store.find_all(ids or [])
     return [record for record in store.all() if wanted.fits(record)]

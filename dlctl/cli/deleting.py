@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, NOTHING, STATE, Filter, chosen, tell_failures
+from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, chosen, fitting, tell_failures
 from dlctl.cli.common import JSON, complete_ids, open_record, opened
 
 if TYPE_CHECKING:
@@ -22,9 +22,10 @@ def delete(
     ),
     name: str | None = NAME,
     state: list[str] = STATE,
+    tag: list[str] = TAG,
     yes: bool = typer.Option(
-        False, "--yes", "-y", help="Don't ask; needs an id, --name or --state; required without a "
-        "terminal.",
+        False, "--yes", "-y", help="Don't ask; needs an id, --name, --state or --tag; required "
+        "without a terminal.",
     ),
     forget: bool = typer.Option(
         False, "--forget", help="Remove only the local record; the files on the site stay."
@@ -35,7 +36,7 @@ def delete(
 
     Example: dlctl delete digits-3k9f words-7h2m --yes
     """
-    wanted = Filter(name, state or ())
+    wanted = fitting(name, state, tag)
     if yes and not wanted and not (training_ids and all(each.strip() for each in training_ids)):
         raise typer.BadParameter("--yes needs the id of each training: dlctl delete ID --yes")
     store = open_record()

@@ -1,4 +1,4 @@
-"""Commands that change something at a site: submit, tune, halt, resume, cancel, delete."""
+"""Commands that change something at a site: tune, halt, resume, cancel, delete."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, STATE, Filter, chosen, do_each
+from dlctl.cli.choosing import NAME, STATE, TAG, Filter, chosen, do_each, fitting
 from dlctl.cli.common import (
     ID,
     IDS,
     JSON,
-    SITE,
-    STARTED,
     end_of_following,
     follow,
     open_record,
-    opened,
     plain,
     print_record,
     several,
@@ -30,19 +27,14 @@ from dlctl.cli.manifests import (
     GPUS,
     LEARNERS,
     LEARNERS_PER_NODE,
-    MANIFEST,
     MEMORY,
     NODES,
     PARTITION,
-    SET,
     TIME,
-    alone,
     make_overrides,
 )  # fmt: skip
-from dlctl.units import format_duration
 
 if TYPE_CHECKING:
-    from dlctl.contract import Plan
     from dlctl.lifecycle import Session
     from dlctl.lifecycle.orders import Ordered
     from dlctl.record import Record, RecordStore
@@ -53,95 +45,15 @@ _ANSWER_S = 20.0
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (submit, tune, halt, resume, cancel, delete):
+    for command in (tune, halt, resume, cancel, delete):
         app.command()(command)
     # `dlctl checkpoints save` is the documented name; this is what people type.
     app.command("checkpoint", hidden=True)(save)
 
 
-def submit(
-    manifest: Path = MANIFEST, site: str = SITE, learners: int | None = LEARNERS,
-    nodes: int | None = NODES, learners_per_node: int | None = LEARNERS_PER_NODE,
-    gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
-    time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
-    model: str | None = typer.Option(
-        None, "--model", metavar="ID[@VERSION]",
-        help="Train this version of a stored model, at its site, instead of a manifest's folder.",
-    ),
-    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
-    as_json: bool = JSON,
-) -> None:  # fmt: skip
-    """Submit a training and print its id; does not wait for it to run.
-
-    Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
-    """
-    from dlctl.data.checks import refuse_wrong_stores
-    from dlctl.lifecycle import make_environment
-    from dlctl.lifecycle import submit as send
-    from dlctl.lifecycle.stores import bring
-    from dlctl.models.use import build
-
-    overrides = make_overrides(
-        learners, nodes, learners_per_node, gpus, cpus, memory, time, partition, set_
-    )
-    with opened(_site_of(model, site) if model else site) as session:
-        request = build(session, manifest, overrides, model)
-        _say_what_is_missing(request.plan.not_in_this_version)
-        _say_links(request.plan)
-        _say_models(request.plan)
-        output.warn_if("" if model else alone(
-            request.plan.framework.command, request.plan.resources.learners, manifest))  # fmt: skip
-        refuse_wrong_stores(request, output.note)
-        make_environment(session, request.plan, output.note)
-        with output.progress("sending") as on_progress:
-            record = send(session, request, store := open_record(), on_progress,
-                          lambda: bring(session, request.plan, output.note))  # fmt: skip
-        output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
-        if stay:
-            return end_of_following(follow(session, record, store, as_json=as_json))
-    return output.hint(f"dlctl logs --follow {record.training_id}")
-
-
-def _site_of(model: str, site: str) -> str:
-    """Return the site that has a stored model, as far as is known; refuse another one."""
-    from dlctl.models.record import sites_of, the_site_of
-
-    sites = sites_of(model)
-    if site in sites or not sites:
-        return site
-    if site != "local":
-        there = " and ".join(sites)
-        raise typer.BadParameter(f"the model {model} is stored at the site {there}, not at {site}")
-    return the_site_of(model) or site
-
-
-def _say_models(plan: Plan) -> None:
-    """Say which versions of stored models a training uses: an alias may move."""
-    if plan.model:
-        output.note(f"trains {plan.model}")
-    if plan.weights:
-        output.note(f"starts from {plan.weights.path} of {plan.weights.model}")
-
-
-def _say_links(plan: Plan) -> None:
-    """Say how many jobs a training takes that is longer than its partition allows."""
-    links, each_s = plan.lifecycle.links if plan.lifecycle else 1, plan.resources.time_s
-    if plan.lifecycle and links > 1 and each_s is not None:
-        elsewhere = [each for each in plan.lifecycle.starters if each != "in_allocation"]
-        where = f"the partition {plan.batch.partition}" if plan.batch.partition else "this site"
-        output.note(
-            f"{where} allows {format_duration(each_s)} a job: a chain of about {links} jobs, the "
-            f"next one {STARTED[elsewhere[0] if elsewhere else 'client']}"
-        )
-
-
-def _say_what_is_missing(notes: list[str]) -> None:
-    for note in notes:
-        output.warn(note)
-
-
 def halt(
     training_ids: list[str] = IDS, name: str | None = NAME, state: list[str] = STATE,
+    tag: list[str] = TAG,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Save a checkpoint and stop; `dlctl resume` continues.
@@ -151,7 +63,7 @@ def halt(
     from dlctl.lifecycle import halt as ask
 
     store = open_record()
-    do_each(_running(store, training_ids, Filter(name, state or ())), store, ask, as_json)
+    do_each(_running(store, training_ids, fitting(name, state, tag)), store, ask, as_json)
 
 
 def _running(store: RecordStore, ids: list[str] | None, wanted: Filter) -> list[Record]:
@@ -227,6 +139,7 @@ def _tell_changes(record: Record, changes: list[str], *, sent: bool) -> None:
 
 def cancel(
     training_ids: list[str] = IDS, name: str | None = NAME, state: list[str] = STATE,
+    tag: list[str] = TAG,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """End trainings without saving.
@@ -236,7 +149,7 @@ def cancel(
     from dlctl.lifecycle import cancel as end
 
     store = open_record()
-    do_each(_running(store, training_ids, Filter(name, state or ())), store, end, as_json)
+    do_each(_running(store, training_ids, fitting(name, state, tag)), store, end, as_json)
 
 
 def tune(

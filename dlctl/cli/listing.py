@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, NOTHING, STATE, Filter
+from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, fitting
 from dlctl.cli.common import JSON, ago, ask_all, open_record, plain, span
 from dlctl.contract import State
 
@@ -23,6 +23,7 @@ def list_(
     site: str | None = typer.Option(None, "--site", "-s", help="Only trainings on this site."),
     name: str | None = NAME,
     state: list[str] = STATE,
+    tag: list[str] = TAG,
     as_json: bool = JSON,
 ) -> None:
     """List your trainings, newest first; asks the sites of trainings that have not ended.
@@ -32,7 +33,7 @@ def list_(
     Example: dlctl list --site mycluster
     """
     store = open_record()
-    wanted = Filter(name, state or ())
+    wanted = fitting(name, state, tag)
     records = [r for r in reversed(store.all()) if site in (None, r.site)]
     if site and not records:
         from dlctl.sites.files import find_site

@@ -79,11 +79,12 @@ def _register() -> None:
     from dlctl.cli import checkpoints, export, frameworks, jobs, manifests, reading, sites
     from dlctl.cli.costs import rehearse, report
     from dlctl.cli.searching import search
+    from dlctl.cli.sending import submit, tags
     from dlctl.cli.stored import models, stores
     from dlctl.cli.views import dashboard, metrics, watch
 
-    groups = (manifests, rehearse, jobs, reading, metrics, watch, dashboard, report, checkpoints,
-              export, models, search, sites, frameworks, stores)  # fmt: skip
+    groups = (manifests, rehearse, submit, jobs, tags, reading, metrics, watch, dashboard, report,
+              checkpoints, export, models, search, sites, frameworks, stores)  # fmt: skip
     for group in groups:
         group.register(app)
 

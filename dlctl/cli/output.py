@@ -240,6 +240,20 @@ def progress(description: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+@contextmanager
+def counting(description: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show a bar of things done on a terminal, if there are several; yields `one_more()`."""
+    if total < 2 or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda: bar.advance(task)
+
+
 def ask(text: str, hidden: bool) -> str:
     """Ask the person at the terminal (a password, a 2FA code).
 

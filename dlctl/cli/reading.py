@@ -12,9 +12,10 @@ from dlctl.cli.choosing import (
     NAME,
     NOTHING,
     STATE,
-    Filter,
+    TAG,
     at_sites,
     chosen,
+    fitting,
     is_known,
     tell_failures,
     whole,
@@ -53,6 +54,7 @@ def status(
     training_ids: list[str] = IDS,
     name: str | None = NAME,
     state: list[str] = STATE,
+    tag: list[str] = TAG,
     as_json: bool = JSON,
 ) -> None:
     """Ask the sites for the state of trainings.
@@ -60,7 +62,7 @@ def status(
     Example: dlctl status digits-3k9f
     """
     store = open_record()
-    known, problems = refreshed(chosen(store, training_ids, Filter(name, state or ())), store)
+    known, problems = refreshed(chosen(store, training_ids, fitting(name, state, tag)), store)
     many = [[r.training_id, shown_state(r), r.reason] for r in known]
     output.report(whole([plain(r) for r in known]), as_json,
                   lambda _: print_record(known[0]) if len(known) == 1 else
@@ -139,6 +141,7 @@ def fetch(
     training_ids: list[str] = IDS,
     name: str | None = NAME,
     state: list[str] = STATE,
+    tag: list[str] = TAG,
     to: Path | None = typer.Option(
         None, "--to", help="Target folder, of several trainings a folder with one for each; "
         "./results/<training id> by default.",
@@ -158,7 +161,7 @@ def fetch(
     store = open_record()
     if len(ids) > 1 and not is_known(store, ids[0]):
         raise typer.BadParameter(f"{ids[0]!r} is neither {_RESULTS} nor {_CHECKPOINTS}")
-    records = chosen(store, ids, Filter(name, state or ()))
+    records = chosen(store, ids, fitting(name, state, tag))
 
     def bring(session: Session, record: Record, store: RecordStore) -> tuple[Record, Fetched]:
         folder = to or Path("results") / record.training_id

@@ -369,6 +369,8 @@ class Plan:
     """What git said about the user's folder; None without git."""
     learner_environment: Environment | None = None
     """Where train.sh runs the learners' program; None: in `environment`."""
+    tags: list[str] = field(default_factory=list)
+    """Words that the user has given to it at its submission."""
     schema_version: int = SCHEMA_VERSION
 
     @property

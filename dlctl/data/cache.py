@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dlctl.contract.stores import CachedData
 from dlctl.lifecycle.environment import bring_runtime
 from dlctl.lifecycle.remote_module import run_module
-from dlctl.lifecycle.stores import MOVE_TIMEOUT_S
+from dlctl.lifecycle.staging.stores import MOVE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from dlctl.lifecycle.session import Session

@@ -18,8 +18,8 @@ from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX
 from dlctl.errors import PlanError
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree
-from dlctl.lifecycle.by_laptop import RUNTIME
 from dlctl.lifecycle.remote_module import run_module
+from dlctl.lifecycle.staging.by_laptop import RUNTIME
 from dlctl.lifecycle.submit import lacking_runtime, send
 from dlctl.stores.types import find_type
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dlctl.contract.stores import STORE
 from dlctl.errors import RecordError
 from dlctl.lifecycle import read_plan, refresh
-from dlctl.lifecycle.stores import save
+from dlctl.lifecycle.staging.stores import save
 from dlctl.lifecycle.submit import renew_credentials
 from dlctl.request.attempts import read_newest
 

@@ -16,7 +16,7 @@ from dlctl.lifecycle.end import fence, interrupted
 from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.observe import JOB_HAS_ENDED
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.stores import bring
+from dlctl.lifecycle.staging.stores import bring
 from dlctl.lifecycle.submit import (
     ask,
     ask_again,
@@ -142,7 +142,7 @@ def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
 def _bring(session: Session, request: Request, record: Record, store: RecordStore) -> AttemptFiles:
     """Record the overrides, in case sending fails; then send a request that never arrived."""
     store.update(record)
-    send(session, request.plan.root, lacking(session, request))
+    send(session, request.plan.root, lacking(session, [request]))
     return attempts.of_request(request)
 
 

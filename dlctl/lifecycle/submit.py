@@ -36,8 +36,9 @@ from dlctl.script_templates import render_script
 
 if TYPE_CHECKING:
     from dlctl.request.request import Request
+    from dlctl.transport.base import Completed
 
-_SUBMIT_TIMEOUT_S = 120.0
+SUBMIT_TIMEOUT_S = 120.0
 _BEGUN_ALREADY, _ANSWERED_ALREADY, _MODEL_GONE = 73, 74, 75
 
 
@@ -62,9 +63,20 @@ def submit(
         SubmitUnknown: the job may exist; the record says QUEUED, and dlctl looks for the job later.
         TransportError: nothing was asked of the scheduler; `resume` sends it.
     """
+    record = new_record(request)
+    trees = lacking(session, [request])  # if the site can't be reached, no record is kept
+    store.add(record)
+    upload_noted(session, request.plan, trees, [record], store, on_progress)
+    with noted([record], store):
+        before()
+    return ask(session, request.plan, record, store)
+
+
+def new_record(request: Request, varied: str = "") -> Record:
+    """Return the record of a training that is about to be submitted."""
     plan = request.plan
     rehearses = plan.rehearsal is not None  # then it is not the latest training of any folder
-    record = Record(
+    return Record(
         training_id=plan.training_id, name=plan.name, site=plan.site,
         folder="" if rehearses else str(Path.cwd().resolve()),
         job_dir=plan.job_dir, created_at=plan.created_at,
@@ -73,31 +85,27 @@ def submit(
         is_search=plan.framework.name == search.FRAMEWORK,
         overrides=json.dumps(dataclasses.asdict(request.overrides)),
         reason="is being submitted", hint=f"dlctl resume {plan.training_id}",
+        tags=plan.tags, varied=varied,
     )  # fmt: skip
-    trees = lacking(session, request)  # if the site can't be reached, no record is kept
-    store.add(record)
-    _upload(session, plan, trees, record, store, on_progress)
-    with _noted(record, store):
-        before()
-    return ask(session, plan, record, store)
 
 
-def _upload(
-    session: Session, plan: contract.Plan, trees: list[Tree], record: Record, store: RecordStore,
-    on_progress: Callable[[int, int], None] | None = None,
+def upload_noted(
+    session: Session, plan: contract.Plan, trees: list[Tree], records: Sequence[Record],
+    store: RecordStore, on_progress: Callable[[int, int], None] | None = None,
 ) -> None:  # fmt: skip
-    with _noted(record, store):
+    """Send folders; note in the records if that is interrupted."""
+    with noted(records, store):
         send(session, plan.root, trees, on_progress)
 
 
 @contextlib.contextmanager
-def _noted(record: Record, store: RecordStore) -> Iterator[None]:
-    """Note in the record why a submission was interrupted."""
+def noted(records: Sequence[Record], store: RecordStore) -> Iterator[None]:
+    """Note in the records why their submission was interrupted."""
     try:
         yield
     except DlctlError as error:
-        reason = f"{INTERRUPTED}{error.message}"
-        store.update(replace(record, reason=reason, seen_at=time.time()))
+        reason, now = f"{INTERRUPTED}{error.message}", time.time()
+        store.update(*(replace(record, reason=reason, seen_at=now) for record in records))
         raise
 
 
@@ -109,20 +117,32 @@ def send(
     upload(session.transport, root, trees, on_progress=on_progress, umask=session.site.umask)
 
 
-def lacking(session: Session, request: Request) -> list[Tree]:
-    """Return what the site lacks: code, runtime, secrets and the job directory."""
-    plan = request.plan
-    code_folder = f"store/{plan.code_digest}"
-    trees = [Tree(_runtime_folder(plan), request.runtime, if_exists="repair")]
-    if request.secrets:
-        trees.append(_secrets(plan, request.secrets))
-    absent = damaged(session.transport, plan.root, [code_folder, *(t.target for t in trees)])
-    if code_folder in absent:  # else it may be at the site only: that of a stored model
-        trees.insert(0, Tree(code_folder, request.code.entries, if_exists="repair"))
+def lacking(session: Session, requests: Sequence[Request]) -> list[Tree]:
+    """Return what the site lacks: code, runtimes, secrets and the job directories.
+
+    Raises:
+        RemoteCommandError: the root can't be read, or is not the user's alone.
+        TransportError
+    """
+    codes = {f"store/{request.plan.code_digest}": request.code for request in requests}
+    trees: dict[str, Tree] = {}
+    for request in requests:
+        target = _runtime_folder(request.plan)
+        trees[target] = Tree(target, request.runtime, if_exists="repair")
+        if request.secrets:
+            tree = _secrets(request.plan, request.secrets)
+            trees[tree.target] = tree
+    absent = damaged(session.transport, requests[0].plan.root, [*codes, *trees])
+    # Code that is not absent may be at the site only: that of a stored model.
+    made = [Tree(target, code.entries, if_exists="repair") for target, code in codes.items()
+            if target in absent]  # fmt: skip
     # Always sent, and last: a submission that was cancelled before may have left requests there.
-    entries = [*of_request(request).entries(), *_script_entries(request.scripts)]
-    job = Tree(f"jobs/{plan.training_id}", entries, if_exists="merge")
-    return [*(tree for tree in trees if tree.target in absent), job]
+    jobs = [
+        Tree(f"jobs/{request.plan.training_id}",
+             [*of_request(request).entries(), *_script_entries(request.scripts)], if_exists="merge")
+        for request in requests
+    ]  # fmt: skip
+    return [*made, *(tree for target, tree in trees.items() if target in absent), *jobs]
 
 
 def _secrets(plan: contract.Plan, values: dict[str, str]) -> Tree:
@@ -174,7 +194,7 @@ def ask_again(
     plan, folder = files.plan, f".sent.{secrets.token_hex(8)}"
     target = f"jobs/{record.training_id}/{contract.attempt_dir(record.attempt)}/{folder}"
     trees = [*(code or ()), *lacking_runtime(session, plan), Tree(target, files.entries())]
-    _upload(session, plan, trees, record, store)
+    upload_noted(session, plan, trees, [record], store)
     return ask(session, plan, record, store, folder, renews=code is not None)
 
 
@@ -215,14 +235,30 @@ def ask(
         folder: In the attempt's directory, with the files of the attempt.
         renews: Make the code what was sent, even what a program has changed in it since.
     """
-    script = _ask_script(session.scheduler, plan, record, folder, renews)
+    script = ask_script(session.scheduler, plan, record, folder, renews)
     try:
-        end = session.transport.run(script, timeout_s=_SUBMIT_TIMEOUT_S)
+        end = session.transport.run(script, timeout_s=SUBMIT_TIMEOUT_S)
     except TransportError as error:
-        why = f"the answer to the submission was lost: {error.message}"
-        store.update(replace(record, reason=why))
-        hint = f"`dlctl status {record.training_id}` looks for it; it is never submitted twice"
-        raise SubmitUnknown(f"{record.training_id}: {why}", hint=hint) from error
+        raise answer_lost(record, error, store) from error
+    return judge(session, end, record, store)
+
+
+def answer_lost(record: Record, error: TransportError, store: RecordStore) -> SubmitUnknown:
+    """Note that nobody knows whether a submission was heard; return that as an error."""
+    why = f"the answer to the submission was lost: {error.message}"
+    store.update(replace(record, reason=why))
+    hint = f"`dlctl status {record.training_id}` looks for it; it is never submitted twice"
+    return SubmitUnknown(f"{record.training_id}: {why}", hint=hint)
+
+
+def judge(session: Session, end: Completed, record: Record, store: RecordStore) -> Record:
+    """Return the record with what the script of a submission has answered.
+
+    Raises:
+        SubmitRejected, SubmitUnknown
+        RecordError: the stored model that it trains was deleted.
+        RemoteCommandError: the job directory can't be prepared.
+    """
     if end.exit_code == _MODEL_GONE:
         why, hint = f"nothing was queued: {end.last_error_line}", _model_hint(record.training_id)
         store.update(replace(record, state=State.FAILED, reason=why, hint=hint,
@@ -270,9 +306,10 @@ def _accept(
     return accepted
 
 
-def _ask_script(
+def ask_script(
     scheduler: Scheduler, plan: contract.Plan, record: Record, folder: str, renews: bool
 ) -> str:
+    """Return the script that submits the record's attempt, as `ask` describes it."""
     n = record.attempt
     return render_script(
         "login/submit.sh.j2", plan=plan, attempt=n, folder=folder, renews=renews,

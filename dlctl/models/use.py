@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
+    from dlctl.request.build import Folder
     from dlctl.request.request import Request
 
 _TIMEOUT_S = 3600.0
@@ -39,9 +42,12 @@ _CODES = {"no_room": 71, "differs": 73}
 
 def build(
     session: Session, manifest: Path, overrides: Overrides, model: str | None = None,
-    training_id: str | None = None,
+    training_id: str | None = None, tags: Sequence[str] = (), read: Folder | None = None,
 ) -> Request:  # fmt: skip
     """Return the request for a manifest, or for a version of a stored model.
+
+    Args:
+        read: What the manifest's folder holds, if it has been read already.
 
     Raises:
         RecordError: there is no such model.
@@ -49,7 +55,7 @@ def build(
     """
     if model is None:
         return prepare(manifest, overrides, session.site, training_id,
-                       lambda named: find_weights(session, named))  # fmt: skip
+                       lambda named: find_weights(session, named), tags, read)  # fmt: skip
     version = find_version(session, model).version
     if not version.manifest:
         raise RecordError(
@@ -59,8 +65,9 @@ def build(
         )
     code = code_of(version)
     bring_code(session, version, code)
-    return prepare_stored(version.label, version.manifest, code, overrides, session.site,
-                          training_id, lambda named: find_weights(session, named))  # fmt: skip
+    request = prepare_stored(version.label, version.manifest, code, overrides, session.site,
+                             training_id, lambda named: find_weights(session, named))  # fmt: skip
+    return replace(request, plan=replace(request.plan, tags=list(tags)))
 
 
 def build_again(session: Session, record: Record) -> Request:

@@ -11,8 +11,8 @@ import posixpath
 import re
 import secrets
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -61,19 +61,43 @@ FindWeights = Callable[[str], contract.StoredWeights]
 """Returns the stored file that `framework.arguments.weights` names with `model:…`."""
 
 
+@dataclass(frozen=True)
+class Folder:
+    """What a manifest's folder holds, read once for any number of requests."""
+
+    code: Bundle
+    git: contract.GitState | None
+
+
+def open_folder(manifest_path: Path) -> Folder:
+    """Read the folder of a manifest.
+
+    Raises:
+        BundleError: it holds what can't or must not be sent.
+    """
+    path = manifest_path.resolve()
+    code = collect(path.parent, DEFAULT_LIMIT_BYTES, _manifest_names(path))
+    return Folder(code, git_state(path.parent))
+
+
 def prepare(
     manifest_path: Path, overrides: Overrides, site: Site, training_id: str | None = None,
-    find_weights: FindWeights | None = None,
+    find_weights: FindWeights | None = None, tags: Sequence[str] = (), read: Folder | None = None,
 ) -> Request:  # fmt: skip
     """Return the request for a manifest and a site.
+
+    Args:
+        read: What the manifest's folder holds, if it has been read already.
 
     Raises:
         ManifestError, PlanError, SiteError
     """
     folder = manifest_path.resolve().parent
-    manifest, literal, code = read_folder(manifest_path, overrides)
+    known = read.code if read else None
+    manifest, literal, code = read_folder(manifest_path, overrides, known=known)
     request = _request(manifest, literal, code, folder, site, training_id, find_weights)
-    plan = replace(request.plan, git=git_state(folder))
+    git = read.git if read else git_state(folder)
+    plan = replace(request.plan, git=git, tags=list(tags))
     return replace(request, plan=plan, manifest_path=manifest_path.resolve(),
                    overrides=_resolved(overrides, plan))  # fmt: skip
 
@@ -125,9 +149,13 @@ def prepare_made(
 
 
 def read_folder(
-    manifest_path: Path, overrides: Overrides, limit_bytes: int = DEFAULT_LIMIT_BYTES
-) -> tuple[Manifest, dict[str, str], Bundle]:
+    manifest_path: Path, overrides: Overrides, limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    known: Bundle | None = None,
+) -> tuple[Manifest, dict[str, str], Bundle]:  # fmt: skip
     """Return the manifest without its credentials, the credentials, and the folder's files.
+
+    Args:
+        known: The files, if they have been read already.
 
     Raises:
         ManifestError
@@ -135,7 +163,7 @@ def read_folder(
     manifest, literal = load_manifest(manifest_path, overrides).extract_secrets()
     folder = manifest_path.resolve().parent
     framework_of(manifest, folder)  # an unknown one is said before its files
-    code = collect(folder, limit_bytes, _manifest_names(manifest_path.resolve()))
+    code = known or collect(folder, limit_bytes, _manifest_names(manifest_path.resolve()))
     check_files(manifest, folder)
     lines = requirement_lines(manifest, folder)
     if lines != manifest.requirements:  # a resumption does not see the folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 
@@ -13,6 +14,7 @@ _ENDINGS = ("py", "c", "binpb", "proto")
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
+@functools.cache
 def runtime_entries() -> tuple[str, list[Entry]]:
     """Return the runtime's digest and its files, in order of their names, and their index."""
     files = {"dlctl/__init__.py": _PACKAGE / "__init__.py"}

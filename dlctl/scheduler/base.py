@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from dlctl.contract import Plan
 
@@ -80,6 +80,12 @@ class Scheduler(Protocol):
     """
 
     kind: str
+    no_more: ClassVar[tuple[str, ...]]
+    """Words of a refusal that says only that the user has as many jobs as a limit allows."""
+
+    def prologue(self) -> str:
+        """Return what the scripts of one call have in common, so that they do it once."""
+        ...
 
     def submit_script(self, plan: Plan, attempt: int | str) -> str:
         """Return the script that submits `job.sbatch <attempt>` and prints the answer.

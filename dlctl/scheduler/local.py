@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dlctl import contract
 from dlctl.errors import SubmitRejected, SubmitUnknown
@@ -28,6 +29,11 @@ class LocalQueue:
     cpus: int | None = None
     """The CPUs that the jobs share; all of the machine's by default."""
     kind = "local"
+    no_more: ClassVar[tuple[str, ...]] = ()
+
+    def prologue(self) -> str:
+        """Return nothing."""
+        return ""
 
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the queue's submit call; submitting a token again returns the first job's id."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dlctl import contract
 from dlctl.contract.programs.slurm_words import ANSWER_LOST
@@ -20,12 +21,15 @@ from dlctl.units import format_slurm_time
 
 # A variable like SBATCH_PARTITION or SLURM_NNODES would change the job, SQUEUE_FORMAT the answer.
 # Variables that only name the controller and the caller stay.
-CLEAN_ENVIRONMENT = r"""for v in $(env | sed -n 's/^\(S[A-Z]*_[A-Za-z0-9_]*\)=.*/\1/p'); do
+# Once for a script that asks more than once: each process costs as much as a small answer of Slurm.
+CLEAN_ENVIRONMENT = r"""[ -n "${dlctl_is_clean-}" ] || for v in $(
+  env | sed -n 's/^\(S[A-Z]*_[A-Za-z0-9_]*\)=.*/\1/p'); do
   case $v in
     SLURM_CONF|SLURM_CONF_SERVER|SLURM_JWT) ;;
     SBATCH_*|SLURM_*|SQUEUE_*|SACCT_*|SCANCEL_*) unset "$v" ;;
   esac
 done
+dlctl_is_clean=yes
 """
 
 # In --output a `%` begins a pattern (`%%` is a literal one), also in the folder. No version keeps
@@ -34,7 +38,10 @@ OUTPUT_FOLDER = r"""case $PWD in *\\*)
   echo "sbatch: error: Slurm can't write to a folder with a backslash in its name: $PWD" >&2
   exit 1 ;;
 esac
-folder=$(printf '%s' "$PWD" | sed 's/%/%%/g')
+case $PWD in
+  *%*) folder=$(printf '%s' "$PWD" | sed 's/%/%%/g') ;;
+  *) folder=$PWD ;;
+esac
 """
 
 QUEUE_FORMAT = '"$rs%i$us%j$us%T$us%r$us%N$us%k"'
@@ -78,11 +85,13 @@ _HINTS = [
 # Nodes that have failed this training, or others lately, are avoided while enough others are left:
 # for those that were lost, and may be back, one more than needed, as the next one may be lost, too.
 # On the command line `--exclude` replaces the script's own, so those of the script are added.
-AVOID_BAD_NODES = r"""now=$(date +%s) bad='' avoid=''
-lost=$(sed -n 's/^__AVOID__//p' __SCRIPT__ 2>/dev/null | tail -n 1)
+AVOID_BAD_NODES = r"""bad='' avoid='' now=''
+lost=__LOST__
 for file in __NODES__/*.json; do
   host=${file##*/} host=${host%.json}
   case $host in ''|*[!A-Za-z0-9._-]*) continue ;; esac
+  [ -f "$file" ] || continue
+  now=${now:-$(date +%s)}
   until=$(sed -n 's/.*"expires_at": *\([0-9]*\).*/\1/p' "$file" 2>/dev/null)
   [ "${until:-0}" -gt "$now" ] && bad=$bad${bad:+,}$host
 done
@@ -105,15 +114,18 @@ fi
 """
 
 
-def _avoid_bad_nodes(plan: contract.Plan, script: str) -> str:
+def _avoid_bad_nodes(plan: contract.Plan, script: str, attempt: int | str) -> str:
     """Return shell that sets `avoid` to a list of nodes for `--exclude`, or to nothing."""
+    lost = shlex.quote(",".join(plan.batch.exclude))
+    if attempt == contract.NEXT:  # whose script knows more than this plan
+        lost = f"$(sed -n 's/^{contract.AVOID}//p' {script} 2>/dev/null | tail -n 1)"
     partition = plan.batch.partition
     parts = {
         "__NODES__": shlex.quote(f"{plan.root}/{contract.NODES}"),
         "__PARTITION__": f" -p {shlex.quote(partition)}" if partition else "",
         "__NEEDED__": str(plan.resources.nodes + plan.resources.spare_nodes),
         "__SCRIPT__": script,
-        "__AVOID__": contract.AVOID,
+        "__LOST__": lost,
     }
     text = AVOID_BAD_NODES
     for name, value in parts.items():
@@ -129,6 +141,11 @@ class Slurm:
     """Folder of the commands, if they are not on PATH."""
     accounting: bool = True
     kind = "slurm"
+    no_more: ClassVar[tuple[str, ...]] = (
+        "MaxSubmitJob",
+        "GrpSubmitJob",
+        "Resource temporarily unavailable",
+    )
 
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the sbatch call; options that don't depend on the attempt are in the script."""
@@ -139,9 +156,9 @@ class Slurm:
         output = shlex.quote("/" + contract.job_output(attempt))
         script = shlex.quote(contract.script_file(attempt))
         return (
-            self._prologue()
+            self.prologue()
             + OUTPUT_FOLDER
-            + _avoid_bad_nodes(plan, script)
+            + _avoid_bad_nodes(plan, script, attempt)
             + f'sbatch {shlex.join(arguments)} --chdir="$PWD" --output="$folder"{output}'
             + f' --open-mode=append ${{avoid:+"--exclude=$avoid"}} {script} {attempt} </dev/null\n'
         )
@@ -150,7 +167,7 @@ class Slurm:
         """Return one sbatch call for an array."""
         token = shlex.quote(contract.token(plan.training_id, ""))
         return (
-            self._prologue()
+            self.prologue()
             + OUTPUT_FOLDER
             + f'sbatch --parsable --array="0-$((count - 1))" --job-name={token}"$group"'
             + f' --comment=dlctl:{token}"$group" --chdir="$PWD"'
@@ -162,7 +179,7 @@ class Slurm:
         """Return the squeue call; a site's plugin may rename jobs, but the comment stays."""
         token = shlex.quote("dlctl:" + contract.token(plan.training_id, ""))
         return (
-            self._prologue()
+            self.prologue()
             + "found=$(squeue --noheader --array --user=\"$(id -u)\" --format='%k %i %T'"
             + " </dev/null) || exit\n"
             + f"token={token}\n"
@@ -186,7 +203,7 @@ done
             ["--parsable", f"--job-name={token}", f"--comment=dlctl:{token}", "--mail-type=NONE"]
         )
         return (
-            self._prologue()
+            self.prologue()
             + OUTPUT_FOLDER
             + f"""job=$(sed -n '{_ID_ALONE}' "$answered" | tail -n 1)\n"""
             + f'[ -n "$job" ] || exit 0\necho "$job" >{ids}\n'
@@ -202,7 +219,7 @@ done
         files = f"{shlex.quote(job_dir)}/{contract.successors_file('[0-9]*')}"
         return (
             f"ids=$(cat {files} 2>/dev/null | sort -u)\n"
-            f'[ -n "$ids" ] || exit 0\n{self._prologue()}'
+            f'[ -n "$ids" ] || exit 0\n{self.prologue()}'
             "# shellcheck disable=SC2086\nscancel --state=PENDING $ids\n"
         )
 
@@ -223,7 +240,7 @@ done
 
     def queue_script(self, root: str) -> str:  # noqa: ARG002 - Slurm's queue has no folder
         """Return the squeue call: this user's jobs, including recently ended ones."""
-        return self._prologue() + self._squeue()
+        return self.prologue() + self._squeue()
 
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
         """Return the jobs, array and heterogeneous ones as squeue names them (`4_[1-3]`, `9+0`)."""
@@ -235,7 +252,7 @@ done
         """Return the sacct call, or None where the site has no accounting or nothing is asked."""
         if not self.accounting or not job_ids:
             return None
-        return self._prologue() + self._sacct(f"--jobs={shlex.quote(','.join(job_ids))}")
+        return self.prologue() + self._sacct(f"--jobs={shlex.quote(','.join(job_ids))}")
 
     def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:  # noqa: ARG002
         """Return the newest row of each job, of all that sacct printed, whatever its exit code."""
@@ -259,7 +276,7 @@ done
             return None
         asked = f"--jobs={shlex.quote(','.join(job_ids))}"
         call = self._sacct(asked, usage.FIELDS, "")
-        return f"{self._prologue()}export SLURM_TIME_FORMAT=%s\n{call}"
+        return f"{self.prologue()}export SLURM_TIME_FORMAT=%s\n{call}"
 
     def parse_usage(self, stdout: str) -> dict[str, Usage]:
         """Return what sacct printed, whatever its exit code."""
@@ -270,7 +287,7 @@ done
 
         squeue is not filtered by name: a site's plugin may rename jobs, but the comment stays.
         """
-        text = self._prologue() + self._squeue() + "rc=$?\n"
+        text = self.prologue() + self._squeue() + "rc=$?\n"
         if self.accounting:
             since = '--user="$(id -u)" --starttime=now-30days'
             text += "printf '\\n'\n" + self._sacct(f"{since} --name={shlex.quote(token)}")
@@ -286,11 +303,11 @@ done
 
     def cancel_script(self, job_id: str, root: str) -> str:  # noqa: ARG002
         """Return the scancel call."""
-        return f"{self._prologue()}scancel {shlex.quote(job_id)}\n"
+        return f"{self.prologue()}scancel {shlex.quote(job_id)}\n"
 
     def halt_script(self, job_id: str, root: str) -> str | None:  # noqa: ARG002
         """Return the scancel call with the signal that Slurm sends before the time limit."""
-        return f"{self._prologue()}scancel --batch --signal=USR2 {shlex.quote(job_id)}\n"
+        return f"{self.prologue()}scancel --batch --signal=USR2 {shlex.quote(job_id)}\n"
 
     def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:  # noqa: ARG002
         """Accept a job that is gone; scancel's exit code is the last error's number."""
@@ -316,9 +333,10 @@ done
         options = [f"--{name}={value}" for name, value in chosen.items() if value is not None]
         options += [option for option in batch.extra if option.startswith(_EXTRA_OF_SRUN)]
         argv = ["srun", "--input=none", "--mpi=none", *options, "/bin/sh", "-c", script]
-        return f"{self._prologue()}exec {shlex.join(argv)}\n"
+        return f"{self.prologue()}exec {shlex.join(argv)}\n"
 
-    def _prologue(self) -> str:
+    def prologue(self) -> str:
+        """Return what the scripts of one call have in common."""
         prefix = f"PATH={shlex.quote(self.path)}:$PATH; export PATH\n" if self.path else ""
         return prefix + CLEAN_ENVIRONMENT
 

@@ -42,6 +42,7 @@ def learner_environment(
     env.update(plan.env)
     env.update(secrets)
     env.update(service_variables(job_dir, attempt, ranks))
+    env["TRAINING_SEED"] = str(plan.training.seed)
     if plan.weights is not None:
         env["WEIGHTS_FILE"] = str(job_dir / plan.weights.file)
     env.update(successor_variables(plan, job_dir, attempt))

@@ -13,7 +13,7 @@ from test_submit_script import _EXPECTED
 
 from dlctl.contract import ModelFile, ModelVersion, StoredWeights
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.submit import _ask_script
+from dlctl.lifecycle.submit import ask_script
 from dlctl.models.publish import NewVersion, _script
 from dlctl.models.use import _code_script
 from dlctl.scheduler.slurm import Slurm
@@ -36,7 +36,7 @@ def submit_script():
     weights = StoredWeights("m-abcdefgh@1", "it's $(touch x).pt", "0" * 64, 1, "weights/it's")
     plan = CASES["slurm-weird-characters"]()
     plan = dataclasses.replace(plan, code_digest="c0de", model="m-abcdefgh@1", weights=weights)
-    return _ask_script(Slurm(), plan, make_record(), "", False)
+    return ask_script(Slurm(), plan, make_record(), "", False)
 
 
 SCRIPTS = {

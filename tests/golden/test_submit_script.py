@@ -10,7 +10,7 @@ import pytest
 from login_side import make_record
 from test_golden_scripts import CASES
 
-from dlctl.lifecycle.submit import _ask_script
+from dlctl.lifecycle.submit import ask_script
 from dlctl.scheduler.slurm import Slurm
 
 _EXPECTED = "SC1091,SC2015,SC2016"
@@ -20,7 +20,7 @@ _EXPECTED = "SC1091,SC2015,SC2016"
 def script_of(case, folder, renews):
     plan = dataclasses.replace(CASES[case](), code_digest="c0de")
     record = make_record(attempt=2)
-    return _ask_script(Slurm(), plan, record, folder, renews)
+    return ask_script(Slurm(), plan, record, folder, renews)
 
 
 @pytest.mark.parametrize("renews", [False, True])

@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ class CommandServer:
     """The process that forks commands."""
 
     def __init__(self) -> None:
+        self._turn = threading.Lock()
+        """Held for a question and its answer: several threads may run commands."""
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM)], env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -78,9 +81,10 @@ class CommandServer:
 
     def _ask(self, **request: Any) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        with self._turn:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
 
     def close(self) -> None:
         """End it; its commands end with it."""

@@ -96,7 +96,7 @@ def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordS
     from dlctl.contract import State
     from dlctl.data.checks import refuse_wrong_stores
     from dlctl.lifecycle import make_environment, refresh, submit
-    from dlctl.lifecycle.stores import bring
+    from dlctl.lifecycle.staging.stores import bring
     from dlctl.outputs.logs import LogReader, follow
     from dlctl.outputs.rehearsal import read_rehearsed
 

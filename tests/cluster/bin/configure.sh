@@ -139,6 +139,7 @@ JobAcctGatherFrequency=task=1
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePass=$B/munge/munge.sock
+AccountingStorageEnforce=limits
 AccountingStorageTRES=gres/gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory

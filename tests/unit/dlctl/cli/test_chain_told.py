@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from scheduler_plan import make_plan
 
-from dlctl.cli.jobs import _say_links
+from dlctl.cli.sending.telling import _say_links
 from dlctl.cli.show import _asked, _links
 from dlctl.contract import Lifecycle
 

@@ -18,7 +18,9 @@ def store(tmp_path: Path) -> RecordStore:
     for number, (name, state) in enumerate(
         [("digits", State.TRAINING), ("digits-big", State.COMPLETED), ("words", State.TRAINING)]
     ):
-        made.add(Record(f"{name}-{number}", name, "local", str(tmp_path), "", "", state=state))
+        tags = ["first"] * (number < 2) + ["big"] * (number == 1)
+        made.add(Record(f"{name}-{number}", name, "local", str(tmp_path), "", "", state=state,
+                        tags=tags))  # fmt: skip
     return made
 
 
@@ -39,9 +41,17 @@ def test_those_that_fit_are_meant(store, name, states, numbers):
     assert [record.training_id[-1] for record in found] == list(numbers)
 
 
+@pytest.mark.parametrize(
+    ("tags", "numbers"), [(["first"], "01"), (["first", "big"], "1"), (["none"], "")]
+)
+def test_those_with_all_of_the_tags_are_meant(store, tags, numbers):
+    found = chosen(store, None, Filter(tags=tags))
+    assert [record.training_id[-1] for record in found] == list(numbers)
+
+
 def test_ids_are_meant_alone(store):
     assert [r.name for r in chosen(store, ["words-2", "digits-0"], Filter())] == ["words", "digits"]
-    with pytest.raises(typer.BadParameter, match="either ids or --name and --state"):
+    with pytest.raises(typer.BadParameter, match="either ids, or --name, --state and --tag"):
         chosen(store, ["words-2"], Filter("*"))
 
 

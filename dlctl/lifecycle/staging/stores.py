@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract.stores import LOAD, STORE
-from dlctl.lifecycle import by_laptop
 from dlctl.lifecycle.remote_module import run_module
+from dlctl.lifecycle.staging import by_laptop
 from dlctl.lifecycle.submit import lacking_runtime, send
 
 if TYPE_CHECKING:

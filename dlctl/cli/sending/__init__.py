@@ -1,0 +1,1 @@
+"""`dlctl submit`: one training or many, once each."""

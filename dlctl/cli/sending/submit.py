@@ -1,0 +1,182 @@
+"""`dlctl submit`: its options, and what it prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import (
+    JSON,
+    SITE,
+    end_of_following,
+    follow,
+    open_record,
+    opened,
+    plain,
+)
+from dlctl.cli.manifests import (
+    CPUS,
+    GPUS,
+    LEARNERS,
+    LEARNERS_PER_NODE,
+    MEMORY,
+    NODES,
+    PARTITION,
+    SET,
+    TIME,
+    make_overrides,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlctl.cli.sending.batch import Sent
+    from dlctl.errors import DlctlError
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
+
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_MOST_ROWS = 40
+"""More trainings than this are not printed one by one on a terminal."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(submit)
+
+
+MANIFESTS = typer.Argument(
+    None, metavar="MANIFEST", help="The manifests; manifest.yml by default.", show_default=False
+)
+TAGS = typer.Option(
+    None, "--tag", metavar="WORD",
+    help="A word to find the training by; may be given more than once.",
+)  # fmt: skip
+REPEAT = typer.Option(None, "--repeat", min=1, metavar="N",
+                      help="Train N times, each with another seed (`training.seed`).")  # fmt: skip
+SEED_FROM = typer.Option(None, "--seed-from", min=0, metavar="SEED",
+                         help="The first seed of --repeat.", show_default="1")  # fmt: skip
+SWEEP = typer.Option(
+    None, "--sweep", metavar="FILE",
+    help="Train each combination of values in a file such as `framework.arguments.lr: [0.1, 0.2]`, "
+    "or each of a list of points.",
+)  # fmt: skip
+
+
+def submit(
+    manifests: list[Path] = MANIFESTS, site: str = SITE, learners: int | None = LEARNERS,
+    nodes: int | None = NODES, learners_per_node: int | None = LEARNERS_PER_NODE,
+    gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
+    time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
+    tags: list[str] = TAGS, repeat: int | None = REPEAT, seed_from: int | None = SEED_FROM,
+    sweep: Path | None = SWEEP,
+    model: str | None = typer.Option(
+        None, "--model", metavar="ID[@VERSION]",
+        help="Train this version of a stored model, at its site, instead of a manifest's folder.",
+    ),
+    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Submit one training or many, once each, and print their ids; does not wait for them to run.
+
+    The same command takes up what was broken off.
+
+    Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
+    """
+    from dlctl.cli.sending.batch import submit_variants
+    from dlctl.request.variants import variants
+
+    overrides = make_overrides(
+        learners, nodes, learners_per_node, gpus, cpus, memory, time, partition, set_
+    )
+    if model and manifests:
+        raise typer.BadParameter("either a manifest or --model says what is trained")
+    wanted = variants(manifests or [Path("manifest.yml")], overrides, sweep, repeat, seed_from)
+    if stay and len(wanted) > 1:
+        raise typer.BadParameter("--follow follows one training; see `dlctl watch` for several")
+    store = open_record()
+    with opened(_site_of(model, site) if model else site) as session:
+        sent = submit_variants(session, store, wanted, model, checked_tags(tags or []))
+        if not sent.is_batch:
+            return _end_of_one(sent, session, stay, as_json)
+    return _end_of_many(sent, as_json)
+
+
+def checked_tags(tags: Sequence[str]) -> list[str]:
+    """Return the tags, each once.
+
+    Raises:
+        typer.BadParameter: one has letters that no tag has.
+    """
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            raise typer.BadParameter(f"{tag!r} is no tag: up to 40 letters, digits, `.`, `_`, `-`")
+    return list(dict.fromkeys(tags))
+
+
+def _end_of_one(sent: Sent, session: Session, stay: bool, as_json: bool) -> None:
+    record = sent.one()
+    output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
+    sent.finish()
+    if stay:
+        return end_of_following(follow(session, record, sent.store, as_json=as_json))
+    return output.hint(f"dlctl logs --follow {record.training_id}")
+
+
+def _end_of_many(sent: Sent, as_json: bool) -> None:
+    """Print all trainings in a table, and how many there are.
+
+    Raises:
+        DlctlError: the first reason why one has no job.
+    """
+    rows = sent.rows()
+    known = [plain(record) | {"error": error.message if error else ""} for record, error in rows]
+    output.report(known, as_json, lambda _: _print_table(rows))
+    failed = [error for _, error in rows if error]
+    waiting = [record for record, error in rows if not error and not record.job_id]
+    submitted = len(known) - len(failed) - len(waiting)
+    before = f", {sent.before} of them before" if sent.before else ""
+    output.note(f"{submitted} of {len(known)} trainings submitted{before}")
+    if waiting:
+        output.note(f"{len(waiting)} wait: {waiting[0].reason}; the same command goes on")
+    elif not any(map(_is_open, failed)):
+        sent.finish()
+    if failed:
+        raise failed[0]
+    output.hint(f"dlctl list --tag {sent.tag}")
+
+
+def _is_open(error: DlctlError) -> bool:
+    """Return whether the same command would try a training again."""
+    from dlctl.errors import SubmitRejected
+
+    return not isinstance(error, SubmitRejected)
+
+
+def _print_table(rows: Sequence[tuple[Record, DlctlError | None]]) -> None:
+    import sys
+
+    shown = [[record.training_id, record.varied or "-", record.job_id or "-",
+              str(record.state) if record.job_id or record.state.final else "not submitted"]
+             for record, _ in rows]  # fmt: skip
+    more = len(shown) - _MOST_ROWS if sys.stdout.isatty() else 0
+    output.table(["training", "varied", "job", "state"], shown[:_MOST_ROWS] if more > 0 else shown)
+    if more > 0:
+        output.note(f"and {more} more: dlctl list")
+
+
+def _site_of(model: str, site: str) -> str:
+    """Return the site that has a stored model, as far as is known; refuse another one."""
+    from dlctl.models.record import sites_of, the_site_of
+
+    sites = sites_of(model)
+    if site in sites or not sites:
+        return site
+    if site != "local":
+        there = " and ".join(sites)
+        raise typer.BadParameter(f"the model {model} is stored at the site {there}, not at {site}")
+    return the_site_of(model) or site

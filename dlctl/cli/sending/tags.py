@@ -1,0 +1,50 @@
+"""`dlctl tag`: the user's words for trainings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, chosen, complete_tags, fitting
+from dlctl.cli.common import IDS, JSON, open_record, plain
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(tag)
+
+
+def tag(
+    training_ids: list[str] = IDS, name: str | None = NAME, state: list[str] = STATE,
+    with_tag: list[str] = TAG,
+    add: list[str] = typer.Option(None, "--add", metavar="WORD", help="Give this tag."),
+    remove: list[str] = typer.Option(None, "--remove", metavar="WORD", help="Take this tag away.",
+                                     autocompletion=complete_tags),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Show the tags of trainings, give them some, or take some away; asks no site.
+
+    Example: dlctl tag digits-3k9f --add baseline
+    """
+    from dlctl.cli.sending.submit import checked_tags
+
+    store = open_record()
+    new = checked_tags(add or [])
+    wanted = fitting(name, state, with_tag)
+    known = [_tagged(each, new, remove or []) for each in chosen(store, training_ids, wanted)]
+    if new or remove:
+        store.update(*known)
+    rows = [[each.training_id, ", ".join(each.tags) or "-"] for each in known]
+    output.report([plain(each) for each in known], as_json,
+                  lambda _: output.table(["training", "tags"], rows, NOTHING))  # fmt: skip
+
+
+def _tagged(record: Record, new: list[str], old: list[str]) -> Record:
+    kept = [each for each in record.tags if each not in old]
+    return replace(record, tags=list(dict.fromkeys([*kept, *new])))

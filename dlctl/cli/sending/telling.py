@@ -1,0 +1,45 @@
+"""What the user may not expect of a training that is about to be submitted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlctl.cli import output
+from dlctl.cli.common import STARTED
+from dlctl.cli.manifests import alone
+from dlctl.units import format_duration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dlctl.contract import Plan
+
+
+def tell(plan: Plan, manifest: Path, model: str | None) -> None:
+    """Say what a plan lacks, how many jobs it takes, and which models it uses."""
+    for note in plan.not_in_this_version:
+        output.warn(note)
+    _say_links(plan)
+    _say_models(plan)
+    output.warn_if("" if model else alone(
+        plan.framework.command, plan.resources.learners, manifest))  # fmt: skip
+
+
+def _say_models(plan: Plan) -> None:
+    """Say which versions of stored models a training uses: an alias may move."""
+    if plan.model:
+        output.note(f"trains {plan.model}")
+    if plan.weights:
+        output.note(f"starts from {plan.weights.path} of {plan.weights.model}")
+
+
+def _say_links(plan: Plan) -> None:
+    """Say how many jobs a training takes that is longer than its partition allows."""
+    links, each_s = plan.lifecycle.links if plan.lifecycle else 1, plan.resources.time_s
+    if plan.lifecycle and links > 1 and each_s is not None:
+        elsewhere = [each for each in plan.lifecycle.starters if each != "in_allocation"]
+        where = f"the partition {plan.batch.partition}" if plan.batch.partition else "this site"
+        output.note(
+            f"{where} allows {format_duration(each_s)} a job: a chain of about {links} jobs, the "
+            f"next one {STARTED[elsewhere[0] if elsewhere else 'client']}"
+        )

@@ -1,0 +1,184 @@
+"""Send several trainings in one stream and ask the scheduler for each, once, in one call."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, BinaryIO
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.errors import DlctlError, RemoteCommandError, TransportError
+from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.submit import (
+    SUBMIT_TIMEOUT_S,
+    answer_lost,
+    ask_script,
+    judge,
+    lacking,
+    upload_noted,
+)
+from dlctl.record import Record, RecordStore
+from dlctl.script_templates import render_script
+from dlctl.transport.base import Completed
+
+if TYPE_CHECKING:
+    from dlctl.files.upload import Tree
+    from dlctl.request.request import Request
+
+NO_MORE = "the site takes no more jobs of yours now"
+"""What the records of trainings say that a limit keeps from being submitted."""
+_WRITE_EVERY_S = 0.3
+Answer = Record | DlctlError
+OnAnswer = Callable[[int, Answer], None]
+"""Called with a training's position and its record, or why it has no job."""
+
+
+def to_ask(records: Sequence[Record]) -> list[int]:
+    """Return the positions of those that no scheduler is known to have."""
+    return [n for n, record in enumerate(records)
+            if record.state is State.QUEUED and not record.job_id]  # fmt: skip
+
+
+def trees_of(session: Session, requests: Sequence[Request]) -> list[Tree]:
+    """Return what the site lacks of these requests, in one query.
+
+    Raises:
+        TransportError: the site can't be reached.
+    """
+    return lacking(session, requests)
+
+
+def not_arrived(session: Session, requests: Sequence[Request]) -> list[Request]:
+    """Return those whose files an interrupted submission has not brought, in one query."""
+    if not requests:
+        return []
+    names = {f"{request.plan.job_dir}/{contract.PLAN}": request for request in requests}
+    words = " ".join(map(shlex.quote, names))
+    end = session.transport.run(
+        f'for f in {words}; do [ ! -s "$f" ] || printf "%s\\n" "$f"; done; exit 0'
+    )
+    there = set(end.text.split("\n"))
+    return [request for name, request in names.items() if name not in there]
+
+
+def bring_all(
+    session: Session, trees: list[Tree], requests: Sequence[Request], records: Sequence[Record],
+    store: RecordStore, on_progress: Callable[[int, int], None] | None = None,
+) -> None:  # fmt: skip
+    """Send the files of all in one stream.
+
+    Raises:
+        TransferError, TransportError: the records say that they were interrupted.
+    """
+    if trees:
+        upload_noted(session, requests[0].plan, trees, records, store, on_progress)
+
+
+class _Together(RecordStore):
+    """Writes what is known about many trainings a few times a second, not once for each."""
+
+    def __init__(self, store: RecordStore) -> None:
+        super().__init__(store.path, store.tell)
+        self._waiting: list[Record] = []
+        self._written_s = time.monotonic()
+
+    def update(self, *records: Record) -> None:
+        self._waiting += records
+        if time.monotonic() - self._written_s > _WRITE_EVERY_S:
+            self.write()
+
+    def write(self) -> None:
+        """Write what waits."""
+        super().update(*self._waiting)
+        self._waiting, self._written_s = [], time.monotonic()
+
+
+def ask_all(
+    session: Session, requests: Sequence[Request], records: Sequence[Record], store: RecordStore,
+    on_answer: OnAnswer = lambda _n, _answer: None,
+) -> list[Answer]:  # fmt: skip
+    """Ask the scheduler for each training, in one call; return the answers in the same order.
+
+    A lost connection stops none of them. Where a limit of the site is reached the rest stays as it
+    was: the same command submits it later.
+    """
+    together = _Together(store)
+    try:
+        return _ask_all(session, requests, records, together, on_answer)
+    finally:
+        together.write()
+
+
+def _ask_all(
+    session: Session, requests: Sequence[Request], records: Sequence[Record], store: RecordStore,
+    on_answer: OnAnswer,
+) -> list[Answer]:  # fmt: skip
+    token = secrets.token_hex(8)
+    script = _script(session, requests, records, token)
+    found: dict[int, Answer] = {}
+    try:
+        process = session.transport.start(script, idle_timeout_s=SUBMIT_TIMEOUT_S)
+        for number, end in _answers(process.stdout, token.encode()):
+            if _is_limit(session, end):
+                break
+            found[number] = _judged(session, end, records[number], store)
+            on_answer(number, found[number])
+        end = process.wait(SUBMIT_TIMEOUT_S)
+    except TransportError as error:
+        return [answer_lost(record, error, store) if n not in found else found[n]
+                for n, record in enumerate(records)]  # fmt: skip
+    return [found[n] if n in found else _not_asked(session, end, record, store)
+            for n, record in enumerate(records)]  # fmt: skip
+
+
+def _script(
+    session: Session, requests: Sequence[Request], records: Sequence[Record], token: str
+) -> str:
+    scripts = [ask_script(session.scheduler, request.plan, record, "", False)
+               for request, record in zip(requests, records, strict=True)]  # fmt: skip
+    return render_script(
+        "login/submit_many.sh.j2", scripts=scripts, token=token,
+        prologue=session.scheduler.prologue(), root=requests[0].plan.root,
+        umask=requests[0].plan.umask,
+        no_more=session.scheduler.no_more, jobs=[record.job_dir for record in records],
+        begin=contract.submit_begin(1), answer=contract.submit_answer(1),
+    )  # fmt: skip
+
+
+def _answers(stream: BinaryIO, token: bytes) -> Iterator[tuple[int, Completed]]:
+    """Yield each training's position, and how its script has ended."""
+    while line := stream.readline():
+        words = line.split()
+        if len(words) != 5 or words[0] != token:
+            continue
+        number, code, out_bytes, err_bytes = map(int, words[1:])
+        out, err = stream.read(out_bytes), stream.read(err_bytes)
+        if len(out) == out_bytes and len(err) == err_bytes:
+            yield number, Completed(code, out, err)
+
+
+def _judged(session: Session, end: Completed, record: Record, store: RecordStore) -> Answer:
+    try:
+        return judge(session, end, record, store)
+    except DlctlError as error:
+        return error
+
+
+def _is_limit(session: Session, end: Completed) -> bool:
+    said = (end.stdout + end.stderr).decode(errors="replace")
+    return any(words in said for words in session.scheduler.no_more)
+
+
+def _not_asked(session: Session, end: Completed, record: Record, store: RecordStore) -> Answer:
+    """Note that the script ended before it came to a training."""
+    if end.exit_code:
+        said = end.last_error_line or f"exit code {end.exit_code}"
+        return RemoteCommandError(f"{session.transport.name}: {said}")
+    hint = "give the same command again once some of your jobs have ended"
+    waits = replace(record, reason=NO_MORE, hint=hint, seen_at=time.time())
+    store.update(waits)
+    return waits

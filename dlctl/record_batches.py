@@ -1,0 +1,110 @@
+"""Commands that submit trainings, while they do: one that was killed is taken up by the next.
+
+A row of the local record says which trainings a command is to submit. It is written together with
+their records, before anything is sent, and removed as the command's last act. A file beside the
+record, which SQLite locks, tells whether the command still runs: the same command typed a second
+time meanwhile means other trainings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlctl.contract import State
+from dlctl.errors import RecordError
+from dlctl.record import Record, RecordStore
+from dlctl.record_file import read_rows
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS submissions (
+    token TEXT PRIMARY KEY, command TEXT NOT NULL, ids TEXT NOT NULL)"""
+_PREFIX = "submitting-"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The trainings of one command, in its order. Its lock lasts until the end of the process."""
+
+    token: str
+    records: list[Record]
+    lock: sqlite3.Connection
+
+
+def broken_off(store: RecordStore, command: str) -> Batch | None:
+    """Take up the newest submission by this command that was broken off, if there is one.
+
+    Args:
+        command: What tells a command from others: the digest of all that it would send.
+    """
+    for row in reversed(_rows(store)):
+        if row["command"] != command:
+            continue
+        lock = _locked(_lock_file(store, row["token"]))
+        if lock is None:
+            continue  # that command still runs
+        known = {record.training_id: record for record in store.all()}
+        ids = json.loads(row["ids"])
+        records = [known[training_id] for training_id in ids if training_id in known]
+        batch = Batch(row["token"], records, lock)
+        ended = (State.CANCELLED, State.FAILED)
+        is_given_up = len(records) < len(ids) or all(each.state in ended for each in records)
+        if row in _rows(store) and not is_given_up:
+            return batch
+        finish(store, batch)  # or another command has finished it in between
+    return None
+
+
+def begin(store: RecordStore, command: str, records: Sequence[Record]) -> Batch:
+    """Write the records of a new command's trainings, all or none.
+
+    Raises:
+        RecordError: they can't be written; nothing should be submitted without them.
+    """
+    token = secrets.token_hex(8)
+    row = [token, command, json.dumps([record.training_id for record in records])]
+    lock = _locked(_lock_file(store, token))
+    if lock is None:
+        raise RecordError(f"{_lock_file(store, token)} can't be locked",
+                          hint="check the permissions there")  # fmt: skip
+    store.add(*records, tables=[_TABLE], more=lambda connection: connection.execute(
+        "INSERT INTO submissions VALUES (?, ?, ?)", row))  # fmt: skip
+    return Batch(token, list(records), lock)
+
+
+def finish(store: RecordStore, batch: Batch) -> None:
+    """Forget a submission: all is asked, and the answers are known and printed."""
+    with contextlib.suppress(RecordError):  # else the same command only shows them once more
+        store.change(lambda connection: connection.execute(
+            "DELETE FROM submissions WHERE token = ?", [batch.token]), tables=[_TABLE])  # fmt: skip
+    batch.lock.close()
+    with contextlib.suppress(OSError):
+        _lock_file(store, batch.token).unlink(missing_ok=True)
+
+
+def _rows(store: RecordStore) -> list[dict[str, Any]]:
+    return read_rows(store.path, {"submissions": "rowid"})["submissions"]
+
+
+def _lock_file(store: RecordStore, token: str) -> Path:
+    return store.path.parent / f"{_PREFIX}{token}"
+
+
+def _locked(path: Path) -> sqlite3.Connection | None:
+    """Take a lock as long as this process lives; return None if another process holds it.
+
+    SQLite's lock works on each system and file system on which the record itself does.
+    """
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError:
+        connection.close()
+        return None
+    return connection
