@@ -17,6 +17,7 @@ import contextlib
 import difflib
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -180,12 +181,13 @@ class RecordStore:
         """Remember that the results of the record's attempt were fetched after its end."""
         self.update(replace(record, fetched_attempt=record.attempt))
 
-    def remove(self, training_id: str) -> None:
-        """Forget one training."""
+    def remove(self, *training_ids: str) -> None:
+        """Forget trainings."""
 
         def forget(connection: sqlite3.Connection) -> None:
             for table in ("trainings", "more"):
-                connection.execute(f"DELETE FROM {table} WHERE training_id = ?", [training_id])  # noqa: S608
+                connection.executemany(f"DELETE FROM {table} WHERE training_id = ?",  # noqa: S608
+                                       [[each] for each in training_ids])  # fmt: skip
 
         self.change(forget)
 
@@ -292,7 +294,22 @@ def _object(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _counted_back(wanted: str, records: list[Record]) -> Record:
+    """Return the training that `@latest`, or `@-2` for the one before it, means."""
+    number = re.fullmatch(r"@(?:latest|-([1-9][0-9]*))", wanted)
+    if number is None:
+        raise RecordError(f"{wanted!r} is no training", hint="@latest is the newest, @-2 the one "
+                          "before it")  # fmt: skip
+    back = int(number[1] or 1)
+    if back > len(records):
+        raise RecordError(f"{wanted}: there are {len(records)} trainings",
+                          hint="`dlctl list` shows them all")  # fmt: skip
+    return records[-back]
+
+
 def _fitting(wanted: str, records: list[Record]) -> Record:
+    if wanted.startswith("@"):
+        return _counted_back(wanted, records)
     found = [r for r in records if r.training_id.startswith(wanted)] or [
         r for r in records if r.training_id.endswith(wanted)
     ]

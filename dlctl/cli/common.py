@@ -42,6 +42,13 @@ def complete_sites(incomplete: str) -> list[str]:
     return [site.name for site in list_sites() if site.name.startswith(incomplete)]
 
 
+def default_site() -> str:
+    """Return the site of a command without `--site`."""
+    from dlctl.settings import setting
+
+    return setting("site")[0]
+
+
 ID = typer.Argument(
     None, metavar="ID", autocompletion=complete_ids, show_default=False,
     help="Training id, or a unique beginning or end of it; the latest training of this folder by "
@@ -53,8 +60,9 @@ IDS = typer.Argument(
 )  # fmt: skip
 JSON = typer.Option(False, "--json", help="Print JSON.")
 SITE = typer.Option(
-    "local", "--site", "-s", envvar="DLCTL_SITE", autocompletion=complete_sites,
-    help="The site to run on, one of `dlctl sites list`.",
+    ..., "--site", "-s", autocompletion=complete_sites, default_factory=default_site,
+    show_default=False,
+    help="The site to run on, one of `dlctl sites list`; that of `dlctl config site`, or `local`.",
 )  # fmt: skip
 
 STARTED = {

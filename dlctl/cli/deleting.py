@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, chosen, fitting, tell_failures
-from dlctl.cli.common import JSON, complete_ids, open_record, opened
+from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, at_sites, chosen, fitting, tell_failures
+from dlctl.cli.common import JSON, complete_ids, open_record
 
 if TYPE_CHECKING:
     from dlctl.errors import DlctlError
@@ -30,6 +30,7 @@ def delete(
     forget: bool = typer.Option(
         False, "--forget", help="Remove only the local record; the files on the site stay."
     ),
+    dry_run: bool = typer.Option(False, "--dry-run", "-n", help="Only say what would go."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Delete trainings that have ended, with their job directories and local records; asks first.
@@ -43,6 +44,8 @@ def delete(
     records = chosen(store, training_ids, wanted)
     if not records:
         return output.report([], as_json, lambda _: output.note(NOTHING))
+    if dry_run:
+        return _print_what_would_go(records, forget, as_json)
     if not (yes or _confirmed(records, forget)):
         return output.note("nothing was deleted")
     deleted, failures = _delete_all(records, store, forget)
@@ -53,6 +56,20 @@ def delete(
     return tell_failures(failures)
 
 
+def _print_what_would_go(records: list[Record], forget: bool, as_json: bool) -> None:
+    told = [{"training_id": each.training_id, "deleted": False, "site": each.site,
+             "would": "refuse: it has not ended" if not (each.state.final or forget) else
+             "forget" if forget else "delete", "lost": _lost(each, forget)}
+            for each in records]  # fmt: skip
+    rows = [[str(each[key]) for key in ("training_id", "site", "would", "lost")] for each in told]
+    output.report(told, as_json,
+                  lambda _: output.table(["training", "site", "would", "lost"], rows))  # fmt: skip
+
+
+def _lost(record: Record, forget: bool) -> str:
+    return "its files on the site stay" if forget else lost_by_deletion(record)
+
+
 def _confirmed(records: list[Record], forget: bool) -> bool:
     """Ask at the terminal.
 
@@ -61,8 +78,8 @@ def _confirmed(records: list[Record], forget: bool) -> bool:
     """
     try:
         for record in records:
-            lost = "its files on the site stay" if forget else lost_by_deletion(record)
-            output.note(f"{record.training_id} ({record.state} on {record.site}): {lost}")
+            output.note(f"{record.training_id} ({record.state} on {record.site}): "
+                        f"{_lost(record, forget)}")  # fmt: skip
         which = "it" if len(records) == 1 else f"these {len(records)}"
         said = output.ask(f"{'forget' if forget else 'delete'} {which}? [y/N] ", hidden=False)
     except EOFError:
@@ -94,17 +111,12 @@ def _delete_all(
     from dlctl.lifecycle import delete as remove
     from dlctl.outputs.metrics.cache import forget as forget_metrics
 
-    deleted: list[Record] = []
-    failures: list[DlctlError] = []
-    for record in records:
-        try:
-            if forget:
-                store.remove(record.training_id)
-            else:
-                with opened(record.site) as session:
-                    remove(session, record, store)
-            forget_metrics(record.training_id)
-            deleted.append(record)
-        except DlctlError as error:
-            failures.append(error)
+    deleted, failures = records, list[DlctlError]()
+    if forget:
+        store.remove(*(record.training_id for record in records))
+    else:
+        done, failures = at_sites(records, store, remove)
+        deleted = [record for record, _ in done]
+    for record in deleted:
+        forget_metrics(record.training_id)
     return deleted, failures

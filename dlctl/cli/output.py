@@ -254,6 +254,13 @@ def counting(description: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
+def has_whole_screen() -> bool:
+    """Return whether a person sits at a terminal that dlctl can draw on as a whole."""
+    from importlib.util import find_spec
+
+    return sys.stdout.isatty() and sys.stdin.isatty() and find_spec("termios") is not None
+
+
 def ask(text: str, hidden: bool) -> str:
     """Ask the person at the terminal (a password, a 2FA code).
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from dlctl.contract.names import WRITING
 
 R = TypeVar("R")
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)  # Unix has one, Windows the other
 
 
 class ContractError(ValueError):
@@ -116,11 +117,13 @@ def create_temporary(folder: Path, suffix: str = "", mode: int = 0o666) -> tuple
     Unlike `tempfile.mkstemp`, this leaves the permissions to the process's umask.
     """
     path = folder / f"{WRITING}{secrets.token_hex(8)}{suffix}"
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), path
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, mode), path
 
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows, where a folder can't be opened
+        return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,9 +44,11 @@ def this_machine(site: Site) -> Partition | None:
     if site.transport.kind != "local" or site.scheduler.kind != "local":
         return None
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    sizes = [os.sysconf(name) for name in ("SC_PAGE_SIZE", "SC_PHYS_PAGES")
+             if hasattr(os, "sysconf")]  # fmt: skip
     return Partition(
         cpus_per_node=len(affinity(0)) if affinity else os.cpu_count(),
-        memory_per_node=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_per_node=math.prod(sizes) if sizes else None,
         gpus_per_node=len(list(Path("/dev").glob("nvidia[0-9]*"))),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -123,7 +124,8 @@ def add_site(
 
     with _opened(transport, ask if prompt else None, name) as connection:
         found = discover(connection)
-    if asked and shutil.which("ssh"):  # a question a day, and not one at each command
+    # A question a day, and not one at each command; the ssh of Windows shares no connections.
+    if asked and shutil.which("ssh") and os.name != "nt":
         transport = transport.model_copy(update={"kind": "openssh"})
     try:
         site = make_site(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from dlctl.series.smooth import Smoother
 from dlctl.terminal.frame import View, frame, metric_names
-from dlctl.terminal.screen import full_screen
 from dlctl.terminal.text import Line
 from dlctl.terminal.words import Shown
 from dlctl.units import format_span
@@ -160,6 +159,8 @@ def draw_until_left(
     Raises:
         DlctlError: a site can't be reached, and waiting would not help.
     """
+    from dlctl.terminal.screen import full_screen
+
     try:
         with full_screen(colours()) as screen:
             frames, size = background.frames, (0, 0)

@@ -9,7 +9,7 @@ where the master is gone, ssh would silently make one, and for that its ProxyCom
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -53,12 +53,17 @@ class OpensshTransport(ScriptTransport):
         config: The configuration to use instead of the user's own.
 
     Raises:
-        ConnectError: there is no folder for the connection's socket.
+        ConnectError: there is no folder for the connection's socket, or this is Windows.
     """
 
     def __init__(
         self, settings: TransportSettings, connect: str, config: Path | None = None
     ) -> None:
+        if os.name == "nt":
+            raise ConnectError(
+                "the ssh of Windows can't share a connection between commands",
+                hint="set `kind: ssh` under `transport:` in the site's file",
+            )
         self._settings, self._connect = settings, connect
         assert settings.host is not None
         config = config or config_file()
@@ -152,6 +157,8 @@ class OpensshTransport(ScriptTransport):
     @contextlib.contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
         """Hold a lock: a second master would not be one, and its connection stay for ever."""
+        import fcntl  # which only systems have whose ssh shares connections
+
         with self._socket.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

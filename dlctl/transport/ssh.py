@@ -322,6 +322,8 @@ class _LoginSession:
 
     def agent_keys(self, path: str) -> tuple[list[tuple[str, object, bytes]], ssh_auth.Closer]:
         """Return comment, key and public part of each key of an agent."""
+        if not hasattr(socket, "AF_UNIX"):  # Windows, where keys come from files
+            return [], lambda: None
         agent, sock = AgentSSH(), socket.socket(socket.AF_UNIX)
         sock.settimeout(ssh_auth.PERSON_TIMEOUT_S)  # it may ask its user to confirm
         with contextlib.suppress(OSError, ssh_exception.SSHException):

@@ -131,7 +131,8 @@ def _target(
     port = port or int(one("port") or 22)
     tokens = {
         "%": "%", "h": hostname, "n": host, "p": str(port), "r": user, "d": str(Path.home()),
-        "u": getpass.getuser(), "i": str(os.getuid()), "l": socket.gethostname(),
+        "u": getpass.getuser(), "i": str(os.getuid()) if hasattr(os, "getuid") else "",
+        "l": socket.gethostname(),
         "L": socket.gethostname().partition(".")[0], "k": one("hostkeyalias") or host,
         "j": one("proxyjump") or "",
     }  # fmt: skip

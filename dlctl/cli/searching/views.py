@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +54,7 @@ def watch(
         elif once:
             columns = shutil.get_terminal_size((80, 24)).columns
             search_watch.watch_search_once(looking, columns, output.raw)
-        elif sys.stdout.isatty() and sys.stdin.isatty():
+        elif output.has_whole_screen():
             search_watch.watch_search_on_terminal(looking)
         else:
             search_watch.watch_search_in_pipe(looking, output.raw, None, once)

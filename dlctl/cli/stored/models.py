@@ -18,6 +18,7 @@ from dlctl.cli.common import (
     ask_all,
     complete_ids,
     complete_sites,
+    default_site,
     folder_name,
     open_record,
     opened,
@@ -317,8 +318,8 @@ def gc(
     ),
     dry_run: bool = typer.Option(False, "--dry-run", "-n", help="Only say what would go."),
     site: str = typer.Option(
-        "local", "--site", "-s", envvar="DLCTL_SITE", autocompletion=complete_sites,
-        help="The site to clean.",
+        ..., "--site", "-s", autocompletion=complete_sites, default_factory=default_site,
+        show_default=False, help="The site to clean; that of `dlctl config site`, or `local`.",
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip

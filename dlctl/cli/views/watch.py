@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 
 import typer
 
@@ -30,7 +29,7 @@ def watch(
     store = open_record()
     records = store.find_all(training_ids or [])
     with looks(records, TrainingReader, store) as looking:
-        if sys.stdout.isatty() and sys.stdin.isatty() and not once:
+        if output.has_whole_screen() and not once:
             watch_on_terminal(looking)
         else:
             columns = shutil.get_terminal_size((80, 24)).columns

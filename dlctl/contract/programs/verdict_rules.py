@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import re
-import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -30,6 +29,20 @@ class Place(enum.Flag):
     """The lines of srun or mpirun, when a whole step was killed with its watchdogs."""
     JOB = enum.auto()
     """The last lines of the output of a job that left no verdict; the login side reads them."""
+
+
+class NodeSignal(enum.IntEnum):
+    """Signals as the nodes' Linux numbers them; this machine may number them otherwise."""
+
+    SIGHUP = 1
+    SIGINT = 2
+    SIGILL = 4
+    SIGABRT = 6
+    SIGBUS = 7
+    SIGFPE = 8
+    SIGKILL = 9
+    SIGSEGV = 11
+    SIGTERM = 15
 
 
 @dataclass(frozen=True)
@@ -208,25 +221,27 @@ class SignalRule:
 
 
 SIGNALS: dict[int, SignalRule] = {
-    signal.SIGILL: SignalRule(
+    NodeSignal.SIGILL: SignalRule(
         KIND.USER_ERROR, "illegal instruction: the program is built for another kind of CPU"
     ),
     # A driver's or MPI's fault as well as the program's: it may be retried.
-    signal.SIGABRT: SignalRule(KIND.UNKNOWN, "abort"),
-    signal.SIGBUS: SignalRule(KIND.OUT_OF_MEMORY, "bus error: often a full /dev/shm"),
-    signal.SIGFPE: SignalRule(KIND.USER_ERROR, "arithmetic error"),
-    signal.SIGSEGV: SignalRule(KIND.UNKNOWN, "segmentation fault"),
-    signal.SIGTERM: SignalRule(KIND.SCHEDULER, "SIGTERM", GO_ON),  # sent on purpose
+    NodeSignal.SIGABRT: SignalRule(KIND.UNKNOWN, "abort"),
+    NodeSignal.SIGBUS: SignalRule(KIND.OUT_OF_MEMORY, "bus error: often a full /dev/shm"),
+    NodeSignal.SIGFPE: SignalRule(KIND.USER_ERROR, "arithmetic error"),
+    NodeSignal.SIGSEGV: SignalRule(KIND.UNKNOWN, "segmentation fault"),
+    NodeSignal.SIGTERM: SignalRule(KIND.SCHEDULER, "SIGTERM", GO_ON),  # sent on purpose
 }
 OTHER_SIGNAL = SignalRule(KIND.UNKNOWN, "see its log")
-SENT_ON_PURPOSE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+SENT_ON_PURPOSE = frozenset(
+    {NodeSignal.SIGKILL, NodeSignal.SIGTERM, NodeSignal.SIGINT, NodeSignal.SIGHUP}
+)
 """Signals that somebody sends: the lines that the program printed before don't explain them."""
 
 
 def signal_in(exit_code: int | None) -> int | None:
     """Return the signal by which a shell's exit code says that its program was killed, or None."""
     number = (exit_code or 0) - 128
-    return number if number in SIGNALS or number == signal.SIGKILL else None
+    return number if number in SIGNALS or number == NodeSignal.SIGKILL else None
 
 
 @dataclass(frozen=True)

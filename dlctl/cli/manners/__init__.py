@@ -1,0 +1,1 @@
+"""The user's settings, and help outside the program."""
