@@ -1,4 +1,4 @@
-"""Commands that only read: status, show, logs, fetch; `list` is in `listing`."""
+"""Commands that only read: status, show, fetch; `list` is in `listing`, `logs` in its room."""
 
 from __future__ import annotations
 
@@ -24,12 +24,9 @@ from dlctl.cli.common import (
     ID,
     IDS,
     JSON,
-    end_of_following,
     folder_name,
-    follow,
     open_record,
     plain,
-    print_pieces,
     print_record,
     refreshed,
     shown_state,
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("list")(listing.list_)
-    for command in (status, show, logs, fetch):
+    for command in (status, show, fetch):
         app.command()(command)
 
 
@@ -94,40 +91,6 @@ def show(
             return output.report({"script": text}, as_json, lambda _: output.raw(text))
         details = gather(session, record, store)
     return output.report(details, as_json, print_details)
-
-
-def logs(
-    training_id: str | None = ID,
-    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print new lines."),
-    learner: int | None = typer.Option(None, "--learner", "-l", min=0, help="Only this learner."),
-    tail: int | None = typer.Option(
-        None, "--tail", "-n", min=0,
-        help="Only the last so many lines of each log of the newest attempt.",
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print each line as a JSON object."),
-) -> None:  # fmt: skip
-    """Print the logs, merged by time; `--follow` stays until the training ends.
-
-    A lost connection is opened again. Tracebacks are shortened to the lines of
-    your program; `--debug` and `--json` print everything.
-
-    Example: dlctl logs --follow
-    """
-    from dlctl.lifecycle import check_learner
-    from dlctl.outputs.logs import LogReader, read
-
-    with training(training_id) as (session, record, store):
-        check_learner(session, record, learner)
-        reader = LogReader(record.job_dir, learner, 1 if tail is None else record.attempt)
-        if tail is not None:
-            reader.begin_at_tail(session.transport, tail)
-        if stay:
-            end_of_following(follow(session, record, store, reader, as_json=as_json))
-        else:
-            if not print_pieces(read(session.transport, reader), as_json) and tail != 0:
-                who = "" if learner is None else f"learner {learner} of "
-                yet = "" if record.state.final else " yet"
-                output.note(f"{who}{record.training_id} ({record.state}) has printed nothing{yet}")
 
 
 _RESULTS, _CHECKPOINTS = "results", "checkpoints"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import shlex
+import zlib
 from collections.abc import Mapping, Sequence
 
 from dlctl.errors import TransferError
@@ -16,6 +17,8 @@ from dlctl.transport.base import Completed, Transport
 
 _TIMEOUT_S = 60.0
 _NO_FOLDER = 71
+SMALL_BYTES = 512
+"""Compressing so little costs more than it saves."""
 _NAMES_AT_ONCE = 400
 """In one argument list, whose length is limited."""
 
@@ -125,9 +128,12 @@ def read_appended(
     offsets: Mapping[str, int | None],
     limit_bytes: int,
     *,
+    log_filter: str = "",
     timeout_s: float = _TIMEOUT_S,
 ) -> dict[str, bytes]:
     """Return what was appended to each matching file since its offset; omit files without news.
+
+    Where the site has gzip, more than a few lines come compressed.
 
     Args:
         folder: Absolute, or relative to the home directory; need not exist yet.
@@ -135,15 +141,19 @@ def read_appended(
         offsets: Path (relative to `folder`) → number of bytes already read, or None for a file
             that is left alone this time; 0 if absent.
         limit_bytes: The most that is read of each file; the rest comes with the next call.
+        log_filter: Command of the shell through which the contents of `*.log` files go.
 
     Raises:
         TransferError: a file can't be read.
     """
     mark = _mark()
-    script = _appended_script(folder, globs, offsets, limit_bytes, mark)
+    script = _appended_script(folder, globs, offsets, limit_bytes, mark, log_filter)
     end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
+    answer = unpacked(end.stdout)
+    if end.stdout[:1] == b"z" and not answer:
+        raise _damaged(transport)
     news: dict[str, bytes] = {}
-    for frame in _frames(transport, end.stdout, mark):
+    for frame in _frames(transport, answer, mark):
         name, separator, content = frame.partition(b"\0")
         if not separator:
             raise _damaged(transport)
@@ -154,24 +164,44 @@ def read_appended(
 
 def _appended_script(
     folder: str, globs: Sequence[str], offsets: Mapping[str, int | None], limit_bytes: int,
-    mark: str,
+    mark: str, log_filter: str,
 ) -> str:  # fmt: skip
     """Return a script whose time grows with the number of files and not with its square."""
     known = [(p, "-" if n is None else str(int(n))) for p, n in offsets.items() if n != 0]
     table = "\n".join(f"{n} {p}" for p, n in known if "\n" not in p)
     odd = "\n".join(f"            {shlex.quote(p)}) o={n};;" for p, n in known if "\n" in p)
     patterns = _globs(globs)
+    emitted = 'part "$@"'
+    if log_filter:
+        emitted = f'case $2 in *.log) part "$@" | {log_filter};; *) part "$@";; esac'
     return f"""\
 LC_ALL=C; export LC_ALL
 cd -- {shlex.quote(folder)} 2>/dev/null || exit 0
 newline='
 '
-emit() {{ # offset name
-    printf '%s\\0' "$2"
+part() {{ # offset name
     if [ "$1" = 0 ]; then head -c {int(limit_bytes)} <"$2"
     else tail -c +$(($1 + 1)) <"$2" | head -c {int(limit_bytes)}
     fi
+}}
+emit() {{
+    printf '%s\\0' "$2"
+    {emitted}
     printf '%s' '{mark}'
+}}
+parts() {{
+while IFS= read -r line; do
+    emit "${{line%% *}}" "${{line#* }}"
+done
+for f in {patterns}; do
+    case "$f" in *"$newline"*)
+        case "$f" in
+{odd}
+            *) o=0;;
+        esac
+        [ ! -f "$f" ] || [ "$o" = - ] || [ $(wc -c <"$f") -le "$o" ] || emit "$o" "$f";;
+    esac
+done
 }}
 {{
     cat <<'{mark}'
@@ -184,20 +214,31 @@ emit() {{ # offset name
     {{
         size = $1; sub(/^[0-9]* /, "")
         offset = $0 in offsets ? offsets[$0] : "0" # a number beyond 2^31 would be printed rounded
-        if (offset != "-" && size + 0 > offset + 0) print offset, $0
-    }}' | while IFS= read -r line; do
-    emit "${{line%% *}}" "${{line#* }}"
-done
-for f in {patterns}; do
-    case "$f" in *"$newline"*)
-        case "$f" in
-{odd}
-            *) o=0;;
-        esac
-        [ ! -f "$f" ] || [ "$o" = - ] || [ $(wc -c <"$f") -le "$o" ] || emit "$o" "$f";;
-    esac
-done
+        if (offset != "-" && size + 0 > offset + 0) {{
+            found[++count] = offset " " $0
+            total += size - offset
+        }}
+    }}
+    END {{
+        print (total > {SMALL_BYTES} ? "z" : "p")
+        for (i = 1; i <= count; i++) print found[i]
+    }}' | {{
+    read -r how
+    if [ "$how" = z ] && command -v gzip >/dev/null 2>&1; then printf z; parts | gzip -c
+    else printf p; parts
+    fi
+}}
 exit 0"""
+
+
+def unpacked(answer: bytes) -> bytes:
+    """Return what a script wrote behind `z`, compressed, or behind `p`; b"" if it was damaged."""
+    if answer[:1] != b"z":
+        return answer[1:]
+    try:
+        return zlib.decompress(answer[1:], wbits=31)
+    except zlib.error:
+        return b""
 
 
 def sizes_script(globs: Sequence[str]) -> str:
