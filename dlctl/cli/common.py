@@ -119,8 +119,9 @@ def training(
 
 @contextmanager
 def looks(
-    records: Sequence[Record], make_reader: Callable[[Record], R], store: RecordStore | None = None
-) -> Iterator[Looks[R]]:
+    records: Sequence[Record], make_reader: Callable[[Record], R], store: RecordStore | None = None,
+    **how: float,
+) -> Iterator[Looks[R]]:  # fmt: skip
     """Look at trainings again and again; the connections are closed at the end."""
     from dlctl.lifecycle import open_session
     from dlctl.outputs.looks import Looks
@@ -128,7 +129,7 @@ def looks(
 
     looking = Looks(
         records, store or open_record(), lambda site: open_session(load_site(site), output.ask),
-        make_reader,
+        make_reader, **how,
     )  # fmt: skip
     try:
         yield looking

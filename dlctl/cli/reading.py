@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dlctl.cli import listing, output
+from dlctl.cli import output
 from dlctl.cli.choosing import (
     NAME,
     NOTHING,
@@ -32,6 +32,7 @@ from dlctl.cli.common import (
     shown_state,
     training,
 )  # fmt: skip
+from dlctl.cli.states import listing
 from dlctl.units import counted
 
 if TYPE_CHECKING:

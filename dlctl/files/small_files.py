@@ -74,12 +74,29 @@ def read_texts(
     Raises:
         TransferError: as `read_files`.
     """
+    return read_texts_after(transport, "", paths, timeout_s=timeout_s)[1]
+
+
+def read_texts_after(
+    transport: Transport, before: str, paths: Sequence[str], *, timeout_s: float = 90.0
+) -> tuple[Completed, dict[str, bytes | None]]:
+    """Run a script, then read files as `read_texts` does: all in one round trip.
+
+    Returns:
+        How the script ended, with all that was written to standard error, and the contents.
+
+    Raises:
+        TransferError: as `read_files`.
+    """
     mark = _mark()
     chunks = [paths[at : at + _NAMES_AT_ONCE] for at in range(0, len(paths), _NAMES_AT_ONCE)]
-    script = "LC_ALL=C; export LC_ALL\n" + "\n".join(_texts_script(each, mark) for each in chunks)
+    script = f"(:\n{before}\n)\nprintf '%s%s%s' '{mark}' \"$?\" '{mark}'\n" if before else ""
+    script += "LC_ALL=C; export LC_ALL\n" + "\n".join(_texts_script(each, mark) for each in chunks)
     end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
     answers = _frames(transport, end.stdout, mark)
-    if len(answers) != len(paths) + len(chunks):
+    told = answers[:2] if before else [b"", b"0"]
+    answers = answers[2:] if before else answers
+    if len(answers) != len(paths) + len(chunks) or not told[-1].isdigit():
         raise _damaged(transport)
     found: dict[str, bytes | None] = {}
     unsure = []
@@ -90,7 +107,8 @@ def read_texts(
             found[path] = content[1:] if flag == "y" else None
             if flag == "?" or (flag, content) == ("y", b"?"):
                 unsure.append(path)  # it vanished at this very moment, or its folder is closed
-    return found | read_files(transport, unsure)
+    found |= read_files(transport, unsure)
+    return Completed(int(told[1]), told[0], end.stderr), found
 
 
 def _texts_script(paths: Sequence[str], mark: str) -> str:

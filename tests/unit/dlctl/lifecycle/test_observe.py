@@ -50,7 +50,7 @@ LOST = {"job_id": ""}
 
 TABLE = [
     # what is seen, what the record says, state, a part of the reason
-    ({"job": job(JobState.PENDING, reason="Priority")}, {}, State.PENDING, "queue: Priority"),
+    ({"job": job(JobState.PENDING, reason="Priority")}, {}, State.PENDING, "first (Priority)"),
     ({"job": job(JobState.PENDING)}, {}, State.PENDING, "waiting in the queue"),
     ({"job": RUNNING}, {}, State.DEPLOYING, "the job has started"),
     ({"job": RUNNING, "supervisor": supervisor()}, {}, State.TRAINING, ""),
