@@ -100,10 +100,11 @@ def table(records: Sequence[Record], columns: int, now: float, *, fresh: bool = 
         name: min(_LONGEST.get(name, 40), max(map(width_of, [name, *(row[name] for row in rows)])))
         for name in shown
     }
+    fixed = [name for name in shown if name != "why"]
+    least = 2 + _LEAST_WHY if "why" in widths else 0
+    spare = columns - _total(widths, fixed) - least
+    widths["training"] = max(8, widths["training"] + min(0, spare))
     if "why" in widths:
-        fixed = [name for name in shown if name != "why"]
-        widths["training"] -= max(0, _total(widths, fixed) + 2 + _LEAST_WHY - columns)
-        widths["training"] = max(8, widths["training"])
         widths["why"] = max(0, columns - _total(widths, fixed) - 2)
     lines = [_row({name: name for name in shown}, widths, BOLD)]
     for record, row in zip(records, rows, strict=True):
