@@ -76,13 +76,20 @@ def status(
 def show(
     training_id: str | None = ID,
     script: bool = typer.Option(False, "--script", help="Print the batch script that was sent."),
+    everything: bool = typer.Option(
+        False, "--all", "-a", help="Print all that is known: plan, learners, metrics, servers."
+    ),
     as_json: bool = JSON,
 ) -> None:
-    """Show everything about one training: plan, learners, and why it ended.
+    """Show the story of one training on one screen: state, why, progress, what was saved.
 
-    Example: dlctl show digits-3k9f
+    `--all` prints everything: the plan, a row for each learner, their metrics.
+
+    Example: dlctl show digits-3k9f --all
     """
-    from dlctl.cli.show import gather, print_details
+    from dlctl.cli.states.gathering import gather
+    from dlctl.cli.states.show_all import print_details
+    from dlctl.cli.states.story import print_story
 
     with training(training_id) as (session, record, store):
         if script:
@@ -91,7 +98,7 @@ def show(
             text = read_script(session, record)
             return output.report({"script": text}, as_json, lambda _: output.raw(text))
         details = gather(session, record, store)
-    return output.report(details, as_json, print_details)
+    return output.report(details, as_json, print_details if everything else print_story)
 
 
 _RESULTS, _CHECKPOINTS = "results", "checkpoints"
