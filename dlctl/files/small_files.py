@@ -6,6 +6,7 @@ a file may grow or be replaced while it is read. Built on `Transport` only.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shlex
@@ -21,6 +22,8 @@ SMALL_BYTES = 512
 """Compressing so little costs more than it saves."""
 _NAMES_AT_ONCE = 400
 """In one argument list, whose length is limited."""
+_ARGUMENT_BYTES = 480 * 1024
+"""Linux allows 2 MiB, unless the limit of the stack is low."""
 
 
 def read_files(
@@ -89,7 +92,11 @@ def read_texts_after(
         TransferError: as `read_files`.
     """
     mark = _mark()
-    chunks = [paths[at : at + _NAMES_AT_ONCE] for at in range(0, len(paths), _NAMES_AT_ONCE)]
+    odd = [path for path in paths if "\n" in path]
+    paths = [path for path in paths if "\n" not in path]
+    longest = max(map(len, paths), default=1)
+    at_once = max(1, _ARGUMENT_BYTES // (4 * longest))  # a character may take four bytes
+    chunks = [paths[at : at + at_once] for at in range(0, len(paths), at_once)]
     script = f"(:\n{before}\n)\nprintf '%s%s%s' '{mark}' \"$?\" '{mark}'\n" if before else ""
     script += "LC_ALL=C; export LC_ALL\n" + "\n".join(_texts_script(each, mark) for each in chunks)
     end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
@@ -107,14 +114,20 @@ def read_texts_after(
             found[path] = content[1:] if flag == "y" else None
             if flag == "?" or (flag, content) == ("y", b"?"):
                 unsure.append(path)  # it vanished at this very moment, or its folder is closed
-    found |= read_files(transport, unsure)
+    found |= read_files(transport, [*unsure, *odd])
     return Completed(int(told[1]), told[0], end.stderr), found
 
 
 def _texts_script(paths: Sequence[str], mark: str) -> str:
     """Return a script that prints a flag for each path, and then its content."""
+    root = os.path.commonpath(paths) if all(path[:1] == "/" for path in paths) else ""
+    at = len(root) + 1 if len(root) > 1 and root not in paths else 0
+    names = " ".join(
+        f'"$r"/{shlex.quote(path[at:])}' if at else shlex.quote(path) for path in paths
+    )
     return f"""\
-set -- {" ".join(shlex.quote(path) for path in paths)}
+r={shlex.quote(root)}
+set -- {names}
 flags=
 for f; do
     d=${{f%/*}}
@@ -125,7 +138,11 @@ for f; do
     fi
 done
 case $flags in *-*) # perhaps the folder does not exist, perhaps it can't be reached
-    ls -d -- "$@" 2>&1 >/dev/null | grep -v -e 'No such file' -e 'Not a directory' >/dev/null &&
+    for f; do
+        d=${{f%/*}}
+        [ -x "$d" ] || [ "$d" = "$last" ] || {{ last=$d; printf '%s/.\\n' "$d"; }}
+    done | sed 's/./\\\\&/g' | xargs ls -d -- 2>&1 >/dev/null |
+        grep -v -e 'No such file' -e 'Not a directory' >/dev/null &&
         flags=$(printf '%s' "$flags" | tr - '?');;
 esac
 printf '%s%s' "$flags" '{mark}'

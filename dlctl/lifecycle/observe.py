@@ -64,6 +64,8 @@ class Observation:
     """The next attempt has begun: this one counts no more."""
     continues: bool = False
     """The plan says that the site's jobs, or dlctl, go on by themselves after a fault."""
+    goes_on: bool | None = None
+    """The same, or None as long as nobody has read a plan."""
     exists: bool = True
     """The job directory holds any of the files that are read: a purge may leave some."""
     job: Job | None = None
@@ -99,10 +101,14 @@ def parse_answer(content: bytes | None) -> tuple[int, str, str] | None:
 
 
 def paths_to_read(record: Record) -> list[str]:
-    """Return the files of the job directory that `observe` needs, in a fixed order."""
+    """Return the files of the job directory that `observe` needs, in a fixed order.
+
+    The plan, which is the largest of them and never changes, is read once.
+    """
     n = record.attempt
+    known = [] if record.goes_on is not None else [contract.PLAN]
     names = [
-        contract.PLAN, contract.submit_begin(n), contract.submit_answer(n), contract.claim(n),
+        *known, contract.submit_begin(n), contract.submit_answer(n), contract.claim(n),
         contract.status_file(n, "supervisor", 0), contract.verdict_file(n),
         contract.CANCEL_REQUEST, contract.HALT_REQUEST, contract.status_file(n, "learner", 0),
         contract.submit_begin(n + 1),
@@ -113,6 +119,8 @@ def paths_to_read(record: Record) -> list[str]:
 def observe(record: Record, files: dict[str, bytes | None], now: float) -> Observation:
     """Return what the files say; `refresh` adds what the scheduler says."""
     contents = [files[path] for path in paths_to_read(record)]
+    if record.goes_on is not None:
+        contents.insert(0, None)
     plan, begin, answer, claim, status, verdict, cancel, halt, learner, following = contents
     owner = (claim or b"").decode(errors="replace").strip()
     return Observation(
@@ -125,7 +133,8 @@ def observe(record: Record, files: dict[str, bytes | None], now: float) -> Obser
         learner=_read(Status, learner),
         epochs=record.epochs or _epochs(plan),
         next_begun=following is not None,
-        continues=_continues(plan),
+        continues=_continues(plan) if record.goes_on is None else record.goes_on,
+        goes_on=record.goes_on if plan is None else _continues(plan),
         verdict=_read(Verdict, verdict),
         cancel_asked=cancel is not None,
         halt_asked=halt is not None,
@@ -186,7 +195,8 @@ def _progress(record: Record, seen: Observation, skew_s: float) -> Record:
     if not seen.exists:
         return record
     record = replace(
-        record, epochs=seen.epochs, ended_at=seen.verdict.finished_at if seen.verdict else 0.0,
+        record, epochs=seen.epochs, goes_on=seen.goes_on,
+        ended_at=seen.verdict.finished_at if seen.verdict else 0.0,
         started_at=seen.supervisor.started_at if seen.supervisor else 0.0,
         moved=None if seen.verdict or not seen.supervisor else seen.supervisor.done,
     )  # fmt: skip

@@ -259,7 +259,7 @@ def test_files_are_read_into_an_observation():
         verdict=contract.to_json(verdict()).encode(),
     ), NOW)  # fmt: skip
     assert look == seen(answer=(0, "7\n", "warned"), claim="7", supervisor=supervisor(),
-                        verdict=verdict(), halt_asked=True)  # fmt: skip
+                        verdict=verdict(), halt_asked=True, goes_on=False)  # fmt: skip
 
 
 def test_nothing_there_is_nothing_seen():
