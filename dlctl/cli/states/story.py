@@ -41,13 +41,30 @@ def print_story(details: dict[str, Any]) -> None:
         "at the site": details["job_dir"],
     }
     told = {name: str(value) for name, value in story.items() if value}
-    last = _last_lines(details, min(_LAST_LINES, max(1, _MOST_LINES - len(told) - 1)))
-    output.fields(_fitted(told, _MOST_LINES - len(last)))
+    warnings = _warnings(details)
+    room = _MOST_LINES - len(warnings)
+    last = _last_lines(details, min(_LAST_LINES, max(1, room - len(told) - 1)))
+    output.fields(_fitted(told, room - len(last)))
+    for text in warnings:
+        output.warn(text)
     for text in last:
         output.line(text)
     if details["hint"]:
         output.hint(details["hint"])
     output.note(f"all that is known: dlctl show {details['training_id']} --all")
+
+
+def _warnings(details: dict[str, Any]) -> list[str]:
+    """Return what this version lacks for the training, and what learners at work complain of."""
+    plan = details.get("plan") or {}
+    return [
+        *plan.get("not_in_this_version", []),
+        *(
+            f"learner {status['rank']}: {status['reason']}"
+            for status in details.get("learners") or []
+            if status["state"] == State.TRAINING.value and status.get("reason")
+        ),
+    ]
 
 
 def _columns() -> int | None:

@@ -1,5 +1,6 @@
 """`dlctl show` tells the whole story of a training on a screen of 80 × 24."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -46,10 +47,12 @@ def screen_of(told, monkeypatch, columns=80):
         patched.setenv("COLUMNS", str(columns))
         patched.setenv("NO_COLOR", "1")
         print_story(told)
-        terminal.flush()
-        seen = os.read(ours, 1 << 16).decode()
+    seen = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while chunk := os.read(ours, 1 << 16):
+            seen += chunk
     os.close(ours)
-    return seen.replace("\r\n", "\n")
+    return seen.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize("columns", [80, 120])
