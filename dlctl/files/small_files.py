@@ -146,8 +146,9 @@ case $flags in *-*) # perhaps the folder does not exist, perhaps it can't be rea
         flags=$(printf '%s' "$flags" | tr - '?');;
 esac
 printf '%s%s' "$flags" '{mark}'
-awk -v mark='{mark}' 'BEGIN {{
+awk -v mark='{mark}' -v flags="$flags" 'BEGIN {{
     for (i = 1; i < ARGC; i++) {{
+        if (substr(flags, i, 1) == "n") {{ printf "%s", mark; continue }}
         got = (getline line < ARGV[i])
         printf "%s", got < 0 ? "?" : "y"
         for (; got > 0; got = (getline line < ARGV[i])) print line

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import State
 from dlctl.terminal.text import BOLD, DIM, GREEN, RED, YELLOW, Line, cut, width_of
-from dlctl.units import format_span
+from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -140,7 +140,7 @@ def frame(
     """Return a picture of so many lines: the trainings, and which sites do not answer."""
     open_ = sum(not record.state.final for record in records)
     clock = time.strftime("%H:%M:%S", time.localtime(now))
-    head = Line().add(f"{len(records)} trainings, {open_} of them open", BOLD)
+    head = Line().add(f"{counted(len(records), 'training')}, {open_} open", BOLD)
     head.add(f" · {clock} · q leaves", DIM)
     told = [Line().add(f"{site}: {why}", YELLOW).fitted(columns) for site, why in trouble.items()]
     room = max(1, rows - 3 - len(told))
