@@ -104,6 +104,14 @@ class Record:
     """The user's words for it, in order."""
     varied: str = ""
     """What tells it from the others of its command, as `lr=0.1 seed=2`."""
+    goes_on: bool | None = None
+    """Whether its plan lets it go on by itself after a fault; None: nobody has read the plan."""
+    starts_at: float = 0.0
+    """When the scheduler expects the job in its queue to start (Unix seconds here); 0 if it does
+    not tell."""
+    ends_at: float = 0.0
+    """When its first attempt will be done if it goes on like this (Unix seconds here); 0 if that is
+    not known."""
 
     @property
     def show_command(self) -> str:

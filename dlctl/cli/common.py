@@ -16,10 +16,8 @@ import typer
 from dlctl.cli import output
 
 if TYPE_CHECKING:
-    from dlctl.contract import State
-    from dlctl.errors import DlctlError, TransportError
+    from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
-    from dlctl.outputs.logs import FollowsLogs, LogPiece
     from dlctl.outputs.looks import Looks, Reader
     from dlctl.record import Record, RecordStore
 
@@ -83,8 +81,6 @@ def open_record() -> RecordStore:
 
 
 _SEVERAL = 5
-_SENDING_S = 60.0
-"""How long a submission may take before it counts as interrupted."""
 
 
 @contextmanager
@@ -131,8 +127,9 @@ def training(
 
 @contextmanager
 def looks(
-    records: Sequence[Record], make_reader: Callable[[Record], R], store: RecordStore | None = None
-) -> Iterator[Looks[R]]:
+    records: Sequence[Record], make_reader: Callable[[Record], R], store: RecordStore | None = None,
+    **how: float,
+) -> Iterator[Looks[R]]:  # fmt: skip
     """Look at trainings again and again; the connections are closed at the end."""
     from dlctl.lifecycle import open_session
     from dlctl.outputs.looks import Looks
@@ -140,7 +137,7 @@ def looks(
 
     looking = Looks(
         records, store or open_record(), lambda site: open_session(load_site(site), output.ask),
-        make_reader,
+        make_reader, **how,
     )  # fmt: skip
     try:
         yield looking
@@ -234,121 +231,6 @@ def print_record(record: Record) -> None:
     })  # fmt: skip
     if record.hint:
         output.hint(record.hint)
-
-
-def follow(
-    session: Session,
-    record: Record,
-    store: RecordStore,
-    reader: FollowsLogs | None = None,
-    as_json: bool = False,
-) -> Record:
-    """Print the log as it grows until the training ends; Ctrl-C leaves the training running.
-
-    Args:
-        reader: Where to begin; at the very beginning by default.
-    """
-    from dlctl.cli.progress_line import ProgressLine
-    from dlctl.lifecycle import learner_status, refresh
-    from dlctl.outputs.logs import LogReader
-    from dlctl.outputs.logs import follow as follow_log
-
-    known, line, told = [record], ProgressLine(), [""]
-
-    def state() -> State:
-        known[0] = refresh(session, [known[0]], store)[0]
-        _say_why_it_waits(known[0], told)
-        if line.active:
-            line.update(learner_status(session, known[0]))
-        return known[0].state
-
-    def trouble(error: TransportError) -> None:
-        line.clear()
-        output.warn(f"{error.message}; trying again")
-
-    try:
-        reader = reader or LogReader(record.job_dir)
-        pieces = follow_log(session.transport, reader, state, trouble)
-        print_pieces(line.below(pieces), as_json)
-    except KeyboardInterrupt:
-        output.note(f"\nstopped following; the training continues as {record.training_id}")
-        output.hint(f"dlctl logs --follow {record.training_id}")
-        raise typer.Exit(130) from None
-    return known[0]
-
-
-def _say_why_it_waits(record: Record, told: list[str]) -> None:
-    """Say why there is no job yet, once and at each change.
-
-    Raises:
-        RecordError: its submission was interrupted, and there will be no job.
-    """
-    from dlctl.contract import State
-
-    if record.state not in (State.QUEUED, State.PENDING):
-        return
-    why = record.reason
-    if record.state is State.QUEUED and not record.job_id and record.stale_since is None:
-        _refuse_to_wait(record)
-        why = ("it has not reached the scheduler yet; if no other dlctl is sending it: "
-               f"dlctl resume {record.training_id}")  # fmt: skip
-    if why != told[0]:
-        told[0] = why
-        output.note(f"{record.training_id} {record.state}: {why}")
-
-
-def _refuse_to_wait(record: Record) -> None:
-    from dlctl.errors import RecordError
-
-    age_s = time.time() - (unix_seconds(record.created_at) or 0.0)
-    if age_s > _SENDING_S:  # before, another dlctl may be sending it
-        raise RecordError(
-            f"{record.training_id} has no job whose log could be followed: {record.reason}",
-            hint=record.hint or f"dlctl resume {record.training_id}",
-        )
-
-
-def print_pieces(pieces: Iterable[LogPiece], as_json: bool = False) -> int:
-    """Print pieces of logs, each line after its source or as an object; return their number.
-
-    Tracebacks are shortened, unless `--debug` or `--json` asks for every line.
-    """
-    import os
-
-    from dlctl.outputs.tracebacks import shortened
-
-    count = 0
-    whole = as_json or bool(os.environ.get("DLCTL_DEBUG"))
-    for piece in pieces if whole else shortened(pieces):
-        count += 1
-        if as_json:
-            output.log_objects(piece.attempt, piece.source, piece.content)
-        else:
-            output.log(f"{piece.source} | ", piece.content)
-    return count
-
-
-def end_of_following(record: Record) -> None:
-    """Say how the followed training ended; FAILED and CANCELLED give exit code 10.
-
-    Raises:
-        TrainingFailed
-    """
-    from dlctl.contract import State
-    from dlctl.errors import TrainingFailed
-
-    if record.state in (State.FAILED, State.CANCELLED):
-        raise TrainingFailed(
-            f"{record.training_id} {record.state}: {record.reason}",
-            hint=record.hint or f"dlctl show {record.training_id}",
-        )
-    output.note(
-        f"{record.training_id} {record.state}" + (f": {record.reason}" if record.reason else "")
-    )
-    if record.state is State.COMPLETED:
-        output.hint(f"dlctl fetch results {record.training_id}")
-    elif record.state is State.HALTED:
-        output.hint(f"dlctl resume {record.training_id}")
 
 
 def several(names: Sequence[str]) -> str:

@@ -13,8 +13,6 @@ from dlctl.cli.common import (
     ID,
     IDS,
     JSON,
-    end_of_following,
-    follow,
     open_record,
     plain,
     print_record,
@@ -22,6 +20,8 @@ from dlctl.cli.common import (
     training,
 )  # fmt: skip
 from dlctl.cli.deleting import delete
+from dlctl.cli.logs.following import end_of_following, follow
+from dlctl.cli.logs.printing import LogLines
 from dlctl.cli.manifests import (
     CPUS,
     GPUS,
@@ -90,8 +90,8 @@ def resume(
     Example: dlctl resume digits-3k9f --learners 2 --time 2h
     """
     from dlctl.lifecycle import resume as go_on
+    from dlctl.logs.reader import LogReader
     from dlctl.models.use import build_again
-    from dlctl.outputs.logs import LogReader
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, time, partition
@@ -103,7 +103,9 @@ def resume(
         output.report(plain(known), as_json, lambda _: print_record(known))
         if stay:
             reader = LogReader(known.job_dir, first_attempt=known.attempt)
-            return end_of_following(follow(session, known, store, reader, as_json))
+            return end_of_following(
+                follow(session, known, store, reader, LogLines(as_json=as_json))
+            )
     return output.hint(f"dlctl logs --follow {known.training_id}")
 
 

@@ -78,14 +78,16 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 def _register() -> None:
     from dlctl.cli import checkpoints, export, frameworks, jobs, manifests, reading, sites
     from dlctl.cli.costs import rehearse, report
+    from dlctl.cli.logs import command as logs
     from dlctl.cli.manners import config
     from dlctl.cli.searching import search
     from dlctl.cli.sending import submit, tags
     from dlctl.cli.stored import models, stores
     from dlctl.cli.views import dashboard, metrics, watch
 
-    groups = (manifests, rehearse, submit, jobs, tags, reading, metrics, watch, dashboard, report,
-              checkpoints, export, models, search, sites, frameworks, stores, config)  # fmt: skip
+    groups = (manifests, rehearse, submit, jobs, tags, reading, logs, metrics, watch, dashboard,
+              report, checkpoints, export, models, search, sites, frameworks, stores,
+              config)  # fmt: skip
     for group in groups:
         group.register(app)
 

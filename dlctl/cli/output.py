@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,9 +38,16 @@ def _console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
 
 
+def has_colours(stream: Any = None) -> bool:
+    """Return whether a stream, by default standard output, shows colours."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool((stream or sys.stdout).isatty())
+
+
 def _coloured(text: str, style: str, stream: Any) -> str:
     codes = {"yellow": "33", "red": "1;31", "green": "32", "dim": "2"}
-    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if not has_colours(stream):
         return text
     return f"\033[{codes[style]}m{text}\033[0m"
 
@@ -49,12 +55,6 @@ def _coloured(text: str, style: str, stream: Any) -> str:
 def _printable(text: str) -> str:
     """Escape control characters, so that the text can't move the cursor or set colours."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
-
-
-def _without_movements(text: str) -> str:
-    """Return a line of a log with its colours, but without cursor movements and titles."""
-    parts = re.split(r"(\x1b\[[0-9;]*m)", text)
-    return "".join(part if i % 2 else _printable(part) for i, part in enumerate(parts))
 
 
 def report(value: V, as_json: bool, human: Callable[[V], object]) -> None:
@@ -174,19 +174,11 @@ def raw(text: str) -> None:
     sys.stdout.flush()
 
 
-def log(prefix: str, data: bytes) -> None:
-    """Print lines of a log as they are, each after its prefix."""
-    on_terminal = sys.stdout.isatty()
-    for text in data.decode(errors="replace").splitlines():
-        sys.stdout.write(f"{prefix}{_without_movements(text) if on_terminal else text}\n")
-    sys.stdout.flush()
-
-
-def log_objects(attempt: int, source: str, data: bytes) -> None:
+def log_objects(attempt: int, source: str, lines: Sequence[str]) -> None:
     """Print lines of a log as JSON objects, one a line."""
-    for text in data.decode(errors="replace").splitlines():
+    for text in lines:
         value = {"attempt": attempt, "source": source, "line": text}
-        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(value, ensure_ascii=not text.isprintable()) + "\n")
     sys.stdout.flush()
 
 

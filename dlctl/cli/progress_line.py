@@ -63,13 +63,18 @@ class ProgressLine:
         self._stream.flush()
 
 
+def bar(done: float) -> str:
+    """Return `[#####.....]` for a share from 0 to 1."""
+    full = int(_BAR * done)
+    return f"[{'#' * full}{'.' * (_BAR - full)}]"
+
+
 def text_of(status: Status, first: tuple[float, float]) -> str:
     """Return `[#####.....]  50 %  epoch 3  step 120  about 1m20s left`."""
     from dlctl.units import format_duration
 
     done = status.done or 0.0
-    full = int(_BAR * done)
-    parts = [f"[{'#' * full}{'.' * (_BAR - full)}] {100 * done:3.0f} %"]
+    parts = [f"{bar(done)} {100 * done:3.0f} %"]
     parts += [f"{name} {value}" for name, value in (("epoch", status.epoch), ("step", status.step))
               if value is not None]  # fmt: skip
     share, seconds = done - first[0], status.heartbeat_at - first[1]

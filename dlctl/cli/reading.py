@@ -1,4 +1,4 @@
-"""Commands that only read: status, show, logs, fetch; `list` is in `listing`."""
+"""Commands that only read: status, show, fetch; `list` is in `listing`, `logs` in its room."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dlctl.cli import listing, output
+from dlctl.cli import output
 from dlctl.cli.choosing import (
     NAME,
     NOTHING,
@@ -24,17 +24,15 @@ from dlctl.cli.common import (
     ID,
     IDS,
     JSON,
-    end_of_following,
     folder_name,
-    follow,
     open_record,
     plain,
-    print_pieces,
     print_record,
     refreshed,
     shown_state,
     training,
 )  # fmt: skip
+from dlctl.cli.states import listing
 from dlctl.units import counted
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("list")(listing.list_)
-    for command in (status, show, logs, fetch):
+    for command in (status, show, fetch):
         app.command()(command)
 
 
@@ -78,13 +76,20 @@ def status(
 def show(
     training_id: str | None = ID,
     script: bool = typer.Option(False, "--script", help="Print the batch script that was sent."),
+    everything: bool = typer.Option(
+        False, "--all", "-a", help="Print all that is known: plan, learners, metrics, servers."
+    ),
     as_json: bool = JSON,
 ) -> None:
-    """Show everything about one training: plan, learners, and why it ended.
+    """Show the story of one training on one screen: state, why, progress, what was saved.
 
-    Example: dlctl show digits-3k9f
+    `--all` prints everything: the plan, a row for each learner, their metrics.
+
+    Example: dlctl show digits-3k9f --all
     """
-    from dlctl.cli.show import gather, print_details
+    from dlctl.cli.states.gathering import gather
+    from dlctl.cli.states.show_all import print_details
+    from dlctl.cli.states.story import print_story
 
     with training(training_id) as (session, record, store):
         if script:
@@ -93,41 +98,7 @@ def show(
             text = read_script(session, record)
             return output.report({"script": text}, as_json, lambda _: output.raw(text))
         details = gather(session, record, store)
-    return output.report(details, as_json, print_details)
-
-
-def logs(
-    training_id: str | None = ID,
-    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print new lines."),
-    learner: int | None = typer.Option(None, "--learner", "-l", min=0, help="Only this learner."),
-    tail: int | None = typer.Option(
-        None, "--tail", "-n", min=0,
-        help="Only the last so many lines of each log of the newest attempt.",
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print each line as a JSON object."),
-) -> None:  # fmt: skip
-    """Print the logs, merged by time; `--follow` stays until the training ends.
-
-    A lost connection is opened again. Tracebacks are shortened to the lines of
-    your program; `--debug` and `--json` print everything.
-
-    Example: dlctl logs --follow
-    """
-    from dlctl.lifecycle import check_learner
-    from dlctl.outputs.logs import LogReader, read
-
-    with training(training_id) as (session, record, store):
-        check_learner(session, record, learner)
-        reader = LogReader(record.job_dir, learner, 1 if tail is None else record.attempt)
-        if tail is not None:
-            reader.begin_at_tail(session.transport, tail)
-        if stay:
-            end_of_following(follow(session, record, store, reader, as_json=as_json))
-        else:
-            if not print_pieces(read(session.transport, reader), as_json) and tail != 0:
-                who = "" if learner is None else f"learner {learner} of "
-                yet = "" if record.state.final else " yet"
-                output.note(f"{who}{record.training_id} ({record.state}) has printed nothing{yet}")
+    return output.report(details, as_json, print_details if everything else print_story)
 
 
 _RESULTS, _CHECKPOINTS = "results", "checkpoints"

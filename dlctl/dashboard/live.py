@@ -21,11 +21,12 @@ from dlctl.dashboard.verbs import act
 from dlctl.dashboard.versions import Versions
 from dlctl.errors import DlctlError, TransportError
 from dlctl.lifecycle import refresh, stale
-from dlctl.outputs.logs import LogReader
+from dlctl.logs.beginning import begin_at_tail
+from dlctl.logs.reader import LogReader
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
-    from dlctl.outputs.logs import LogPiece
+    from dlctl.logs.reader import LogPiece
     from dlctl.record import Record, RecordStore
     from dlctl.series import Run
 
@@ -141,7 +142,7 @@ class LiveFeed:
         tracked = self._find(training_id)
         site = tracked.record.site
         worker = self._worker(site)
-        reader = LogReader(tracked.record.job_dir, None, tracked.record.attempt)
+        reader = LogReader(tracked.record.job_dir, (), tracked.record.attempt)
 
         async def ask(work: Callable[[Session], Any]) -> Any:
             while True:
@@ -153,7 +154,7 @@ class LiveFeed:
                     if not _may_pass(error) or self.versions.closed:
                         raise Refused(error.message) from error
 
-        await ask(lambda session: reader.begin_at_tail(session.transport, _TAIL))
+        await ask(lambda session: begin_at_tail(reader, session.transport, _TAIL))
         while not self.versions.closed:
             ended = tracked.record.state.final
             for piece in await ask(lambda session: reader.news(session.transport)):
@@ -170,8 +171,8 @@ class LiveFeed:
         record = self._find(training_id).record
 
         def read(session: Session) -> list[Json]:
-            reader = LogReader(record.job_dir, None, record.attempt)
-            reader.begin_at_tail(session.transport, lines)
+            reader = LogReader(record.job_dir, (), record.attempt)
+            begin_at_tail(reader, session.transport, lines)
             found = reader.news(session.transport)
             while reader.advanced:
                 found += reader.news(session.transport)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import secrets
 import shlex
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlctl.errors import TransferError
-from dlctl.files.small_files import sizes_script
+from dlctl.files.small_files import SMALL_BYTES, sizes_script, unpacked
 from dlctl.transport.base import Transport
 
 _TIMEOUT_S = 120.0
-_SMALL_BYTES = 512
-"""Compressing so little costs more than it saves."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def read_ranges(transport: Transport, folder: str, ranges: Sequence[Range]) -> l
     mark = f"<{secrets.token_hex(16)}>"
     total = sum(each.length_bytes for each in ranges)
     commands = "\n".join(f"{_command(each)}; printf '%s' '{mark}'" for each in ranges)
-    packed = "command -v gzip >/dev/null 2>&1" if total > _SMALL_BYTES else "false"
+    packed = "command -v gzip >/dev/null 2>&1" if total > SMALL_BYTES else "false"
     script = f"""\
 LC_ALL=C; export LC_ALL
 cd -- {shlex.quote(folder)} 2>/dev/null || exit 0
@@ -67,7 +64,7 @@ parts() {{
 }}
 if {packed}; then printf z; parts 2>/dev/null | gzip -c; else printf p; parts 2>/dev/null; fi"""
     answer = transport.run(script, timeout_s=_TIMEOUT_S).stdout
-    content = _unpacked(answer)
+    content = unpacked(answer)
     parts = content.split(mark.encode())
     if not answer:
         return [b""] * len(ranges)
@@ -84,12 +81,3 @@ def _command(wanted: Range) -> str:
     if wanted.offset < 0:
         return f"tail -c {-wanted.offset} <{name} | head -c {wanted.length_bytes}"
     return f"tail -c +{wanted.offset + 1} <{name} | head -c {wanted.length_bytes}"
-
-
-def _unpacked(answer: bytes) -> bytes:
-    if answer[:1] != b"z":
-        return answer[1:]
-    try:
-        return zlib.decompress(answer[1:], wbits=31)
-    except zlib.error:
-        return b""

@@ -6,9 +6,11 @@ a file may grow or be replaced while it is read. Built on `Transport` only.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shlex
+import zlib
 from collections.abc import Mapping, Sequence
 
 from dlctl.errors import TransferError
@@ -16,8 +18,12 @@ from dlctl.transport.base import Completed, Transport
 
 _TIMEOUT_S = 60.0
 _NO_FOLDER = 71
+SMALL_BYTES = 512
+"""Compressing so little costs more than it saves."""
 _NAMES_AT_ONCE = 400
 """In one argument list, whose length is limited."""
+_ARGUMENT_BYTES = 480 * 1024
+"""Linux allows 2 MiB, unless the limit of the stack is low."""
 
 
 def read_files(
@@ -71,12 +77,33 @@ def read_texts(
     Raises:
         TransferError: as `read_files`.
     """
+    return read_texts_after(transport, "", paths, timeout_s=timeout_s)[1]
+
+
+def read_texts_after(
+    transport: Transport, before: str, paths: Sequence[str], *, timeout_s: float = 90.0
+) -> tuple[Completed, dict[str, bytes | None]]:
+    """Run a script, then read files as `read_texts` does: all in one round trip.
+
+    Returns:
+        How the script ended, with all that was written to standard error, and the contents.
+
+    Raises:
+        TransferError: as `read_files`.
+    """
     mark = _mark()
-    chunks = [paths[at : at + _NAMES_AT_ONCE] for at in range(0, len(paths), _NAMES_AT_ONCE)]
-    script = "LC_ALL=C; export LC_ALL\n" + "\n".join(_texts_script(each, mark) for each in chunks)
+    odd = [path for path in paths if "\n" in path]
+    paths = [path for path in paths if "\n" not in path]
+    longest = max(map(len, paths), default=1)
+    at_once = max(1, _ARGUMENT_BYTES // (4 * longest))  # a character may take four bytes
+    chunks = [paths[at : at + at_once] for at in range(0, len(paths), at_once)]
+    script = f"(:\n{before}\n)\nprintf '%s%s%s' '{mark}' \"$?\" '{mark}'\n" if before else ""
+    script += "LC_ALL=C; export LC_ALL\n" + "\n".join(_texts_script(each, mark) for each in chunks)
     end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
     answers = _frames(transport, end.stdout, mark)
-    if len(answers) != len(paths) + len(chunks):
+    told = answers[:2] if before else [b"", b"0"]
+    answers = answers[2:] if before else answers
+    if len(answers) != len(paths) + len(chunks) or not told[-1].isdigit():
         raise _damaged(transport)
     found: dict[str, bytes | None] = {}
     unsure = []
@@ -87,13 +114,20 @@ def read_texts(
             found[path] = content[1:] if flag == "y" else None
             if flag == "?" or (flag, content) == ("y", b"?"):
                 unsure.append(path)  # it vanished at this very moment, or its folder is closed
-    return found | read_files(transport, unsure)
+    found |= read_files(transport, [*unsure, *odd])
+    return Completed(int(told[1]), told[0], end.stderr), found
 
 
 def _texts_script(paths: Sequence[str], mark: str) -> str:
     """Return a script that prints a flag for each path, and then its content."""
+    root = os.path.commonpath(paths) if all(path[:1] == "/" for path in paths) else ""
+    at = len(root) + 1 if len(root) > 1 and root not in paths else 0
+    names = " ".join(
+        f'"$r"/{shlex.quote(path[at:])}' if at else shlex.quote(path) for path in paths
+    )
     return f"""\
-set -- {" ".join(shlex.quote(path) for path in paths)}
+r={shlex.quote(root)}
+set -- {names}
 flags=
 for f; do
     d=${{f%/*}}
@@ -104,12 +138,17 @@ for f; do
     fi
 done
 case $flags in *-*) # perhaps the folder does not exist, perhaps it can't be reached
-    ls -d -- "$@" 2>&1 >/dev/null | grep -v -e 'No such file' -e 'Not a directory' >/dev/null &&
+    for f; do
+        d=${{f%/*}}
+        [ -x "$d" ] || [ "$d" = "$last" ] || {{ last=$d; printf '%s/.\\n' "$d"; }}
+    done | sed 's/./\\\\&/g' | xargs ls -d -- 2>&1 >/dev/null |
+        grep -v -e 'No such file' -e 'Not a directory' >/dev/null &&
         flags=$(printf '%s' "$flags" | tr - '?');;
 esac
 printf '%s%s' "$flags" '{mark}'
-awk -v mark='{mark}' 'BEGIN {{
+awk -v mark='{mark}' -v flags="$flags" 'BEGIN {{
     for (i = 1; i < ARGC; i++) {{
+        if (substr(flags, i, 1) == "n") {{ printf "%s", mark; continue }}
         got = (getline line < ARGV[i])
         printf "%s", got < 0 ? "?" : "y"
         for (; got > 0; got = (getline line < ARGV[i])) print line
@@ -125,9 +164,12 @@ def read_appended(
     offsets: Mapping[str, int | None],
     limit_bytes: int,
     *,
+    log_filter: str = "",
     timeout_s: float = _TIMEOUT_S,
 ) -> dict[str, bytes]:
     """Return what was appended to each matching file since its offset; omit files without news.
+
+    Where the site has gzip, more than a few lines come compressed.
 
     Args:
         folder: Absolute, or relative to the home directory; need not exist yet.
@@ -135,15 +177,19 @@ def read_appended(
         offsets: Path (relative to `folder`) → number of bytes already read, or None for a file
             that is left alone this time; 0 if absent.
         limit_bytes: The most that is read of each file; the rest comes with the next call.
+        log_filter: Command of the shell through which the contents of `*.log` files go.
 
     Raises:
         TransferError: a file can't be read.
     """
     mark = _mark()
-    script = _appended_script(folder, globs, offsets, limit_bytes, mark)
+    script = _appended_script(folder, globs, offsets, limit_bytes, mark, log_filter)
     end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
+    answer = unpacked(end.stdout)
+    if end.stdout[:1] == b"z" and not answer:
+        raise _damaged(transport)
     news: dict[str, bytes] = {}
-    for frame in _frames(transport, end.stdout, mark):
+    for frame in _frames(transport, answer, mark):
         name, separator, content = frame.partition(b"\0")
         if not separator:
             raise _damaged(transport)
@@ -154,24 +200,44 @@ def read_appended(
 
 def _appended_script(
     folder: str, globs: Sequence[str], offsets: Mapping[str, int | None], limit_bytes: int,
-    mark: str,
+    mark: str, log_filter: str,
 ) -> str:  # fmt: skip
     """Return a script whose time grows with the number of files and not with its square."""
     known = [(p, "-" if n is None else str(int(n))) for p, n in offsets.items() if n != 0]
     table = "\n".join(f"{n} {p}" for p, n in known if "\n" not in p)
     odd = "\n".join(f"            {shlex.quote(p)}) o={n};;" for p, n in known if "\n" in p)
     patterns = _globs(globs)
+    emitted = 'part "$@"'
+    if log_filter:
+        emitted = f'case $2 in *.log) part "$@" | {log_filter};; *) part "$@";; esac'
     return f"""\
 LC_ALL=C; export LC_ALL
 cd -- {shlex.quote(folder)} 2>/dev/null || exit 0
 newline='
 '
-emit() {{ # offset name
-    printf '%s\\0' "$2"
+part() {{ # offset name
     if [ "$1" = 0 ]; then head -c {int(limit_bytes)} <"$2"
     else tail -c +$(($1 + 1)) <"$2" | head -c {int(limit_bytes)}
     fi
+}}
+emit() {{
+    printf '%s\\0' "$2"
+    {emitted}
     printf '%s' '{mark}'
+}}
+parts() {{
+while IFS= read -r line; do
+    emit "${{line%% *}}" "${{line#* }}"
+done
+for f in {patterns}; do
+    case "$f" in *"$newline"*)
+        case "$f" in
+{odd}
+            *) o=0;;
+        esac
+        [ ! -f "$f" ] || [ "$o" = - ] || [ $(wc -c <"$f") -le "$o" ] || emit "$o" "$f";;
+    esac
+done
 }}
 {{
     cat <<'{mark}'
@@ -184,20 +250,31 @@ emit() {{ # offset name
     {{
         size = $1; sub(/^[0-9]* /, "")
         offset = $0 in offsets ? offsets[$0] : "0" # a number beyond 2^31 would be printed rounded
-        if (offset != "-" && size + 0 > offset + 0) print offset, $0
-    }}' | while IFS= read -r line; do
-    emit "${{line%% *}}" "${{line#* }}"
-done
-for f in {patterns}; do
-    case "$f" in *"$newline"*)
-        case "$f" in
-{odd}
-            *) o=0;;
-        esac
-        [ ! -f "$f" ] || [ "$o" = - ] || [ $(wc -c <"$f") -le "$o" ] || emit "$o" "$f";;
-    esac
-done
+        if (offset != "-" && size + 0 > offset + 0) {{
+            found[++count] = offset " " $0
+            total += size - offset
+        }}
+    }}
+    END {{
+        print (total > {SMALL_BYTES} ? "z" : "p")
+        for (i = 1; i <= count; i++) print found[i]
+    }}' | {{
+    read -r how
+    if [ "$how" = z ] && command -v gzip >/dev/null 2>&1; then printf z; parts | gzip -c
+    else printf p; parts
+    fi
+}}
 exit 0"""
+
+
+def unpacked(answer: bytes) -> bytes:
+    """Return what a script wrote behind `z`, compressed, or behind `p`; b"" if it was damaged."""
+    if answer[:1] != b"z":
+        return answer[1:]
+    try:
+        return zlib.decompress(answer[1:], wbits=31)
+    except zlib.error:
+        return b""
 
 
 def sizes_script(globs: Sequence[str]) -> str:

@@ -18,6 +18,8 @@ from dlctl.contract import State, Status, Verdict
 from dlctl.contract.metrics import LOSS
 from dlctl.record import Record
 from dlctl.scheduler.base import Job, JobState
+from dlctl.scheduler.reasons import why_it_waits
+from dlctl.units import format_duration
 
 FRESH_S = 60.0
 """A heartbeat younger than this proves that the job lives."""
@@ -29,6 +31,8 @@ JOB_HAS_ENDED = "its job has ended"
 """The beginning of a reason while it is not yet known how."""
 SETTLE_S = 30.0
 """The longest delay of a shared file system; only then does a missing file mean anything."""
+WAITING = "waiting in the queue"
+"""The beginning of a reason while a job waits."""
 INTERRUPTED = "the submission was interrupted: "
 """What a record's reason begins with before the words of what interrupted a submission."""
 _NOTHING_SENT = f"{INTERRUPTED}nothing was sent"
@@ -60,6 +64,8 @@ class Observation:
     """The next attempt has begun: this one counts no more."""
     continues: bool = False
     """The plan says that the site's jobs, or dlctl, go on by themselves after a fault."""
+    goes_on: bool | None = None
+    """The same, or None as long as nobody has read a plan."""
     exists: bool = True
     """The job directory holds any of the files that are read: a purge may leave some."""
     job: Job | None = None
@@ -68,6 +74,8 @@ class Observation:
     """The next of the jobs that were submitted beforehand and still wait."""
     history: Job | None = None
     """What the accounting says of it."""
+    longest_s: int | None = None
+    """The longest time of the job's partition, as the site's file knows it."""
     queue_answered: bool = True
     queue_problem: str = ""
 
@@ -93,10 +101,14 @@ def parse_answer(content: bytes | None) -> tuple[int, str, str] | None:
 
 
 def paths_to_read(record: Record) -> list[str]:
-    """Return the files of the job directory that `observe` needs, in a fixed order."""
+    """Return the files of the job directory that `observe` needs, in a fixed order.
+
+    The plan, which is the largest of them and never changes, is read once.
+    """
     n = record.attempt
+    known = [] if record.goes_on is not None else [contract.PLAN]
     names = [
-        contract.PLAN, contract.submit_begin(n), contract.submit_answer(n), contract.claim(n),
+        *known, contract.submit_begin(n), contract.submit_answer(n), contract.claim(n),
         contract.status_file(n, "supervisor", 0), contract.verdict_file(n),
         contract.CANCEL_REQUEST, contract.HALT_REQUEST, contract.status_file(n, "learner", 0),
         contract.submit_begin(n + 1),
@@ -107,6 +119,8 @@ def paths_to_read(record: Record) -> list[str]:
 def observe(record: Record, files: dict[str, bytes | None], now: float) -> Observation:
     """Return what the files say; `refresh` adds what the scheduler says."""
     contents = [files[path] for path in paths_to_read(record)]
+    if record.goes_on is not None:
+        contents.insert(0, None)
     plan, begin, answer, claim, status, verdict, cancel, halt, learner, following = contents
     owner = (claim or b"").decode(errors="replace").strip()
     return Observation(
@@ -119,7 +133,8 @@ def observe(record: Record, files: dict[str, bytes | None], now: float) -> Obser
         learner=_read(Status, learner),
         epochs=record.epochs or _epochs(plan),
         next_begun=following is not None,
-        continues=_continues(plan),
+        continues=_continues(plan) if record.goes_on is None else record.goes_on,
+        goes_on=record.goes_on if plan is None else _continues(plan),
         verdict=_read(Verdict, verdict),
         cancel_asked=cancel is not None,
         halt_asked=halt is not None,
@@ -154,19 +169,34 @@ def derive(record: Record, seen: Observation, wall_s: float) -> Record:
         wall_s: this machine's clock, for `seen_at` and `stale_since`.
     """
     job_id = (seen.job and seen.job.job_id) or seen.claim or record.job_id
-    known = replace(_progress(record, seen), job_id=job_id)
+    known = replace(_progress(record, seen, _skew_s(seen, wall_s)), job_id=job_id)
     known = _state(known, seen, wall_s)
     if known.state.final and not known.ended_at and seen.supervisor:
         known = replace(known, ended_at=seen.supervisor.heartbeat_at)
     return known
 
 
-def _progress(record: Record, seen: Observation) -> Record:
+def _skew_s(seen: Observation, wall_s: float) -> float:
+    """Return how much this machine's clock is ahead of the site's, if that is much."""
+    skew_s = wall_s - seen.now
+    return skew_s if abs(skew_s) > FRESH_S else 0.0
+
+
+def _ends_at(record: Record, told: Status, skew_s: float) -> float:
+    """Return when a learner will be done that goes on like this, from its beginning."""
+    ran_s, done = told.heartbeat_at - told.started_at, told.done or 0.0
+    if record.attempt != 1 or ran_s <= 0 or not 0 < done < 1:
+        return 0.0
+    return told.heartbeat_at + ran_s * (1 - done) / done + skew_s
+
+
+def _progress(record: Record, seen: Observation, skew_s: float) -> Record:
     """Return the record with how far learner 0 has come; what is not known now stays as it was."""
     if not seen.exists:
         return record
     record = replace(
-        record, epochs=seen.epochs, ended_at=seen.verdict.finished_at if seen.verdict else 0.0,
+        record, epochs=seen.epochs, goes_on=seen.goes_on,
+        ended_at=seen.verdict.finished_at if seen.verdict else 0.0,
         started_at=seen.supervisor.started_at if seen.supervisor else 0.0,
         moved=None if seen.verdict or not seen.supervisor else seen.supervisor.done,
     )  # fmt: skip
@@ -176,6 +206,7 @@ def _progress(record: Record, seen: Observation) -> Record:
             epoch=record.epoch if told.epoch is None else told.epoch,
             step=record.step if told.step is None else told.step,
             done=record.done if told.done is None else told.done,
+            ends_at=_ends_at(record, told, skew_s),
         )  # fmt: skip
     return record
 
@@ -202,7 +233,9 @@ def _state(known: Record, seen: Observation, wall_s: float) -> Record:
 
 
 def _told(record: Record, wall_s: float, state: State, reason: str, hint: str = "") -> Record:
-    return replace(record, state=state, reason=reason, hint=hint, seen_at=wall_s, stale_since=None)
+    starts_at = record.starts_at if state is State.PENDING else 0.0
+    return replace(record, state=state, reason=reason, hint=hint, seen_at=wall_s, stale_since=None,
+                   starts_at=starts_at)  # fmt: skip
 
 
 def _between(record: Record, seen: Observation, verdict: Verdict, wall_s: float) -> Record:
@@ -217,7 +250,8 @@ def _between(record: Record, seen: Observation, verdict: Verdict, wall_s: float)
     ended = f"attempt {verdict.attempt} ended: {_why(verdict)}"
     if (waits := seen.awaited) is not None:
         when = f" in job {waits.job_id}"
-        when += f", which waits in the queue: {waits.reason}" if waits.reason else ""
+        if waits.reason:
+            when += f", which waits in the queue: {why_it_waits(waits.reason).sentence}"
     return _told(
         record, wall_s, State.QUEUED,
         f"attempt {action.attempt} starts{when} ({action.why}); {ended}",
@@ -269,11 +303,23 @@ def _without_queue(record: Record, seen: Observation, wall_s: float) -> Record:
 
 def _in_queue(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
     if job.state is JobState.PENDING:
-        waits = f"waiting in the queue: {job.reason}" if job.reason not in ("", "None") else ""
-        return _told(record, wall_s, State.PENDING, waits or "waiting in the queue")
+        return _waiting(record, seen, job, wall_s)
     if job.state is JobState.UNKNOWN:
         return _unknown_word(record, job, wall_s)
     return _running(record, seen, wall_s, suspended=job.state is JobState.SUSPENDED)
+
+
+def _waiting(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
+    """Report a job in the queue: why it waits, what to do, and when it is expected to start."""
+    starts_at = job.starts_at if job.starts_at > seen.now else 0.0
+    record = replace(record, starts_at=starts_at and starts_at + _skew_s(seen, wall_s))
+    if job.reason in ("", "None"):
+        return _told(record, wall_s, State.PENDING, WAITING)
+    why = why_it_waits(job.reason)
+    todo = why.todo.format(id=record.training_id, job=job.job_id)
+    if job.reason == "PartitionTimeLimit" and seen.longest_s:
+        todo = todo.replace("LESS", format_duration(seen.longest_s))
+    return _told(record, wall_s, State.PENDING, f"{WAITING}: {why.sentence}", todo)
 
 
 def _unknown_word(record: Record, job: Job, wall_s: float) -> Record:

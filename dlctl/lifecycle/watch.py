@@ -20,7 +20,7 @@ from dlctl.errors import (
     SubmitUnknown,
     TransportError,
 )
-from dlctl.files.upload import read_files, read_texts
+from dlctl.files.small_files import read_files, read_texts, read_texts_after
 from dlctl.lifecycle import notices
 from dlctl.lifecycle.continuation import go_on, is_due, newest
 from dlctl.lifecycle.observe import Observation, derive, observe, paths_to_read
@@ -29,10 +29,11 @@ from dlctl.lifecycle.waiting import keep_files
 from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
+from dlctl.transport.base import Completed
 
 
 def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> list[Record]:
-    """Return the records as the site knows them now, with at most three queries for all.
+    """Return the records as the site knows them now, with one query for all, or a few more.
 
     Raises:
         TransportError: the site can't be reached (`stale` turns that into a state).
@@ -61,27 +62,33 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
 
 def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str, Observation]]:
     """Return the records as the site knows them now, and what it has shown about each."""
-    now, queue, problem = read_queue(session)  # before the files: a verdict precedes the job's end
-    asked, files = _files(session, given)
+    # The queue comes before the files: a verdict precedes the job's end.
+    end, files = read_texts_after(session.transport, _queue_script(session), _paths(given))
+    now, queue, problem = _parse_queue(session, end)
+    asked, files = _at_newest(session, given, files)
+    longest = {name: each.max_time_s for name, each in session.site.partitions.items()}
     seen = {}
     jobs = _JobsByName(queue)
     for record in asked:
         look = observe(record, files, now)
-        look = replace(look, job=jobs.find(record, look), successor=jobs.successor(record),
-                       queue_answered=not problem, queue_problem=problem)  # fmt: skip
+        job = jobs.find(record, look)
+        look = replace(look, job=job, successor=jobs.successor(record),
+                       queue_answered=not problem, queue_problem=problem,
+                       longest_s=longest.get(job.partition) if job else None)  # fmt: skip
         seen[record.training_id] = look
     _add_history(session, asked, seen)
     known = [_settle(session, record, seen[record.training_id]) for record in asked]
     return _explain(session, known, seen), seen
 
 
-def _files(session: Session, records: list[Record]) -> tuple[list[Record], dict[str, bytes | None]]:
+def _at_newest(
+    session: Session, records: list[Record], files: dict[str, bytes | None]
+) -> tuple[list[Record], dict[str, bytes | None]]:
     """Return the records at the newest attempt that anybody has begun, and their files."""
-    files = read_texts(session.transport, _paths(records))
     begun = [r for r in records if files[f"{r.job_dir}/{contract.submit_begin(r.attempt + 1)}"]]
     moved = newest(session, begun)
     if moved:
-        files |= read_texts(session.transport, _paths(moved.values()))
+        files = files | read_texts(session.transport, _paths(moved.values()))
     return [moved.get(record.training_id, record) for record in records], files
 
 
@@ -105,8 +112,15 @@ def _settle(session: Session, record: Record, look: Observation) -> Record:
 
 def read_queue(session: Session) -> tuple[float, list[Job], str]:
     """Return the site's clock, the jobs, and why the scheduler did not answer ("" if it did)."""
-    scheduler, root = session.scheduler, session.site.root
-    end = session.transport.run(f"date +%s\n{scheduler.queue_script(root)}", timeout_s=90.0)
+    return _parse_queue(session, session.transport.run(_queue_script(session), timeout_s=90.0))
+
+
+def _queue_script(session: Session) -> str:
+    return f"date +%s\n{session.scheduler.queue_script(session.site.root)}"
+
+
+def _parse_queue(session: Session, end: Completed) -> tuple[float, list[Job], str]:
+    scheduler = session.scheduler
     clock, _, text = end.text.partition("\n")
     now = float(clock) if clock.isdecimal() else time.time()
     try:

@@ -16,8 +16,8 @@ from dlctl.contract import ResultsIndex, State
 from dlctl.contract.metrics import EventKind, Source
 from dlctl.errors import ResultsError, TransferError
 from dlctl.files.upload import download, read_files
+from dlctl.logs.reader import LogReader, read
 from dlctl.outputs.fetched_folder import FetchedFolder
-from dlctl.outputs.logs import LogReader, read
 from dlctl.outputs.metrics import read_metrics
 from dlctl.record import Record
 from dlctl.transport import Transport

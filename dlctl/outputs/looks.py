@@ -35,6 +35,7 @@ class Looks(Generic[R]):
     Args:
         open_site: opens the site of a name.
         make_reader: makes the reader of a training.
+        quiet_s: how often to ask for states while nothing is new.
     """
 
     def __init__(
@@ -43,12 +44,13 @@ class Looks(Generic[R]):
         store: RecordStore,
         open_site: Callable[[str], Session],
         make_reader: Callable[[Record], R],
+        quiet_s: float = _QUIET_STATE_EVERY_S,
     ) -> None:
         self.records = {record.training_id: record for record in records}
         self.readers = {record.training_id: make_reader(record) for record in records}
         self.trouble: dict[str, str] = {}
         """By site: why it does not answer."""
-        self._store, self._open = store, open_site
+        self._store, self._open, self._quiet_s = store, open_site, quiet_s
         self._sessions: dict[str, Session] = {}
         self._asked_at: dict[str, float] = {}
         self._busy: set[str] = set()
@@ -95,7 +97,7 @@ class Looks(Generic[R]):
     def _look_at(self, site: str, mine: list[Record]) -> set[str]:
         session, found = self.session(site), set[str]()
         # The states come first: what was measured before an end is there once it is known.
-        every_s = _STATE_EVERY_S if site in self._busy else _QUIET_STATE_EVERY_S
+        every_s = _STATE_EVERY_S if site in self._busy else self._quiet_s
         if time.monotonic() - self._asked_at.get(site, float("-inf")) > every_s:
             for record in refresh(session, mine, self._store):
                 before = self.records[record.training_id]

@@ -13,8 +13,9 @@ from dlctl.contract.metrics import Source, parse_metrics_name
 from dlctl.errors import RecordError
 from dlctl.files.small_files import read_appended
 from dlctl.lifecycle import learner_statuses, read_plan
+from dlctl.logs.beginning import begin_at_tail
+from dlctl.logs.reader import LogReader
 from dlctl.outputs.insight import Insight, insight, saved_checkpoints
-from dlctl.outputs.logs import LogReader
 from dlctl.outputs.metrics import FILES, MetricsReader
 from dlctl.outputs.unlocking import Unlocking
 from dlctl.series.answers import Saved
@@ -88,8 +89,8 @@ class TrainingReader:
         """Bring the lines of the metrics and of the logs: after the first look, in one script."""
         transport, offsets = session.transport, self._metrics.offsets
         if not self._tailed:
-            self._logs = LogReader(record.job_dir, None, record.attempt)
-            self._logs.begin_at_tail(transport, _TAIL)
+            self._logs = LogReader(record.job_dir, (), record.attempt)
+            begin_at_tail(self._logs, transport, _TAIL)
             self._tailed = True
         asked = self._logs.wanted()
         metrics = {f"{METRICS}/{name}": offset for name, offset in (offsets or {}).items()}

@@ -59,6 +59,9 @@ class Job:
     exit_code: str = ""
     """`exit:signal`, if known."""
     comment: str = ""
+    starts_at: float = 0.0
+    """When the scheduler expects it to start, or it did (Unix seconds); 0 if it does not tell."""
+    partition: str = ""
 
 
 class Usage(NamedTuple):

@@ -15,7 +15,8 @@ from dlctl.scheduler.states import job_state
 RECORD = "\036"
 UNIT = "\037"
 QUEUE_FIELDS = 6
-"""Job id, name, state, reason, nodes, comment; the local queue adds the exit code."""
+"""Job id, name, state, reason, nodes, comment. The local queue adds the exit code, Slurm leaves it
+empty and adds the time of the start and the partition."""
 
 
 def parse_rows(text: str) -> list[Job]:
@@ -26,7 +27,7 @@ def parse_rows(text: str) -> list[Job]:
         if len(cells) < QUEUE_FIELDS:
             continue  # the answer was cut off in the middle of a row
         job_id, name, word, reason, nodes = cells[:5]
-        comment, exit_code = (*cells[5:7], "")[:2]
+        comment, exit_code, starts, partition = (*cells[5:9], "", "", "")[:4]
         jobs.append(
             Job(
                 job_id=job_id.strip(),
@@ -37,6 +38,8 @@ def parse_rows(text: str) -> list[Job]:
                 nodes=plain(nodes),
                 exit_code=exit_code.strip(),
                 comment=plain(comment.split("\n")[0]),
+                starts_at=float(starts) if starts.strip().isdecimal() else 0.0,
+                partition=plain(partition),
             )
         )
     return jobs

@@ -44,7 +44,7 @@ case $PWD in
 esac
 """
 
-QUEUE_FORMAT = '"$rs%i$us%j$us%T$us%r$us%N$us%k"'
+QUEUE_FORMAT = '"$rs%i$us%j$us%T$us%r$us%N$us%k$us$us%S$us%P"'
 HISTORY_FIELDS = "JobID,JobName,State,ExitCode,NodeList,Submit,Start"
 HISTORY_LIMIT_S = 30
 """A slow slurmdbd must not delay a status: a later answer of sacct is ignored."""
@@ -343,7 +343,7 @@ done
     @staticmethod
     def _squeue() -> str:
         return (
-            "rs=$(printf '\\036') us=$(printf '\\037')\n"
+            "rs=$(printf '\\036') us=$(printf '\\037')\nexport SLURM_TIME_FORMAT=%s\n"
             f'squeue --noheader --states=all --user="$(id -u)" --format={QUEUE_FORMAT} </dev/null\n'
         )
 

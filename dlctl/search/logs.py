@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import search as names
 from dlctl.files.small_files import read_appended
-from dlctl.outputs.logs import LogPiece
+from dlctl.logs.reader import LogPiece
 
 if TYPE_CHECKING:
     from dlctl.search.trials import TrialRow
@@ -69,6 +69,16 @@ class SearchLogReader:
         self._tails: dict[str, Tail] = {}
         self.advanced = False
         """Whether the last call of `news` read anything."""
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether the last look left a part of a log unread."""
+        return any(not tail.is_read for tail in self._tails.values())
+
+    @property
+    def logs(self) -> int:
+        """Return how many logs are known."""
+        return len(self._tails)
 
     def news(self, transport: Transport, once: bool = False) -> list[LogPiece]:
         """Return the whole lines that have arrived since the last call.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from dlctl.series.smooth import Smoother
 from dlctl.terminal.frame import View, frame, metric_names
@@ -76,6 +76,17 @@ def _held(looking: Looks[TrainingReader]) -> Iterator[None]:
         yield
 
 
+class Looking(Protocol):
+    """What asks the sites, as `Looks` does."""
+
+    @property
+    def ended(self) -> bool:
+        """Return whether all trainings have ended."""
+
+    def look(self) -> set[str]:
+        """Ask all sites; return the ids of trainings of which anything is new."""
+
+
 class Background(Generic[F]):
     """Looks in a thread of its own, so that a slow site delays no key.
 
@@ -84,7 +95,7 @@ class Background(Generic[F]):
         first: what is drawn before the sites were asked; None: they were asked already.
     """
 
-    def __init__(self, looking: Looks[Any], make: Callable[[], F], first: F | None = None) -> None:
+    def __init__(self, looking: Looking, make: Callable[[], F], first: F | None = None) -> None:
         self.looking, self._make = looking, make
         self.news, self.stop = Event(), Event()
         self.error: Exception | None = None

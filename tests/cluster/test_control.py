@@ -66,7 +66,7 @@ def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site, wait
     assert {rates[n] for n in rates if n > third} == {0.001}
     assert max(rates) < 4 * 16, "larger batches: fewer steps"
     assert dlctl("tune", training_id, "lr=1").exit_code == 8
-    shown = " ".join(dlctl("show", training_id, ok=True).stdout.split())
+    shown = " ".join(dlctl("show", training_id, "--all", ok=True).stdout.split())
     assert f"lr=0.003, batch_size=64 since step {step}; a checkpoint at step " in shown
 
 

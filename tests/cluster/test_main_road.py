@@ -201,7 +201,7 @@ echo "$RANK on $SLURMD_NODENAME" >"$RESULT_DIR/$RANK"
     assert done.exit_code == 0, done.stderr
     results = cluster_site.job_dir(training_id) / "results"
     assert len({(results / str(rank)).read_text()[5:] for rank in range(2)}) == 2
-    shown = dlctl("show", training_id, ok=True).stdout
+    shown = dlctl("show", training_id, "--all", ok=True).stdout
     assert "2 learners on 2 nodes" in shown
     lines = dlctl("logs", training_id, ok=True).stdout.splitlines()
     said = [line for line in lines if not line.startswith("job | ")]

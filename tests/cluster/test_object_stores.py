@@ -496,8 +496,10 @@ def test_a_store_that_dies_while_data_comes_is_told_of_everywhere(
     failing = r"MB of 62.9 MB, trying again \(\d+(rd|th) time, in [\d.]+ s\): .*connection"
     log = local_site.job_dir(training_id) / contract.job_output(1)
     wait_until(lambda: re.search(failing, log.read_text()), what="the fault in the job's log")
-    shown = wait_until(lambda: "trying" in (told := dlctl("show", training_id).stdout) and told,
-                       what="the fault in dlctl show")  # fmt: skip
+    shown = wait_until(
+        lambda: "trying" in (told := dlctl("show", training_id, "--all").stdout) and told,
+        what="the fault in dlctl show",
+    )
     assert re.search(failing, " ".join(shown.split())), shown
     proxy.is_dead, proxy.pause_s = False, 0.0
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")

@@ -191,7 +191,7 @@ def test_secrets_reach_the_learner_and_nothing_else(dlctl, site, xdg, wait_until
     assert found == secret_files
     assert len(secret_files) == 3
     assert {file.stat().st_mode & 0o777 for file in secret_files} == {0o600}
-    told = dlctl("show", training_id, ok=True).stdout + dlctl("logs", training_id).stdout
+    told = dlctl("show", training_id, "--all", ok=True).stdout + dlctl("logs", training_id).stdout
     told += dlctl("show", training_id, "--script", ok=True).stdout
     if site.cluster:
         told += site.cluster.user("scontrol", "show", "job", "-dd")

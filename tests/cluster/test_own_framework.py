@@ -66,7 +66,7 @@ def test_a_framework_beside_the_manifest_is_halted_and_goes_on(dlctl, site, wait
     assert {c["name"]: c["problem"] for c in verified.json if c["problem"]} == {
         f"at-{newest - 1}": "complete.json is missing"
     }
-    shown = dlctl("show", training_id, ok=True).stdout
+    shown = dlctl("show", training_id, "--all", ok=True).stdout
     assert f"Yes, of step {newest}" in shown
     done = dlctl("resume", training_id, "--follow")
     assert done.exit_code == 0, (done.stdout, done.stderr)

@@ -35,7 +35,7 @@ def test_a_resumption_takes_the_credentials_of_the_shell_and_keeps_those_that_it
     old = {"COMBINATION": "old-combination", "SOME_TOKEN": "abc"}
     training_id = submit(dlctl, local_site, folder, env=old)
     wait_for_state(dlctl, wait_until, training_id, "FAILED")
-    assert "wrong combination" in dlctl("show", training_id, ok=True).stdout
+    assert "wrong combination" in dlctl("show", training_id, "--all", ok=True).stdout
     dlctl("resume", training_id, ok=True, env={"COMBINATION": "new-combination"})
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     assert (shelf / "out/copy").read_text() == "forty two"

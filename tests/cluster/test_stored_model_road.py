@@ -66,7 +66,7 @@ def test_the_whole_way_of_a_model(dlctl, site, line):
     assert {(f["path"], f["part"]) for f in made["files"]} >= {
         ("train.py", "code"), ("model.pt", "result"),
     }  # fmt: skip
-    assert f"stored as      {model}@1" in dlctl("show", first, ok=True).stdout
+    assert f"stored as      {model}@1" in dlctl("show", first, "--all", ok=True).stdout
 
     # Its code and its weights, with a rate of 0: each loss is that of the stored weights.
     done, second = run(
@@ -89,7 +89,7 @@ def test_the_whole_way_of_a_model(dlctl, site, line):
     assert done.exit_code == 0, done
     third = done.stdout.split("\n", 1)[0]
     assert losses(site, third) == went[:1], "the same code from the same beginning"
-    assert f"{model}@1" in dlctl("show", third, ok=True).stdout
+    assert f"{model}@1" in dlctl("show", third, "--all", ok=True).stdout
 
     differs = dlctl("models", "diff", f"{model}@1", f"{model}@2", "--json", ok=True).json
     assert "model.pt" not in [f["path"] for f in differs["files"]], "a rate of 0 changes no weight"

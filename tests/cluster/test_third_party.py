@@ -87,7 +87,7 @@ def halt_and_resume(dlctl, site, training_id, wait_until):
     try:
         wait_until(lambda: any(path.is_file() for path in saved.rglob("*")), 150)
     except BaseException:
-        print(dlctl("show", training_id).stdout, dlctl("logs", training_id).stdout[-3000:])
+        print(dlctl("show", training_id, "--all").stdout, dlctl("logs", training_id).stdout[-3000:])
         raise
     dlctl("halt", training_id, ok=True)
     known = wait_for_state(dlctl, wait_until, training_id, "HALTED", timeout_s=120)

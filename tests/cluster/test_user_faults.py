@@ -38,7 +38,7 @@ def fails(dlctl, site, folder, kind, *options):
 
 def text_of(dlctl, shown):
     """Return what `dlctl show` prints for people."""
-    done = dlctl("show", shown["training_id"], ok=True)
+    done = dlctl("show", shown["training_id"], "--all", ok=True)
     assert shown["reason"] in done.stdout
     assert shown["hint"] in done.stdout + done.stderr
     return done.stdout

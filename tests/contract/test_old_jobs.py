@@ -43,7 +43,7 @@ def test_an_old_training_is_read_resumed_fetched_and_exported(old, tmp_path):
     shown = old("show", "--json", ok=True).json
     assert shown["verdict"]["reason"] == "Halted on request."
     assert shown["learners"][0]["step"] == 112
-    assert "ended, exit 85" in old("show", ok=True).stdout
+    assert "ended, exit 85" in old("show", "--all", ok=True).stdout
     assert "halt: halted on request" in old("logs", ok=True).stdout
     checkpoints = old("checkpoints", "list", "--json", ok=True).json
     assert [row["step"] for row in checkpoints] == [118, 100]

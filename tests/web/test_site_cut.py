@@ -54,7 +54,7 @@ def test_a_site_that_is_cut_off_and_comes_back(dlctl, cluster_site, xdg, wait_un
         logged = page.locator(".log > div").count()
         assert logged > 0
         picture_of(page, "5-cut-off")
-        shown = dlctl("show", training_id)
+        shown = dlctl("show", training_id, "--all")
         assert "the metrics are as of" in shown.stderr and "Better than guessing?" in shown.stdout
         watched = dlctl("watch", training_id, "--once", ok=True).stdout
         assert "stale for" in watched and f"step {known[-1]}" in watched

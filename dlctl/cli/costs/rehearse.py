@@ -97,7 +97,7 @@ def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordS
     from dlctl.data.checks import refuse_wrong_stores
     from dlctl.lifecycle import make_environment, refresh, submit
     from dlctl.lifecycle.staging.stores import bring
-    from dlctl.outputs.logs import LogReader, follow
+    from dlctl.logs.reader import LogReader, follow
     from dlctl.outputs.rehearsal import read_rehearsed
 
     refuse_wrong_stores(request, output.note)

@@ -12,13 +12,12 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import (
     JSON,
-    end_of_following,
-    follow,
     looks,
     open_record,
     plain,
-    print_pieces,
 )
+from dlctl.cli.logs.following import end_of_following, follow
+from dlctl.cli.logs.printing import LogLines, print_pieces
 from dlctl.cli.searching.found import SEARCH_ID, searched
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def logs(
 
     Example: dlctl search logs digits-3k9f --trial 12
     """
-    from dlctl.outputs.logs import read
+    from dlctl.logs.reader import read
     from dlctl.search.logs import search_logs, trial_logs
     from dlctl.search.overview import read_overview
 
@@ -111,8 +110,10 @@ def logs(
         else:
             reader = search_logs(record.job_dir)
             if stay:
-                return end_of_following(follow(session, record, store, reader, as_json))
-        if not print_pieces(read(session.transport, reader), as_json):
+                return end_of_following(
+                    follow(session, record, store, reader, LogLines(as_json=as_json))
+                )
+        if not print_pieces(read(session.transport, reader), LogLines(as_json=as_json)):
             who = "" if trial is None else f"trial {trial} of "
             output.note(f"{who}{record.training_id} has printed nothing so far")
     return None
@@ -127,7 +128,7 @@ def _follow_trial(
     """Print what a trial prints until it, or the search, has ended."""
     from dlctl.contract import State
     from dlctl.lifecycle import refresh
-    from dlctl.outputs.logs import follow as follow_log
+    from dlctl.logs.reader import follow as follow_log
     from dlctl.search.logs import trial_logs
     from dlctl.search.overview import SearchReader
 
@@ -142,7 +143,7 @@ def _follow_trial(
 
     reader = trial_logs(record.job_dir, search.overview.trials.find(number))
     trouble = lambda error: output.warn(f"{error.message}; trying again")  # noqa: E731
-    print_pieces(follow_log(session.transport, reader, state, trouble), as_json)
+    print_pieces(follow_log(session.transport, reader, state, trouble), LogLines(as_json=as_json))
     row = search.overview.trials.find(number)
     output.note(f"trial {number}: {row.outcome_words}{f': {row.error}' if row.error else ''}")
 

@@ -12,12 +12,12 @@ from dlctl.cli import output
 from dlctl.cli.common import (
     JSON,
     SITE,
-    end_of_following,
-    follow,
     open_record,
     opened,
     plain,
 )
+from dlctl.cli.logs.following import end_of_following, follow
+from dlctl.cli.logs.printing import LogLines
 from dlctl.cli.manifests import (
     CPUS,
     GPUS,
@@ -123,7 +123,9 @@ def _end_of_one(sent: Sent, session: Session, stay: bool, as_json: bool) -> None
     output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
     sent.finish()
     if stay:
-        return end_of_following(follow(session, record, sent.store, as_json=as_json))
+        return end_of_following(
+            follow(session, record, sent.store, lines=LogLines(as_json=as_json))
+        )
     return output.hint(f"dlctl logs --follow {record.training_id}")
 
 

@@ -83,10 +83,14 @@ def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dl
     try:
         assert {"sqlite3", "yaml", "jinja2", "dlctl.transport.local"} <= modules
         assert not modules & {"paramiko", "cryptography", "rich", "asyncio", "invoke"}
-        assert not modules & {"dlctl.transport.ssh", "dlctl.scheduler.slurm", "dlctl.cli.show"}
+        assert not modules & {
+            "dlctl.transport.ssh",
+            "dlctl.scheduler.slurm",
+            "dlctl.cli.states.show_all",
+        }
         assert not modules & {
             "dlctl.outputs.fetch",
-            "dlctl.outputs.logs",
+            "dlctl.logs.reader",
             "dlctl.site_admin.discovery",
             "dlctl.site_admin.doctor",
         }

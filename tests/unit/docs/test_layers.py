@@ -21,7 +21,7 @@ TURNED_ROUND = {
         ("learner/checkpoint_files/disk.py", "import torch"),
     "The search knows neither": ("search/protocol/__init__.py", "import learner.errors"),
     "Only the lifecycle asks a scheduler":
-        ("dlctl/outputs/logs.py", "from dlctl.scheduler import base"),
+        ("dlctl/logs/reader.py", "from dlctl.scheduler import base"),
 }  # fmt: skip
 """A contract → a module and one wrong line in it."""
 

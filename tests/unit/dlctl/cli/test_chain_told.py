@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from scheduler_plan import make_plan
 
 from dlctl.cli.sending.telling import _say_links
-from dlctl.cli.show import _asked, _links
+from dlctl.cli.states.show_all import _asked, _links
 from dlctl.contract import Lifecycle
 
 

@@ -7,10 +7,11 @@ import pytest
 from login_side import make_record
 
 from dlctl import lifecycle
-from dlctl.cli import common, output
+from dlctl.cli import output
+from dlctl.cli.logs import following
 from dlctl.contract import State
 from dlctl.errors import RecordError
-from dlctl.outputs import logs
+from dlctl.logs import reader as logs
 from dlctl.record import RecordStore
 
 
@@ -34,7 +35,7 @@ def follow(tmp_path, monkeypatch):
         class Session:
             transport = None
 
-        common.follow(Session(), make_record(), RecordStore(tmp_path / "trainings.db"))
+        following.follow(Session(), make_record(), RecordStore(tmp_path / "trainings.db"))
         return told
 
     return follow

@@ -9,13 +9,14 @@ from login_side import make_record
 from typer.testing import CliRunner
 
 from dlctl import lifecycle
-from dlctl.cli import common, listing, main, output
+from dlctl.cli import common, main, output
 from dlctl.cli.views import metrics as views_metrics
 from dlctl.contract import State
 from dlctl.contract.metrics import Source, make_line
 from dlctl.errors import ConnectError, HostKeyError, ResultsError
 from dlctl.record import RecordStore
 from dlctl.series.replays import Origin
+from dlctl.terminal import trainings
 
 OPEN = {"state": State.TRAINING, "job_id": "7", "seen_at": time.time() - 5 * 3600, "epochs": 8}
 
@@ -76,9 +77,9 @@ def test_sites_with_open_trainings_are_asked(store, asked, run):
     assert asked == {"a": ["open-1"]}
     told = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert told == [
-        "training site state elapsed progress loss",
-        "ended-1 b COMPLETED 60 min epoch 8/8 0.01235",
-        "open-1 a TRAINING 10 min epoch 3/8 0.5",
+        "training state site progress left elapsed loss why",
+        "ended-1 COMPLETED b epoch 8/8 - 60 min 0.01235",
+        "open-1 TRAINING a epoch 3/8 - 10 min 0.5",
     ]
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -90,7 +91,7 @@ def test_sites_with_open_trainings_are_asked(store, asked, run):
     ({"epoch": 3, "done": 0.4}, "epoch 3"), ({"epoch": 3, "epochs": 8}, "epoch 3/8"),
 ])  # fmt: skip
 def test_progress_is_told_as_the_training_counts_it(known, told):
-    assert listing.progress(make_record(**known)) == told
+    assert trainings.progress(make_record(**known)) == told
 
 
 def test_offline_asks_no_site_and_says_how_old_it_is(store, asked, run):

@@ -12,7 +12,7 @@ import pytest
 from login_side import MANIFEST, make_site, plan_of
 
 from dlctl.cli.common import plain
-from dlctl.cli.show import _per_attempt, print_details, speed_line
+from dlctl.cli.states.show_all import _per_attempt, print_details, speed_line
 from dlctl.cli.views.show_server import rates, server_line
 from dlctl.record import Record
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dlctl.cli import output
-from dlctl.cli.show import verdict_fields
+from dlctl.cli.states.show_all import verdict_fields
 from dlctl.contract import Action, Evidence, Next, State, Verdict, VerdictKind, to_json
 
 

@@ -48,7 +48,7 @@ def run_everything(scene):
             assert scene.start(run_script, job_id).returncode == 0
 
 
-def test_very_many_trainings_cost_two_scripts_and_one_transaction(scene, monkeypatch):
+def test_very_many_trainings_cost_one_script_and_one_transaction(scene, monkeypatch):
     record = send(scene)
     many = [replace(record, training_id=f"t-{n}", job_id="") for n in range(300)]
     for each in many:
@@ -57,7 +57,7 @@ def test_very_many_trainings_cost_two_scripts_and_one_transaction(scene, monkeyp
     monkeypatch.setattr(record_file, "_change", lambda *change: written.append(change))
     transport = BadTransport()
     refresh(scene.connect(transport), many, scene.store)
-    assert (transport.calls, len(written)) == (2, 1)
+    assert (transport.calls, len(written)) == (1, 1)
 
 
 def test_from_submission_to_the_end(scene):
@@ -217,7 +217,7 @@ def test_cancel_ends_the_job_that_started_meanwhile(scene):
 
     class Starts(BadTransport):
         def start(self, script, **options):
-            if self.calls == 3:  # after the look, before the fence
+            if self.calls == 2:  # after the look, before the fence
                 (folder / "job_id").write_text("1\n")
                 hidden.rename(scene.scheduler.folder / "queue/1")
                 scene.scheduler.set_state(1, "RUNNING")

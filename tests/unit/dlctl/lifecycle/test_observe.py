@@ -50,7 +50,7 @@ LOST = {"job_id": ""}
 
 TABLE = [
     # what is seen, what the record says, state, a part of the reason
-    ({"job": job(JobState.PENDING, reason="Priority")}, {}, State.PENDING, "queue: Priority"),
+    ({"job": job(JobState.PENDING, reason="Priority")}, {}, State.PENDING, "first (Priority)"),
     ({"job": job(JobState.PENDING)}, {}, State.PENDING, "waiting in the queue"),
     ({"job": RUNNING}, {}, State.DEPLOYING, "the job has started"),
     ({"job": RUNNING, "supervisor": supervisor()}, {}, State.TRAINING, ""),
@@ -259,7 +259,7 @@ def test_files_are_read_into_an_observation():
         verdict=contract.to_json(verdict()).encode(),
     ), NOW)  # fmt: skip
     assert look == seen(answer=(0, "7\n", "warned"), claim="7", supervisor=supervisor(),
-                        verdict=verdict(), halt_asked=True)  # fmt: skip
+                        verdict=verdict(), halt_asked=True, goes_on=False)  # fmt: skip
 
 
 def test_nothing_there_is_nothing_seen():

@@ -32,7 +32,7 @@ def test_one_script_brings_metrics_and_logs(job):
 
 
 def test_lines_beyond_what_a_look_reads_are_not_lost(job, monkeypatch):
-    monkeypatch.setattr("dlctl.outputs.logs._CHUNK_BYTES", 100)
+    monkeypatch.setattr("dlctl.logs.reader._CHUNK_BYTES", 100)
     for step in range(2, 50):
         job.measure("", step, loss=1.0 / step)
     assert job.reader.refresh(job.looks.session("testbed"), job.record)

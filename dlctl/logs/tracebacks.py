@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from dlctl.contract.programs.tracebacks import Traceback, TracebackReader
-from dlctl.outputs.logs import LogPiece
+from dlctl.logs.reader import LogPiece
 
 
 def shortened(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:

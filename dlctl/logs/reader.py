@@ -15,9 +15,8 @@ no further in a log of which enough waits. A very long line comes in parts.
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
@@ -26,9 +25,10 @@ from operator import itemgetter
 from typing import Protocol
 
 from dlctl.contract import TIMES_SUFFIX, State
-from dlctl.errors import TransportError
-from dlctl.files.upload import read_appended, sizes_script
-from dlctl.outputs.one_log import OneLog, is_log
+from dlctl.errors import TransferError, TransportError
+from dlctl.files.small_files import read_appended
+from dlctl.logs import matching
+from dlctl.logs.one_log import OneLog, is_log
 from dlctl.transport import Transport
 
 _CHUNK_BYTES = 1024 * 1024
@@ -38,10 +38,10 @@ _LOOK_BYTES = 64 * _CHUNK_BYTES
 _LEAST_BYTES = 16 * 1024
 _MANY = 512
 """As many logs a first look expects."""
-_NOTE_BYTES = 32
-"""A note is shorter."""
 _FASTEST_S, _SLOWEST_S = 0.2, 2.0
 """How often to look for new lines: fast while lines come, slower while none do."""
+_PAUSE_PER_LOG_S = 0.001
+"""How much longer to wait for each log: a look sends the names of all, and asks for their sizes."""
 _STATE_EVERY_S = 2.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -70,9 +70,12 @@ class LogReader:
     """Follows the logs of one job directory."""
 
     job_dir: str
-    learner: int | None = None
-    """Only this rank."""
+    ranks: Sequence[int] = ()
+    """Only these learners; none: all of them, the servers and the job."""
     first_attempt: int = 1
+    only_attempt: int | None = None
+    pattern: str = ""
+    """Of awk: other lines than those that it fits need not be read (`dlctl.logs.matching`)."""
     by_time: bool = True
     """Whether to merge the logs by time; otherwise each comes as a whole, or in large parts."""
     _logs: dict[str, OneLog] = field(default_factory=dict)
@@ -83,6 +86,16 @@ class LogReader:
     advanced: bool = False
     """Whether the last call of `news` read anything, if only a part of a long line."""
 
+    @property
+    def has_more(self) -> bool:
+        """Return whether the last look left a part of a log unread."""
+        return any(log.has_more for log in self._logs.values())
+
+    @property
+    def logs(self) -> int:
+        """Return how many logs are known."""
+        return len(self._logs)
+
     def news(self, transport: Transport, once: bool = False) -> list[LogPiece]:
         """Return the whole lines that have arrived since the last call, of one attempt at most.
 
@@ -90,17 +103,31 @@ class LogReader:
             once: whether to leave a log alone that was read to its end, even if it has grown.
         """
         asked = self.wanted(once)
+        wanted_only = matching.site_filter(self.pattern) if self.pattern else ""
         found = read_appended(
-            transport, self.job_dir, asked.globs, asked.offsets, asked.limit_bytes
-        )
+            transport, self.job_dir, asked.globs, asked.offsets, asked.limit_bytes,
+            log_filter=wanted_only,
+        )  # fmt: skip
+        if wanted_only:
+            found = {n: self._whole(transport, n, content) for n, content in found.items()}
         return self.take(asked, found)
+
+    def _whole(self, transport: Transport, name: str, content: bytes) -> bytes:
+        """Return what the log holds, with a filler for the lines that the site left out."""
+        try:
+            return matching.whole(content) if name.endswith(".log") else content
+        except ValueError:
+            raise TransferError(
+                f"{transport.name}: the site's awk can't pick lines of {name}",
+                hint="Leave --grep out, and let grep pick them: dlctl logs | grep",
+            ) from None
 
     def wanted(self, once: bool = False) -> Wanted:
         """Return what the next look is to read; `once` as of `news`."""
         logs = self._to_read()
         share_bytes = _LOOK_BYTES // (len(logs) or _MANY)
         limit_bytes = min(_CHUNK_BYTES, max(_LEAST_BYTES, share_bytes))
-        return Wanted(self._globs(), self._offsets(logs, limit_bytes, once), limit_bytes)
+        return Wanted(self.globs(), self._offsets(logs, limit_bytes, once), limit_bytes)
 
     def take(self, asked: Wanted, found: Mapping[str, bytes]) -> list[LogPiece]:
         """Take in what a look has found; return what `news` returns."""
@@ -120,36 +147,27 @@ class LogReader:
         self.advanced = bool(found or pieces)
         return pieces
 
-    def begin_at_tail(self, transport: Transport, lines: int) -> None:
-        """Skip all but the last lines of each log, and the notes on what came long before them."""
-        kept_bytes = _NOTE_BYTES * (lines + 50)
-        script = f"""\
-LC_ALL=C; export LC_ALL
-cd -- {shlex.quote(self.job_dir)} 2>/dev/null || exit 0
-{{
-{sizes_script(self._globs())}}} | while IFS= read -r line; do
-    size=${{line%% *}} name=${{line#* }} # the log may grow meanwhile
-    case $name in
-        *{TIMES_SUFFIX}) [ "$size" -le {kept_bytes} ] || echo "$((size - {kept_bytes})) $name";;
-        *) echo "$((size - $(head -c "$size" <"$name" | tail -n {lines} | wc -c))) $name";;
-    esac
-done"""
-        for line in transport.run(script).text.splitlines():
-            skipped, _, name = line.partition(" ")
-            if (log := self._log_of(name)) is not None:
-                log.skip(name, int(skipped))
+    def skip(self, name: str, size_bytes: int, at_line: int = 0) -> None:
+        """Begin to read a log, or the notes on one, at an offset, as `OneLog.skip`."""
+        if (log := self._log_of(name)) is not None:
+            log.skip(name, size_bytes, at_line)
 
     def rest(self) -> list[LogPiece]:
         """Return what was held back, and last lines that never got their newline."""
         attempts = sorted({log.attempt for log in self._logs.values()})
         return [piece for each in attempts for piece in _rest(self._of(each))]
 
-    def _globs(self) -> list[str]:
-        if self.learner is not None:
-            return [f"attempts/*/learner-{self.learner}.log"]
-        notes = [f"{name}{TIMES_SUFFIX}" for name in ("slurm", "server-*", "learner-*")]
-        names = ["slurm.out", "server-*.log", "learner-*.log", *(notes if self.by_time else [])]
-        return [f"attempts/*/{name}" for name in names]
+    def globs(self) -> list[str]:
+        """Return patterns of the files that are read, below the job directory."""
+        learners = [f"learner-{rank}" for rank in self.ranks]
+        names = [f"{name}.log" for name in learners or ("server-*", "learner-*")]
+        if not learners:
+            names.insert(0, "slurm.out")
+        if self.by_time and len(learners) != 1:
+            times = learners or ("slurm", "server-*", "learner-*")
+            names += [f"{name}{TIMES_SUFFIX}" for name in times]
+        attempt = "*" if self.only_attempt is None else self.only_attempt
+        return [f"attempts/{attempt}/{name}" for name in names]
 
     def _log_of(self, name: str) -> OneLog | None:
         """Return the log that a file is, or that its notes are on; None if it is not shown."""
@@ -223,6 +241,14 @@ class FollowsLogs(Protocol):
 
     advanced: bool
 
+    @property
+    def has_more(self) -> bool:
+        """Return whether the last look left a part of a log unread."""
+
+    @property
+    def logs(self) -> int:
+        """Return how many logs are known."""
+
     def news(self, transport: Transport, once: bool = False) -> list[LogPiece]:
         """Return the whole lines that have arrived since the last call."""
 
@@ -269,5 +295,5 @@ def follow(
             yield from reader.rest()
             return
         pause_s = _FASTEST_S if reader.advanced else min(pause_s * 1.3, _SLOWEST_S)
-        if not ended:
-            time.sleep(pause_s)
+        if not ended and not reader.has_more:
+            time.sleep(pause_s + reader.logs * _PAUSE_PER_LOG_S)

@@ -1,8 +1,8 @@
 """What `dlctl logs` prints of the tracebacks of several learners."""
 
 from dlctl.contract.programs.tracebacks import Frame
-from dlctl.outputs.logs import LogPiece
-from dlctl.outputs.tracebacks import shortened
+from dlctl.logs.reader import LogPiece
+from dlctl.logs.tracebacks import shortened
 
 CODE = "/home/me/dlctl/jobs/digits-3k9f/code"
 

@@ -46,6 +46,7 @@ class OneLog:
         self._is_read = False
         self._is_cut = False
         """Whether the log is not read from its beginning."""
+        self._at_line = 0
         self._text = b""
         """What was read last; up to `_shown` it was printed."""
         self._shown = self._lines = self._whole = 0
@@ -80,13 +81,18 @@ class OneLog:
         """Return whether the last line lacks its end."""
         return self._whole < len(self._text)
 
-    def skip(self, name: str, size_bytes: int) -> None:
-        """Begin to read the log, or its notes, at an offset."""
+    def skip(self, name: str, size_bytes: int, at_line: int = 0) -> None:
+        """Begin to read the log, or its notes, at an offset, unless it begins later already.
+
+        Args:
+            at_line: Of a log, a later offset: what comes before the line that it is in is dropped.
+        """
         if name == self.times_name:
-            self.times_offset = size_bytes
-            self._half_note = b"?"  # what is left of a line is no note
-        else:
-            self.offset, self._is_cut = size_bytes, size_bytes > 0
+            if size_bytes > self.times_offset:
+                self.times_offset = size_bytes
+                self._half_note = b"?"  # what is left of a line is no note
+        elif max(size_bytes, at_line) > max(self.offset, self._at_line):
+            self.offset, self._at_line, self._is_cut = size_bytes, at_line, True
 
     def needs_notes(self, ahead_bytes: int) -> bool:
         """Return whether the known notes end before the next bytes of the log do."""
@@ -106,6 +112,10 @@ class OneLog:
 
     def add(self, content: bytes, has_more: bool) -> None:
         """Take in the next bytes of the log, after their notes."""
+        if self._at_line > self.offset and content:
+            dropped = content.rfind(b"\n", 0, self._at_line - self.offset) + 1
+            self.offset, self._at_line = self.offset + dropped, 0
+            content = content[dropped:]
         self.offset += len(content)
         self.has_more = has_more
         self._is_read = not has_more

@@ -9,13 +9,10 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, fitting
-from dlctl.cli.common import JSON, ago, ask_all, open_record, plain, span
-from dlctl.contract import State
+from dlctl.cli.common import JSON, ask_all, open_record, plain
 
 if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore
-
-_COLUMNS = ["training", "site", "state", "elapsed", "progress", "loss"]
 
 
 def list_(
@@ -24,30 +21,61 @@ def list_(
     name: str | None = NAME,
     state: list[str] = STATE,
     tag: list[str] = TAG,
+    watch: bool = typer.Option(
+        False, "--watch", "-w",
+        help="Keep the table new until q or Ctrl-C; a pipe gets a line for each change, until all "
+        "have ended.",
+    ),
     as_json: bool = JSON,
-) -> None:
+) -> None:  # fmt: skip
     """List your trainings, newest first; asks the sites of trainings that have not ended.
 
     A state with a time, such as `TRAINING (3 min ago)`, is the last known one.
+    A wide terminal shows more columns.
 
-    Example: dlctl list --site mycluster
+    Example: dlctl list --watch --site mycluster
     """
     store = open_record()
     wanted = fitting(name, state, tag)
+    if watch and offline:
+        raise typer.BadParameter("--watch asks the sites, and --offline asks none")
     records = [r for r in reversed(store.all()) if site in (None, r.site)]
     if site and not records:
         from dlctl.sites.files import find_site
 
         find_site(site)  # refuses a name that is no site's
+    if watch:
+        from dlctl.cli.states.live import watch_list
+
+        named = fitting(name, None, tag)
+        watch_list(
+            store, lambda r: site in (None, r.site) and named.fits(r), wanted.fits, as_json=as_json
+        )
+        return
     still_open = [r for r in records if not r.state.final or r.notice_tries]
     if still_open and not offline:
         known = ask_sites(still_open, store)
         records = [known.get(r.training_id, r) for r in records]
     records = [r for r in records if wanted.fits(r)]
-    rows = [_row(r, fresh=not offline and r.stale_since is None) for r in records]
-    output.report([plain(r) for r in records], as_json, lambda _: output.table(
-        _COLUMNS, rows, NOTHING if wanted else
-        "no trainings yet: `dlctl init my-training` creates one"))  # fmt: skip
+    empty = NOTHING if wanted else "no trainings yet: `dlctl init my-training` creates one"
+    shown = [plain(r) for r in records] if as_json else []
+    output.report(shown, as_json, lambda _: _print(records, empty, fresh=not offline))
+
+
+def _print(records: list[Record], empty: str, *, fresh: bool) -> None:
+    """Print a table as wide as the terminal; a pipe gets all columns, and whole words."""
+    import shutil
+    import sys
+
+    from dlctl.terminal.trainings import COLUMNS, cells, table
+
+    now = time.time()
+    if not records or not sys.stdout.isatty():
+        rows = [[*cells(record, now, fresh=fresh).values()] for record in records]
+        return output.table(COLUMNS, rows, empty)
+    columns = shutil.get_terminal_size().columns
+    lines = table(records, columns, now, fresh=fresh)
+    return output.raw("".join(f"{line.render(output.has_colours())}\n" for line in lines))
 
 
 def ask_sites(records: list[Record], store: RecordStore) -> dict[str, Record]:
@@ -69,30 +97,3 @@ def ask_sites(records: list[Record], store: RecordStore) -> dict[str, Record]:
             told = stale(mine, told, store) if isinstance(told, TransportError) else mine
         known |= {record.training_id: record for record in told}
     return known
-
-
-def _row(record: Record, fresh: bool) -> list[str]:
-    fresh = fresh or record.state.final
-    when = ago(time.time() - record.seen_at) if record.seen_at else "never seen"
-    state = str(record.state) if fresh else f"{record.state} ({when})"
-    loss = "-" if record.loss is None else f"{record.loss:.4g}"
-    return [record.training_id, record.site, state, _elapsed(record, fresh), progress(record), loss]
-
-
-def _elapsed(record: Record, fresh: bool) -> str:
-    until = record.ended_at if record.state.final else time.time() if fresh else record.seen_at
-    return span(until - record.started_at) if record.started_at and until else "-"
-
-
-def progress(record: Record) -> str:
-    """Return `epoch 3/8`, or `40 %` or `step 70` of a program that counts no epochs.
-
-    While data is loaded or results are stored, return how far that is.
-    """
-    if record.moved is not None and record.state in (State.DOWNLOADING, State.STORING):
-        return f"{100 * record.moved:.0f} %"
-    if record.epoch is not None:
-        return f"epoch {record.epoch}" + (f"/{record.epochs}" if record.epochs else "")
-    if record.done is not None:
-        return f"{100 * record.done:.0f} %"
-    return "-" if record.step is None else f"step {record.step}"

@@ -8,8 +8,9 @@ from login_side import BadTransport
 
 from dlctl.contract import State, note_line, times_file
 from dlctl.errors import ConnectionLost
-from dlctl.outputs import logs
-from dlctl.outputs.logs import LogReader, follow, read
+from dlctl.logs import reader as logs
+from dlctl.logs.beginning import begin_at_tail
+from dlctl.logs.reader import LogReader, follow, read
 from dlctl.transport.local import LocalTransport
 
 
@@ -74,7 +75,7 @@ def test_a_single_learner_and_a_fetch_need_no_times(job):
     reader = LogReader(str(job), by_time=False)
     sources = [piece.source for piece in read(LocalTransport(), reader)]
     assert sources == ["job", "server-0", "learner-0", "learner-1", "job"]
-    assert shown(job, learner=1) == ["learner-1: a", "learner-1: b"]
+    assert shown(job, ranks=[1]) == ["learner-1: a", "learner-1: b"]
 
 
 def test_what_has_no_time_is_the_newest(job):
@@ -226,7 +227,7 @@ def test_the_tails_are_merged_and_need_only_the_last_notes(job):
         blocks = ((n + rank / 2, b"step %d\n" % n) for n in steps)
         write(job, f"learner-{rank}.log", *blocks)
     reader = LogReader(str(job))
-    reader.begin_at_tail(LocalTransport(), 2)
+    begin_at_tail(reader, LocalTransport(), 2)
     assert reader._logs["attempts/1/learner-0.log"].times_offset > 10_000
     assert told(read(LocalTransport(), reader)) == [
         "learner-0: step 998", "learner-1: step 998", "learner-0: step 999",
@@ -239,5 +240,5 @@ def test_a_log_with_a_hostile_name_is_not_shown(job):
     for name in ("learner-1\n7 x.log", "learner-x.log", "learner-'.times"):
         (job / "attempts/1" / name).write_bytes(b"b\n" * 100)
     reader = LogReader(str(job))
-    reader.begin_at_tail(LocalTransport(), 2)
+    begin_at_tail(reader, LocalTransport(), 2)
     assert told(read(LocalTransport(), reader)) == ["learner-0: a"] == shown(job)

@@ -8,8 +8,9 @@ from login_side import BadTransport
 
 from dlctl.contract import State
 from dlctl.errors import AuthError, ConnectionLost
-from dlctl.outputs import logs
-from dlctl.outputs.logs import LogReader, follow, read
+from dlctl.logs import reader as logs
+from dlctl.logs.beginning import begin_at_tail
+from dlctl.logs.reader import LogReader, follow, read
 from dlctl.transport.local import LocalTransport
 
 
@@ -59,7 +60,7 @@ def test_servers_come_between_the_job_and_its_learners(job):
         write(job, name, b"hello\n")
     pieces = list(read(LocalTransport(), LogReader(str(job))))
     assert [p.source for p in pieces] == ["job", "server-2", "server-10", "learner-0"]
-    assert [p.source for p in read(LocalTransport(), LogReader(str(job), learner=0))] == [
+    assert [p.source for p in read(LocalTransport(), LogReader(str(job), ranks=[0]))] == [
         "learner-0"
     ]  # fmt: skip
 
@@ -68,7 +69,7 @@ def test_only_one_learner_and_only_later_attempts(job):
     for attempt in (1, 2):
         for rank in (0, 1):
             write(job, f"learner-{rank}.log", b"%d %d\n" % (attempt, rank), attempt)
-    reader = LogReader(str(job), learner=1, first_attempt=2)
+    reader = LogReader(str(job), ranks=[1], first_attempt=2)
     assert collected(read(LocalTransport(), reader)) == {(2, "learner-1"): b"2 1\n"}
 
 
@@ -223,7 +224,7 @@ def test_the_tail_of_each_log_of_the_newest_attempt(job):
         write(job, "learner-0.log", b"one\ntwo\nthree\n", attempt)
         write(job, "learner-1.log", b"short\n", attempt)
     reader = LogReader(str(job), first_attempt=2)
-    reader.begin_at_tail(LocalTransport(), 2)
+    begin_at_tail(reader, LocalTransport(), 2)
     assert [(p.attempt, p.source, p.content) for p in read(LocalTransport(), reader)] == [
         (2, "learner-0", b"two\nthree\n"),
         (2, "learner-1", b"short\n"),
@@ -257,7 +258,7 @@ def test_what_exists_is_read_to_its_end_while_the_logs_grow(job, monkeypatch, ta
     write(job, "learner-1.log", b"two\n")
     reader, transport = LogReader(str(job)), Growing(job)
     if tail is not None:
-        reader.begin_at_tail(transport, tail)
+        begin_at_tail(reader, transport, tail)
     found = collected(read(transport, reader))
     assert found[1, "learner-0"].count(b"one\n") == (100 if tail is None else tail)
     assert found[1, "learner-1"].startswith(b"two\n")

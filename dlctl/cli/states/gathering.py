@@ -1,0 +1,81 @@
+"""Gather what is known of one training: record, plan, learners, verdict, and what they mean."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dlctl.cli import output
+from dlctl.cli.common import ago, plain, shown_state, unix_seconds
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record, RecordStore
+
+
+def gather(session: Session, record: Record, store: RecordStore) -> dict[str, Any]:
+    """Return record, plan, learners and verdict, as `--json` prints them.
+
+    If the site does not answer, return what is known locally, marked as stale.
+    """
+    from dlctl.errors import TransportError
+    from dlctl.lifecycle import details, refresh, stale
+    from dlctl.lifecycle.orders import given_orders
+    from dlctl.terminal.trainings import starts
+
+    try:
+        record = refresh(session, [record], store)[0]
+        more: dict[str, Any] = details(session, record)
+        more["orders"] = [asdict(o) | {"text": str(o)} for o in given_orders(session, record)]
+        more |= _meaning(session, record, more.get("plan"))
+    except TransportError as error:
+        output.warn(error.message)
+        record, more = stale([record], error, store)[0], _cached_meaning(record)
+    if plan := more.get("plan"):
+        more = {**more, "plan": {**plan, "created_at": unix_seconds(plan["created_at"])}}
+    return (
+        plain(record)
+        | {"stored_as": _stored_as(record)}
+        | {"shown_state": shown_state(record), "starts_in_words": starts(record, time.time())}
+        | more
+    )
+
+
+def _stored_as(record: Record) -> list[str]:
+    """Return the versions of stored models that the training made, as far as is known here."""
+    from dlctl.errors import RecordError
+    from dlctl.models.record import ModelRecord
+
+    try:
+        return ModelRecord().made_from(record.training_id)
+    except RecordError:
+        return []
+
+
+def _meaning(session: Session, record: Record, plan: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what the metrics mean."""
+    from dlctl.contract import Plan, from_json
+    from dlctl.outputs.insight import insight, saved_checkpoints
+    from dlctl.outputs.metrics import MetricsReader
+
+    reader = MetricsReader(record)
+    reader.refresh(session.transport)
+    saved = saved_checkpoints(session.transport, record)
+    known = from_json(Plan, json.dumps(plan, default=str)) if plan else None
+    return insight(reader.run, record, known, saved).plain()
+
+
+def _cached_meaning(record: Record) -> dict[str, Any]:
+    """Return what the metrics mean that are kept on this machine; the site does not answer."""
+    from dlctl.outputs.insight import insight
+    from dlctl.outputs.metrics import MetricsReader
+
+    reader = MetricsReader(record)
+    if not reader.seen_at:
+        return {}
+    output.warn(f"the metrics are as of {ago(time.time() - reader.seen_at)}")
+    meaning = insight(reader.run, record, None, []).plain()
+    answers = [a for a in meaning["answers"] if a["key"] != "checkpoint" or a["evidence"]]
+    return meaning | {"answers": answers, "time_left_s": None}

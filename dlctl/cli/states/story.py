@@ -1,0 +1,149 @@
+"""What `dlctl show` prints: the story of one training on a screen of 80 × 24."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from dlctl.cli import output
+from dlctl.cli.common import span
+from dlctl.cli.progress_line import bar
+from dlctl.cli.states.show_all import speed_line, verdict_fields
+from dlctl.contract import State
+from dlctl.contract.programs.tracebacks import shorten, without_speaker
+from dlctl.terminal.text import cut
+
+_MOST_LINES = 21
+"""A screen has 24; the hint, where more is, and the prompt need the rest."""
+_LAST_LINES = 5
+_FINAL = [state.value for state in State if state.final]
+
+
+def print_story(details: dict[str, Any]) -> None:
+    """Print what `gather` returned, as much of it as one screen holds."""
+    ended = details["state"] in _FINAL
+    verdict = verdict_fields(details)
+    story = {
+        "training": details["training_id"],
+        "state": _state(details),
+        "why": details["reason"],
+        "kind": ": ".join(part for part in (verdict["kind"], verdict["evidence"]) if part),
+        "next": verdict["next"],
+        "progress": _progress(details),
+        "time left": "" if ended else _time_left(details),
+        "learners": _learners(details.get("learners") or []),
+        "speed": "" if ended else _speed(details),
+        **_answers(details),
+        "orders": "; ".join(order["text"] for order in details.get("orders") or []),
+        "folder": details["folder"],
+        "at the site": details["job_dir"],
+    }
+    told = {name: str(value) for name, value in story.items() if value}
+    warnings = _warnings(details)
+    room = _MOST_LINES - len(warnings)
+    last = _last_lines(details, min(_LAST_LINES, max(1, room - len(told) - 1)))
+    output.fields(_fitted(told, room - len(last)))
+    for text in warnings:
+        output.warn(text)
+    for text in last:
+        output.line(text)
+    if details["hint"]:
+        output.hint(details["hint"])
+    output.note(f"all that is known: dlctl show {details['training_id']} --all")
+
+
+def _warnings(details: dict[str, Any]) -> list[str]:
+    """Return what this version lacks for the training, and what learners at work complain of."""
+    plan = details.get("plan") or {}
+    return [
+        *plan.get("not_in_this_version", []),
+        *(
+            f"learner {status['rank']}: {status['reason']}"
+            for status in details.get("learners") or []
+            if status["state"] == State.TRAINING.value and status.get("reason")
+        ),
+    ]
+
+
+def _columns() -> int | None:
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _fitted(told: dict[str, str], most_lines: int) -> dict[str, str]:
+    """Return the fields, on a terminal those of several lines cut so far that all of them fit."""
+    columns = _columns()
+    if columns is None:
+        return told
+    room = max(20, columns - max(map(len, told)) - 2)
+    spare = max(0, most_lines - len(told))
+    found = {}
+    for name, text in told.items():
+        extra = min(spare, -(-len(text) // room) - 1, 2)
+        spare -= max(0, extra)
+        most = room * (1 + max(0, extra)) - (8 if extra > 0 else 0)  # words are not broken
+        found[name] = text if len(text) <= most else f"{cut(text, most - 1)}…"
+    return found
+
+
+def _state(details: dict[str, Any]) -> str:
+    job = f", job {details['job_id']}" if details["job_id"] else ""
+    state = f"{details['shown_state']} on {details['site']}, attempt {details['attempt']}{job}"
+    begun, until = details["started_at"], details["ended_at"] or time.time()
+    if details["state"] in ("QUEUED", "PENDING") and details.get("starts_in_words"):
+        return f"{state}; {details['starts_in_words']}"
+    return f"{state}, {span(max(0.0, until - begun))}" if begun else state
+
+
+def _progress(details: dict[str, Any]) -> str:
+    learner: dict[str, Any] = next(iter(details.get("learners") or []), {})
+    parts = []
+    if (done := learner.get("done")) is not None:
+        parts.append(f"{bar(done)} {100 * done:.0f} %")
+    of = f"/{details['epochs']}" if details["epochs"] else ""
+    if learner.get("epoch") is not None:
+        parts.append(f"epoch {learner['epoch']}{of}")
+    if learner.get("step") is not None:
+        parts.append(f"step {learner['step']}")
+    return "  ".join(parts)
+
+
+def _time_left(details: dict[str, Any]) -> str:
+    from dlctl.series.pace import TimeLeft
+
+    told = details.get("time_left_s")
+    return TimeLeft(**told).text if told else ""
+
+
+def _learners(learners: list[dict[str, Any]]) -> str:
+    """Return `3 TRAINING, 1 FAILED`."""
+    count = Counter(status["state"] for status in learners)
+    return ", ".join(f"{number} {state}" for state, number in count.most_common())
+
+
+def _speed(details: dict[str, Any]) -> str:
+    newest = [status["metrics"] for status in details.get("learners") or []]
+    return speed_line(newest, details["plan"]) if details.get("plan") else ""
+
+
+def _answers(details: dict[str, Any]) -> dict[str, str]:
+    """Return what people ask first, the last checkpoint among it."""
+    answers = details.get("answers") or []
+    return {each["question"]: each["text"] for each in answers if each["state"] != "unknown"}
+
+
+def _last_lines(details: dict[str, Any], most: int) -> list[str]:
+    """Return the end of what the process at fault has printed, after a head."""
+    evidence = (details.get("verdict") or {}).get("evidence") or {}
+    words = shorten(evidence.get("last_lines") or []) or details.get("job_output") or []
+    if not words:
+        return []
+    columns = _columns()
+    width = 10_000 if columns is None else columns - 2
+    role = evidence.get("role")
+    whose = f"{role} {evidence['rank']}" if role else "the job's output"
+    lines = [f"  {cut(without_speaker(text), width)}" for text in words[-most:]]
+    return [f"last lines of {whose}:", *lines]

@@ -1,0 +1,152 @@
+"""A table of trainings that fits a width: what stands where, and what is left out. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dlctl.contract import State
+from dlctl.terminal.text import BOLD, DIM, GREEN, RED, YELLOW, Line, cut, width_of
+from dlctl.units import counted, format_span
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+
+_BLUE, _CYAN = 69, 80
+_STYLES = {
+    State.COMPLETED: GREEN, State.FAILED: RED, State.CANCELLED: YELLOW, State.HALTED: YELLOW,
+    State.PENDING: _BLUE, State.QUEUED: _BLUE,
+}  # fmt: skip
+COLUMNS = ("training", "state", "site", "progress", "left", "elapsed", "loss", "why")
+_FROM_WIDTH = {"progress": 50, "why": 60, "left": 70, "site": 80, "elapsed": 90, "loss": 110}
+"""From how many columns of the terminal on a column is shown; the others always are."""
+_LONGEST = {"training": 40, "site": 16, "state": 34}
+_LEAST_WHY = 16
+
+
+def reason_of(record: Record, now: float) -> str:
+    """Return why a training is not at work, with the time at which its job is expected to start."""
+    if record.state is State.PENDING:
+        why = record.reason.removeprefix("waiting in the queue").removeprefix(": ")
+        return "; ".join(part for part in (starts(record, now), why) if part)
+    quiet = record.state is State.COMPLETED or (
+        record.state is State.TRAINING and not record.stale_since
+    )
+    return "" if quiet else record.reason
+
+
+def starts(record: Record, now: float) -> str:
+    """Return `starts at about 14:30, in 40 min`; "" if nobody knows.
+
+    Args:
+        now: Unix seconds.
+    """
+    in_s = record.starts_at - now
+    if record.state is not State.PENDING or in_s <= 0:
+        return ""
+    form = "%H:%M" if in_s < 20 * 3600 else "%Y-%m-%d %H:%M"
+    at = time.strftime(form, time.localtime(record.starts_at))
+    return f"starts at about {at}, in {format_span(in_s)}"
+
+
+def time_left(record: Record, now: float) -> str:
+    """Return `3 min` until the training is done, if it goes on like this; "-" if nobody knows."""
+    left_s = record.ends_at - now
+    return format_span(left_s) if record.state is State.TRAINING and left_s > 0 else "-"
+
+
+def progress(record: Record) -> str:
+    """Return `epoch 3/8`, or `40 %` or `step 70` of a program that counts no epochs.
+
+    While data is loaded or results are stored, return how far that is.
+    """
+    if record.moved is not None and record.state in (State.DOWNLOADING, State.STORING):
+        return f"{100 * record.moved:.0f} %"
+    if record.epoch is not None:
+        return f"epoch {record.epoch}" + (f"/{record.epochs}" if record.epochs else "")
+    if record.done is not None:
+        return f"{100 * record.done:.0f} %"
+    return "-" if record.step is None else f"step {record.step}"
+
+
+def cells(record: Record, now: float, *, fresh: bool = True) -> dict[str, str]:
+    """Return what stands in a row.
+
+    Args:
+        fresh: whether the site has just told the state, so that it needs no age.
+    """
+    fresh = (fresh and record.stale_since is None) or record.state.final
+    when = f"{format_span(now - record.seen_at)} ago" if record.seen_at else "never seen"
+    until = record.ended_at if record.state.final else now if fresh else record.seen_at
+    ran = record.started_at and until
+    return {
+        "training": record.training_id,
+        "state": str(record.state) if fresh else f"{record.state} ({when})",
+        "site": record.site,
+        "progress": progress(record),
+        "left": time_left(record, now),
+        "elapsed": format_span(max(0.0, until - record.started_at)) if ran else "-",
+        "loss": "-" if record.loss is None else f"{record.loss:.4g}",
+        "why": reason_of(record, now),
+    }
+
+
+def table(records: Sequence[Record], columns: int, now: float, *, fresh: bool = True) -> list[Line]:
+    """Return a head and a row for each training, none wider than so many columns."""
+    shown = [name for name in COLUMNS if columns >= _FROM_WIDTH.get(name, 0)]
+    rows = [cells(record, now, fresh=fresh) for record in records]
+    widths = {
+        name: min(_LONGEST.get(name, 40), max(map(width_of, [name, *(row[name] for row in rows)])))
+        for name in shown
+    }
+    fixed = [name for name in shown if name != "why"]
+    least = 2 + _LEAST_WHY if "why" in widths else 0
+    spare = columns - _total(widths, fixed) - least
+    widths["training"] = max(8, widths["training"] + min(0, spare))
+    if "why" in widths:
+        widths["why"] = max(0, columns - _total(widths, fixed) - 2)
+    lines = [_row({name: name for name in shown}, widths, BOLD)]
+    for record, row in zip(records, rows, strict=True):
+        lines.append(_row({name: row[name] for name in shown}, widths, 0, record.state))
+    return [line.fitted(columns) for line in lines]
+
+
+def _row(
+    row: dict[str, str], widths: dict[str, int], style: int, state: State | None = None
+) -> Line:
+    line = Line()
+    for name, text in row.items():
+        line.add("  " if line.pieces else "")
+        own = _STYLES.get(state, _CYAN) if state and name == "state" else style
+        line.add(_padded(text, widths[name]), own)
+    return line
+
+
+def _total(widths: dict[str, int], names: Sequence[str]) -> int:
+    return sum(widths[name] + 2 for name in names) - 2
+
+
+def _padded(text: str, width: int) -> str:
+    """Return a text of exactly this width; of one that is cut off, `…` is the end."""
+    if width_of(text) > width:
+        text = cut(text, max(0, width - 1)) + "…"
+    return text + " " * (width - width_of(text))
+
+
+def frame(
+    records: Sequence[Record], trouble: dict[str, str], columns: int, rows: int, now: float
+) -> list[Line]:
+    """Return a picture of so many lines: the trainings, and which sites do not answer."""
+    open_ = sum(not record.state.final for record in records)
+    clock = time.strftime("%H:%M:%S", time.localtime(now))
+    head = Line().add(f"{counted(len(records), 'training')}, {open_} open", BOLD)
+    head.add(f" · {clock} · q leaves", DIM)
+    told = [Line().add(f"{site}: {why}", YELLOW).fitted(columns) for site, why in trouble.items()]
+    room = max(1, rows - 3 - len(told))
+    more = len(records) - room
+    shown = records if more <= 0 else records[: room - 1]
+    lines = [head.fitted(columns), *told, Line(), *table(shown, columns, now)]
+    if more > 0:
+        lines.append(Line().add(f"and {len(records) - len(shown)} more", DIM))
+    return [*lines, *[Line()] * (rows - len(lines))][:rows]

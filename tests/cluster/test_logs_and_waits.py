@@ -1,0 +1,139 @@
+"""Logs over a real link, and why jobs wait in a real queue."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from trainings import submit, wait_for_state, write_training
+
+from dlctl import contract
+
+PROGRAM = r"""
+import os, pathlib, signal, sys, time
+mine = pathlib.Path(os.environ["CHECKPOINT_DIR"], "count-" + os.environ["RANK"])
+count = int(mine.read_text()) if mine.exists() else 0
+def halt(*_):
+    mine.write_text(str(count))
+    sys.exit(0)
+signal.signal(signal.SIGUSR2, halt)
+print("\x1b]52;c;cm0gLXJmIH4=\x07\x1b]0;title\x07\x1b[2Jbegins", flush=True)
+while count < 120:
+    count += 1
+    sys.stdout.write("".join(f"\r{p}% |" for p in (1, 50)) + f"\rline {count}\n")
+    sys.stdout.flush()
+    time.sleep(0.05)
+"""
+
+
+def lines_of(text: str) -> list[tuple[str, int]]:
+    found = re.findall(r"^(learner-\d) \| line (\d+)$", text, re.MULTILINE)
+    return [(who, int(count)) for who, count in found]
+
+
+@pytest.mark.cluster
+def test_a_log_is_followed_through_a_halt_and_a_cut_link(dlctl, cluster_site, tmp_path, wait_until):
+    """Longer than five seconds: two attempts, and a connection that has to be made again."""
+    files = {"count.py": PROGRAM}
+    folder = write_training(tmp_path / "job", {"command": "python3 count.py"}, files, learners=2)
+    training_id = submit(dlctl, cluster_site, folder)
+    job_dir = Path(dlctl.record(training_id).job_dir)
+    first = dlctl.start("logs", training_id, "--follow")
+    log = job_dir / "attempts/1/learner-0.log"
+    wait_until(lambda: log.exists() and "line 10\n" in log.read_text(), 60, what="ten lines")
+    dlctl("halt", training_id, ok=True)
+    halted = first.communicate(timeout=60)[0]
+    assert dlctl.record(training_id).state is contract.State.HALTED
+    assert lines_of(halted)[0][1] == 1
+    assert "\x1b" not in halted
+    assert "\\x1b]52;c;cm0gLXJmIH4=\\x07" in halted
+    assert "% |" not in halted, "a bar is one line, in its last state"
+
+    between = datetime.fromtimestamp(time.time() + 1).isoformat()
+    wait_until(lambda: datetime.now().isoformat() > between, 10, what="a second to pass")
+    dlctl("resume", training_id, ok=True)
+    second = dlctl.start("logs", training_id, "--follow")
+    log = job_dir / "attempts/2/learner-0.log"
+    wait_until(lambda: log.exists() and log.read_text().count("line") > 10, 60, what="more lines")
+    cluster_site.cluster.ssh_drop()
+    text, said = second.communicate(timeout=90)
+    assert second.returncode == 0, said
+    for who in ("learner-0", "learner-1"):
+        counts = [count for name, count in lines_of(text) if name == who]
+        assert counts == [*range(1, 121)], who
+    assert set(lines_of(halted)) <= set(lines_of(text))
+
+    one = dlctl("logs", training_id, "--attempt", "1", ok=True).stdout
+    assert sorted(lines_of(one)) == sorted(lines_of(halted))
+    late = lines_of(dlctl("logs", training_id, "--since", between, ok=True).stdout)
+    assert sorted(late + lines_of(one)) == sorted(lines_of(text))
+    picked = dlctl("logs", training_id, "--rank", "1", "--grep", "^line 11[0-9]$", "--no-prefix",
+                   ok=True).stdout  # fmt: skip
+    assert picked.splitlines() == [f"line {n}" for n in range(110, 120)]
+    refused = dlctl("logs", training_id, "--attempt", "7")
+    assert (refused.exit_code, "has no attempt 7" in refused.stderr) == (8, True)
+
+
+@pytest.mark.cluster
+def test_a_thousand_learners_logs_need_few_files_here(dlctl, cluster_site, tmp_path, wait_until):
+    """Longer than five seconds: a thousand logs are read, by a thousand processes in turn."""
+    folder = write_training(tmp_path / "job", {"command": "true"})
+    training_id = submit(dlctl, cluster_site, folder)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    attempt = Path(dlctl.record(training_id).job_dir, "attempts/1")
+    for rank in range(1, 1001):
+        log = attempt / f"learner-{rank}.log"
+        log.write_text(f"hello from {rank}\n" * 3)
+        log.with_suffix(".times").write_text(contract.note_line(1000.0 + rank, log.stat().st_size))
+    few = f"ulimit -n 64; exec {sys.executable} -m dlctl logs {training_id}"
+    done = subprocess.run(["sh", "-c", few], env=dlctl.env, cwd=tmp_path, capture_output=True,
+                          text=True, timeout=100)  # fmt: skip
+    assert done.stdout.count("hello from") == 3000, done.stderr
+    some = dlctl("logs", training_id, "--grep", "from 99[0-9]", "--tail", "1", ok=True).stdout
+    assert len(some.splitlines()) == 10
+
+
+@pytest.mark.cluster
+def test_a_job_says_why_it_waits_and_what_to_do(dlctl, cluster_site, tmp_path, wait_until):
+    cluster = cluster_site.cluster
+    folder = write_training(tmp_path / "job", {"command": "true"}, time="5m")
+
+    def partition(*changes: str) -> None:
+        cluster.exec("scontrol", "update", "PartitionName=debug", *changes)
+
+    def waits(word: str) -> dict:
+        """Return the state once Slurm gives this reason."""
+
+        def told():
+            known = json.loads(dlctl("status", training_id, "--json", ok=True).stdout)
+            assert known["state"] == "PENDING", known
+            return known if word in known["reason"] else None
+
+        return dict(wait_until(told, 60, what=word))
+
+    partition("State=DOWN")
+    try:
+        training_id = submit(dlctl, cluster_site, folder)
+        assert "its partition is closed at the moment" in waits("(PartitionDown)")["reason"]
+        job_id = waits("")["job_id"]
+        cluster.user("scontrol", "hold", job_id)
+        known = waits("(JobHeldUser)")
+        assert known["reason"].startswith("waiting in the queue: you, or a program of yours, holds")
+        assert known["hint"] == f"run `scontrol release {job_id}` on the login node"
+        assert "scontrol release" in dlctl("show", training_id, ok=True).stderr
+        cluster.user("scontrol", "release", job_id)
+        partition("State=UP", "MaxTime=1")
+        known = waits("(PartitionTimeLimit)")
+        assert "more time than its partition allows" in known["reason"]
+        assert "--time" in known["hint"]
+        listed = dlctl("list", ok=True).stdout
+        assert "it asks for more time than its partition allows (PartitionTimeLimit)" in listed
+    finally:
+        partition("State=UP", "MaxTime=UNLIMITED")
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")

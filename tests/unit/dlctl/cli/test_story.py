@@ -1,0 +1,85 @@
+"""`dlctl show` tells the whole story of a training on a screen of 80 × 24."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+import time
+
+import pytest
+
+from dlctl.cli.states.story import print_story
+
+NOW = time.time()
+LONG = "learner 1 on n2 ended with exit code 3, and nobody knows why, " * 8
+STORY = {
+    "training_id": "digits-abcdefgh", "name": "digits", "state": "FAILED",
+    "shown_state": "FAILED", "reason": LONG, "site": "mycluster", "attempt": 3, "job_id": "4711",
+    "started_at": NOW - 7200, "ended_at": NOW - 3600, "epochs": 8, "folder": "~/digits",
+    "job_dir": "/lustre/home/me/dl/jobs/digits-abcdefgh", "hint": "dlctl resume digits-abcdefgh",
+    "plan": None, "orders": [{"text": "tune learning_rate to 0.1"}],
+    "verdict": {
+        "kind": "user_error", "action": {"kind": "stop", "why": LONG},
+        "evidence": {"role": "learner", "rank": 1, "host": "n2", "exit_code": 3, "signal": None,
+                     "scheduler_state": "FAILED", "scheduler_reason": "NonZeroExitCode",
+                     "last_lines": [f"line {n} {LONG}\x1b]0;title\x07" for n in range(40)]},
+    },
+    "learners": [
+        {"rank": rank, "state": state, "done": 0.4, "epoch": 3, "step": 120, "metrics": {}}
+        for rank, state in enumerate(["TRAINING", "FAILED", "TRAINING"])
+    ],
+    "time_left_s": {"low_s": 600.0, "middle_s": 660.0, "high_s": 720.0, "jobs": 0, "queue_s": None},
+    "answers": [{"question": q, "text": f"yes, {LONG}", "state": "yes"} for q in (
+        "improving?", "over-fitting?", "fast?", "healthy?", "learners equal?", "checkpoint?")],
+}  # fmt: skip
+
+
+def screen_of(told, monkeypatch, columns=80):
+    """Return what is printed on a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", terminal)
+        patched.setattr(sys, "stderr", terminal)
+        patched.setenv("COLUMNS", str(columns))
+        patched.setenv("NO_COLOR", "1")
+        print_story(told)
+    seen = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while chunk := os.read(ours, 1 << 16):
+            seen += chunk
+    os.close(ours)
+    return seen.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_it_fits_a_screen_whatever_there_is_to_tell(monkeypatch, columns):
+    lines = screen_of(STORY, monkeypatch, columns).splitlines()
+    assert len(lines) <= 23
+    assert max(map(len, lines)) <= columns
+    text = "\n".join(lines)
+    for told in ("FAILED on mycluster, attempt 3, job 4711", "40 %  epoch 3/8  step 120",
+                 "2 TRAINING, 1 FAILED", "checkpoint?", "line 39",
+                 "dlctl resume digits-abcdefgh", "dlctl show digits-abcdefgh --all",
+                 "/lustre/home/me/dl/jobs/digits-abcdefgh"):  # fmt: skip
+        assert told in text, told
+    assert "\x1b" not in text
+
+
+def test_a_pipe_gets_whole_sentences(capsys):
+    print_story(STORY)
+    assert capsys.readouterr().out.count(LONG.strip()) >= 5
+
+
+def test_a_job_that_waits_says_when_it_starts(capsys):
+    print_story({
+        **STORY, "state": "PENDING", "shown_state": "PENDING", "verdict": None, "started_at": 0.0,
+        "reason": "waiting in the queue: other jobs go first (Priority)", "learners": [],
+        "starts_in_words": "starts at about 14:30, in 40 min",
+    })  # fmt: skip
+    told = capsys.readouterr().out
+    assert "PENDING on mycluster, attempt 3, job 4711; starts at about 14:30, in 40 min" in told
+    assert "why" in told

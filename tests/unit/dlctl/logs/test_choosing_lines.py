@@ -1,0 +1,171 @@
+"""Only some lines of logs: of ranks, of an attempt, since a time, or those that a pattern fits."""
+
+import random
+import re
+import time
+
+import pytest
+
+from dlctl.contract import note_line, times_file
+from dlctl.logs import matching
+from dlctl.logs import reader as logs
+from dlctl.logs.beginning import begin_at_tail, begin_since
+from dlctl.logs.reader import LogReader, read
+from dlctl.transport.local import LocalTransport
+
+
+@pytest.fixture
+def job(tmp_path):
+    return tmp_path / "job"
+
+
+def write(job, name, *blocks, attempt=1):
+    log = job / f"attempts/{attempt}" / name
+    log.parent.mkdir(parents=True, exist_ok=True)
+    for time_s, content in blocks:
+        with log.open("ab") as file:
+            file.write(content)
+            size_bytes = file.tell()
+        if time_s is not None:
+            with log.with_name(times_file(name)).open("a") as file:
+                file.write(note_line(time_s, size_bytes))
+
+
+def lines_of(reader, pattern=None, transport=None):
+    """Return the lines that are found, as `dlctl logs` picks them."""
+    found = []
+    for piece in read(transport or LocalTransport(), reader):
+        for line in piece.content.splitlines(keepends=True):
+            if matching.is_filler(line):
+                continue
+            text = line.decode(errors="replace").removesuffix("\n")
+            if pattern is None or re.search(pattern, text):
+                found.append(f"{piece.attempt} {piece.source}: {text}")
+    return found
+
+
+def two_attempts(job):
+    for attempt in (1, 2):
+        at = 1000.0 * attempt
+        write(job, "slurm.out", (at, b"10:00:00 TRAINING: x\n"), attempt=attempt)
+        for rank in range(3):
+            write(job, f"learner-{rank}.log", (at + rank, b"one %d\n" % rank),
+                  (at + 10 + rank, b"two %d\n" % rank), attempt=attempt)  # fmt: skip
+
+
+def test_several_ranks_are_merged_by_time(job):
+    two_attempts(job)
+    assert lines_of(LogReader(str(job), ranks=[0, 2], only_attempt=2, first_attempt=2)) == [
+        "2 learner-0: one 0", "2 learner-2: one 2", "2 learner-0: two 0", "2 learner-2: two 2",
+    ]  # fmt: skip
+
+
+def test_an_attempt_alone(job):
+    two_attempts(job)
+    write(job, "learner-0.log", (10_000.0, b"eleven\n"), attempt=11)
+    assert lines_of(LogReader(str(job), [1], only_attempt=1)) == [
+        "1 learner-1: one 1", "1 learner-1: two 1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [[], [1]])
+def test_since_a_time(job, ranks):
+    two_attempts(job)
+    reader = LogReader(str(job), ranks)
+    begin_since(reader, LocalTransport(), at=2011.0)
+    everything = ["2 learner-1: two 1", "2 learner-2: two 2"]
+    assert lines_of(reader) == (everything[:1] if ranks else everything)
+
+
+def test_since_some_minutes_ago_by_the_clock_of_the_site(job):
+    now = time.time()
+    write(job, "learner-0.log", (now - 700, b"old\n"), (now - 500, b"new\n"), (None, b"newest\n"))
+    write(job, "learner-1.log", (None, b"without notes\n"))
+    reader = LogReader(str(job))
+    begin_since(reader, LocalTransport(), ago_s=600)
+    assert lines_of(reader) == [
+        "1 learner-0: new", "1 learner-0: newest", "1 learner-1: without notes",
+    ]  # fmt: skip
+
+
+def test_a_line_that_was_begun_before_counts_by_its_end(job):
+    write(job, "learner-0.log", (10.0, b"old\nbegu"), (20.0, b"n before\n"))
+    reader = LogReader(str(job))
+    begin_since(reader, LocalTransport(), at=15.0)
+    assert lines_of(reader) == ["1 learner-0: begun before"]
+
+
+def test_since_and_tail_together_begin_at_the_later(job):
+    write(job, "learner-0.log", (10.0, b"old\n"), (20.0, b"a\nb\nc\n"))
+    write(job, "learner-1.log", (10.0, b"x\ny\n"), (20.0, b"z\n"))
+    reader = LogReader(str(job))
+    begin_since(reader, LocalTransport(), at=15.0)
+    begin_at_tail(reader, LocalTransport(), 2)
+    assert lines_of(reader) == ["1 learner-0: b", "1 learner-0: c", "1 learner-1: z"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "awk"),
+    [
+        ("loss", "loss"), ("epoch [0-9]+ .*x", "epoch [0-9]+ .*x"), (r"a\.b\d+", r"a\.b[0-9]+"),
+        ("^(one|two)$", "^(one|two)$"), ("a/b'c", "a/b'c"), (r"\w+\s", "[A-Za-z0-9_]+[ \t]"),
+        (r"\bword\b", None), ("(?i)error", None), ("a{2}", None), ("a+?", None), ("é", None),
+        (r"[\d]", None), ("(+)", None), (r"a\n", None),
+    ],
+)  # fmt: skip
+def test_patterns_that_awk_knows(pattern, awk):
+    assert matching.for_awk(pattern) == awk
+
+
+class Counting(LocalTransport):
+    def __init__(self):
+        super().__init__()
+        self.moved_bytes = 0
+
+    def run(self, *arguments, **options):
+        end = super().run(*arguments, **options)
+        self.moved_bytes += len(end.stdout)
+        return end
+
+
+@pytest.mark.parametrize("chunk_bytes", [700, 1 << 20])
+def test_a_pattern_picks_the_same_lines_at_the_site_and_here(job, monkeypatch, chunk_bytes):
+    monkeypatch.setattr(logs, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(logs, "_LEAST_BYTES", 64)
+    chance = random.Random(7)
+    for rank in range(2):
+        at = 0.0
+        for number in range(200):
+            at += chance.random()
+            odd = chance.choice([b"", b"", b"\xc3\xa9", b"\0", b"\x1b[31m", b"\rx", b" " * 90])
+            text = b"line %d%s loss %d\n" % (number, odd, chance.randrange(4))
+            write(job, f"learner-{rank}.log", (at if number % 3 == 0 else None, text))
+    write(job, "slurm.out", (0.5, b"10:00:00 TRAINING: loss 1\n"))
+    for pattern in ("loss 3$", "^line 1.*loss [12]", r"\d+ loss", "nothing"):
+        here = lines_of(LogReader(str(job)), pattern)
+        awk = matching.for_awk(pattern)
+        assert awk is not None
+        there = lines_of(LogReader(str(job), pattern=awk), pattern)
+        assert there == [line.replace("\0", "\x01") for line in here], pattern
+
+
+def test_only_matching_lines_cross_the_link(job):
+    chance = random.Random(1)
+    noise = b"".join(
+        b"step %d %s\n" % (i, chance.randbytes(20).hex().encode()) for i in range(9000)
+    )
+    write(job, "learner-0.log", (1.0, noise + b"needle here\n"), (2.0, noise))
+    transport = Counting()
+    reader = LogReader(str(job), pattern="needle")
+    assert lines_of(reader, "needle", transport) == ["1 learner-0: needle here"]
+    assert transport.moved_bytes < 3000
+
+
+def test_a_log_crosses_the_link_once_and_compressed(job):
+    text = b"".join(
+        b"12:00:%02d epoch 3 step %d loss 0.%d\n" % (i % 60, i, i * 7919) for i in range(60_000)
+    )
+    write(job, "learner-0.log", (1.0, text))
+    transport = Counting()
+    assert len(lines_of(LogReader(str(job)), None, transport)) == 60_000
+    assert transport.moved_bytes < 0.35 * len(text)

@@ -1,0 +1,39 @@
+"""The table of trainings fits every width, and says why a training is not at work."""
+
+import pytest
+from login_side import make_record
+
+from dlctl.contract import State
+from dlctl.terminal.text import width_of
+from dlctl.terminal.trainings import frame, reason_of, table, time_left
+
+NOW = 1_800_000_000.0
+RECORDS = [
+    make_record(training_id="digits-of-a-long-name-that-goes-on-abcdefgh", state=State.TRAINING,
+                seen_at=NOW, started_at=NOW - 600, epoch=3, epochs=8, loss=0.5, ends_at=NOW + 1000),
+    make_record(training_id="waits-abcdefgh", state=State.PENDING, seen_at=NOW,
+                starts_at=NOW + 2400,
+                reason="waiting in the queue: other jobs go first (Priority)"),
+    make_record(training_id="失敗-abcdefgh", state=State.FAILED, seen_at=NOW,
+                reason="learner 0 on n1 ended with exit code 3: \x1b]0;title\x07 evil"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [40, 57, 80, 120, 300])
+def test_it_fits(columns):
+    texts = [line.render(False) for line in table(RECORDS, columns, NOW)]
+    assert max(map(width_of, texts)) <= columns
+    assert all(text.isprintable() for text in texts)
+    assert [name in texts[0] for name in ("training", "state")] == [True, True]
+    assert ("why" in texts[0]) == (columns >= 60)
+    lines = frame(RECORDS, {"testbed": "does not answer"}, columns, 6, NOW)
+    assert len(lines) == 6
+    assert lines[-1].render(False) == "and 2 more"
+
+
+def test_why_and_when():
+    told = reason_of(RECORDS[1], NOW)
+    assert told.startswith("starts at about ")
+    assert told.endswith("in 40 min; other jobs go first (Priority)")
+    assert reason_of(RECORDS[1], NOW + 9999) == "other jobs go first (Priority)"
+    assert (reason_of(RECORDS[0], NOW), time_left(RECORDS[0], NOW)) == ("", "17 min")
