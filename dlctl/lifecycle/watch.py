@@ -61,15 +61,9 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
 
 def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str, Observation]]:
     """Return the records as the site knows them now, and what it has shown about each."""
-    now, queue, problem = read_queue(session)  # before the files: a verdict precedes the job's end
+    queue = read_queue(session)  # before the files: a verdict precedes the job's end
     asked, files = _files(session, given)
-    seen = {}
-    jobs = _JobsByName(queue)
-    for record in asked:
-        look = observe(record, files, now)
-        look = replace(look, job=jobs.find(record, look), successor=jobs.successor(record),
-                       queue_answered=not problem, queue_problem=problem)  # fmt: skip
-        seen[record.training_id] = look
+    seen = _observations(asked, files, queue)
     _add_history(session, asked, seen)
     known = [_settle(session, record, seen[record.training_id]) for record in asked]
     return _explain(session, known, seen), seen
@@ -105,15 +99,54 @@ def _settle(session: Session, record: Record, look: Observation) -> Record:
 
 def read_queue(session: Session) -> tuple[float, list[Job], str]:
     """Return the site's clock, the jobs, and why the scheduler did not answer ("" if it did)."""
-    scheduler, root = session.scheduler, session.site.root
-    end = session.transport.run(f"date +%s\n{scheduler.queue_script(root)}", timeout_s=90.0)
-    clock, _, text = end.text.partition("\n")
+    end = session.transport.run(queue_script(session), timeout_s=90.0)
+    return parse_queue(session, end.exit_code, end.text, end.error_text)
+
+
+def queue_script(session: Session) -> str:
+    """Return the script that asks a site for its clock and its queue."""
+    return f"date +%s\n{session.scheduler.queue_script(session.site.root)}"
+
+
+def parse_queue(
+    session: Session, exit_code: int, text: str, errors: str
+) -> tuple[float, list[Job], str]:
+    """Return what the answer to `queue_script` says, as `read_queue` does."""
+    clock, _, rows = text.partition("\n")
     now = float(clock) if clock.isdecimal() else time.time()
     try:
-        jobs = scheduler.parse_queue(end.exit_code, text, end.stderr.decode(errors="replace"))
+        return now, session.scheduler.parse_queue(exit_code, rows, errors), ""
     except SchedulerUnavailable as silence:
         return now, [], silence.message
-    return now, jobs, ""
+
+
+def judge(
+    session: Session, records: Iterable[Record], files: dict[str, bytes | None],
+    queue: tuple[float, list[Job], str],
+) -> list[Record]:  # fmt: skip
+    """Return the records as their files and the queue show them; the site is not asked.
+
+    Args:
+        files: What `paths_to_read` names.
+        queue: What `parse_queue` returns.
+    """
+    seen = _observations(records := list(records), files, queue)
+    return [_settle(session, record, seen[record.training_id]) for record in records]
+
+
+def _observations(
+    records: list[Record], files: dict[str, bytes | None], queue: tuple[float, list[Job], str]
+) -> dict[str, Observation]:
+    now, listed, problem = queue
+    jobs = _JobsByName(listed)
+    seen = {}
+    for record in records:
+        look = observe(record, files, now)
+        seen[record.training_id] = replace(
+            look, job=jobs.find(record, look), successor=jobs.successor(record),
+            queue_answered=not problem, queue_problem=problem,
+        )  # fmt: skip
+    return seen
 
 
 class _JobsByName:

@@ -36,6 +36,7 @@ from dlctl.manifest.unsupported import not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.environments import chosen_environment
 from dlctl.plan.render import render
+from dlctl.record import ADOPTED
 from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect, programs
 from dlctl.request.credentials import secret_values
 from dlctl.request.git import git_state
@@ -282,6 +283,12 @@ def prepare_again(record: Record, site: Site, find_weights: FindWeights | None =
         ManifestError, PlanError, SiteError
     """
     manifest = Path(record.manifest_path)
+    if record.folder == ADOPTED:
+        raise ManifestError(
+            f"{record.training_id} was submitted from another machine, so its folder is not here",
+            hint=f"`dlctl resume {record.training_id}` without --code runs the code at the site; "
+            "to train other code, submit a new training",
+        )
     if not manifest.exists():
         raise ManifestError(
             f"{manifest}: does not exist, and {record.training_id} was submitted from there",
