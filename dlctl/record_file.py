@@ -84,6 +84,7 @@ def readable_rows(path: Path, table: str) -> Iterator[dict[str, Any]]:
         contextlib.closing(sqlite3.connect(uri, uri=True, timeout=5)) as connection,
     ):
         connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA writable_schema = on")  # else SQLite refuses a file cut short
         for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608
             yield dict(row)
 

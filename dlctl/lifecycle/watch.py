@@ -30,6 +30,8 @@ from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
 
+_OPEN = "its job has ended; the next dlctl command that looks at it says whether it goes on"
+
 
 def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> list[Record]:
     """Return the records as the site knows them now, with at most three queries for all.
@@ -126,12 +128,18 @@ def judge(
 ) -> list[Record]:  # fmt: skip
     """Return the records as their files and the queue show them; the site is not asked.
 
+    A training whose job has ended, and that this dlctl would have to continue, has not ended yet.
+
     Args:
         files: What `paths_to_read` names.
         queue: What `parse_queue` returns.
     """
     seen = _observations(records := list(records), files, queue)
-    return [_settle(session, record, seen[record.training_id]) for record in records]
+    known = [_settle(session, record, seen[record.training_id]) for record in records]
+    return [
+        replace(record, state=State.QUEUED, reason=_OPEN, hint=record.show_command)
+        if is_due(record, seen[record.training_id]) else record for record in known
+    ]  # fmt: skip
 
 
 def _observations(
