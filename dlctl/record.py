@@ -369,6 +369,8 @@ def _fitting(wanted: str, records: list[Record]) -> Record:
         near = difflib.get_close_matches(wanted, [r.training_id for r in records], 1)
         hint = f"did you mean {near[0]}? " if near else ""
         hint += "`dlctl list` shows them all"
+        if not near:
+            hint += ", `dlctl adopt SITE` finds what another machine has submitted"
         raise RecordError(f"no training {wanted!r} is known here", hint=hint)
     return found[0]
 

@@ -47,7 +47,8 @@ def list_(
     rows = [_row(r, fresh=not offline and r.stale_since is None) for r in records]
     output.report([plain(r) for r in records], as_json, lambda _: output.table(
         _COLUMNS, rows, NOTHING if wanted else
-        "no trainings yet: `dlctl init my-training` creates one"))  # fmt: skip
+        "no trainings yet: `dlctl init my-training` creates one, `dlctl adopt SITE` finds those "
+        "that a site has"))  # fmt: skip
 
 
 def ask_sites(records: list[Record], store: RecordStore) -> dict[str, Record]:

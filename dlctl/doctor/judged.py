@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dlctl.contract import State
-from dlctl.doctor.chain import BROKEN, OK, SKIPPED, WARN, Chain
+from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.doctor.network import add_clock
 from dlctl.site_admin.node_probe import judge, judge_namespaces
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from dlctl import contract
     from dlctl.record import Record
     from dlctl.sites.files import Site
+
+_SHARED = "set root in the site's file to a folder that login node and nodes share"
+_NOT_SO_FAR = "not tried: the job did not come so far"
 
 
 @dataclass(frozen=True)
@@ -40,22 +43,45 @@ def judge_job(chain: Chain, site: Site, job: Job) -> None:
     answered = [each for each in told if "node" in each]
     _ending(chain, job)
     _launcher(chain, job)
+    if not answered:  # the preflight ended the job before: it has seen some of this, too
+        told = answered = [_reported(each) for each in job.preflights]
     if not answered:
-        rest = ("shared root", "home of nodes", "mpi", "torch of nodes", "gpus of nodes",
-                "clocks of nodes", "chaining")  # fmt: skip
-        return chain.skip("not tried: no learner of the job said anything", *rest)
+        _silence(chain, site, job)
+        rest = ("home of nodes", "mpi", "torch of nodes", "gpus of nodes", "clocks of nodes",
+                "chaining")  # fmt: skip
+        return chain.skip("not tried: no node has said anything", *rest)
     _root(chain, site, answered)
     _home(chain, answered)
     _mpi(chain, site, job, told)
     _torch(chain, site, answered)
     _gpus(chain, site, answered)
     _clocks(chain, job, answered)
+    return _chaining(chain, site, job)
+
+
+def _silence(chain: Chain, site: Site, job: Job) -> None:
+    """Say of a job that ended and left nothing, not even its output: it has seen no folder."""
+    if any(job.own_logs.values()) or job.record.state is not State.FAILED:
+        return chain.skip("not tried: no node has said anything", "shared root")
+    return chain.add("shared root", BROKEN, f"the job has left nothing below {site.root}, so nodes "
+                     "don't see what the login node writes there", _SHARED)  # fmt: skip
+
+
+def _chaining(chain: Chain, site: Site, job: Job) -> None:
     if site.scheduler.kind != "slurm":
         return chain.add("chaining", OK, "dlctl's own queue starts the next attempt")
-    chaining = judge(site, job.logs[0], "the job's first learner did not try")
+    if "dlctl-submit" not in job.logs[0]:
+        return chain.skip("not tried: the job's first learner did not come so far", "chaining")
+    chaining = judge(site, job.logs[0], "")
     states = {"warning": WARN, "failed": BROKEN}
     chain.add("chaining", states.get(chaining.outcome, OK), chaining.seen, chaining.hint)
     return chain.add_checks(judge_namespaces(job.logs[0]))
+
+
+def _reported(report: contract.Preflight) -> dict[str, str]:
+    """Return what a rank's preflight tells, in the words of the probe."""
+    told = {"node": report.host, "shared": "yes", "clock": f"{report.clock_at:.3f}"}
+    return told if report.mpi_size is None else told | {"world": str(report.mpi_size)}
 
 
 def _told(log: str) -> dict[str, str]:
@@ -101,7 +127,7 @@ def _root(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
             "shared root",
             BROKEN,
             f"{', '.join(blind)} can't read what the login node wrote below {site.root}",
-            "set root to a folder that login node and nodes share",
+            _SHARED,
         )
     return chain.add("shared root", OK, f"{nodes} read what the login node wrote, and it read "
                      "their answers")  # fmt: skip
@@ -114,6 +140,8 @@ def _home(chain: Chain, answered: list[dict[str, str]]) -> None:
         return chain.add("home of nodes", WARN, f"{home} can't be written on {node}",
                          "programs that keep files in the home fail: set HOME or their own folders "
                          "in the manifest's env")  # fmt: skip
+    if "home" not in answered[0]:
+        return chain.skip(_NOT_SO_FAR, "home of nodes")
     return chain.add("home of nodes", OK, f"{answered[0].get('home', '?')} can be written")
 
 
@@ -127,9 +155,11 @@ def _mpi(chain: Chain, site: Site, job: Job, told: list[dict[str, str]]) -> None
             f"mpi4py does not start on a node: {lacking}",
             f"dlctl sites setup {site.name}, or load a module with an MPI",
         )
-    sizes = [int(each["world"].split()[0]) for each in told if "world" in each]
+    sizes = [
+        int(size) for each in told if (size := each.get("world", "").split(" ")[0]).isdecimal()
+    ]
     if not sizes:
-        return chain.add("mpi", BROKEN, "no learner has come back from MPI_Init",
+        return chain.add("mpi", BROKEN, "no rank has come back from MPI_Init",
                          "dlctl doctor --deep --bundle FILE keeps the logs")  # fmt: skip
     if sizes == [job.learners] * job.learners:
         return chain.add("mpi", OK, f"one world of {_ranks(job.learners)}")
@@ -154,7 +184,9 @@ def _torch(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
         return chain.add("torch of nodes", BROKEN, f"does not start on {node}: {why}",
                          f"dlctl sites setup {site.name}")  # fmt: skip
     versions = sorted({each["torch"] for each in answered if "torch" in each})
-    return chain.add("torch of nodes", OK if versions else BROKEN, ", ".join(versions) or "silent")
+    if not versions:
+        return chain.skip(_NOT_SO_FAR, "torch of nodes")
+    return chain.add("torch of nodes", OK, ", ".join(versions))
 
 
 def _gpus(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
@@ -162,7 +194,7 @@ def _gpus(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
     promised = bool(limits and limits.gpus_per_node)
     seen = {each["node"]: each["gpus"] for each in answered if "gpus" in each}
     if not seen:
-        return chain.add("gpus of nodes", SKIPPED, "not tried: torch of nodes is broken")
+        return chain.skip(_NOT_SO_FAR, "gpus of nodes")
     bad = {node: told for node, told in seen.items() if "wrongly" in told}
     if bad:
         node, told = next(iter(bad.items()))
@@ -190,10 +222,11 @@ def _clocks(chain: Chain, job: Job, answered: list[dict[str, str]]) -> None:
     """Each node's clock was read at some time between the submission and the end."""
     worst = (0.0, "", 0.0, 0.0)
     for each in answered:
-        with_clock = float(each["clock"]) if "clock" in each else None
-        if with_clock is None:
-            continue
-        early, late = job.asked_at - with_clock, job.answered_at - with_clock
+        try:
+            clock = float(each.get("clock", ""))
+        except ValueError:
+            continue  # its node did not come so far
+        early, late = job.asked_at - clock, job.answered_at - clock
         off = max(early, -late)
         worst = max(worst, (off, each["node"], early, late))
     _, node, early, late = worst
