@@ -180,7 +180,7 @@ class Scene:
 
     def __init__(self, folder, store, manifest=MANIFEST):
         self.root, self.work, self.store = folder / "root", folder / "my training", store
-        self.root.mkdir()
+        self.root.mkdir(exist_ok=True)
         self.work.mkdir()
         self.python = folder / "python"
         self.python.write_text(FAKE_PYTHON)

@@ -15,7 +15,8 @@ GPUS = "partitions: {debug: {nodes: 4, gpus_per_node: 2, default: true}}\n"
 
 def log(node="n1", world=2, **changes):
     said = {"node": node, "shared": "yes", "home": "/home/me", "clock": "1005.0",
-            "torch": "2.13.0", "gpus": "0", "world": f"{world} 0,1" if world else None, "submit": "0 ok",
+            "torch": "2.13.0", "gpus": "0", "submit": "0 ok",
+            "world": f"{world} 0,1" if world else None,
             "control": "0", "namespaces": "0"} | changes  # fmt: skip
     return "".join(f"dlctl-{name} {text}\n" for name, text in said.items() if text is not None)
 

@@ -1,6 +1,8 @@
 """What may go at a site goes, and nothing that anybody may be using at that moment."""
 
+import contextlib
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -371,3 +373,35 @@ def test_a_prune_that_was_killed_gives_back_what_a_plan_names(scene):
     age(aside)
     prune(scene.session, scene.store, look(scene.session, scene.store, 10 * DAY_S))
     assert runtime.is_dir() and not aside.exists()
+
+
+# A full disk --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A file system that has room for few more files."""
+    folder = tmp_path / "root"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=2000,mode=755", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_emptied(small, tmp_path):
+    """To claim the next attempt by a file would need the room that there is none of."""
+    scene = Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+    records = [completed(scene), completed(scene)]
+    going = look(scene.session, scene.store, ANY)
+    number = 0
+    with contextlib.suppress(OSError):
+        while True:
+            (small / f"fill-{number}").touch()
+            number += 1
+    with pytest.raises(OSError, match="No space left"):
+        (small / "one more").mkdir()
+    done = prune(scene.session, scene.store, going)
+    assert set(done.trainings) == {record.training_id for record in records} and not done.stays
+    assert list((small / "jobs").iterdir()) == []
