@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     site: str | None = typer.Argument(
-        None, metavar="[SITE]", autocompletion=complete_sites, show_default=False,
+        None, metavar="SITE", autocompletion=complete_sites, show_default=False,
         help="The site; without one, this machine and the way to each site.",
     ),
     deep: bool = typer.Option(False, "--deep", help="Also send a job of some seconds, which tries "

@@ -105,8 +105,9 @@ def _print_trainings(found: Inventory, everything: bool) -> None:
                                                                     "results"))]
         for r in shown
     ]  # fmt: skip
-    output.line("")
-    output.table(["training", "state", "size", "checkpoints", "results"], rows)
+    if rows:
+        output.line("")
+        output.table(["training", "state", "size", "checkpoints", "results"], rows)
     if more := len(records) - len(shown):
         output.note(f"and {more} more: dlctl du {found.site} --all")
     for each in found.damaged:
