@@ -25,8 +25,8 @@ def register(app: typer.Typer) -> None:
 
 
 def prune(
-    older_than: str = typer.Option(..., "--older-than", metavar="TIME",
-                                   help="For how long a training must have ended, such as 30d."),
+    older_than: str = typer.Option("30d", "--older-than", metavar="TIME",
+                                   help="For how long a training must have ended."),
     keep_results: bool = typer.Option(False, "--keep-results", help="Remove only checkpoints and "
                                       "copies of data; results, logs and metrics stay."),
     site: str | None = typer.Option(None, "--site", "-s", autocompletion=complete_sites,

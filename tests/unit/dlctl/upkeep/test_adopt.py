@@ -48,6 +48,14 @@ def test_another_laptop_learns_all_in_one_call(scene, other):
     assert refresh(scene.session, other.all(), other) == other.all()
 
 
+def test_tags_are_adopted(scene, other):
+    record = send(scene)
+    plan = scene.root / "jobs" / record.training_id / contract.PLAN
+    known = contract.read_record(contract.Plan, plan)
+    plan.write_text(contract.to_json(replace(known, tags=["sweep", "batch-1"])))
+    assert adopt(scene.session, other).added[0].tags == ["sweep", "batch-1"]
+
+
 def test_what_is_known_stays_as_it_is(scene):
     record = send(scene)
     before = scene.store.all()
@@ -155,7 +163,7 @@ def test_fields_of_a_newer_dlctl_survive_an_adoption(scene):
     """Two versions of dlctl share one record: the older one must not drop what it does not know."""
     record = send(scene)
     with sqlite3.connect(scene.store.path) as connection:
-        connection.execute("UPDATE more SET fields = json_set(fields, '$.tags', 'mine')")
+        connection.execute("UPDATE more SET fields = json_set(fields, '$.colour', 'red')")
     connection.close()
     adopt(scene.session, scene.store)
     refresh(scene.session, scene.store.all(), scene.store)
@@ -163,4 +171,4 @@ def test_fields_of_a_newer_dlctl_survive_an_adoption(scene):
     with sqlite3.connect(scene.store.path) as connection:
         fields = json.loads(connection.execute("SELECT fields FROM more").fetchone()[0])
     connection.close()
-    assert fields["tags"] == "mine"
+    assert fields["colour"] == "red"
