@@ -36,7 +36,6 @@ from dlctl.manifest.unsupported import not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.environments import chosen_environment
 from dlctl.plan.render import render
-from dlctl.record import ADOPTED
 from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect, programs
 from dlctl.request.credentials import secret_values
 from dlctl.request.git import git_state
@@ -282,6 +281,8 @@ def prepare_again(record: Record, site: Site, find_weights: FindWeights | None =
     Raises:
         ManifestError, PlanError, SiteError
     """
+    from dlctl.record import ADOPTED  # `render` needs no SQLite
+
     manifest = Path(record.manifest_path)
     if record.folder == ADOPTED:
         raise ManifestError(
