@@ -41,6 +41,8 @@ def prune(
 
     Example: dlctl prune --older-than 30d --keep-results --site mycluster
     """
+    if as_json and not (yes or dry_run):
+        raise typer.BadParameter("--json asks nothing: add --yes or --dry-run")
     older_than_s, store = _seconds(older_than), open_record()
     sites = [site] if site else sorted({record.site for record in store.all()}) or ["local"]
     shown: list[dict[str, Any]] = []
@@ -78,7 +80,7 @@ def _at(
         with opened(name) as session:
             going = look(session, store, older_than_s, keep_results=keep_results)
             done = None
-            if not as_json or asks:
+            if not as_json:
                 _print(name, going)
             if going and not dry_run and (not asks or _confirmed(going)):
                 done = remove(session, store, going)
