@@ -87,8 +87,7 @@ def _register() -> None:
 
     groups = (manifests, rehearse, submit, jobs, tags, reading, metrics, watch, dashboard, report,
               checkpoints, export, models, search, sites, frameworks, stores, config,
-              adopt, doctor, du,
-              prune)  # fmt: skip
+              adopt, doctor, du, prune)  # fmt: skip
     for group in groups:
         group.register(app)
 
