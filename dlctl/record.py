@@ -27,7 +27,7 @@ from typing import Any
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError
-from dlctl.record_file import read_rows, write
+from dlctl.record_file import is_damaged, put_aside, read_rows, readable_rows, write
 
 _SCHEMA_VERSION = 1
 _TABLE = """
@@ -52,6 +52,9 @@ _MORE_TABLE = """
 CREATE TABLE IF NOT EXISTS more (training_id TEXT PRIMARY KEY, fields TEXT NOT NULL)"""
 """Fields that came later, as a JSON object: dlctl 0.1 refuses a column that it does not know."""
 
+ADOPTED = "(adopted)"
+"""In place of the folder of a training that a site has told of: no path is equal to it."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -61,7 +64,8 @@ class Record:
     name: str
     site: str
     folder: str
-    """The user's folder that it was submitted from; `find` accepts the manifest's folder, too."""
+    """The user's folder that it was submitted from, or `ADOPTED`; `find` accepts the manifest's
+    folder, too. Empty: of a rehearsal."""
     job_dir: str
     created_at: str
     manifest_path: str = ""
@@ -138,6 +142,15 @@ def state_directory() -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Repaired:
+    """A damaged record that was put aside."""
+
+    kept_as: Path
+    saved: int
+    """How many trainings could still be read, and are in the new one."""
+
+
 class RecordStore:
     """The record's file. Several dlctl at once are fine: each change is one short transaction.
 
@@ -175,6 +188,41 @@ class RecordStore:
         except RecordError as error:
             raise RecordError(f"nothing was submitted: {error.message}", hint=error.hint) from error
 
+    def add_missing(self, records: Iterable[Record]) -> list[Record]:
+        """Write the records of trainings that are not there yet; return those.
+
+        Raises:
+            RecordError: it can't be written.
+        """
+        added: list[Record] = []
+
+        def insert(connection: sqlite3.Connection) -> None:
+            added.clear()  # a change that meets a lock is made again
+            for record in records:
+                with contextlib.suppress(sqlite3.IntegrityError):
+                    _insert(connection, record)
+                    added.append(record)
+
+        self.change(insert)
+        return added
+
+    def repair(self) -> Repaired | None:
+        """Put a damaged file aside, and save what can still be read of it; None if it is whole.
+
+        Raises:
+            RecordError: the file can't be read for another reason, or not be put aside.
+        """
+        if not is_damaged(self.path):
+            return None
+        rows = list(readable_rows(self.path, "trainings"))
+        more = {row["training_id"]: row["fields"] for row in readable_rows(self.path, "more")}
+        kept_as = put_aside(self.path)
+        saved = []
+        for row in rows:
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                saved.append(_record(row, more.get(row["training_id"], "{}")))
+        return Repaired(kept_as, len(self.add_missing(saved)))
+
     def update(self, *records: Record) -> None:
         """Write the current knowledge; an older attempt never overwrites a newer one.
 
@@ -191,13 +239,14 @@ class RecordStore:
 
     def remove(self, *training_ids: str) -> None:
         """Forget trainings."""
+        ids = [(training_id,) for training_id in training_ids]
 
         def forget(connection: sqlite3.Connection) -> None:
             for table in ("trainings", "more"):
-                connection.executemany(f"DELETE FROM {table} WHERE training_id = ?",  # noqa: S608
-                                       [[each] for each in training_ids])  # fmt: skip
+                connection.executemany(f"DELETE FROM {table} WHERE training_id = ?", ids)  # noqa: S608
 
-        self.change(forget)
+        if ids:
+            self.change(forget)
 
     def all(self) -> list[Record]:
         """Return every record that this version understands, the newest last."""
@@ -328,6 +377,8 @@ def _fitting(wanted: str, records: list[Record]) -> Record:
         near = difflib.get_close_matches(wanted, [r.training_id for r in records], 1)
         hint = f"did you mean {near[0]}? " if near else ""
         hint += "`dlctl list` shows them all"
+        if not near:
+            hint += ", `dlctl adopt SITE` finds what another machine has submitted"
         raise RecordError(f"no training {wanted!r} is known here", hint=hint)
     return found[0]
 

@@ -57,6 +57,49 @@ def write(
         _patiently(lambda: _change(path, version, schema, change), _WRITE_PATIENCE_S)
 
 
+def is_damaged(path: Path) -> bool:
+    """Return whether the file is there and is no database, or one with a broken structure.
+
+    Raises:
+        RecordError: it can't be read.
+    """
+    if not path.exists():
+        return False
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with _explained(path):
+        try:
+            with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=5)) as connection:
+                return bool(connection.execute("PRAGMA quick_check").fetchone()[0] != "ok")
+        except sqlite3.OperationalError:
+            raise  # a lock, permissions: nothing is wrong with the content
+        except sqlite3.DatabaseError:
+            return True
+
+
+def readable_rows(path: Path, table: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a damaged file until the first that can't be read."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(sqlite3.connect(uri, uri=True, timeout=5)) as connection,
+    ):
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA writable_schema = on")  # else SQLite refuses a file cut short
+        for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608
+            yield dict(row)
+
+
+def put_aside(path: Path) -> Path:
+    """Rename the file, and those of its journal; return its new name."""
+    with _explained(path):
+        kept_as = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+        for end in ("-wal", "-shm", "-journal"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + end).rename(kept_as.with_name(kept_as.name + end))
+        path.rename(kept_as)
+        return kept_as
+
+
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     try:
@@ -73,6 +116,8 @@ def _hint(path: Path, problem: str) -> str:
         return f"another process holds its lock: try again later, or look for it with fuser {path}"
     if "full" in problem or "I/O" in problem or "No space" in problem:
         return f"make room there: df -h {path.parent}"
+    if "malformed" in problem or "not a database" in problem or "corrupt" in problem:
+        return "dlctl adopt SITE puts the file aside and reads from each site what it held"
     return "check the permissions there; without the file dlctl starts afresh"
 
 

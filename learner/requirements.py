@@ -52,6 +52,8 @@ def main(arguments: list[str]) -> dict[str, bool]:
     """
     folder, options, lines = Path(arguments[0]), json.loads(arguments[1]), arguments[2:]
     origin = _origin(lines)
+    with contextlib.suppress(OSError):  # it is not there yet
+        os.utime(folder)  # `dlctl prune` leaves what was asked for today
     if _is_complete(folder, origin):
         return {"installed": False}
     packages = [line.partition(" --")[0] for line in lines if not line.startswith("-")]

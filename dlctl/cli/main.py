@@ -83,11 +83,12 @@ def _register() -> None:
     from dlctl.cli.searching import search
     from dlctl.cli.sending import submit, tags
     from dlctl.cli.stored import models, stores
+    from dlctl.cli.upkeep import adopt, doctor, du, prune
     from dlctl.cli.views import dashboard, metrics, watch
 
     groups = (manifests, rehearse, submit, jobs, tags, reading, logs, metrics, watch, dashboard,
               report, checkpoints, export, models, search, sites, frameworks, stores,
-              config)  # fmt: skip
+              config, adopt, doctor, du, prune)  # fmt: skip
     for group in groups:
         group.register(app)
 

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dlctl.doctor.chain import Link
+
 V = TypeVar("V")
 
 _STYLES = {
@@ -30,6 +32,9 @@ _STYLES = {
     "TRAINING": "cyan", "DEPLOYING": "cyan", "DOWNLOADING": "cyan", "STORING": "cyan",
     "PENDING": "blue", "QUEUED": "blue", "ok": "green", "warning": "yellow", "failed": "bold red",
 }  # fmt: skip
+
+_LINK_WIDTH = 33
+"""Where the third column of `link` begins."""
 
 
 def _console(stderr: bool = False) -> Console:
@@ -154,6 +159,20 @@ def fields(pairs: Mapping[str, object]) -> None:
         print(f"{name}{' ' * (width - width_of(name))}  {first}")
         for more in rest:
             print(" " * (width + 2) + more)
+
+
+def link(found: Link) -> None:
+    """Print one link of the doctor's chain: its state, its name, what was seen, what to do."""
+    state = f"{found.state:<7}"
+    name = f"{found.site}: {found.name}" if found.site else found.name
+    told = [*_wrapped(_printable(found.evidence), _LINK_WIDTH)]
+    if found.fix and found.state != "ok":
+        told += _wrapped(f"→ {_printable(found.fix)}", _LINK_WIDTH)
+    colour = {"ok": "green", "warn": "yellow", "broken": "red"}.get(found.state, "dim")
+    print(f"{_coloured(state, colour, sys.stdout)}  {_printable(name):<22}  {told[0]}".rstrip())
+    for more in told[1:]:
+        print(" " * _LINK_WIDTH + more)
+    sys.stdout.flush()
 
 
 def items(text: str) -> None:

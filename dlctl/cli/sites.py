@@ -1,4 +1,4 @@
-"""`dlctl sites …` and `dlctl doctor`: where trainings can run, and whether they can."""
+"""`dlctl sites …`: where trainings can run, and whether they can."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ NAME = typer.Argument(..., metavar="NAME", help="The site.", autocompletion=comp
 def register(main: typer.Typer) -> None:
     """Add the commands."""
     main.add_typer(app, name="sites")
-    main.command()(doctor)
 
 
 @app.command("list")
@@ -179,16 +178,6 @@ def nodes(
              span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
     columns = ["node", "kind", "training", "seen", "avoided for", "why"]
     output.report(known, as_json, lambda _: output.table(columns, rows))
-
-
-def doctor(as_json: bool = JSON) -> None:
-    """Check this machine, and whether every site answers.
-
-    Example: dlctl doctor
-    """
-    from dlctl.site_admin.actions import check_all
-
-    _report(check_all(output.ask), as_json)
 
 
 def _report(checks: list[Check], as_json: bool) -> None:

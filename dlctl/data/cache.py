@@ -25,17 +25,22 @@ class SiteCache:
     """Less than all of `held` together if they share contents."""
 
 
-def look_into_cache(session: Session, keep_bytes: int | None = None) -> SiteCache:
+def look_into_cache(
+    session: Session, keep_bytes: int | None = None, unused_s: float = 0.0
+) -> SiteCache:
     """Return what a site's cache holds; first remove what no training uses, down to a size.
 
     Args:
         keep_bytes: How much may stay; None removes nothing.
+        unused_s: Remove only what no training has asked for in this time.
 
     Raises:
         SiteError: the site has no Python for its nodes.
         TransportError
     """
-    words = [session.site.root] if keep_bytes is None else [session.site.root, str(keep_bytes)]
+    words = [session.site.root]
+    if keep_bytes is not None:
+        words += [str(keep_bytes), str(unused_s)]
     runtime = bring_runtime(session)
     told = run_module(
         session, runtime, "learner.supervisor.cached", words, timeout_s=MOVE_TIMEOUT_S

@@ -115,22 +115,30 @@ exit 0"""
     end = transport.run(script)
     if end.exit_code:
         raise _unreadable(transport, end)
-    return sorted(damaged(transport, root, end.text.split("\n")[:-1]))
+    return sorted(damaged(transport, root, end.text.split("\n")[:-1], asks=False))
 
 
-def damaged(transport: Transport, root: str, targets: Sequence[str]) -> set[str]:
+def damaged(
+    transport: Transport, root: str, targets: Sequence[str], *, asks: bool = True
+) -> set[str]:
     """Return the targets below `root` that are missing or no longer what was sent.
+
+    Args:
+        asks: Whether a submission is about to use them: `dlctl prune` leaves what was asked for
+            in the last day, so the folder's time is renewed before the look.
 
     Raises:
         RemoteCommandError: the root can't be read, or is not the user's alone.
     """
     words = " ".join(shlex.quote(target) for target in targets)
+    renew = 'touch -c -- "$d" 2>/dev/null' if asks else ":"
     script = f"""\
 LC_ALL=C; export LC_ALL
 {guard(root, targets)}{_WHOLE}
 [ -d {shlex.quote(root)} ] || {{ printf '%s\\n' {words}; exit 0; }}
 cd -- {shlex.quote(root)} || exit 1
 for d in {words}; do
+    {renew}
     case $d in
     secrets/*) [ -d "$d" ] ;; # has no index
     *) whole "$d" ;;

@@ -29,7 +29,8 @@ from dlctl.lifecycle.waiting import keep_files
 from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
-from dlctl.transport.base import Completed
+
+_OPEN = "its job has ended; the next dlctl command that looks at it says whether it goes on"
 
 
 def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> list[Record]:
@@ -63,19 +64,10 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
 def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str, Observation]]:
     """Return the records as the site knows them now, and what it has shown about each."""
     # The queue comes before the files: a verdict precedes the job's end.
-    end, files = read_texts_after(session.transport, _queue_script(session), _paths(given))
-    now, queue, problem = _parse_queue(session, end)
+    end, files = read_texts_after(session.transport, queue_script(session), _paths(given))
+    queue = parse_queue(session, end.exit_code, end.text, end.error_text)
     asked, files = _at_newest(session, given, files)
-    longest = {name: each.max_time_s for name, each in session.site.partitions.items()}
-    seen = {}
-    jobs = _JobsByName(queue)
-    for record in asked:
-        look = observe(record, files, now)
-        job = jobs.find(record, look)
-        look = replace(look, job=job, successor=jobs.successor(record),
-                       queue_answered=not problem, queue_problem=problem,
-                       longest_s=longest.get(job.partition) if job else None)  # fmt: skip
-        seen[record.training_id] = look
+    seen = _observations(session, asked, files, queue)
     _add_history(session, asked, seen)
     known = [_settle(session, record, seen[record.training_id]) for record in asked]
     return _explain(session, known, seen), seen
@@ -112,22 +104,64 @@ def _settle(session: Session, record: Record, look: Observation) -> Record:
 
 def read_queue(session: Session) -> tuple[float, list[Job], str]:
     """Return the site's clock, the jobs, and why the scheduler did not answer ("" if it did)."""
-    return _parse_queue(session, session.transport.run(_queue_script(session), timeout_s=90.0))
+    end = session.transport.run(queue_script(session), timeout_s=90.0)
+    return parse_queue(session, end.exit_code, end.text, end.error_text)
 
 
-def _queue_script(session: Session) -> str:
+def queue_script(session: Session) -> str:
+    """Return the script that asks a site for its clock and its queue."""
     return f"date +%s\n{session.scheduler.queue_script(session.site.root)}"
 
 
-def _parse_queue(session: Session, end: Completed) -> tuple[float, list[Job], str]:
-    scheduler = session.scheduler
-    clock, _, text = end.text.partition("\n")
+def parse_queue(
+    session: Session, exit_code: int, text: str, errors: str
+) -> tuple[float, list[Job], str]:
+    """Return what the answer to `queue_script` says, as `read_queue` does."""
+    clock, _, rows = text.partition("\n")
     now = float(clock) if clock.isdecimal() else time.time()
     try:
-        jobs = scheduler.parse_queue(end.exit_code, text, end.stderr.decode(errors="replace"))
+        return now, session.scheduler.parse_queue(exit_code, rows, errors), ""
     except SchedulerUnavailable as silence:
         return now, [], silence.message
-    return now, jobs, ""
+
+
+def judge(
+    session: Session, records: Iterable[Record], files: dict[str, bytes | None],
+    queue: tuple[float, list[Job], str],
+) -> list[Record]:  # fmt: skip
+    """Return the records as their files and the queue show them; the site is not asked.
+
+    A training whose job has ended, and that this dlctl would have to continue, has not ended yet.
+
+    Args:
+        files: What `paths_to_read` names.
+        queue: What `parse_queue` returns.
+    """
+    seen = _observations(session, records := list(records), files, queue)
+    known = [_settle(session, record, seen[record.training_id]) for record in records]
+    return [
+        replace(record, state=State.QUEUED, reason=_OPEN, hint=record.show_command)
+        if is_due(record, seen[record.training_id]) else record for record in known
+    ]  # fmt: skip
+
+
+def _observations(
+    session: Session, records: list[Record], files: dict[str, bytes | None],
+    queue: tuple[float, list[Job], str],
+) -> dict[str, Observation]:  # fmt: skip
+    now, listed, problem = queue
+    longest = {name: each.max_time_s for name, each in session.site.partitions.items()}
+    jobs = _JobsByName(listed)
+    seen = {}
+    for record in records:
+        look = observe(record, files, now)
+        job = jobs.find(record, look)
+        seen[record.training_id] = replace(
+            look, job=job, successor=jobs.successor(record),
+            queue_answered=not problem, queue_problem=problem,
+            longest_s=longest.get(job.partition) if job else None,
+        )  # fmt: skip
+    return seen
 
 
 class _JobsByName:

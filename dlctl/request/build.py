@@ -281,7 +281,15 @@ def prepare_again(record: Record, site: Site, find_weights: FindWeights | None =
     Raises:
         ManifestError, PlanError, SiteError
     """
+    from dlctl.record import ADOPTED  # `render` needs no SQLite
+
     manifest = Path(record.manifest_path)
+    if record.folder == ADOPTED:
+        raise ManifestError(
+            f"{record.training_id} was submitted from another machine, so its folder is not here",
+            hint=f"`dlctl resume {record.training_id}` without --code runs the code at the site; "
+            "to train other code, submit a new training",
+        )
     if not manifest.exists():
         raise ManifestError(
             f"{manifest}: does not exist, and {record.training_id} was submitted from there",

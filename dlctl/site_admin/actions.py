@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dlctl.errors import SiteError
 from dlctl.site_admin.check import FAILED, Check
 from dlctl.site_admin.discovery import Discovered
-from dlctl.site_admin.doctor import check_site, discover, doctor
+from dlctl.site_admin.doctor import check_site, discover
 from dlctl.site_admin.draft import make_site, site_text
 from dlctl.site_admin.node_probe import check_on_node
 from dlctl.site_admin.setup import (
@@ -149,11 +149,6 @@ def check(name: str, prompt: Prompt | None = None, *, on_node: bool = False) -> 
         if on_node and site.scheduler.kind == "slurm" and checks[0].outcome != FAILED:
             checks += check_on_node(site, connection)
         return checks
-
-
-def check_all(prompt: Prompt | None = None) -> list[Check]:
-    """Check this machine, and whether every site answers."""
-    return doctor(lambda site, settings: open_transport(settings, prompt, site))
 
 
 def failed(checks: Sequence[Check]) -> bool:

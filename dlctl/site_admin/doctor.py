@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from dlctl.site_admin.check import FAILED, OK, WARNING, Check
 from dlctl.site_admin.discovery import MINIMUM_PYTHON, Discovered, discovery_script, parse_discovery
 from dlctl.site_admin.setup import environment_script, python_of, site_template, under_bash
 from dlctl.site_admin.slurm_checks import check_slurm
-from dlctl.sites.files import Site, TransportSettings, list_sites, load_site
+from dlctl.sites.files import Site, list_sites, load_site
 from dlctl.units import format_size
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "mpi4py", "h5py", "numpy", "watchdog")
 _DISCOVERY_TIMEOUT_S = 180.0
 _NODE_TIMEOUT_S = 180.0
-_CONNECTION_TIMEOUT_S = 10.0
 _LITTLE_SPACE_BYTES = 5 * 1024**3
 
 
@@ -241,39 +239,3 @@ def _ssh_agent() -> Check:
         return Check("ssh agent", WARNING, f"no answer at {socket}", hint)
     keys = len(end.stdout.splitlines()) if end.returncode == 0 else 0
     return Check("ssh agent", OK if keys else WARNING, f"{keys} keys", "" if keys else "ssh-add")
-
-
-def check_connection(site: Site, transport: Transport) -> Check:
-    """Check whether a site answers."""
-    try:
-        transport.run("exit 0", timeout_s=_CONNECTION_TIMEOUT_S)
-    except DlctlError as error:
-        return Check(f"site {site.name}", FAILED, error.message, error.hint)
-    return Check(f"site {site.name}", OK, f"{transport.name} answers")
-
-
-def doctor(open_transport: Callable[[str, TransportSettings], Transport]) -> list[Check]:
-    """Check this machine, its own local site, and whether each other site answers."""
-    checks = check_here()
-    for file in list_sites():
-        try:
-            site = load_site(file.name)
-        except SiteError:
-            continue  # reported above
-        if file.example:
-            continue
-        transport = open_transport(site.name, _quick(site.transport))
-        try:
-            if site.transport.kind == site.scheduler.kind == "local":
-                own = check_site(site, transport)
-                checks += [Check(f"{site.name}: {c.name}", c.outcome, c.seen, c.hint) for c in own]
-            else:
-                checks.append(check_connection(site, transport))
-        finally:
-            transport.close()
-    return checks
-
-
-def _quick(settings: TransportSettings) -> TransportSettings:
-    limit_s = min(settings.connect_timeout_s, _CONNECTION_TIMEOUT_S)
-    return settings.model_copy(update={"connect_timeout_s": limit_s})

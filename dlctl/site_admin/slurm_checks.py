@@ -28,7 +28,12 @@ def check_slurm(site: Site, found: Discovered) -> list[Check]:
     new = [name for name in known if name not in site.partitions]
     if new and site.partitions:
         checks.append(Check("partitions", OK, f"the file does not name {', '.join(new)}"))
-    return [*checks, _account(site, found), _accounting(site, found), _next_attempt(site, found)]
+    return [
+        *checks,
+        _account(site, found),
+        check_accounting(site, found),
+        _next_attempt(site, found),
+    ]
 
 
 def _slurm_itself(site: Site, found: Discovered) -> Check:
@@ -87,7 +92,8 @@ def _account(site: Site, found: Discovered) -> Check:
     return Check("account", OK, account or found.default_account or "none")
 
 
-def _accounting(site: Site, found: Discovered) -> Check:
+def check_accounting(site: Site, found: Discovered) -> Check:
+    """Check that the accounting answers, if the site's file says that there is one."""
     if site.scheduler.accounting and not found.accounting:
         hint = "set scheduler.accounting: false if it never does"
         return Check("accounting", WARNING, "sacct does not answer", hint)

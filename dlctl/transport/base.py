@@ -21,6 +21,9 @@ class Process(Protocol):
     stdout: BinaryIO
     """The script's own output only: a banner or an `echo` of a login shell is skipped."""
 
+    noise: bytes
+    """What a login shell printed before the script, once that has begun."""
+
     def wait(self, timeout_s: float) -> Completed:
         """End standard input and wait; `stdout` of the answer is what was not read yet.
 

@@ -86,6 +86,7 @@ class ScriptProcess:
         self._marker = marker
         self.idle_timeout_s = idle_timeout_s
         self._pending = b""
+        self.noise = b""
         self._started = False
         self._pid: int | None = None
         self._begun = threading.Event()
@@ -155,7 +156,7 @@ class ScriptProcess:
             noise, found, rest = self._pending.partition(self._marker)
             pid, ended, rest = rest.partition(b"\n")
             if found and ended:
-                self._started, self._pending = True, rest
+                self._started, self._pending, self.noise = True, rest, noise
                 self._pid = int(pid)
                 self._begun.set()
             elif not chunk or len(noise) > _NOISE_LIMIT_BYTES:

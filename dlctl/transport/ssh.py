@@ -229,6 +229,16 @@ class SshTransport(ScriptTransport):
         return connection
 
 
+def target_of(settings: TransportSettings) -> Target:
+    """Return how a site is reached; nothing connects.
+
+    Raises:
+        ConnectError: the ssh configuration has an error.
+    """
+    assert settings.host is not None
+    return resolve(settings.host, settings.user, settings.port, config_file(), _parse_config)
+
+
 def _wanted_name(settings: TransportSettings) -> str:
     user = f"{settings.user}@" if settings.user else ""
     port = f":{settings.port}" if settings.port else ""

@@ -1,4 +1,7 @@
-"""List the cache of a site, and empty it: `python -m learner.supervisor.cached ROOT [KEPT_BYTES]`.
+"""List the cache of a site, and empty it: `python -m learner.supervisor.cached`.
+
+Its arguments are the site's root, and, to empty it, how many bytes may stay and for how many
+seconds nobody may have used what goes.
 
 The login side runs this on the login node. With a number it removes data that no training uses,
 the longest unused first, until so many bytes are left.
@@ -20,7 +23,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
     root = Path(arguments[0])
     gone = []
     if len(arguments) > 1:
-        gone = evict(root, total_bytes(root) - int(arguments[1]), unused_s=0.0)
+        unused_s = float(arguments[2]) if len(arguments) > 2 else 0.0
+        gone = evict(root, total_bytes(root) - int(arguments[1]), unused_s=unused_s)
     return {
         "held": [dataclasses.asdict(each.told) for each in held(root)],
         "removed": [dataclasses.asdict(each) for each in gone],

@@ -1,10 +1,12 @@
 """What the tests of the login side share: manifests, sites, a scheduler, bad connections."""
 
 import shlex
+import subprocess
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.errors import ConnectionLost, SchedulerUnavailable, SubmitRejected, SubmitUnknown
+from dlctl.lifecycle import submit
 from dlctl.lifecycle.session import Session
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
@@ -178,7 +180,7 @@ class Scene:
 
     def __init__(self, folder, store, manifest=MANIFEST):
         self.root, self.work, self.store = folder / "root", folder / "my training", store
-        self.root.mkdir()
+        self.root.mkdir(exist_ok=True)
         self.work.mkdir()
         self.python = folder / "python"
         self.python.write_text(FAKE_PYTHON)
@@ -221,3 +223,20 @@ cat >"$3/attempts/$4/verdict.json" <<END
 {"attempt": $4, "job_id": "x", "state": "COMPLETED", "reason": "All went well."}
 END
 """
+
+
+def run_script(script, attempt, job_id):
+    return subprocess.run(["bash", script, attempt], capture_output=True, text=True, timeout=30,
+                          env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": str(job_id)})  # fmt: skip
+
+
+def send(scene, transport=None):
+    session = scene.connect(transport) if transport else scene.session
+    return submit(session, scene.request(), scene.store)
+
+
+def run_everything(scene):
+    """Run every job that the scheduler has, in order, as late as can be."""
+    for job_id, (_, state) in scene.scheduler.jobs().items():
+        if state == "PENDING":
+            assert scene.start(run_script, job_id).returncode == 0

@@ -57,7 +57,11 @@ def list_(
         known = ask_sites(still_open, store)
         records = [known.get(r.training_id, r) for r in records]
     records = [r for r in records if wanted.fits(r)]
-    empty = NOTHING if wanted else "no trainings yet: `dlctl init my-training` creates one"
+    none = (
+        "no trainings yet: `dlctl init my-training` creates one, `dlctl adopt SITE` finds those of "
+        "a site"
+    )
+    empty = NOTHING if wanted else none
     shown = [plain(r) for r in records] if as_json else []
     output.report(shown, as_json, lambda _: _print(records, empty, fresh=not offline))
 

@@ -188,7 +188,8 @@ def test_what_a_site_did_is_no_error_where_it_cannot_be_written(store, monkeypat
     (sqlite3.OperationalError("database or disk is full"), "make room there: df -h "),
     (sqlite3.OperationalError("disk I/O error"), "make room there: df -h "),
     (OSError(28, "No space left on device"), "make room there: df -h "),
-    (sqlite3.DatabaseError("file is not a database"), "without the file dlctl starts afresh"),
+    (sqlite3.DatabaseError("file is not a database"), "dlctl adopt SITE"),
+    (OSError(13, "Permission denied"), "without the file dlctl starts afresh"),
 ])  # fmt: skip
 def test_the_hint_of_a_record_that_cannot_be_written_fits_its_problem(
     store, monkeypatch, problem, hint

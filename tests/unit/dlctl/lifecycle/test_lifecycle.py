@@ -1,12 +1,11 @@
 """A submission happens once, wherever it is cut off; halt, cancel, resume, delete agree with it."""
 
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from login_side import BadTransport, Scene
+from login_side import BadTransport, Scene, run_everything, run_script, send
 
 from dlctl import contract, record_file
 from dlctl.contract import State
@@ -16,19 +15,9 @@ from dlctl.record import RecordStore
 from learner.system.segments import segment_folder
 
 
-def run_script(script, attempt, job_id):
-    return subprocess.run(["bash", script, attempt], capture_output=True, text=True, timeout=30,
-                          env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": str(job_id)})  # fmt: skip
-
-
 @pytest.fixture
 def scene(tmp_path):
     return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
-
-
-def send(scene, transport=None):
-    session = scene.connect(transport) if transport else scene.session
-    return submit(session, scene.request(), scene.store)
 
 
 def look(scene):
@@ -39,13 +28,6 @@ def go_on(scene, session=None):
     record = scene.store.all()[0]
     rebuild = lambda r: scene.request(r.training_id)  # noqa: E731
     return resume(session or scene.session, record, scene.store, rebuild)
-
-
-def run_everything(scene):
-    """Run every job that the scheduler has, in order, as late as can be."""
-    for job_id, (_, state) in scene.scheduler.jobs().items():
-        if state == "PENDING":
-            assert scene.start(run_script, job_id).returncode == 0
 
 
 def test_very_many_trainings_cost_one_script_and_one_transaction(scene, monkeypatch):

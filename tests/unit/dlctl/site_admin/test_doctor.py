@@ -16,10 +16,10 @@ from dlctl.errors import ConnectError, SiteError
 from dlctl.site_admin.actions import add_site, failed, parse_target
 from dlctl.site_admin.check import Check
 from dlctl.site_admin.discovery import parse_discovery
-from dlctl.site_admin.doctor import check_connection, check_here, check_site, doctor, node_script
+from dlctl.site_admin.doctor import check_here, check_site, node_script
 from dlctl.site_admin.draft import make_site, site_text
 from dlctl.site_admin.slurm_checks import check_slurm
-from dlctl.sites.files import Partition, Site, TransportSettings, load_site, parse_site, save_site
+from dlctl.sites.files import Partition, Site, TransportSettings, load_site, parse_site
 from dlctl.transport import open_transport
 from dlctl.transport.base import Completed
 from dlctl.transport.local import LocalTransport
@@ -193,29 +193,6 @@ def test_a_site_that_does_not_answer(tmp_path):
     assert check_site(slurm(), NoConnection()) == [
         Check("connection", "failed", "me@far:22: connection refused", "look at the address")
     ]
-    assert check_connection(slurm(), NoConnection()).outcome == "failed"
-    assert check_connection(slurm(), LocalTransport()).seen == "this machine answers"
-
-
-def test_the_doctor_continues_after_a_broken_file_and_a_dead_site(tmp_path):
-    save_site("local", "transport: {kind: local}\nroot: /tmp\nscheduler: {kind: slurm}\n"
-              "launcher: {kind: srun}\nenvironment: {}\n")  # fmt: skip
-    save_site("far", "transport: {kind: ssh, host: far, connect_timeout_s: 100}\nroot: /r\n"
-              "scheduler: {kind: slurm}\nlauncher: {kind: srun}\nenvironment: {}\n")  # fmt: skip
-    (tmp_path / "config/dlctl/sites/broken.yml").write_text("rooot: /a\n")
-    opened: list[TransportSettings] = []
-    dead = NoConnection()
-
-    def open_dead(_: str, settings: TransportSettings) -> NoConnection:
-        opened.append(settings)
-        return dead
-
-    checks = named(doctor(open_dead))
-    assert checks["python"].outcome == "ok"
-    assert checks["file of broken"].outcome == "failed"
-    assert checks["site far"].outcome == "failed"
-    assert [s.connect_timeout_s for s in opened if s.kind == "ssh"] == [10.0]
-    assert dead.closed
 
 
 def test_the_agent_is_asked(tmp_path, monkeypatch):

@@ -1,0 +1,1 @@
+"""Commands that keep sites and records in order: `doctor`, `adopt`, `du`, `prune`."""

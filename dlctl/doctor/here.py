@@ -1,0 +1,82 @@
+"""The links on this machine: Python, ssh, the folders and the local record, the site files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
+from dlctl.record import RecordStore, state_directory
+from dlctl.record_file import is_damaged
+from dlctl.site_admin.doctor import check_here
+from dlctl.sites.files import user_directory
+from dlctl.sites.model import xdg_directory
+from dlctl.units import counted, format_bytes
+
+_LITTLE_BYTES = 200_000_000
+
+
+def check_machine(chain: Chain, site: str = "") -> None:
+    """Try the links of this machine.
+
+    Args:
+        site: The only site whose file matters; empty: all.
+    """
+    files = {f"file of {site}"} if site else set()
+    chain.add_checks(
+        check for check in check_here()
+        if not site or not check.name.startswith("file of ") or check.name in files
+    )  # fmt: skip
+    chain.ask("local folders", [], lambda: _folders(chain))
+    chain.ask("local record", ["local folders"], lambda: _record(chain))
+
+
+def _folders(chain: Chain) -> None:
+    places = {
+        "state": state_directory(), "sites": user_directory(),
+        "cache": xdg_directory("XDG_CACHE_HOME", ".cache") / "dlctl",
+    }  # fmt: skip
+    for name, folder in places.items():
+        if why := _unwritable(folder):
+            fix = "make it writable, or set XDG_STATE_HOME, XDG_CONFIG_HOME or XDG_CACHE_HOME"
+            return chain.add("local folders", BROKEN, f"{name}: {folder}: {why}", fix)
+    free_bytes = shutil.disk_usage(places["state"]).free
+    seen = f"can be written, {format_bytes(free_bytes)} free"
+    if free_bytes < _LITTLE_BYTES:
+        return chain.add("local folders", WARN, seen, f"make room at {places['state']}")
+    return chain.add("local folders", OK, seen)
+
+
+def _unwritable(folder: Path) -> str:
+    """Return why nothing can be written into a folder, or into the nearest one above it."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if there != folder:
+        return "" if os.access(there, os.W_OK) else f"{there} can't be written"
+    try:
+        with tempfile.TemporaryFile(dir=there) as probe:
+            probe.write(b"x")
+            probe.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _record(chain: Chain) -> None:
+    told: list[str] = []
+    store = RecordStore(tell=told.append)
+    if is_damaged(store.path):
+        return chain.add(
+            "local record",
+            BROKEN,
+            f"{store.path} is damaged",
+            "dlctl adopt SITE, for each site: it keeps the damaged file aside",
+        )
+    known = store.all()
+    if told:
+        return chain.add("local record", WARN, told[0], "update dlctl")
+    if not known:
+        return chain.add("local record", OK,
+                         "empty; `dlctl adopt SITE` fills it with what a site has")  # fmt: skip
+    return chain.add("local record", OK, f"{counted(len(known), 'training')} in {store.path}")

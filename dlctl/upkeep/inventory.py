@@ -1,0 +1,144 @@
+"""Read what a site's root holds, in one call: trainings, how they stand, and what takes room.
+
+The job directories alone tell it, so a machine that has never seen these trainings learns as much
+as the one that submitted them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dlctl import contract
+from dlctl.contract import search
+from dlctl.errors import RemoteCommandError
+from dlctl.lifecycle.observe import paths_to_read
+from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.watch import judge, parse_queue, queue_script
+from dlctl.record import ADOPTED, Record
+from dlctl.script_templates import render_script
+from dlctl.transport.base import Completed
+from dlctl.upkeep.usage import REFERENCES, Usage, parse_usage
+
+_TIMEOUT_S = 600.0
+"""A shared file system takes its time to add up a million files."""
+_NO_ROOT = 71
+_ANY = 900_001
+"""Stands for the number of an attempt, which the script finds out."""
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A job directory that tells of no training."""
+
+    training_id: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What a site's root holds."""
+
+    site: str
+    root: str
+    now: float
+    """The site's clock, Unix seconds."""
+    records: list[Record]
+    damaged: list[Damaged]
+    queue_problem: str
+    """Why the scheduler did not answer; empty if it did."""
+    usage: Usage = field(default_factory=Usage)
+    """What takes room, if that was asked."""
+
+
+def take_inventory(session: Session, *, usage: bool = False) -> Inventory:
+    """Return what a site's root holds; nothing, if there is no root yet.
+
+    Args:
+        usage: Also add up what takes room, which takes longer.
+
+    Raises:
+        TransportError
+    """
+    mark = f"#{secrets.token_hex(12)}#"
+    script = render_script(
+        "login/inventory.sh.j2", queue=queue_script(session), root=session.site.root, mark=mark,
+        names=_names(), no_root=_NO_ROOT, usage=usage, references=REFERENCES,
+    )  # fmt: skip
+    end = session.transport.run(script, timeout_s=_TIMEOUT_S)
+    if end.exit_code not in (0, _NO_ROOT):
+        raise RemoteCommandError(
+            f"{session.transport.name}: {session.site.root} can't be read (exit code "
+            f"{end.exit_code}): {end.last_error_line}",
+            hint=f"dlctl doctor {session.site.name}",
+        )
+    return _parsed(session, end, mark)
+
+
+def _names() -> list[str]:
+    """Return the files that are read of each training, for a shell that knows `n` and `m`."""
+    blank = Record("", "", "", "", "", "", attempt=_ANY)
+    numbers = ((str(_ANY), "$n"), (str(_ANY + 1), "$m"))
+    names = [path.removeprefix("/") for path in paths_to_read(blank)]
+    for number, variable in numbers:
+        names = [name.replace(number, variable) for name in names]
+    return names
+
+
+def _parsed(session: Session, end: Completed, mark: str) -> Inventory:
+    frames = end.stdout.decode("utf-8", "surrogateescape").split(mark)
+    code = int(frames[1]) if len(frames) > 1 and frames[1].isdecimal() else 1
+    queue = parse_queue(session, code, frames[0], end.error_text)
+    rest = frames[2:]
+    told = ""
+    if "usage" in rest:
+        told = rest[rest.index("usage") + 1]
+        rest = rest[: rest.index("usage")]
+    known, damaged, files = [], list[Damaged](), dict[str, bytes | None]()
+    for head, contents in _jobs(rest):
+        training_id, attempt, file = head.split(" ", 2)
+        found = _record(session, training_id, int(attempt), file.strip(), contents[0])
+        if isinstance(found, Damaged):
+            damaged.append(found)
+            continue
+        known.append(found)
+        files |= dict(zip(paths_to_read(found), map(_bytes, contents), strict=True))
+    records = judge(session, known, files, queue)
+    records.sort(key=lambda record: record.created_at)
+    return Inventory(session.site.name, session.site.root, queue[0], records, damaged, queue[2],
+                     parse_usage(told))  # fmt: skip
+
+
+def _jobs(frames: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the head of each job directory with the contents of its files."""
+    size = 1 + len(_names())
+    for at in range(0, len(frames) - size + 1, size):
+        yield frames[at], frames[at + 1 : at + size]
+
+
+def _bytes(content: str) -> bytes | None:
+    return content[1:].encode("utf-8", "surrogateescape") if content[:1] == "y" else None
+
+
+def _record(
+    session: Session, training_id: str, attempt: int, search_file: str, plan_text: str
+) -> Record | Damaged:
+    """Return what a plan tells of a training."""
+    content = _bytes(plan_text)
+    if content is None:
+        return Damaged(training_id, f"{contract.PLAN} is missing or can't be read")
+    try:
+        plan = contract.from_json(contract.Plan, content)
+    except contract.ContractError as error:
+        return Damaged(training_id, f"{contract.PLAN} can't be understood: {error}")
+    if plan.training_id != training_id:
+        return Damaged(training_id, f"{contract.PLAN} is that of {plan.training_id}")
+    is_search = plan.framework.name == search.FRAMEWORK
+    return Record(
+        training_id=training_id, name=plan.name, site=session.site.name,
+        folder="" if plan.rehearsal is not None else ADOPTED,
+        job_dir=f"{session.site.root}/jobs/{training_id}", created_at=plan.created_at,
+        manifest_path=search_file if is_search else "", attempt=attempt, model=plan.model,
+        is_search=is_search, tags=plan.tags,
+    )  # fmt: skip

@@ -1,0 +1,122 @@
+"""What hangs on a broken link is skipped; the network's links, against servers of this machine."""
+
+import socket
+import threading
+
+import pytest
+from login_side import make_site
+
+from dlctl.doctor.chain import Chain
+from dlctl.doctor.network import add_clock, check_way
+from dlctl.errors import AuthError, HostKeyError, RemoteCommandError, TransportError
+from dlctl.transport.local import LocalTransport
+
+
+def states(chain):
+    return {link.name: link.state for link in chain.links}
+
+
+def test_what_hangs_on_a_broken_link_is_skipped_and_says_on_which():
+    told = []
+    chain = Chain("x", told.append)
+    chain.add("a", "ok", "well\nthen")
+    chain.ask("b", ["a"], lambda: chain.add("b", "broken", "no"))
+    chain.ask("c", ["a", "b"], lambda: chain.add("c", "ok", "never"))
+    chain.ask("d", ["c"], lambda: chain.add("d", "ok", "never"))
+    chain.ask("e", ["a"], lambda: chain.add("e", "warn", "hm"))
+    assert states(chain) == {"a": "ok", "b": "broken", "c": "skipped", "d": "skipped", "e": "warn"}
+    assert chain.links[0].evidence == "well then"
+    assert [link.evidence for link in chain.links[2:4]] == [
+        "not tried: b is broken", "not tried: c is skipped",
+    ]  # fmt: skip
+    assert told == chain.links and {link.site for link in told} == {"x"}
+
+
+def test_an_error_is_a_broken_link_with_its_hint():
+    def fails():
+        raise AuthError("no key", hint="add one")
+
+    chain = Chain()
+    chain.ask("log-in", [], fails)
+    assert (chain.links[0].state, chain.links[0].evidence, chain.links[0].fix) == (
+        "broken", "no key", "add one",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "state", "words"),
+    [(-5, 5, "ok", "agrees"), (3590, 3601, "warn", "60 min behind"),
+     (-3605, -3595, "warn", "60 min ahead of")],
+)  # fmt: skip
+def test_a_clock_is_off_only_if_the_way_cannot_explain_it(early, late, state, words):
+    chain = Chain()
+    add_clock(chain, "clock", "the login node", early, late)
+    assert chain.links[0].state == state and words in chain.links[0].evidence
+
+
+class Fails(LocalTransport):
+    """A way to a site that ends with an error."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def start(self, script, **_):
+        raise self.error
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server that says one thing to each connection."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    said = [b"SSH-2.0-test\r\n"]
+
+    def serve():
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(said[0])
+
+    threading.Thread(target=serve, daemon=True).start()
+    monkeypatch.setenv("DLCTL_SSH_CONFIG", "/dev/null")
+    yield listening.getsockname()[1], said
+    listening.close()
+
+
+def way(port, transport, host="127.0.0.1"):
+    chain = Chain("x")
+    site = make_site(transport=f"{{kind: ssh, host: {host}, port: {port}, connect_timeout_s: 2}}")
+    check_way(chain, site, transport)
+    return {link.name: link for link in chain.links}
+
+
+@pytest.mark.parametrize(
+    ("error", "link"),
+    [(HostKeyError("changed"), "host key"), (AuthError("refused"), "log-in"),
+     (RemoteCommandError("no shell"), "shell"), (TransportError("lost"), "log-in")],
+)  # fmt: skip
+def test_an_error_of_the_log_in_breaks_the_link_that_it_is_about(server, error, link):
+    found = way(server[0], Fails(error))
+    assert [name for name, each in found.items() if each.state == "broken"] == [link]
+    names = list(found)
+    assert all(found[n].state == "skipped" for n in names[names.index(link) + 1 :])
+    assert all(found[n].state == "ok" for n in names[: names.index(link)])
+
+
+def test_what_is_no_ssh_server_is_told(server):
+    port, said = server
+    said[0] = b"HTTP/1.1 400 Bad Request\r\n"
+    found = way(port, LocalTransport())
+    assert found["tcp"].state == "broken" and "HTTP/1.1" in found["tcp"].evidence
+    said[0] = b""
+    found = way(port, LocalTransport())
+    assert "ends connections at once" in found["tcp"].evidence and "fail2ban" in found["tcp"].fix
+
+
+def test_a_shell_of_this_machine(server):
+    found = way(server[0], LocalTransport())
+    assert {each.state for each in found.values()} == {"ok"}
+    assert list(found) == ["name", "tcp", "host key", "log-in", "shell", "clock"]

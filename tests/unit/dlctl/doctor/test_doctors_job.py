@@ -1,0 +1,94 @@
+"""What the doctor's job has shown becomes links: each kind of fault breaks its own."""
+
+from dataclasses import replace
+
+import pytest
+from login_side import make_record, make_site
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.doctor.chain import Chain
+from dlctl.doctor.judged import Job, judge_job
+
+GPUS = "partitions: {debug: {nodes: 4, gpus_per_node: 2, default: true}}\n"
+
+
+def log(node="n1", world=2, **changes):
+    said = {"node": node, "shared": "yes", "home": "/home/me", "clock": "1005.0",
+            "torch": "2.13.0", "gpus": "0", "submit": "0 ok",
+            "world": f"{world} 0,1" if world else None,
+            "control": "0", "namespaces": "0"} | changes  # fmt: skip
+    return "".join(f"dlctl-{name} {text}\n" for name, text in said.items() if text is not None)
+
+
+def report(rank, size=2, mpi_size=2):
+    return contract.Preflight(rank, f"n{rank + 1}", "3.11.2", size, mpi_size, rank, clock_at=1005.0)
+
+
+JOB = Job(make_record(job_id="7", state=State.COMPLETED), 2, [log(), log("n2")],
+          [report(0), report(1)], None, "t", 1000.0, 1010.0)  # fmt: skip
+
+
+def judged(job, more=""):
+    chain = Chain("testbed")
+    judge_job(chain, make_site(more=more), job)
+    return {link.name: link for link in chain.links}
+
+
+def broken(found):
+    return [name for name, link in found.items() if link.state == "broken"]
+
+
+def test_all_is_well():
+    found = judged(JOB)
+    assert {link.state for link in found.values()} == {"ok"}
+    assert found["gpus of nodes"].evidence.startswith("there are none")
+
+
+@pytest.mark.parametrize(
+    ("logs", "link", "words"),
+    [
+        ([log(world=1), log("n2", world=1)], "mpi", "2 worlds of 1 rank"),
+        ([log(world=2), log("n2", world=1)], "mpi", "the learners see 2, 1"),
+        ([log(world=None, nompi="no libmpi.so"), log("n2")], "mpi", "no libmpi.so"),
+        ([log(world=None), log("n2", world=None)], "mpi", "no rank has come back"),
+        ([log(), log("n2", shared=None)], "shared root", "n2 can't read"),
+        ([log(), log("n2", torch=None, notorch="no torch")], "torch of nodes", "n2: no torch"),
+        ([log(gpus="2 A100, which computes wrongly"), log("n2")], "gpus of nodes", "wrongly"),
+    ],
+)
+def test_each_fault_breaks_its_own_link(logs, link, words):
+    found = judged(replace(JOB, logs=logs))
+    assert broken(found) == [link]
+    assert words in found[link].evidence and found[link].fix
+
+
+def test_what_limits_a_site_is_a_warning():
+    logs = [log(clock="4605.0", submit="1 not allowed here"),
+            log("n2", home=None, nohome="/home/me")]  # fmt: skip
+    found = judged(replace(JOB, logs=logs), GPUS)
+    warned = {name for name, link in found.items() if link.state == "warn"}
+    assert warned == {"home of nodes", "gpus of nodes", "clocks of nodes", "chaining"}
+    assert "60 min ahead of" in found["clocks of nodes"].evidence
+    assert "not allowed here" in found["chaining"].evidence
+
+
+def test_gpus_that_compute_are_named():
+    found = judged(replace(JOB, logs=[log(gpus="1 NVIDIA H100"), log("n2")]), GPUS)
+    assert found["gpus of nodes"].state == "ok"
+    assert "n1: 1 NVIDIA H100" in found["gpus of nodes"].evidence
+
+
+def test_a_launcher_that_starts_too_few():
+    failed = replace(JOB.record, state=State.FAILED, reason="srun started 1")
+    found = judged(replace(JOB, record=failed, logs=["", ""], preflights=[report(0, 1, 1)]))
+    assert broken(found) == ["job", "launcher of nodes", "mpi"]
+    assert found["shared root"].state == "ok" and found["torch of nodes"].state == "skipped"
+
+
+def test_a_job_that_left_nothing_has_not_seen_the_root():
+    failed = replace(JOB.record, state=State.FAILED, reason="no verdict")
+    silent = replace(JOB, record=failed, logs=["", ""], preflights=[])
+    assert broken(judged(silent)) == ["job", "shared root"]
+    spoke = replace(silent, own_logs={"slurm.out": "no Python"})
+    assert broken(judged(spoke)) == ["job"]

@@ -1,0 +1,174 @@
+"""A record made anew from job directories, by a machine that knows nothing."""
+
+import json
+import sqlite3
+from dataclasses import replace
+
+import pytest
+from login_side import BadTransport, Scene, run_everything, send
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.errors import ManifestError, RecordError
+from dlctl.lifecycle import refresh
+from dlctl.record import ADOPTED, RecordStore
+from dlctl.request.build import prepare_again
+from dlctl.upkeep.adopt import adopt
+from dlctl.upkeep.inventory import take_inventory
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+
+
+@pytest.fixture
+def other(tmp_path):
+    """The record of another laptop."""
+    return RecordStore(tmp_path / "other.db")
+
+
+def test_another_laptop_learns_all_in_one_call(scene, other):
+    ended, waiting = send(scene), None
+    run_everything(scene)
+    waiting = send(scene)
+    mine = {each.training_id: each for each in refresh(scene.session, scene.store.all(),
+                                                       scene.store)}  # fmt: skip
+    transport = BadTransport()
+    found = adopt(scene.connect(transport), other)
+    assert transport.calls == 1
+    assert [each.training_id for each in found.added] == [ended.training_id, waiting.training_id]
+    theirs = {each.training_id: each for each in other.all()}
+    assert theirs[ended.training_id].state is State.COMPLETED
+    assert theirs[waiting.training_id].state is State.PENDING
+    for training_id, record in theirs.items():
+        same = ("name", "job_dir", "created_at", "attempt", "job_id", "state", "reason", "site")
+        assert [getattr(record, n) for n in same] == [getattr(mine[training_id], n) for n in same]
+        assert record.folder == ADOPTED
+    assert refresh(scene.session, other.all(), other) == other.all()
+
+
+def test_tags_are_adopted(scene, other):
+    record = send(scene)
+    plan = scene.root / "jobs" / record.training_id / contract.PLAN
+    known = contract.read_record(contract.Plan, plan)
+    plan.write_text(contract.to_json(replace(known, tags=["sweep", "batch-1"])))
+    assert adopt(scene.session, other).added[0].tags == ["sweep", "batch-1"]
+
+
+def test_what_is_known_stays_as_it_is(scene):
+    record = send(scene)
+    before = scene.store.all()
+    found = adopt(scene.session, scene.store)
+    assert (found.added, found.known) == ([], [record.training_id])
+    assert scene.store.all() == before
+
+
+def test_what_is_damaged_is_named_and_left_out(scene, other):
+    good = send(scene)
+    jobs = scene.root / "jobs"
+    half = jobs / send(scene).training_id
+    (half / contract.PLAN).write_text('{"training_id": "half')
+    empty = jobs / "empty-abcdefgh"
+    empty.mkdir()
+    moved = jobs / "moved-abcdefgh"
+    moved.mkdir()
+    (moved / contract.PLAN).write_bytes((jobs / good.training_id / contract.PLAN).read_bytes())
+    (jobs / "a file").write_text("")
+    (jobs / "odd name").mkdir()
+    found = adopt(scene.session, other)
+    assert [each.training_id for each in other.all()] == [good.training_id]
+    told = {each.training_id: each.why for each in found.damaged}
+    assert set(told) == {half.name, empty.name, moved.name}
+    assert "not JSON" in told[half.name]
+    assert "is missing" in told[empty.name]
+    assert good.training_id in told[moved.name]
+
+
+def test_a_later_attempt_and_a_scheduler_that_is_silent(scene, other):
+    record = send(scene)
+    here = scene.root / "jobs" / record.training_id / "attempts"
+    for number in (2, 10):
+        (here / str(number)).mkdir()
+        (here / str(number) / "submit.begin").write_text(f"{record.training_id}.{number}\n")
+    scene.scheduler.silent = True
+    found = take_inventory(scene.session)
+    assert "no controller" in found.queue_problem
+    assert [each.attempt for each in found.records] == [10]
+    assert found.records[0].stale_since is not None
+
+
+def test_a_site_without_a_root_has_nothing(scene, other, tmp_path):
+    scene.site = scene.site.model_copy(update={"root": str(tmp_path / "nowhere")})
+    assert adopt(scene.connect(BadTransport()), other).added == []
+
+
+def test_code_of_another_machine_is_not_rebuilt_from_here(scene, other):
+    send(scene)
+    record = adopt(scene.session, other).added[0]
+    with pytest.raises(ManifestError, match="submitted from another machine"):
+        prepare_again(record, scene.site)
+
+
+# A record that is damaged -------------------------------------------------------------------------
+
+
+def test_a_damaged_record_is_told_with_the_command_and_kept(scene):
+    record = send(scene)
+    path = scene.store.path
+    path.write_bytes(b"no database at all, but longer than the head of one: " * 10)
+    with pytest.raises(RecordError) as told:
+        scene.store.all()
+    assert "dlctl adopt SITE" in told.value.hint
+    done = scene.store.repair()
+    assert done is not None and done.saved == 0
+    assert done.kept_as.read_bytes().startswith(b"no database")
+    adopt(scene.session, scene.store)
+    assert [each.training_id for each in scene.store.all()] == [record.training_id]
+    assert scene.store.repair() is None
+
+
+def test_what_can_be_read_of_a_damaged_record_is_saved(scene):
+    """Trainings of other sites would otherwise be lost until each is adopted."""
+    record = send(scene)
+    with sqlite3.connect(scene.store.path) as connection:
+        connection.execute("PRAGMA journal_mode = delete")
+    connection.close()
+    for number in range(200):
+        scene.store.add(replace(record, training_id=f"t-{number}", reason="x" * 300))
+    with sqlite3.connect(scene.store.path) as connection:
+        connection.execute("PRAGMA journal_mode = delete")
+    connection.close()
+    with scene.store.path.open("r+b") as file:
+        file.truncate(scene.store.path.stat().st_size * 2 // 3)
+    done = scene.store.repair()
+    assert done is not None and 0 < done.saved < 201
+    assert len(scene.store.all()) == done.saved
+    adopt(scene.session, scene.store)
+    assert record.training_id in {each.training_id for each in scene.store.all()}
+
+
+def test_a_record_of_a_newer_dlctl_is_neither_damaged_nor_changed(scene):
+    send(scene)
+    with sqlite3.connect(scene.store.path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    assert scene.store.repair() is None
+    with pytest.raises(RecordError, match="newer version"):
+        adopt(scene.session, scene.store)
+    assert len(scene.store.all()) == 1
+
+
+def test_fields_of_a_newer_dlctl_survive_an_adoption(scene):
+    """Two versions of dlctl share one record: the older one must not drop what it does not know."""
+    record = send(scene)
+    with sqlite3.connect(scene.store.path) as connection:
+        connection.execute("UPDATE more SET fields = json_set(fields, '$.colour', 'red')")
+    connection.close()
+    adopt(scene.session, scene.store)
+    refresh(scene.session, scene.store.all(), scene.store)
+    scene.store.mark_fetched(scene.store.find(record.training_id))
+    with sqlite3.connect(scene.store.path) as connection:
+        fields = json.loads(connection.execute("SELECT fields FROM more").fetchone()[0])
+    connection.close()
+    assert fields["colour"] == "red"

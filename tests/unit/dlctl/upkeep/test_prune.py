@@ -1,0 +1,407 @@
+"""What may go at a site goes, and nothing that anybody may be using at that moment."""
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from login_side import BadTransport, Scene, run_everything, send
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.errors import DlctlError, RemoteCommandError
+from dlctl.files.site_folders import all_damaged, damaged
+from dlctl.lifecycle import cancel, refresh, resume, submit
+from dlctl.record import RecordStore
+from dlctl.transport.local import LocalTransport
+from dlctl.upkeep.adopt import adopt
+from dlctl.upkeep.inventory import take_inventory
+from dlctl.upkeep.prune import look, prune
+
+DAY_S = 86400
+ANY = -2
+"""Whatever has ended: a site's clock counts whole seconds."""
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+
+
+def completed(scene):
+    record = send(scene)
+    run_everything(scene)
+    return refresh(scene.session, [record], scene.store)[0]
+
+
+def halted(scene):
+    record = send(scene)
+    cancel(scene.session, record, scene.store)
+    return refresh(scene.session, [record], scene.store)[0]
+
+
+def job(scene, record):
+    return scene.root / "jobs" / record.training_id
+
+
+def age(*folders):
+    """Nobody has asked for these in the last day."""
+    then = time.time() - 3 * DAY_S
+    for folder in folders:
+        os.utime(folder, (then, then))
+
+
+def shared(scene):
+    return [*(scene.root / "runtime").iterdir(), *(scene.root / "store").iterdir()]
+
+
+def prune_now(scene, **how):
+    return prune(scene.session, scene.store, look(scene.session, scene.store, ANY, **how))
+
+
+# Trainings ----------------------------------------------------------------------------------------
+
+
+def test_what_has_ended_goes_and_what_waits_or_runs_stays(scene):
+    ended, waiting = completed(scene), send(scene)
+    scene.scheduler.set_state(2, "RUNNING")
+    unasked = Path(scene.root, "jobs", "sent-abcdefgh")  # nobody has asked the scheduler yet
+    unasked.mkdir()
+    going = look(scene.session, scene.store, ANY)
+    assert [each.record.training_id for each in going.trainings] == [ended.training_id]
+    assert going.size_bytes > 0
+    transport = BadTransport()
+    done = prune(scene.connect(transport), scene.store, going)
+    assert transport.calls == 1
+    assert done.trainings == [ended.training_id]
+    assert done.freed_bytes == going.size_bytes
+    assert not job(scene, ended).exists()
+    assert job(scene, waiting).exists() and unasked.exists()
+    assert [each.training_id for each in scene.store.all()] == [waiting.training_id]
+
+
+def test_only_what_ended_long_ago_goes(scene):
+    record = completed(scene)
+    verdict = job(scene, record) / contract.verdict_file(1)
+    assert look(scene.session, scene.store, 30 * DAY_S).trainings == []
+    verdict.write_text(
+        verdict.read_text().replace("}", f', "finished_at": {time.time() - 40 * DAY_S}}}')
+    )  # noqa: E501
+    assert len(look(scene.session, scene.store, 30 * DAY_S).trainings) == 1
+    assert look(scene.session, scene.store, 50 * DAY_S).trainings == []
+
+
+def test_a_scheduler_that_is_silent_ends_nothing(scene):
+    send(scene)
+    scene.scheduler.silent = True
+    assert look(scene.session, scene.store, ANY).trainings == []
+
+
+def test_a_training_that_goes_on_stays(scene):
+    record = completed(scene)
+    action = contract.Action(contract.Next.RETRY, "a node was lost", 2, "job", time.time() + 500)
+    verdict = contract.Verdict(1, "1", State.FAILED, "A node was lost.", action=action)
+    (job(scene, record) / contract.verdict_file(1)).write_text(contract.to_json(verdict))
+    assert [r.state for r in take_inventory(scene.session).records] == [State.QUEUED]
+    assert look(scene.session, scene.store, ANY).trainings == []
+
+
+def test_a_job_that_ended_without_a_word_may_go_on_and_stays(scene):
+    """The next dlctl that looks begins another attempt: see `dlctl.lifecycle.continuation`."""
+    record = completed(scene)
+    (job(scene, record) / contract.verdict_file(1)).unlink()
+    scene.scheduler.set_state(1, "NODE_FAIL")
+    plan = contract.read_record(contract.Plan, job(scene, record) / contract.PLAN)
+    assert plan.lifecycle is not None
+    known = take_inventory(scene.session).records[0]
+    assert known.state is State.QUEUED and "next dlctl command" in known.reason
+    assert look(scene.session, scene.store, ANY).trainings == []
+
+
+def test_results_stay_if_asked(scene):
+    record = completed(scene)
+    here = job(scene, record)
+    for name in ("checkpoints/step-1/share", "attempts/1/results/model.pt", "state/x", "logs/y"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text("x" * 10_000)
+    done = prune_now(scene, keep_results=True)
+    assert done.trainings == [record.training_id] and done.freed_bytes >= 10_000
+    assert not (here / "checkpoints").exists() and not (here / "state").exists()
+    assert (here / "attempts/1/results/model.pt").exists() and (here / "logs/y").exists()
+    assert scene.store.all()[0].state is State.COMPLETED
+    assert refresh(scene.session, scene.store.all(), scene.store)[0].state is State.COMPLETED
+    assert not look(scene.session, scene.store, ANY, keep_results=True)
+
+
+def test_what_another_laptop_submitted_goes_as_well(scene, tmp_path):
+    record = completed(scene)
+    other = RecordStore(tmp_path / "other.db")
+    done = prune(scene.session, other, look(scene.session, other, ANY))
+    assert done.trainings == [record.training_id]
+    known = refresh(scene.session, scene.store.all(), scene.store)[0]
+    assert known.state is State.COMPLETED and "gone from the site" in known.reason
+    going = look(scene.session, scene.store, ANY)
+    assert [each.training_id for each in going.forgotten] == [record.training_id]
+    prune(scene.session, scene.store, going)
+    assert scene.store.all() == []
+
+
+def test_a_root_that_is_not_mounted_makes_nothing_forgotten(scene, tmp_path):
+    completed(scene)
+    scene.root.rename(tmp_path / "elsewhere")
+    assert not look(scene.session, scene.store, ANY)
+    scene.root.mkdir()
+    assert not look(scene.session, scene.store, ANY)
+
+
+# Somebody else at the same time -------------------------------------------------------------------
+
+
+def go_on(scene):
+    record = scene.store.all()[0]
+    return resume(scene.session, record, scene.store, lambda r: scene.request(r.training_id))
+
+
+def test_a_training_that_was_resumed_after_the_look_stays(scene):
+    record = halted(scene)
+    going = look(scene.session, scene.store, ANY)
+    assert [each.record.training_id for each in going.trainings] == [record.training_id]
+    again = go_on(scene)
+    assert again.attempt == 2
+    done = prune(scene.session, scene.store, going)
+    assert done.trainings == [] and "attempt 2" in done.stays[record.training_id]
+    assert scene.store.all()[0].attempt == 2
+    run_everything(scene)
+    assert refresh(scene.session, [again], scene.store)[0].state is State.COMPLETED
+
+
+def test_checkpoints_of_a_training_that_was_resumed_after_the_look_stay(scene):
+    record = halted(scene)
+    share = job(scene, record) / "checkpoints/step-1/share"
+    share.parent.mkdir(parents=True)
+    share.write_text("x" * 10_000)
+    going = look(scene.session, scene.store, ANY, keep_results=True)
+    go_on(scene)
+    done = prune(scene.session, scene.store, going)
+    assert record.training_id in done.stays and share.exists()
+
+
+def test_a_resumption_and_a_prune_at_the_same_time_leave_all_or_nothing(scene):
+    """Real processes side by side: a job never runs without its directory."""
+    for _ in range(8):
+        record = halted(scene)
+        going = look(scene.session, scene.store, ANY)
+        outcome = []
+
+        def resumes(record=record, outcome=outcome):
+            try:
+                mine = scene.connect(LocalTransport())
+                outcome.append(resume(mine, record, scene.store,
+                                      lambda r: scene.request(r.training_id)))  # fmt: skip
+            except DlctlError as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=resumes)
+        thread.start()
+        done = prune(scene.connect(LocalTransport()), scene.store, going)
+        thread.join()
+        if record.training_id in done.trainings:
+            assert isinstance(outcome[0], DlctlError), outcome
+            assert not job(scene, record).exists()
+        else:
+            assert outcome[0].attempt == 2 and job(scene, record).is_dir()
+        assert not list((scene.root / "jobs").glob(".dlctl-prune*"))
+        prune_now(scene)
+
+
+def test_two_prunes_at_once_remove_all_once(scene, tmp_path):
+    records = [completed(scene) for _ in range(6)]
+    stores = [scene.store, RecordStore(tmp_path / "other.db")]
+    adopt(scene.session, stores[1])
+    goings = [look(scene.session, store, ANY) for store in stores]
+    found = []
+
+    def remove(store, going):
+        found.append(prune(scene.connect(LocalTransport()), store, going))
+
+    threads = [threading.Thread(target=remove, args=pair)
+               for pair in zip(stores, goings, strict=True)]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(done.stays == {} for done in found)
+    assert not any(job(scene, record).exists() for record in records)
+    assert [store.all() for store in stores] == [[], []]
+    assert not list((scene.root / "jobs").glob(".*"))
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_prune_that_was_killed_is_finished_or_undone_by_the_next(scene, fenced):
+    record = completed(scene)
+    aside = scene.root / "jobs" / f".dlctl-prune.0123.{record.training_id}"
+    job(scene, record).rename(aside)
+    if fenced:
+        (aside / "attempts/2").mkdir()
+        (aside / "attempts/2/submit.begin").touch()
+    age(aside)
+    session = scene.session
+    going = look(session, scene.store, 10 * DAY_S)
+    prune(session, scene.store, going)
+    assert not aside.exists()
+    assert job(scene, record).exists() is not fenced
+
+
+# What trainings share -----------------------------------------------------------------------------
+
+
+def test_what_no_training_names_goes_a_day_after_the_last_question(scene):
+    completed(scene)
+    assert look(scene.session, scene.store, ANY).unused == {}
+    prune_now(scene)
+    assert len(shared(scene)) == 2
+    assert look(scene.session, scene.store, ANY).unused == {}  # asked for today
+    age(*shared(scene))
+    own = scene.root / "store" / "my own folder"
+    own.mkdir()
+    age(own)
+    done = prune_now(scene)
+    assert len(done.unused) == 2
+    assert shared(scene) == [own]
+
+
+def test_what_any_attempt_names_stays(scene):
+    record = completed(scene)
+    unknown = scene.root / "runtime" / "0123456789abcdef"
+    unknown.mkdir()
+    plan = (job(scene, record) / contract.PLAN).read_text()
+    (job(scene, record) / "attempts/2").mkdir()
+    runtime = next(path.name for path in shared(scene) if path != unknown)
+    (job(scene, record) / "attempts/2" / contract.PLAN).write_text(
+        plan.replace(runtime, unknown.name))  # fmt: skip
+    age(*shared(scene))
+    assert look(scene.session, scene.store, 10 * DAY_S).unused == {}
+
+
+def test_a_damaged_training_keeps_all_that_trainings_share(scene):
+    (job(scene, completed(scene)) / contract.PLAN).write_text("{")
+    age(*shared(scene))
+    going = look(scene.session, scene.store, 10 * DAY_S)
+    assert going.unused == {} and len(going.inventory.damaged) == 1
+
+
+def test_a_check_of_a_site_does_not_count_as_a_question(scene):
+    completed(scene)
+    prune_now(scene)
+    age(*shared(scene))
+    assert all_damaged(scene.session.transport, str(scene.root)) == []
+    assert len(look(scene.session, scene.store, ANY).unused) == 2
+
+
+def test_a_submission_after_the_look_keeps_what_it_uses(scene):
+    completed(scene)
+    prune_now(scene)
+    age(*shared(scene))
+    going = look(scene.session, scene.store, ANY)
+    assert len(going.unused) == 2
+    record = send(scene)
+    done = prune(scene.session, scene.store, going)
+    assert done.unused == [] and len(shared(scene)) == 2
+    run_everything(scene)
+    assert refresh(scene.session, [record], scene.store)[0].state is State.COMPLETED
+
+
+def test_a_submission_that_has_only_asked_keeps_what_it_will_use(scene):
+    """Between its look and its job directory no plan names the runtime."""
+    completed(scene)
+    prune_now(scene)
+    age(*shared(scene))
+    going = look(scene.session, scene.store, ANY)
+    names = [f"{path.parent.name}/{path.name}" for path in shared(scene)]
+    assert damaged(scene.session.transport, str(scene.root), names) == set()
+    assert prune(scene.session, scene.store, going).unused == []
+    assert len(shared(scene)) == 2
+
+
+def test_submissions_and_prunes_at_the_same_time(scene):
+    """Real processes side by side: whatever the order, what a job needs is whole."""
+    completed(scene)
+    prune_now(scene)
+    stop = threading.Event()
+    failures = []
+
+    def prunes():
+        session, store = scene.connect(LocalTransport()), scene.store
+        while not stop.is_set():
+            for folder in shared(scene):
+                try:
+                    if not folder.name.startswith("."):
+                        age(folder)
+                except OSError:
+                    continue  # it goes at this moment
+            try:
+                prune(session, store, look(session, store, 10 * DAY_S))
+            except RemoteCommandError as error:
+                failures.append(error)
+
+    thread = threading.Thread(target=prunes)
+    thread.start()
+    records = []
+    try:
+        for _ in range(12):
+            records.append(submit(scene.connect(LocalTransport()), scene.request(), scene.store))
+    finally:
+        stop.set()
+        thread.join()
+    assert failures == []
+    names = [f"{path.parent.name}/{path.name}" for path in shared(scene)]
+    assert len(names) == 2
+    assert damaged(scene.session.transport, str(scene.root), names) == set()
+    run_everything(scene)
+    known = refresh(scene.session, records, scene.store)
+    assert {each.state for each in known} == {State.COMPLETED}
+
+
+def test_a_prune_that_was_killed_gives_back_what_a_plan_names(scene):
+    completed(scene)
+    runtime = next((scene.root / "runtime").iterdir())
+    aside = runtime.with_name(f".dlctl-prune.{runtime.name}")
+    runtime.rename(aside)
+    age(aside)
+    prune(scene.session, scene.store, look(scene.session, scene.store, 10 * DAY_S))
+    assert runtime.is_dir() and not aside.exists()
+
+
+# A full disk --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A file system that has room for few more files."""
+    folder = tmp_path / "root"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=2000,mode=755", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_emptied(small, tmp_path):
+    """To claim the next attempt by a file would need the room that there is none of."""
+    scene = Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+    records = [completed(scene), completed(scene)]
+    going = look(scene.session, scene.store, ANY)
+    number = 0
+    with contextlib.suppress(OSError):
+        while True:
+            (small / f"fill-{number}").touch()
+            number += 1
+    with pytest.raises(OSError, match="No space left"):
+        (small / "one more").mkdir()
+    done = prune(scene.session, scene.store, going)
+    assert set(done.trainings) == {record.training_id for record in records} and not done.stays
+    assert list((small / "jobs").iterdir()) == []
