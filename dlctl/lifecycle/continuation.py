@@ -18,7 +18,7 @@ from dlctl.lifecycle.remote_module import run_module
 from dlctl.request.attempts import read_newest
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle.observe import Observation
+    from dlctl.lifecycle.observation import Observation
     from dlctl.lifecycle.session import Session
     from dlctl.record import Record
 

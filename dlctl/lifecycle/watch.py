@@ -23,7 +23,8 @@ from dlctl.errors import (
 from dlctl.files.small_files import read_files, read_texts, read_texts_after
 from dlctl.lifecycle import notices
 from dlctl.lifecycle.continuation import go_on, is_due, newest
-from dlctl.lifecycle.observe import Observation, derive, observe, paths_to_read
+from dlctl.lifecycle.observation import Observation
+from dlctl.lifecycle.observe import derive, observe, paths_to_read
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.waiting import keep_files
 from dlctl.record import Record, RecordStore
