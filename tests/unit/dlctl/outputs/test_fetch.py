@@ -11,16 +11,21 @@ from login_side import make_record
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, State
 from dlctl.errors import ResultsError, TransferError
-from dlctl.outputs.fetch import (
-    fetch_checkpoints,
-    fetch_results,
-)
+from dlctl.outputs.fetch import CHECKPOINTS, Wanted, fetch
 from dlctl.outputs.fetched_folder import FetchedFolder
 from dlctl.outputs.metrics import read_metrics
 from dlctl.transport.local import LocalTransport
 from dlctl.transport.script import ScriptProcess
 
 HERE = LocalTransport()
+
+
+def fetch_results(transport, record, to, on_progress=None):
+    return fetch(transport, record, to, Wanted(on_progress=on_progress))
+
+
+def fetch_checkpoints(transport, record, to):
+    return fetch(transport, record, to, Wanted((CHECKPOINTS,)))
 
 
 @pytest.fixture
