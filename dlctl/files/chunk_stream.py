@@ -115,10 +115,13 @@ class Stream:
         """
         missing_bytes = chunk.length_bytes
         stdout: Any = self._process.stdout
+        mark, last = self._mark.encode(), b""
         while missing_bytes:
             piece = stdout.read1(min(missing_bytes, _PIECE_BYTES))
-            if not piece:
-                raise Changed  # or the script has ended, which `end` tells
+            last = (last + piece[-_LINE_BYTES:])[-_LINE_BYTES:]
+            # Nothing more comes behind the line that follows a chunk, unless it was asked for.
+            if not piece or (last.endswith(b"\n") and mark in last):
+                raise Changed
             missing_bytes -= len(piece)
             yield piece
 

@@ -48,7 +48,8 @@ class Partial:
         try:
             lines = self._note.read_text(encoding="utf-8").splitlines()
             size_bytes = self.path.lstat().st_size
-            if self.path.is_symlink() or json.loads(lines[0]) != self.file.identity:
+            is_link = self.path.is_symlink() or self._note.is_symlink()
+            if is_link or json.loads(lines[0]) != self.file.identity:
                 return 0
         except (OSError, ValueError, IndexError):
             return 0
@@ -65,9 +66,11 @@ class Partial:
     def open(self) -> None:
         """Read the beginning again, and get ready for what follows."""
         self.path.parent.mkdir(exist_ok=True)
-        descriptor = os.open(
-            self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666
-        )
+        if not self.done_bytes:  # perhaps another file's, or a link
+            self.path.unlink(missing_ok=True)
+            self._note.unlink(missing_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(self.path, flags, 0o666)
         self._out = os.fdopen(descriptor, "r+b", buffering=0)
         self.done_bytes = self._read_again()
         del self._sums[-(-self.done_bytes // CHUNK_BYTES) :]

@@ -29,6 +29,9 @@ _CHUNK_BYTES = 1024 * 1024
 _REMEMBER_S = 2.0
 """How often the mark is written while files come."""
 
+_Known = dict[str, tuple[list[int], str]]
+"""The size and time of each file, and what identified the content at the site that it came from."""
+
 
 class FetchedFolder(Target):
     """A folder of fetched files; one process at a time writes to it, in a `with` statement.
@@ -46,8 +49,6 @@ class FetchedFolder(Target):
         self._tops = {path.partition("/")[0] for path in results}
         self.kept: list[str] = []
         """The new names of files and folders that were in the way of newer ones."""
-        self._origins: dict[str, str] = {}
-        """What identified the content at the site that a file came from."""
         self._lock = contextlib.ExitStack()
         self._remembered_at = time.monotonic()
         self._begin()
@@ -78,7 +79,7 @@ class FetchedFolder(Target):
         """Return nothing new: the `with` statement has seen to it."""
         return contextlib.nullcontext()
 
-    def _open(self) -> dict[str, list[int]]:
+    def _open(self) -> _Known:
         """Return the files of earlier fetches; create the folder if it does not exist."""
         if self.path.is_dir() and any(path.name != PARTIAL for path in self.path.iterdir()):
             # A mark whose name a result takes now is the older one.
@@ -95,7 +96,7 @@ class FetchedFolder(Target):
         self.path.mkdir(parents=True, exist_ok=True)
         return {}
 
-    def _read(self, mark: Path) -> dict[str, list[int]] | None:
+    def _read(self, mark: Path) -> _Known | None:
         """Return the files that a mark lists; None if it is not one of this training."""
         try:
             text = mark.read_text()
@@ -104,8 +105,8 @@ class FetchedFolder(Target):
             known = json.loads(text)
             if known["training_id"] != self._training_id:
                 return None
-            self._origins = dict(known.get("origins", {}))
-            return dict(known["files"])
+            return {name: (stamp, known.get("origins", {}).get(name, ""))
+                    for name, stamp in known["files"].items()}  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -120,8 +121,9 @@ class FetchedFolder(Target):
         while mark.name in self._tops or (os.path.lexists(mark) and self._read(mark) is None):
             number += 1
             mark = self.path / f"{_MARK}-{number}"
-        files = {name: stamp for name, stamp in self._files.items() if self._exists(name)}
-        origins = {name: origin for name, origin in self._origins.items() if name in files}
+        here = {name: known for name, known in self._files.items() if self._exists(name)}
+        files = {name: stamp for name, (stamp, _) in here.items()}
+        origins = {name: origin for name, (_, origin) in here.items() if origin}
         known = {"training_id": self._training_id, "files": files, "origins": origins}
         contract.write_whole(mark, json.dumps(known) + "\n")
 
@@ -172,14 +174,11 @@ class FetchedFolder(Target):
 
     def note(self, path: Path, identity: str = "") -> None:
         """Note a file that is as it is at the site; `remember` writes it down."""
-        name = str(path.relative_to(self.path))
-        self._files[name] = _stamp(path)
-        self._origins[name] = identity
+        self._files[str(path.relative_to(self.path))] = _stamp(path), identity
 
     def is_current(self, path: Path, identity: str) -> bool:
         """Return whether a file came from this content, and nobody has touched it since."""
-        name = str(path.relative_to(self.path))
-        return self._origins.get(name) == identity and self._files.get(name) == _stamp(path)
+        return self._files.get(str(path.relative_to(self.path))) == (_stamp(path), identity)
 
     def _make_folder(self, folder: Path) -> None:
         """Create a folder, and those above it, below this one; never follow a link."""
@@ -207,7 +206,8 @@ class FetchedFolder(Target):
         """Return whether a file, or all in a folder, is as an earlier fetch left it."""
         if path.is_dir() and not path.is_symlink():
             return all(self._is_unchanged(inner) for inner in path.iterdir())
-        if self._files.get(str(path.relative_to(self.path))) == _stamp(path):
+        known = self._files.get(str(path.relative_to(self.path)))
+        if known and known[0] == _stamp(path):
             return True
         is_mark = path.parent == self.path and path.name.startswith(_MARK)
         return is_mark and self._read(path) is not None
