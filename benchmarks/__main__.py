@@ -21,6 +21,7 @@ _LEARNERS = ("torch", "mpi4py", "numpy")
 PACKAGES = {
     "start_up": _CLIENT,
     "client": _CLIENT,
+    "fetching": _CLIENT,
     "lifecycle": (*_CLIENT, *_LEARNERS),
     "models": _CLIENT,
     "metrics": (*_CLIENT, "starlette", "tensorboard"),
@@ -35,6 +36,7 @@ PACKAGES = {
 """The groups (each is a module here), and the packages whose versions each table lists."""
 PROGRAMS = {
     "client": (("ssh", "-V"), ("slurmctld", "-V")),
+    "fetching": (("ssh", "-V"), ("rsync", "-V")),
     "lifecycle": (("slurmctld", "-V"),),
     "exchange": (("slurmctld", "-V"),),
     "search": (search_peers.VERSIONS,),
