@@ -150,9 +150,9 @@ def measure(quick: bool = False) -> Iterator[Result]:
         run = Fetching(client)
         run.make("big", {"model.bin": _BIG_BYTES})
         run.make("many", {f"file-{n}": _SMALL_BYTES for n in range(_SMALL)})
-        yield from _compare(run, "", 1 if quick else 5)
+        yield from _compare(run, "", 1 if quick else 2)
         with run.open_connections():
-            yield from _compare(run, "_openssh", 1 if quick else 5)
+            yield from _compare(run, "_openssh", 1 if quick else 2)
         yield _compare_resumed(run)
 
 

@@ -142,10 +142,12 @@ class _Download:
 
     def _same(self, files: Sequence[SiteFile]) -> set[str]:
         """Return the paths of files whose content is here; only likely ones are read for it."""
-        same, likely = set(), []
+        same, likely, safe = set(), [], set()
         for file in files:
             path = self._paths[file.path]
-            refuse_link_parents(self.target.path, path)
+            if (folder := path.parent) not in safe:
+                refuse_link_parents(self.target.path, path)
+                safe.add(folder)
             if file.kind != "f" or path.is_symlink() or not path.is_file():
                 continue
             if path.stat().st_size != file.size_bytes:

@@ -104,6 +104,12 @@ archives() {{
 exit $code"""
 
 
+def _write_all(out: io.FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view) or 0 :]
+
+
 class _Summed(io.RawIOBase):
     """The raw stream, of which a sum is made on the way."""
 
@@ -137,6 +143,8 @@ class Receiver:
         self._name = name
         self.missing = {file.path: (file, path) for file, path in wanted}
         self._came: dict[str, Path] = {}
+        self._safe: set[str] = set()
+        """Folders that lead nowhere else, as long as no link comes."""
         self._target = target
         self._on_arrived = on_arrived
         self._temporary = target.path
@@ -181,8 +189,12 @@ class Receiver:
         file, path = self.missing.get(name, (None, self._target.path))
         if file is None:
             raise self._refused(name, "was not requested")
-        refuse_link_parents(self._target.path, path)
+        folder = os.path.dirname(path)  # noqa: PTH120 - for each of many files
+        if folder not in self._safe:
+            refuse_link_parents(self._target.path, path)
+            self._safe.add(folder)
         if member.issym():
+            self._safe.clear()
             self._take_link(member, file, path)
         elif member.isreg():
             content = archive.extractfile(member)
@@ -198,15 +210,17 @@ class Receiver:
     ) -> None:
         digest = hashlib.sha256()
         partial = self._new()
-        with partial.open("wb") as out:
-            while chunk := content.read(_CHUNK_BYTES):
+        done_bytes = 0
+        with partial.open("wb", buffering=0) as out:
+            while done_bytes < member.size and (chunk := content.read(_CHUNK_BYTES)):
                 digest.update(chunk)
-                if chunk == _ZEROS[: len(chunk)]:
-                    out.seek(len(chunk), os.SEEK_CUR)  # a hole
+                done_bytes += len(chunk)
+                if chunk[0] == 0 and chunk == _ZEROS[: len(chunk)]:
+                    out.seek(done_bytes)  # a hole
+                    out.truncate()
                 else:
-                    out.write(chunk)
+                    _write_all(out, chunk)
                 self._on_arrived(len(chunk))
-            out.truncate(member.size)
         if file.sha256 and digest.hexdigest() != file.sha256:
             raise damaged(self._name, file.path)
         if member.mode & 0o100:

@@ -183,6 +183,8 @@ class FetchedFolder(Target):
     def _make_folder(self, folder: Path) -> None:
         """Create a folder, and those above it, below this one; never follow a link."""
         path = self.path
+        if folder == path:
+            return
         for part in folder.relative_to(self.path).parts:
             path /= part
             if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
