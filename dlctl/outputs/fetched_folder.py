@@ -51,12 +51,14 @@ class FetchedFolder(Target):
         """The new names of files and folders that were in the way of newer ones."""
         self._lock = contextlib.ExitStack()
         self._remembered_at = time.monotonic()
-        self._begin()
+        self._files = self._opened(with_mark=False)
 
-    def _begin(self) -> None:
+    def _opened(self, *, with_mark: bool) -> _Known:
         try:
             self._files = self._open()
-            self._write_mark()
+            if with_mark:
+                self._write_mark()
+            return self._files
         except OSError as error:
             raise ResultsError(
                 f"{self.path} can't be used as a folder: {error.strerror}",
@@ -65,7 +67,7 @@ class FetchedFolder(Target):
 
     def __enter__(self) -> FetchedFolder:
         self._lock.enter_context(alone(self.path, self.on_wait))
-        self._begin()  # another fetch may have written since
+        self._opened(with_mark=True)  # another fetch may have written since
         return self
 
     def __exit__(self, *_: object) -> None:

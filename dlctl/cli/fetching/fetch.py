@@ -35,7 +35,7 @@ _PARTS = (_RESULTS, "checkpoints", "logs", "metrics", "code", _ALL)
 
 def fetch(
     what: str = typer.Argument(
-        _RESULTS, metavar=f"[{'|'.join(_PARTS)}]", show_default=False,
+        _RESULTS, metavar="[WHAT]", show_default=False,
         help="What to download: results (model, logs, metrics; the default), checkpoints (of a "
         "training that runs the newest), logs, metrics, code, or all of it.",
     ),
@@ -58,8 +58,8 @@ def fetch(
 ) -> None:  # fmt: skip
     """Download the trained model, the logs and the metrics, and verify every file.
 
-    After an interruption the same command goes on where it was, in the middle of a
-    file, too. Files that you edited are kept.
+    After an interruption the same command goes on where it was, even in mid-file.
+    Files that you edited are kept.
 
     Example: dlctl fetch digits-3k9f
     """

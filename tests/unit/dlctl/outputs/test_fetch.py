@@ -368,8 +368,8 @@ def test_a_folder_that_is_not_ours_is_never_written_to(tmp_path):
     with pytest.raises(ResultsError, match="not empty"):
         FetchedFolder(mine, record)
     fresh = tmp_path / "fresh"
-    FetchedFolder(fresh, record)
-    (fresh / "model.pt").write_text("x")
+    with FetchedFolder(fresh, record):
+        (fresh / "model.pt").write_text("x")
     FetchedFolder(fresh, record)
     with pytest.raises(ResultsError, match="not from an earlier fetch of other-2"):
         FetchedFolder(fresh, make_record(training_id="other-2"))
