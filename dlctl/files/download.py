@@ -109,7 +109,7 @@ class _Download:
 
     def choose(self, files: Sequence[SiteFile]) -> list[SiteFile]:
         """Return the files that are wanted and not here; note those that are here."""
-        fitting = []
+        fitting, names = [], {}
         for file in files:
             refuse_outside(file.path)
             name = self.wishes.local_name(file.path)
@@ -118,10 +118,11 @@ class _Download:
             if file.kind == "o":
                 self._leave_out(file.path, "is neither a file nor a folder")
                 continue
-            refuse_outside(name)
+            if name != file.path:
+                refuse_outside(name)
+            names[name] = file.path
             self._paths[file.path] = self.target.path / name
             fitting.append(file)
-        names = {str(self._paths[f.path].relative_to(self.target.path)): f.path for f in fitting}
         for name, other in doubles(self.target.path, list(names)).items():
             self._leave_out(names[name], f"has the name of {printable(other)} in this folder")
             del self._paths[names[name]]

@@ -14,13 +14,13 @@ import shlex
 import shutil
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any
 
 from dlctl.errors import TransferError
 from dlctl.files.archive import printable
 from dlctl.files.large import damaged
-from dlctl.files.listing import SHA256, SiteFile, batches, list_files
+from dlctl.files.listing import SHA256, SiteFile, batches, list_files, path_of
 from dlctl.files.target import Target, refuse_link_parents
 from dlctl.transport.base import Process, Transport
 
@@ -185,7 +185,7 @@ class Receiver:
         self._waiting.clear()
 
     def _take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        name = str(PurePosixPath(member.name))
+        name = path_of(member.name)
         file, path = self.missing.get(name, (None, self._target.path))
         if file is None:
             raise self._refused(name, "was not requested")
@@ -201,7 +201,7 @@ class Receiver:
             assert content is not None
             self._take_file(content, member, file, path)
         elif member.islnk():
-            self._take_hard_link(str(PurePosixPath(member.linkname)), file, path)
+            self._take_hard_link(path_of(member.linkname), file, path)
         else:
             raise self._refused(name, "is neither a file nor a folder")
 

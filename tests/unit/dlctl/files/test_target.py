@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from dlctl.errors import TransferError
 from dlctl.files import target
 from dlctl.files.download import Wishes, download
+from dlctl.files.listing import path_of
 from dlctl.files.target import PARTIAL
 from dlctl.transport import Completed
 from dlctl.transport.local import LocalTransport
@@ -170,3 +172,10 @@ def test_leftovers_of_other_kinds_stay(tmp_path):
     assert not old.exists()
     assert new.exists()
     assert Path(tmp_path, "d/f").read_text() == "x"
+
+
+def test_a_path_of_the_site_is_what_pathlib_makes_of_it():
+    for length in range(1, 7):
+        for letters in itertools.product("./a", repeat=length):
+            text = "".join(letters)
+            assert path_of(text) == str(PurePosixPath(text))
