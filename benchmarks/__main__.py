@@ -36,7 +36,7 @@ PACKAGES = {
 """The groups (each is a module here), and the packages whose versions each table lists."""
 PROGRAMS = {
     "client": (("ssh", "-V"), ("slurmctld", "-V")),
-    "fetching": (("ssh", "-V"), ("rsync", "-V")),
+    "fetching": (("ssh", "-V"), ("sh", "-c", "rsync -V | head -n 1")),
     "lifecycle": (("slurmctld", "-V"),),
     "exchange": (("slurmctld", "-V"),),
     "search": (search_peers.VERSIONS,),
