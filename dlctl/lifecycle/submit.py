@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dlctl.request.request import Request
     from dlctl.transport.base import Completed
 
-SUBMIT_TIMEOUT_S = 120.0
+_SUBMIT_TIMEOUT_S = 120.0
 _COPY_BYTES_PER_S = 20e6
 """A slow shared file system's rate."""
 _BEGUN_ALREADY, _ANSWERED_ALREADY, _MODEL_GONE = 73, 74, 75
@@ -72,6 +72,11 @@ def submit(
     with noted([record], store):
         before()
     return ask(session, request.plan, record, store, size_bytes=request.code.size_bytes)
+
+
+def submit_timeout_s(size_bytes: int) -> float:
+    """Return how long a submission may take whose code, which the site copies, is so large."""
+    return _SUBMIT_TIMEOUT_S + size_bytes / _COPY_BYTES_PER_S
 
 
 def new_record(request: Request, varied: str = "") -> Record:
@@ -240,8 +245,7 @@ def ask(
     """
     script = ask_script(session.scheduler, plan, record, folder, renews)
     try:
-        timeout_s = SUBMIT_TIMEOUT_S + size_bytes / _COPY_BYTES_PER_S
-        end = session.transport.run(script, timeout_s=timeout_s)
+        end = session.transport.run(script, timeout_s=submit_timeout_s(size_bytes))
     except TransportError as error:
         raise answer_lost(record, error, store) from error
     return judge(session, end, record, store)

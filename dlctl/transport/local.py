@@ -18,7 +18,7 @@ _SLICE_S = 0.25
 """How often a waiting thread checks whether it should end."""
 _TERM_GRACE_S = 0.5
 _PIPE_BYTES = 1 << 20
-"""Fewer changes between the processes: a file of 1 GB takes a quarter less processor time."""
+"""Fewer changes between the processes: measured in docs/benchmarks.md."""
 
 
 class LocalTransport(ScriptTransport):
