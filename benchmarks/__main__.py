@@ -22,6 +22,7 @@ PACKAGES = {
     "start_up": _CLIENT,
     "client": _CLIENT,
     "client_logs": _CLIENT,
+    "fetching": _CLIENT,
     "lifecycle": (*_CLIENT, *_LEARNERS),
     "models": _CLIENT,
     "metrics": (*_CLIENT, "starlette", "tensorboard"),
@@ -37,6 +38,7 @@ PACKAGES = {
 PROGRAMS = {
     "client": (("ssh", "-V"), ("slurmctld", "-V")),
     "client_logs": (("ssh", "-V"), ("slurmctld", "-V")),
+    "fetching": (("ssh", "-V"), ("sh", "-c", "rsync -V | head -n 1")),
     "lifecycle": (("slurmctld", "-V"),),
     "exchange": (("slurmctld", "-V"),),
     "search": (search_peers.VERSIONS,),

@@ -34,7 +34,7 @@ from cluster import (  # type: ignore[import-not-found] # noqa: E402
 )
 
 _SITE = """\
-transport: {{kind: ssh, host: {host}}}
+transport: {{kind: {kind}, host: {host}}}
 root: {root}
 scheduler: {{kind: slurm}}
 partitions:
@@ -56,14 +56,22 @@ class Client:
         self.work = folder / "digits"
         shutil.copytree(REPOSITORY / "examples/digits", self.work)
         self._changes = itertools.count()
+        self._kind, self._root = "ssh", ""
         self._ssh = ["ssh", "-F", str(cluster.ssh_config), cluster.host]
 
     def use_root(self, name: str) -> None:
         """Write the site's file with this root folder."""
+        self._root = name
         file = self.folder / "config/dlctl/sites/testbed.yml"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(_SITE.format(host=self.cluster.host, root=self.cluster.home / name,
+        file.write_text(_SITE.format(kind=self._kind, host=self.cluster.host,
+                                     root=self.cluster.home / name,
                                      python=self.cluster.node_python))  # fmt: skip
+
+    def use_kind(self, kind: str) -> None:
+        """Write the site's file with this transport."""
+        self._kind = kind
+        self.use_root(self._root)
 
     def ssh(self, *argv: str, stdin: bytes = b"") -> float:
         """Time one command through the OpenSSH client."""
@@ -120,12 +128,22 @@ def _client() -> Iterator[Client]:
         cluster.wipe()
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
-    """Yield each result as soon as it is known; nothing if the cluster's programs are missing."""
+@contextmanager
+def on_cluster() -> Iterator[Client | None]:
+    """Yield a client of a cluster; None, and a line that says so, if programs are missing."""
     if missing := missing_programs():
         print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
+        yield None
         return
     with _client() as client:
+        yield client
+
+
+def measure(quick: bool = False) -> Iterator[Result]:
+    """Yield each result as soon as it is known; nothing if the cluster's programs are missing."""
+    with on_cluster() as client:
+        if client is None:
+            return
         submissions: dict[str, Callable[[], float]] = {
             "submit_cold": client.submit_changed,
             "submit_unchanged": client.submit,

@@ -70,6 +70,7 @@ class Bound:
 Goal = Speed | Cost | OnTop | Bound
 
 _MPI = ("mpi", "mpi_chunked")
+_COPIERS = ("rsync", "scp")
 _MOVERS = ("boto3", "rclone")
 GOALS: dict[str, tuple[Goal, ...]] = {
     "start_up_help": (Cost(1.3),),
@@ -80,6 +81,11 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "log_lag": (Bound(0.3),),
     "log_bytes": (Bound(0.35),),
     "status_1000": (OnTop(0.3),),
+    "fetch_1gb": (Speed(1.1, _COPIERS),),
+    "fetch_1gb_openssh": (Speed(1.1, _COPIERS),),
+    "fetch_2000": (Speed(1.5, ("rsync",)),),
+    "fetch_2000_openssh": (Speed(1.5, ("rsync",)),),
+    "fetch_resumed": (Bound(55),),
     "restart_in_allocation": (Bound(5),),
     "restart_by_job": (Bound(10),),
     "lost_work": (Bound(11),),

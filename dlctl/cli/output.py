@@ -242,13 +242,29 @@ def progress(description: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
-               TransferSpeedColumn())  # fmt: skip
+               TransferSpeedColumn(), TimeRemainingColumn())  # fmt: skip
+    known_total = -1
     with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def update(done: int, total: int) -> None:
+            nonlocal known_total
+            if total != known_total:  # what is here already is no part of the rate
+                known_total = total
+                bar.reset(task, total=total, completed=done)
+            bar.update(task, completed=done)
+
+        yield update
 
 
 @contextmanager

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import (
-    NAME,
-    NOTHING,
-    STATE,
-    TAG,
-    at_sites,
-    chosen,
-    fitting,
-    is_known,
-    tell_failures,
-    whole,
-)
+from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, chosen, fitting, whole
 from dlctl.cli.common import (
     ID,
     IDS,
     JSON,
-    folder_name,
     open_record,
     plain,
     print_record,
@@ -32,13 +17,8 @@ from dlctl.cli.common import (
     shown_state,
     training,
 )  # fmt: skip
+from dlctl.cli.fetching.fetch import fetch
 from dlctl.cli.states import listing
-from dlctl.units import counted
-
-if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
-    from dlctl.outputs.fetch import Fetched
-    from dlctl.record import Record, RecordStore
 
 
 def register(app: typer.Typer) -> None:
@@ -99,96 +79,3 @@ def show(
             return output.report({"script": text}, as_json, lambda _: output.raw(text))
         details = gather(session, record, store)
     return output.report(details, as_json, print_details if everything else print_story)
-
-
-_RESULTS, _CHECKPOINTS = "results", "checkpoints"
-
-
-def fetch(
-    what: str = typer.Argument(
-        _RESULTS, metavar="[results|checkpoints]", show_default=False,
-        help="What to download: results (model, logs, metrics; the default), or checkpoints.",
-    ),
-    training_ids: list[str] = IDS,
-    name: str | None = NAME,
-    state: list[str] = STATE,
-    tag: list[str] = TAG,
-    to: Path | None = typer.Option(
-        None, "--to", help="Target folder, of several trainings a folder with one for each; "
-        "./results/<training id> by default.",
-    ),
-    restore: bool = typer.Option(
-        False, "--restore", help="First have the login node write the results to the data stores."
-    ),
-    as_json: bool = JSON,
-) -> None:  # fmt: skip
-    """Download the trained model, the logs and the metrics, and verify every file.
-
-    Example: dlctl fetch digits-3k9f
-    """
-    ids = list(training_ids or [])
-    if what not in (_RESULTS, _CHECKPOINTS):
-        what, ids = _RESULTS, [what, *ids]
-    store = open_record()
-    if len(ids) > 1 and not is_known(store, ids[0]):
-        raise typer.BadParameter(f"{ids[0]!r} is neither {_RESULTS} nor {_CHECKPOINTS}")
-    records = chosen(store, ids, fitting(name, state, tag))
-
-    def bring(session: Session, record: Record, store: RecordStore) -> tuple[Record, Fetched]:
-        folder = to or Path("results") / record.training_id
-        if to is not None and len(records) > 1:
-            folder = to / record.training_id
-        return _fetch(session, record, store, what, folder, restore=restore)
-
-    done, failures = at_sites(records, store, bring)
-    fetched = [each for _, (_, each) in done]
-    where = "\n".join(
-        f"{counted(len(each.files), 'file')} in {folder_name(Path(each.folder))}"
-        for each in fetched
-    )
-    if fetched or not failures:
-        output.report(
-            whole(fetched), as_json, lambda _: output.line(where) if where else output.note(NOTHING)
-        )
-    for _, (record, each) in done:
-        _tell_fetched(record, each)
-    tell_failures(failures)
-
-
-def _fetch(
-    session: Session, record: Record, store: RecordStore, what: str, folder: Path, *, restore: bool
-) -> tuple[Record, Fetched]:
-    from dlctl.lifecycle import refresh
-    from dlctl.outputs import fetch as results
-
-    record = refresh(session, [record], store)[0]
-    if restore:
-        _restore(session, record, store)
-    bring = results.fetch_results if what == _RESULTS else results.fetch_checkpoints
-    with output.progress("fetching") as on_progress:
-        fetched = bring(session.transport, record, folder.absolute(), on_progress)
-    if what == _RESULTS and record.state.final:
-        store.mark_fetched(record)
-    return record, fetched
-
-
-def _tell_fetched(record: Record, fetched: Fetched) -> None:
-    if fetched.left_out:
-        output.warn(
-            "left out, because they are not regular files or can't be read: "
-            f"{', '.join(fetched.left_out)}"
-        )
-    if fetched.kept:
-        output.warn(
-            "your own or edited files were in the way, and have another name now: "
-            f"{', '.join(fetched.kept)}"
-        )
-    if not fetched.complete:
-        output.note(f"{record.training_id} is {record.state}: these are the files so far")
-
-
-def _restore(session: Session, record: Record, store: RecordStore) -> None:
-    from dlctl.data.results import store_again
-
-    for line in store_again(session, record, store, output.note):
-        output.note(line)

@@ -33,6 +33,8 @@ class Entry:
     """The target of a symbolic link."""
     size_bytes: int | None = None
     """Size of a file on disk, if known: a file that has grown or shrunk since is refused."""
+    sha256: str = ""
+    """Of a file on disk, if known: then a large one is sent by it, and once."""
 
     @property
     def is_file(self) -> bool:

@@ -1,389 +1,271 @@
-"""Downloads files: listed and hashed on the site, one tar stream, verified here, then moved.
+"""Downloads files: lists them on the site, brings what is not here, and verifies it as it flows.
 
-No half-written file ever has its final name, and a file that is here with the right hash is not
-sent again. Names and links that point outside the destination are refused. Uses `Transport` only.
+No half-written file ever has its final name. What has arrived is not sent again, and of a large
+file not even its beginning, whatever ended the download: Ctrl-C, kill -9, a lost connection. Names
+and links that point outside the destination are refused. Uses `Transport` only.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
-import shlex
-import shutil
-import tarfile
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import IO
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from dlctl.errors import TransferError
+from dlctl.errors import ConnectionLost, TransferError, TransportTimeout
+from dlctl.files import large, small
 from dlctl.files.archive import printable
-from dlctl.transport.base import Process, Transport
+from dlctl.files.listing import SiteFile, list_files, refuse_outside, sums
+from dlctl.files.partial import Partial, tidy
+from dlctl.files.target import (
+    Target,
+    check_room,
+    doubles,
+    local_failure,
+    refuse_link_parents,
+    remove_leftovers,
+    sha256_of,
+    temporary_folder,
+)
+from dlctl.transport.base import Transport
 
-_CHUNK_BYTES = 1024 * 1024
-_ZEROS = bytes(_CHUNK_BYTES)
-_BATCH_BYTES = 60_000
-"""File names in one argument list on the site; POSIX guarantees little more."""
-_MISSING = 71
-_LIST_TIMEOUT_S = 3600.0
-_TEMPORARY_PREFIX = ".dlctl-download."
+_LARGE_BYTES = 2 * 1024 * 1024
+"""From this size on a file comes in chunks, and its beginning is kept."""
+_TRIES = 3
+"""How often a file is tried that changes meanwhile, and a connection that brings nothing."""
 
 
 @dataclass(frozen=True)
-class _Remote:
-    """One file on the site."""
+class Wishes:
+    """How a download goes about what is not plain."""
 
-    path: str
-    kind: str
-    """`f` a file, `l` a symbolic link."""
-    size_bytes: int
-    sha256: str
-    """Empty if unknown: then only the size is checked."""
+    local_name: Callable[[str], str | None] = lambda path: path
+    """Returns the path here, below the destination, of a path below the base; None: not wanted."""
+    on_left_out: Callable[[str, str], None] | None = None
+    """Called with a path and why it can't come; without it that is an error."""
+    on_progress: Callable[[int, int], None] | None = None
+    """Called with the bytes that are here, and all."""
+    missing_ok: bool = False
+    """A path that does not exist is no error."""
+    idle_timeout_s: float = 300.0
 
 
 def download(
     transport: Transport,
     base: str,
     paths: Sequence[str] | Mapping[str, str],
-    destination: Path,
+    destination: Path | Target,
     on_progress: Callable[[int, int], None] | None = None,
     *,
-    place: Callable[[Path, Path], None] | None = None,
-    on_here: Callable[[Path], None] | None = None,
-    idle_timeout_s: float = 300.0,
+    wishes: Wishes | None = None,
 ) -> list[Path]:
     """Download files and whole folders from below `base` to the same paths below `destination`.
 
     Args:
+        transport: To the site.
+        base: A folder there.
         paths: Relative to `base`; or a mapping of files to the sha256 that each must have.
-        place: Moves a file that has arrived to its final path; replaces what is there by default.
-        on_here: Called with the path of each file that was already here.
+        destination: A folder here.
+        on_progress: Called with the bytes that are here, and all.
+        wishes: What else matters.
 
     Returns:
         All files, including those that were already here.
 
     Raises:
         TransferError: a file is missing or damaged, points outside, or the disk here is full.
+        TransportError
     """
+    target = destination if isinstance(destination, Target) else Target(destination)
     for path in paths:
-        _refuse_outside(path)
-    files = _list(transport, base, paths)
+        refuse_outside(path)
+    run = _Download(transport, base, target, wishes or Wishes(on_progress=on_progress))
+    files = list_files(transport, base, paths, missing_ok=run.wishes.missing_ok)
     try:
-        destination.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(destination)
-        wanted = []
-        for file in files:
-            if not _is_here(destination, file):
-                wanted.append(file)
-            elif on_here:
-                on_here(destination / file.path)
-        receiver = _Receiver(transport.name, wanted, destination, on_progress, place or _replace)
-        _fetch(transport, base, wanted, receiver, idle_timeout_s)
+        target.path.mkdir(parents=True, exist_ok=True)
+        with target.alone():
+            remove_leftovers(target.path)
+            run.bring(run.choose(files))
+            tidy(target.path)
     except OSError as error:
-        raise _local_failure(destination, error) from error
-    return [destination / file.path for file in files]
+        raise local_failure(target.path, error) from error
+    return run.here
 
 
-def _refuse_outside(path: str) -> None:
-    parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise TransferError(
-            f"{printable(path)!r} is not inside the folder: refused",
-            hint="Ask for paths below the job directory.",
-        )
+@dataclass
+class _Download:
+    """One download, over lost connections and changes at the site."""
 
+    transport: Transport
+    base: str
+    target: Target
+    wishes: Wishes
+    here: list[Path] = field(default_factory=list)
+    _paths: dict[str, Path] = field(default_factory=dict)
+    """The path here of each file."""
+    _done_bytes: int = 0
+    _total_bytes: int = 0
 
-# On the site ----------------------------------------------------------------------------------
+    # What to bring ------------------------------------------------------------------------------
 
+    def choose(self, files: Sequence[SiteFile]) -> list[SiteFile]:
+        """Return the files that are wanted and not here; note those that are here."""
+        fitting, names = [], {}
+        for file in files:
+            refuse_outside(file.path)
+            name = self.wishes.local_name(file.path)
+            if name is None:
+                continue
+            if file.kind == "o":
+                self._leave_out(file.path, "is neither a file nor a folder")
+                continue
+            if name != file.path:
+                refuse_outside(name)
+            names[name] = file.path
+            self._paths[file.path] = self.target.path / name
+            fitting.append(file)
+        for name, other in doubles(self.target.path, list(names)).items():
+            self._leave_out(names[name], f"has the name of {printable(other)} in this folder")
+            del self._paths[names[name]]
+        fitting = [file for file in fitting if file.path in self._paths]
+        same = self._same(fitting)
+        for file in (file for file in fitting if file.path in same):
+            self.target.note(self._paths[file.path], file.identity)
+        self.here += [self._paths[file.path] for file in fitting if file.path in same]
+        return [file for file in fitting if file.path not in same]
 
-def _list(
-    transport: Transport, base: str, paths: Sequence[str] | Mapping[str, str]
-) -> list[_Remote]:
-    known = paths if isinstance(paths, Mapping) else {}
-    names = " ".join(shlex.quote(f"./{path}") for path in paths)
-    hashing = "" if known else 'sha256sum -- "$@" 2>/dev/null || shasum -a 256 -- "$@"'
-    # Fields end with NUL. Each batch: the names, an empty field, the sizes, the hashes.
-    batch = f"""\
-printf "%s\\0" "$@"; printf "\\0"
-stat -c %s -- "$@" 2>/dev/null || stat -f %z -- "$@"
-printf "\\0"
-{hashing or ":"}
-printf "\\0\""""
-    script = f"""\
-LC_ALL=C; export LC_ALL
-cd -- {shlex.quote(base)} || exit {_MISSING}
-for f in {names}; do
-    [ -e "$f" ] || [ -L "$f" ] || {{ printf '%s is not there' "$f" >&2; exit {_MISSING}; }}
-done
-find -H {names} ! -type f ! -type d ! -type l -exec sh -c \\
-    'printf "%s is neither a file nor a folder" "$1" >&2' sh {{}} \\; -exec false {{}} + || exit 72
-find -H {names} -type f -exec sh -c {shlex.quote(batch)} sh {{}} + 2>/dev/null
-printf '\\0'
-find -H {names} -type l -exec sh -c 'printf "%s\\0" "$@"' sh {{}} +
-exit 0"""
-    end = transport.run(script if names else "printf '\\0'", timeout_s=_LIST_TIMEOUT_S)
-    if end.exit_code:
-        raise TransferError(
-            f"{transport.name}: {base}: {end.last_error_line or end.exit_code}",
-            hint="Check that it exists, and its permissions.",
-        )
-    return [
-        _Remote(f.path, f.kind, f.size_bytes, known.get(f.path, f.sha256))
-        for f in _parse_list(end.stdout)
-    ]
+    def _leave_out(self, path: str, why: str) -> None:
+        if self.wishes.on_left_out is None:
+            raise TransferError(
+                f"{self.transport.name}: {printable(path)} {why}: refused",
+                hint="Remove it on the site.",
+            )
+        self.wishes.on_left_out(path, why)
 
+    def _same(self, files: Sequence[SiteFile]) -> set[str]:
+        """Return the paths of files whose content is here; only likely ones are read for it."""
+        same, likely, safe = set(), [], set()
+        for file in files:
+            path = self._paths[file.path]
+            if (folder := path.parent) not in safe:
+                refuse_link_parents(self.target.path, path)
+                safe.add(folder)
+            if file.kind != "f" or path.is_symlink() or not path.is_file():
+                continue
+            if path.stat().st_size != file.size_bytes:
+                continue
+            if self.target.is_current(path, file.identity):
+                same.add(file.path)
+            else:
+                likely.append(file)
+        unknown = [file.path for file in likely if not file.sha256]
+        told = sums(self.transport, self.base, unknown)
+        told |= {file.path: file.sha256 for file in likely if file.sha256}
+        return same | {path for path in told if sha256_of(self._paths[path]) == told[path]}
 
-def _parse_list(answer: bytes) -> list[_Remote]:
-    fields = iter(answer.split(b"\0"))
-    files: dict[str, _Remote] = {}
-    while names := [_name(raw) for raw in iter(lambda: next(fields, b""), b"")]:
-        sizes = next(fields, b"").split()
-        hashes = _hashes(next(fields, b""))
-        if len(sizes) != len(names):
-            raise TransferError("the files changed while they were listed", hint="Try again.")
-        if len(hashes) != len(names):
-            hashes = [""] * len(names)
-        for name, size, digest in zip(names, sizes, hashes, strict=True):
-            files[name] = _Remote(name, "f", int(size), digest)
-    for raw in fields:
-        if raw:
-            files[_name(raw)] = _Remote(_name(raw), "l", 0, "")
-    return list(files.values())
+    # Bringing it --------------------------------------------------------------------------------
 
+    def bring(self, wanted: list[SiteFile]) -> None:
+        """Bring files; a lost connection is opened again as long as that gets further."""
+        self._total_bytes = sum(file.size_bytes for file in wanted)
+        here_bytes = sum(self._partial(f).done_bytes for f in wanted if _comes_in_chunks(f))
+        check_room(self.target.path, wanted, here_bytes)
+        changed = self._bring_over_losses(wanted)
+        for _ in range(_TRIES - 1):
+            if changed:
+                paths = [file.path for file in changed]
+                listed = list_files(self.transport, self.base, paths, missing_ok=True)
+                there = {file.path for file in listed}
+                for path in paths:
+                    if path not in there:
+                        self._leave_out(path, "was removed while it was fetched")
+                changed = self._bring_over_losses(listed)
+        if changed and self.wishes.on_left_out is None:
+            raise self._missing([file.path for file in changed], "changes while it is fetched")
+        for file in changed:
+            self._leave_out(file.path, "changes while it is fetched")
 
-def _name(raw: bytes) -> str:
-    return str(PurePosixPath(raw.decode("utf-8", "surrogateescape"))) if raw else ""
+    def _bring_over_losses(self, wanted: list[SiteFile]) -> list[SiteFile]:
+        """Bring files; return those that changed meanwhile."""
+        changed: list[SiteFile] = []
+        furthest_bytes, vain = -1, 0
+        while wanted:
+            missing_bytes = sum(file.size_bytes for file in wanted)
+            partials = [self._partial(file) for file in wanted if _comes_in_chunks(file)]
+            here_bytes = sum(partial.done_bytes for partial in partials)
+            self._done_bytes = self._total_bytes - missing_bytes
+            self._arrived(here_bytes)
+            try:
+                self._bring_once(wanted, changed)
+            except (ConnectionLost, TransportTimeout):
+                vain = 0 if self._done_bytes > furthest_bytes else vain + 1
+                furthest_bytes = max(furthest_bytes, self._done_bytes)
+                if vain >= _TRIES:
+                    raise
+        return changed
 
+    def _partial(self, file: SiteFile) -> Partial:
+        return Partial(self.target.path, self.base, file)
 
-def _hashes(text: bytes) -> list[str]:
-    """Return the hash of each line; an odd name makes GNU's line start with a backslash."""
-    words = (line.lstrip(b"\\")[:64].decode("ascii", "replace") for line in text.splitlines())
-    return [word for word in words if len(word) == 64]
+    def _bring_once(self, wanted: list[SiteFile], changed: list[SiteFile]) -> None:
+        """Bring files, and take those that need no further try off the list.
 
+        Those that changed meanwhile go to the other list.
+        """
+        changed += self._bring_small(wanted)
+        while partials := [self._partial(file) for file in wanted]:
+            for partial, whole in large.bring(
+                self.transport, self.base, partials, self._arrived, self.wishes.idle_timeout_s
+            ):
+                wanted.remove(partial.file)
+                if whole:
+                    self._place(partial)
+                else:
+                    changed.append(partial.file)
 
-# On this machine ---------------------------------------------------------------------------------
+    def _place(self, partial: Partial) -> None:
+        file, path = partial.file, self._paths[partial.file.path]
+        refuse_link_parents(self.target.path, path)
+        arrived = partial.finish()
+        if file.is_executable:
+            arrived.chmod(arrived.stat().st_mode | (arrived.stat().st_mode & 0o444) >> 2)
+        self.target.place(arrived, path, file.identity)
+        self.here.append(path)
 
-
-def _is_here(destination: Path, file: _Remote) -> bool:
-    path = destination / file.path
-    _refuse_link_parents(destination, path)
-    if file.kind != "f" or not file.sha256 or path.is_symlink() or not path.is_file():
-        return False
-    return path.stat().st_size == file.size_bytes and _sha256(path) == file.sha256
-
-
-def _refuse_link_parents(destination: Path, path: Path) -> None:
-    """Refuse an existing link here that would lead a file out of the destination."""
-    root = destination.resolve()
-    if not path.parent.resolve().is_relative_to(root):
-        raise TransferError(
-            f"{printable(path.parent)} points outside {printable(destination)}: refused",
-            hint="Remove the link, or choose another destination.",
-        )
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def temporary_folder(destination: Path) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for partial files; the next download removes what a killed one left."""
-    prefix = f"{_TEMPORARY_PREFIX}{os.getpid()}."
-    return tempfile.TemporaryDirectory(prefix=prefix, dir=destination)
-
-
-def _replace(arrived: Path, final: Path) -> None:
-    final.parent.mkdir(parents=True, exist_ok=True)
-    arrived.replace(final)
-
-
-def _remove_leftovers(destination: Path) -> None:
-    for folder in destination.glob(_TEMPORARY_PREFIX + "*"):
-        pid = folder.name.split(".")[2]
-        if not (pid.isdecimal() and Path(f"/proc/{pid}").exists()):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-# The transfer ------------------------------------------------------------------------------------
-
-
-def _fetch(
-    transport: Transport,
-    base: str,
-    wanted: Sequence[_Remote],
-    receiver: _Receiver,
-    idle_timeout_s: float,
-) -> None:
-    if not wanted:
-        return
-    with temporary_folder(receiver.destination) as temporary:
-        process = transport.start(_tar_script(base, wanted), idle_timeout_s=idle_timeout_s)
+    def _bring_small(self, wanted: list[SiteFile]) -> list[SiteFile]:
+        few = [file for file in wanted if not _comes_in_chunks(file)]
+        if not few:
+            return []
+        pairs = [(file, self._paths[file.path]) for file in few]
+        receiver = small.Receiver(self.transport.name, pairs, self.target, self._arrived)
         try:
-            receiver.receive(process, Path(temporary))
-            end = process.wait(idle_timeout_s)
-        except BaseException:
-            process.kill()
-            raise
-    if end.exit_code or receiver.missing:
-        names = ", ".join(sorted(printable(name) for name in receiver.missing)[:3])
-        raise TransferError(
-            f"{transport.name}: {names or base} did not arrive (exit code {end.exit_code}): "
-            f"{end.last_error_line}",
+            with temporary_folder(self.target.path) as folder:
+                for group in small.groups(few):
+                    small.bring(self.transport, self.base, group, receiver, Path(folder),
+                                self.wishes.idle_timeout_s)  # fmt: skip
+        finally:
+            for file in few:
+                if file.path not in receiver.missing:
+                    wanted.remove(file)
+                    self.here.append(self._paths[file.path])
+        if receiver.missing and receiver.trouble:
+            raise self._missing(list(receiver.missing), receiver.trouble)
+        for file, _ in receiver.missing.values():
+            wanted.remove(file)
+        return [file for file, _ in receiver.missing.values()]
+
+    def _missing(self, paths: Sequence[str], why: str) -> TransferError:
+        names = ", ".join(sorted(map(printable, paths))[:3])
+        return TransferError(
+            f"{self.transport.name}: {names or self.base} did not arrive: {why}",
             hint="Try again: what has arrived is not sent twice.",
         )
 
-
-def _tar_script(base: str, wanted: Sequence[_Remote]) -> str:
-    """Return a script that writes one archive for each argument list, one after another."""
-    batches: list[list[str]] = [[]]
-    size_bytes = 0
-    for file in wanted:
-        word = shlex.quote(f"./{file.path}")
-        if size_bytes + len(word) > _BATCH_BYTES:
-            batches.append([])
-            size_bytes = 0
-        batches[-1].append(word)
-        size_bytes += len(word) + 1
-    tars = "\n".join(f"tar $sparse -cf - -- {' '.join(batch)} || code=$?" for batch in batches)
-    return f"""\
-LC_ALL=C; export LC_ALL
-cd -- {shlex.quote(base)} || exit 71
-# GNU's sends no holes; others may not know the option.
-sparse=$(tar --version 2>/dev/null | sed -n 's/.*GNU.*/-S/p')
-code=0
-{tars}
-exit $code"""
-
-
-class _Receiver:
-    """Takes the members of the stream one by one, and writes nothing that was not requested."""
-
-    def __init__(
-        self,
-        name: str,
-        wanted: Sequence[_Remote],
-        destination: Path,
-        on_progress: Callable[[int, int], None] | None,
-        place: Callable[[Path, Path], None],
-    ) -> None:
-        self._name = name
-        self.missing = {file.path: file for file in wanted}
-        self.destination = destination
-        self._temporary = destination
-        self._on_progress = on_progress
-        self._place = place
-        self._done_bytes = 0
-        self._total_bytes = sum(file.size_bytes for file in wanted)
-
-    def receive(self, process: Process, temporary: Path) -> None:
-        """Take all members, each by a temporary name first."""
-        self._temporary = temporary
-        try:
-            with tarfile.open(
-                fileobj=process.stdout, mode="r|", bufsize=256 * 1024, ignore_zeros=True,
-                encoding="utf-8", errors="surrogateescape",
-            ) as archive:  # fmt: skip
-                for member in archive:
-                    self._take(archive, member)
-        except tarfile.TarError as error:
-            if str(error) == "empty file":
-                return  # tar sent nothing: its exit code says why
-            raise TransferError(
-                f"{self._name}: the stream is damaged: {error}", hint="Try again."
-            ) from error
-
-    def _take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        path = str(PurePosixPath(member.name))
-        file = self.missing.get(path)
-        if file is None:
-            raise self._refused(path, "was not requested")
-        final = self.destination / path
-        _refuse_link_parents(self.destination, final)
-        if member.issym():
-            self._take_link(member, final)
-        elif member.isreg():
-            content = archive.extractfile(member)
-            assert content is not None
-            self._take_file(content, member, file, final)
-        elif member.islnk():
-            self._take_hard_link(str(PurePosixPath(member.linkname)), final)
-        else:
-            raise self._refused(path, "is neither a file nor a folder")
-        del self.missing[path]
-
-    def _take_file(
-        self, content: IO[bytes], member: tarfile.TarInfo, file: _Remote, final: Path
-    ) -> None:
-        digest = hashlib.sha256()
-        partial = self._temporary / "file"
-        with partial.open("wb") as out:
-            for chunk in _chunks(content):
-                digest.update(chunk)
-                if chunk == _ZEROS[: len(chunk)]:
-                    out.seek(len(chunk), os.SEEK_CUR)  # a hole
-                else:
-                    out.write(chunk)
-                self._progress(len(chunk))
-            out.truncate(member.size)
-        if file.sha256 and digest.hexdigest() != file.sha256:
-            raise TransferError(
-                f"{self._name}: {printable(file.path)} is damaged or still being written: its "
-                "sha256 differs from the one listed",
-                hint="Try again; if it happens again, the file on the site is damaged.",
-            )
-        if member.mode & 0o100:
-            partial.chmod(partial.stat().st_mode | (partial.stat().st_mode & 0o444) >> 2)
-        self._place(partial, final)
-
-    def _take_link(self, member: tarfile.TarInfo, final: Path) -> None:
-        target = Path(os.path.normpath(final.parent.resolve() / member.linkname))
-        if member.linkname.startswith("/") or not target.is_relative_to(self.destination.resolve()):
-            raise self._refused(member.name, f"is a link that points outside ({member.linkname})")
-        partial = self._temporary / "link"
-        partial.symlink_to(member.linkname)
-        self._place(partial, final)
-
-    def _take_hard_link(self, first: str, final: Path) -> None:
-        """Take the second name of a file that arrived before."""
-        source = self.destination / first
-        if first in self.missing or not source.is_file() or source.is_symlink():
-            raise self._refused(first, "is a hard link to a file that did not arrive")
-        _refuse_link_parents(self.destination, source)
-        partial = self._temporary / "file"
-        shutil.copy2(source, partial)
-        self._progress(partial.stat().st_size)
-        self._place(partial, final)
-
-    def _progress(self, size_bytes: int) -> None:
+    def _arrived(self, size_bytes: int) -> None:
         self._done_bytes += size_bytes
-        if self._on_progress:
-            self._on_progress(min(self._done_bytes, self._total_bytes), self._total_bytes)
-
-    def _refused(self, path: str, why: str) -> TransferError:
-        return TransferError(
-            f"{self._name}: {printable(path)} {why}: refused", hint="Remove it on the site."
-        )
+        if self.wishes.on_progress:
+            done_bytes = min(self._done_bytes, self._total_bytes)
+            self.wishes.on_progress(done_bytes, self._total_bytes)
 
 
-def _chunks(content: IO[bytes]) -> Iterator[bytes]:
-    while chunk := content.read(_CHUNK_BYTES):
-        yield chunk
-
-
-def _local_failure(destination: Path, error: OSError) -> TransferError:
-    what = error.strerror or str(error)
-    check = "that you may write there (ls -ld"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = "the disk here is full, or your quota is used up"
-        check = "the space here (df -h"
-    return TransferError(
-        f"{printable(error.filename2 or error.filename or destination)}: {what}",
-        hint=f"Check {check} {shlex.quote(printable(destination))}), then try again: "
-        "what has arrived is not sent twice.",
-    )
+def _comes_in_chunks(file: SiteFile) -> bool:
+    return file.kind == "f" and file.size_bytes >= _LARGE_BYTES and not file.is_sparse

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from dlctl.errors import TransferError
+from dlctl.files import contents
 from dlctl.files.archive import END_OF_ARCHIVE, Entry, write_entry
 from dlctl.files.download import download
 from dlctl.files.site_folders import UNSAFE, guard, refusal
@@ -72,19 +73,26 @@ def upload(
         TransferError: disk full, quota, permission, damage: one sentence. Nothing half-written is
             left; trees that were complete before may stay.
     """
-    total_bytes = sum(_size_bytes(entry) for tree in trees for entry in tree.entries)
+    wanted = contents.large_contents(entry for tree in trees for entry in tree.entries)
+    sent = [replace(t, entries=[e for e in t.entries if e.sha256 not in wanted]) for t in trees]
+    total_bytes = sum(_size_bytes(entry) for tree in sent for entry in tree.entries)
+    deposited_bytes = sum(_size_bytes(entry) for entry in wanted.values())
+    progress = _Progress(total_bytes + deposited_bytes, on_progress)
+    if wanted:
+        _deposit(transport, root, wanted, progress, umask, idle_timeout_s)
+        progress.set(deposited_bytes)
     token = secrets.token_hex(8)
     parts = [f"{token}-{index}" for index in range(len(trees))]
-    rename = "\n".join(_rename_command(*pair) for pair in zip(parts, trees, strict=True))
-    script = _upload_script(root, f"{_TEMPORARY_PREFIX}{token}", rename, total_bytes, umask)
+    place = [_link(part, tree, wanted, umask) for part, tree in zip(parts, trees, strict=True)]
+    place += [_rename_command(*pair) for pair in zip(parts, trees, strict=True)]
+    place.append(contents.remove_script('"$root"', wanted))
+    temporary = f"{_TEMPORARY_PREFIX}{token}"
+    script = _upload_script(root, temporary, "\n".join(place), total_bytes, umask)
     process = transport.start(script, idle_timeout_s=idle_timeout_s)
     try:
-        done_bytes = 0
-        for chunk in _blocks(_stream(trees, parts, umask)):
+        for chunk in _blocks(_stream(sent, parts, umask)):
             process.stdin.write(chunk)
-            done_bytes = min(done_bytes + len(chunk), total_bytes)
-            if on_progress:
-                on_progress(done_bytes, total_bytes)
+            progress.add(len(chunk))
     except BrokenPipeError:
         pass  # the script ended early: its exit code says why
     except BaseException:
@@ -96,6 +104,53 @@ def upload(
         raise refusal(transport.name, end)
     if end.exit_code:
         raise explained(transport.name, root, end)
+
+
+class _Progress:
+    """Tells how much the site has of what is to be there."""
+
+    def __init__(self, total_bytes: int, on_progress: Progress | None) -> None:
+        self._total_bytes = total_bytes
+        self._done_bytes = 0
+        self._on_progress = on_progress
+
+    def set(self, size_bytes: int) -> None:
+        """Note that the site has so much."""
+        self._done_bytes = 0
+        self.add(size_bytes)
+
+    def add(self, size_bytes: int) -> None:
+        """Note that so much has been sent."""
+        self._done_bytes = min(self._done_bytes + size_bytes, self._total_bytes)
+        if self._on_progress:
+            self._on_progress(self._done_bytes, self._total_bytes)
+
+
+def _deposit(
+    transport: Transport, root: str, wanted: Mapping[str, Entry], progress: _Progress, umask: int,
+    idle_timeout_s: float,
+) -> None:  # fmt: skip
+    """Send large contents, those of moderate size several in a stream."""
+
+    def send_group(group: Sequence[tuple[str, Entry]]) -> None:
+        entries = [replace(entry, path=sha256, mode=0o644, sha256="") for sha256, entry in group]
+        done_bytes = 0
+
+        def on_progress(now_bytes: int, _: int) -> None:
+            nonlocal done_bytes
+            progress.add(now_bytes - done_bytes)
+            done_bytes = now_bytes
+
+        upload(transport, root, [Tree(contents.FOLDER, entries, "merge")], umask=umask,
+               on_progress=on_progress, idle_timeout_s=idle_timeout_s)  # fmt: skip
+
+    contents.deposit(transport, root, wanted, send_group, progress.set, progress.add,
+                     idle_timeout_s, umask)  # fmt: skip
+
+
+def _link(part: str, tree: Tree, wanted: Mapping[str, Entry], umask: int) -> str:
+    held = [entry for entry in tree.entries if entry.sha256 in wanted]
+    return contents.link_script('"$root"', part, held, umask)
 
 
 def _size_bytes(entry: Entry) -> int:

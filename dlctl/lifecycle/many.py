@@ -14,11 +14,11 @@ from dlctl.contract import State
 from dlctl.errors import DlctlError, RemoteCommandError, TransportError
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.submit import (
-    SUBMIT_TIMEOUT_S,
     answer_lost,
     ask_script,
     judge,
     lacking,
+    submit_timeout_s,
     upload_noted,
 )
 from dlctl.record import Record, RecordStore
@@ -120,14 +120,15 @@ def _ask_all(
     token = secrets.token_hex(8)
     script = _script(session, requests, records, token)
     found: dict[int, Answer] = {}
+    timeout_s = submit_timeout_s(max(each.code.size_bytes for each in requests))
     try:
-        process = session.transport.start(script, idle_timeout_s=SUBMIT_TIMEOUT_S)
+        process = session.transport.start(script, idle_timeout_s=timeout_s)
         for number, end in _answers(process.stdout, token.encode()):
             if _is_limit(session, end):
                 break
             found[number] = _judged(session, end, records[number], store)
             on_answer(number, found[number])
-        end = process.wait(SUBMIT_TIMEOUT_S)
+        end = process.wait(timeout_s)
     except TransportError as error:
         return [answer_lost(record, error, store) if n not in found else found[n]
                 for n, record in enumerate(records)]  # fmt: skip

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from dlctl.request.request import Request
     from dlctl.transport.base import Completed
 
-SUBMIT_TIMEOUT_S = 120.0
+_SUBMIT_TIMEOUT_S = 120.0
+_COPY_BYTES_PER_S = 20e6
+"""A slow shared file system's rate."""
 _BEGUN_ALREADY, _ANSWERED_ALREADY, _MODEL_GONE = 73, 74, 75
 
 
@@ -69,7 +71,12 @@ def submit(
     upload_noted(session, request.plan, trees, [record], store, on_progress)
     with noted([record], store):
         before()
-    return ask(session, request.plan, record, store)
+    return ask(session, request.plan, record, store, size_bytes=request.code.size_bytes)
+
+
+def submit_timeout_s(size_bytes: int) -> float:
+    """Return how long a submission may take whose code, which the site copies, is so large."""
+    return _SUBMIT_TIMEOUT_S + size_bytes / _COPY_BYTES_PER_S
 
 
 def new_record(request: Request, varied: str = "") -> Record:
@@ -227,17 +234,18 @@ def lacking_runtime(session: Session, plan: contract.Plan | SiteRuntime) -> list
 
 def ask(
     session: Session, plan: contract.Plan, record: Record, store: RecordStore, folder: str = "",
-    *, renews: bool = False,
+    *, renews: bool = False, size_bytes: int = 0,
 ) -> Record:  # fmt: skip
     """Submit the record's attempt to the scheduler and record the answer.
 
     Args:
         folder: In the attempt's directory, with the files of the attempt.
         renews: Make the code what was sent, even what a program has changed in it since.
+        size_bytes: Of the code, which the site copies.
     """
     script = ask_script(session.scheduler, plan, record, folder, renews)
     try:
-        end = session.transport.run(script, timeout_s=SUBMIT_TIMEOUT_S)
+        end = session.transport.run(script, timeout_s=submit_timeout_s(size_bytes))
     except TransportError as error:
         raise answer_lost(record, error, store) from error
     return judge(session, end, record, store)

@@ -15,6 +15,7 @@ from dlctl import contract
 from dlctl.contract import MADE_FILES, ModelFile, ModelVersion
 from dlctl.errors import ResultsError
 from dlctl.files.archive import printable
+from dlctl.files.target import Target
 from dlctl.files.upload import Progress, download
 from dlctl.models.reading import Found
 
@@ -84,18 +85,19 @@ def _bring(
     with tempfile.TemporaryDirectory(prefix=".dlctl-pull.", dir=folder) as name:
         temporary = Path(name)
 
-        def place(arrived: Path, final: Path) -> None:
-            *others, (last, mode) = wanted[final.name]
-            for target, its_mode in others:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(arrived, temporary / "copy")
-                _put(temporary / "copy", target, its_mode)
-            last.parent.mkdir(parents=True, exist_ok=True)
-            _put(arrived, last, mode)
+        class Contents(Target):
+            def place(self, arrived: Path, path: Path, identity: str) -> None:  # noqa: ARG002
+                *others, (last, mode) = wanted[path.name]
+                for target, its_mode in others:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(arrived, temporary / "copy")
+                    _put(temporary / "copy", target, its_mode)
+                last.parent.mkdir(parents=True, exist_ok=True)
+                _put(arrived, last, mode)
 
         for at in range(0, len(contents), AT_ONCE):
             some = {sha256: sha256 for sha256 in contents[at : at + AT_ONCE]}
-            download(session.transport, base, some, temporary, on_progress, place=place)
+            download(session.transport, base, some, Contents(temporary), on_progress)
 
 
 def _put(arrived: Path, target: Path, mode: str) -> None:

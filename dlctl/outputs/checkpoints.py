@@ -75,6 +75,26 @@ def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
     ]  # fmt: skip
 
 
+def whole_checkpoints(transport: Transport, job_dir: str, *, newest: bool) -> list[str]:
+    """Return the files and folders of all whole checkpoints, or of the newest one.
+
+    They are relative to the folder of the checkpoints. If no checkpoint is known as one, all that
+    the program has saved is returned.
+
+    Raises:
+        TransferError, TransportError
+    """
+    found = _markers(transport, job_dir)
+    whole = [folder for n, (folder, marker) in found.items() if _checkpoint(n, marker).complete]
+    own = [] if whole else [each for each in _own(transport, job_dir) if each.complete]
+    if whole or own:
+        names = [[folder.rpartition("/")[2]] for folder in whole] or [list(o.files) for o in own]
+        return [name for each in names[: 1 if newest else None] for name in each]
+    script = f"cd {shlex.quote(f'{job_dir}/{contract.CHECKPOINTS}')} 2>/dev/null && ls -1 || :"
+    listed = transport.run(script).text.splitlines()
+    return [name for name in listed if not name.startswith(".")]
+
+
 def _own(transport: Transport, job_dir: str) -> list[OwnCheckpoint]:
     """Return the checkpoints of a program's own, by the pattern in the plan."""
     listed = transport.run(_LIST.format(shlex.quote(f"{job_dir}/{contract.CHECKPOINTS}"))).text

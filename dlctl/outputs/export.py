@@ -100,14 +100,8 @@ def bring(
     files = {name: str(exported["sha256"])}
     if output is None:
         folder = (Path("results") / record.training_id).absolute()
-        fetched = FetchedFolder(folder, record)
-        try:
-            return download(
-                session.transport, base, files, folder, on_progress,
-                place=fetched.place, on_here=fetched.note,
-            )[0]  # fmt: skip
-        finally:
-            fetched.remember()
+        with FetchedFolder(folder, record) as fetched:
+            return download(session.transport, base, files, fetched, on_progress)[0]
     output = (output / name if output.is_dir() else output).absolute()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,8 @@ computed on the site.
 
 from __future__ import annotations
 
+import fnmatch
+import itertools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +17,21 @@ from dlctl import contract
 from dlctl.contract import ResultsIndex, State
 from dlctl.contract.metrics import EventKind, Source
 from dlctl.errors import ResultsError, TransferError
-from dlctl.files.upload import download, read_files
+from dlctl.files.download import Wishes, download
+from dlctl.files.small_files import read_files
 from dlctl.logs.reader import LogReader, read
+from dlctl.outputs.checkpoints import whole_checkpoints
 from dlctl.outputs.fetched_folder import FetchedFolder
 from dlctl.outputs.metrics import read_metrics
 from dlctl.record import Record
 from dlctl.transport import Transport
 
 Progress = Callable[[int, int], None]
+RESULTS, CHECKPOINTS, LOGS, METRICS, CODE = "results", "checkpoints", "logs", "metrics", "code"
+PARTS = (RESULTS, CHECKPOINTS, LOGS, METRICS, CODE)
+"""What can be fetched of a training; the results bring the logs and the metrics along."""
+_METRICS_FILE = "metrics.jsonl"
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -43,77 +52,200 @@ class Fetched:
     edited since, and were in the way."""
 
 
-def fetch_results(
-    transport: Transport, record: Record, destination: Path, on_progress: Progress | None = None
+@dataclass(frozen=True)
+class Wanted:
+    """What is fetched of a training.
+
+    Args:
+        parts: Some of `PARTS`.
+        include: Patterns of the shell, one of which a file's path in the folder here must fit, its
+            name, or a folder above it; none: all files.
+        on_progress: Called with the bytes that are here, and all.
+        on_wait: Called if another fetch into the folder has to end first.
+    """
+
+    parts: Sequence[str] = (RESULTS,)
+    include: Sequence[str] = ()
+    on_progress: Progress | None = None
+    on_wait: Callable[[], None] = lambda: None
+
+    def fits(self, path: str) -> bool:
+        """Return whether a file is wanted, by its path in the folder here."""
+        above = itertools.accumulate(path.split("/"), "{}/{}".format)
+        names = [path.rpartition("/")[2], *above]
+        return not self.include or any(
+            fnmatch.fnmatchcase(name, pattern.strip("/"))
+            for name in names for pattern in self.include
+        )  # fmt: skip
+
+
+def fetch(
+    transport: Transport, record: Record, destination: Path, wanted: Wanted | None = None
 ) -> Fetched:
-    """Fetch results, logs, metrics, manifest and plan; files that are here are not sent again.
+    """Fetch parts of a training; files that are here are not sent again.
 
     Raises:
-        ResultsError: the training has produced nothing yet.
+        ResultsError: the training has none of the parts yet, or the folder holds something else.
         TransferError
     """
-    base = results_folder(transport, record)
-    index = results_index(transport, record, base)
-    names = {f.path: f.sha256 for f in index.files} if index else _listed(transport, base)
-    folder = FetchedFolder(destination, record, names)
-    try:
-        here = _write_newest(transport, record, folder)
-        files = list(here)
-        if names:
-            files += _bring(transport, base, names, folder, on_progress)
-        files += _write_logs(transport, record, folder)
-        files += _write_metrics(transport, record, folder)
-    finally:
-        folder.remember()
-    if not names and len(files) == len(here):
+    wanted = wanted or Wanted()
+    run = _Fetch(transport, record, destination, wanted)
+    files = run.bring()
+    made = len(files) - len(run.told)
+    if not made and not (run.told and wanted.include):
         raise ResultsError(
-            f"{record.training_id} ({record.state}) has produced nothing to fetch yet",
-            hint=f"dlctl logs --follow {record.training_id}",
-        )
+            f"{record.training_id} ({record.state}) has {_nothing(wanted)}",
+            hint=f"dlctl logs --follow {record.training_id}" if RESULTS in wanted.parts
+            else "checkpoint.every in the manifest says when one is written"
+            if CHECKPOINTS in wanted.parts else f"dlctl show {record.training_id}",
+        )  # fmt: skip
     return Fetched(
-        record.training_id,
-        str(destination),
-        files,
-        complete=record.state is State.COMPLETED,
-        left_out=index.left_out if index else [],
-        kept=folder.kept,
-    )
+        record.training_id, str(destination), files,
+        complete=record.state is State.COMPLETED if RESULTS in wanted.parts
+        else record.state.final,
+        left_out=run.left_out, kept=run.folder.kept,
+    )  # fmt: skip
 
 
-def _bring(
-    transport: Transport, base: str, names: Sequence[str] | Mapping[str, str],
-    folder: FetchedFolder, on_progress: Progress | None,
-) -> list[str]:  # fmt: skip
-    brought = download(
-        transport, base, names, folder.path, on_progress, place=folder.place, on_here=folder.note
-    )
-    return [str(path.relative_to(folder.path)) for path in brought]
+def _nothing(wanted: Wanted) -> str:
+    if wanted.include:
+        return f"no such file: {', '.join(wanted.include)}"
+    if RESULTS in wanted.parts:
+        return "produced nothing to fetch yet"
+    return "no checkpoint" if wanted.parts == (CHECKPOINTS,) else f"no {wanted.parts[0]}"
 
 
-def fetch_checkpoints(
-    transport: Transport, record: Record, destination: Path, on_progress: Progress | None = None
-) -> Fetched:
-    """Fetch every complete checkpoint.
+class _Fetch:
+    """One fetch of parts of one training."""
 
-    Raises:
-        ResultsError: there is none.
-    """
-    script = f"cd {shlex.quote(record.job_dir)} && ls -1 {contract.CHECKPOINTS} 2>/dev/null"
-    names = [n for n in transport.run(script).text.split() if not n.startswith(".")]
-    if not names:
-        raise ResultsError(
-            f"{record.training_id} ({record.state}) has no checkpoint",
-            hint="checkpoint.every in the manifest says when one is written",
-        )
-    folder = FetchedFolder(destination, record)
-    paths = [f"{contract.CHECKPOINTS}/{name}" for name in names]
-    try:
-        files = _bring(transport, record.job_dir, paths, folder, on_progress)
-    finally:
-        folder.remember()
-    return Fetched(
-        record.training_id, str(destination), files, record.state.final, kept=folder.kept
-    )
+    def __init__(
+        self, transport: Transport, record: Record, destination: Path, wanted: Wanted
+    ) -> None:
+        self._transport, self._record, self._wanted = transport, record, wanted
+        self.left_out: list[str] = []
+        self.told: list[str] = []
+        """Of the files that came, those that every training has."""
+        self._base, self._names = "", dict[str, str]()
+        self._has_index = False
+        if RESULTS in wanted.parts:
+            self._base = results_folder(transport, record)
+            index = results_index(transport, record, self._base)
+            self._has_index = index is not None
+            self._names = {f.path: f.sha256 for f in index.files} if index else {}
+            self.left_out += index.left_out if index else []
+        tops = self._names if self._has_index else self._listed()
+        self.folder = FetchedFolder(destination, record, tops)
+        self.folder.on_wait = wanted.on_wait  # type: ignore[method-assign]
+
+    def _listed(self) -> list[str]:
+        return _listed(self._transport, self._base) if self._base else []
+
+    def bring(self) -> list[str]:
+        """Bring all parts; return the paths of the files, relative to the folder."""
+        bring = {RESULTS: self._bring_results, CHECKPOINTS: self._bring_checkpoints,
+                 LOGS: self._write_logs, METRICS: self._write_metrics,
+                 CODE: self._bring_code}  # fmt: skip
+        parts = dict.fromkeys(self._wanted.parts)
+        if RESULTS in parts:
+            parts |= dict.fromkeys((LOGS, METRICS))
+        with self.folder:
+            if RESULTS in parts:
+                self.told = self._write_newest()
+            return [*self.told, *(file for part in parts for file in bring[part]())]
+
+    def _download(
+        self, base: str, paths: Sequence[str] | Mapping[str, str],
+        local: Callable[[str], str | None] = str, *, missing_ok: bool = False,
+    ) -> list[str]:  # fmt: skip
+        def local_name(path: str) -> str | None:
+            name = local(path)
+            return name if name is not None and self._wanted.fits(name) else None
+
+        def leave_out(path: str, why: str) -> None:
+            self.left_out.append(f"{path} ({why})")
+
+        wishes = Wishes(local_name, leave_out, self._wanted.on_progress, missing_ok)
+        brought = download(self._transport, base, paths, self.folder, wishes=wishes)
+        return [str(path.relative_to(self.folder.path)) for path in brought]
+
+    def _bring_results(self) -> list[str]:
+        if self._has_index:
+            sums = {path: digest for path, digest in self._names.items() if self._wanted.fits(path)}
+            return self._download(self._base, sums)
+        return self._download(self._base, self._listed(), missing_ok=True)  # as long as it runs
+
+    def _bring_checkpoints(self) -> list[str]:
+        """Bring every whole checkpoint; of a training that runs the newest one."""
+        transport, record = self._transport, self._record
+        folder = f"{record.job_dir}/{contract.CHECKPOINTS}"
+        for left in range(_TRIES, 0, -1):
+            names = whole_checkpoints(transport, record.job_dir, newest=not record.state.final)
+            if not names:
+                return []
+            try:
+                return self._download(
+                    folder, names, lambda path: self.folder.own(f"{contract.CHECKPOINTS}/{path}")
+                )
+            except TransferError:
+                now = whole_checkpoints(transport, record.job_dir, newest=not record.state.final)
+                if left == 1 or now == names:  # else it was removed, as a newer one is there
+                    raise
+        return []
+
+    def _bring_code(self) -> list[str]:
+        index = f"{self._record.job_dir}/{contract.CODE}/{contract.SENT_INDEX}"
+        content = read_files(self._transport, [index])[index]
+        if content is None:
+            return []
+        sent = {file.path for file in contract.parse_index(content)}
+        return self._download(
+            self._record.job_dir, [contract.CODE],
+            lambda path: self.folder.own(path) if path.partition("/")[2] in sent else None,
+        )  # fmt: skip
+
+    def _write_newest(self) -> list[str]:
+        """Write the manifest and the plan of the newest attempt."""
+        record = self._record
+        names = {contract.MANIFEST: contract.manifest_file, contract.PLAN: contract.plan_file}
+        names = {name: file for name, file in names.items() if self._wanted.fits(name)}
+        attempts = range(record.attempt, 0, -1)
+        paths = [f"{record.job_dir}/{file(n)}" for n in attempts for file in names.values()]
+        contents = read_files(self._transport, paths)
+        for n in attempts:
+            found = {name: contents[f"{record.job_dir}/{file(n)}"] for name, file in names.items()}
+            whole = {name: content for name, content in found.items() if content is not None}
+            if len(whole) == len(names):
+                return [self.folder.write(name, content) for name, content in whole.items()]
+        return []  # the site has lost them: what else is there is worth the more
+
+    def _write_logs(self) -> list[str]:
+        """Write the logs as they are now: they may grow while they are read."""
+        written: dict[str, None] = {}
+        with self.folder.temporary() as temporary:
+            for piece in read(self._transport, LogReader(self._record.job_dir, by_time=False)):
+                name = f"attempt-{piece.attempt}-{piece.source}.log"
+                with (Path(temporary) / name).open("ab") as file:
+                    file.write(piece.content)
+                written[name] = None
+            names = {name: self.folder.own(f"logs/{name}") for name in written}
+            names = {name: path for name, path in names.items() if self._wanted.fits(path)}
+            for name, path in names.items():
+                self.folder.place(Path(temporary) / name, self.folder.path / path, grows=True)
+        return list(names.values())
+
+    def _write_metrics(self) -> list[str]:
+        """Write what the training measured, without what the collector measured of the nodes."""
+        if not self._wanted.fits(_METRICS_FILE):
+            return []
+        entries = read_metrics(
+            self._transport, self._record,
+            lambda origin: origin.learner == 0 and origin.source is not Source.NODE,
+        )  # fmt: skip
+        told = [e.line for e in entries if not e.line.event or e.line.kind in ("", EventKind.ORDER)]
+        if not told:
+            return []
+        content = b"".join(line.encode() for line in told)
+        return [self.folder.write(_METRICS_FILE, content, grows=True)]
 
 
 def results_folder(transport: Transport, record: Record) -> str:
@@ -145,51 +277,8 @@ def results_index(transport: Transport, record: Record, results: str) -> Results
 
 
 def _listed(transport: Transport, results: str) -> list[str]:
-    """Return the files in the results of a training that has not stored them."""
+    """Return the files in the results of a training that has not stored them: none is hidden."""
     end = transport.run(
         f"cd {shlex.quote(results)} 2>/dev/null && find . -type f ! -name '.*' -print0"
     )
     return [name[2:] for name in end.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
-
-
-def _write_newest(transport: Transport, record: Record, folder: FetchedFolder) -> list[str]:
-    """Write the manifest and the plan of the newest attempt."""
-    names = {contract.MANIFEST: contract.manifest_file, contract.PLAN: contract.plan_file}
-    attempts = range(record.attempt, 0, -1)
-    paths = [f"{record.job_dir}/{file(n)}" for n in attempts for file in names.values()]
-    contents = read_files(transport, paths)
-    for n in attempts:
-        found = {name: contents[f"{record.job_dir}/{file(n)}"] for name, file in names.items()}
-        whole = {name: content for name, content in found.items() if content is not None}
-        if len(whole) == len(names):
-            return [folder.write(name, content) for name, content in whole.items()]
-    return []  # the site has lost them: what else is there is worth the more
-
-
-def _write_logs(transport: Transport, record: Record, folder: FetchedFolder) -> list[str]:
-    """Write the logs as they are now: they may grow while they are read."""
-    written: dict[str, None] = {}
-    with folder.temporary() as temporary:
-        for piece in read(transport, LogReader(record.job_dir, by_time=False)):
-            name = f"attempt-{piece.attempt}-{piece.source}.log"
-            with (Path(temporary) / name).open("ab") as file:
-                file.write(piece.content)
-            written[name] = None
-        names = {name: folder.own(f"logs/{name}") for name in written}
-        for name, path in names.items():
-            folder.place(Path(temporary) / name, folder.path / path, grows=True)
-    return list(names.values())
-
-
-def _write_metrics(transport: Transport, record: Record, folder: FetchedFolder) -> list[str]:
-    """Write what the training measured, without what the collector measured of the nodes."""
-    entries = read_metrics(
-        transport, record, lambda origin: origin.learner == 0 and origin.source is not Source.NODE
-    )
-    told = [e.line for e in entries if not e.line.event or e.line.kind in ("", EventKind.ORDER)]
-    if not told:
-        return []
-    return [folder.write("metrics.jsonl", b"".join(line.encode() for line in told), grows=True)]
-
-
-__all__ = ["Fetched", "TransferError", "fetch_checkpoints", "fetch_results"]

@@ -11,12 +11,13 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Collection
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.errors import ResultsError
-from dlctl.files.download import temporary_folder
+from dlctl.files.target import PARTIAL, Target, alone, temporary_folder
 from dlctl.record import Record
 
 _MARK = ".dlctl-fetch"
@@ -25,10 +26,15 @@ result has that name."""
 _OWN = "dlctl"
 """The folder of dlctl's own files whose names results have, too."""
 _CHUNK_BYTES = 1024 * 1024
+_REMEMBER_S = 2.0
+"""How often the mark is written while files come."""
+
+_Known = dict[str, tuple[list[int], str]]
+"""The size and time of each file, and what identified the content at the site that it came from."""
 
 
-class FetchedFolder:
-    """A folder of fetched files.
+class FetchedFolder(Target):
+    """A folder of fetched files; one process at a time writes to it, in a `with` statement.
 
     Args:
         results: The paths of the results, whose names win over dlctl's own.
@@ -38,23 +44,46 @@ class FetchedFolder:
     """
 
     def __init__(self, folder: Path, record: Record, results: Collection[str] = ()) -> None:
-        self.path = folder
+        super().__init__(folder)
         self._training_id = record.training_id
         self._tops = {path.partition("/")[0] for path in results}
         self.kept: list[str] = []
         """The new names of files and folders that were in the way of newer ones."""
+        self._lock = contextlib.ExitStack()
+        self._remembered_at = time.monotonic()
+        self._files = self._opened(with_mark=False)
+
+    def _opened(self, *, with_mark: bool) -> _Known:
         try:
             self._files = self._open()
-            self._write_mark()
+            if with_mark:
+                self._write_mark()
+            return self._files
         except OSError as error:
             raise ResultsError(
-                f"{folder} can't be used as a folder: {error.strerror}",
+                f"{self.path} can't be used as a folder: {error.strerror}",
                 hint="name another one: --to FOLDER",
             ) from error
 
-    def _open(self) -> dict[str, list[int]]:
+    def __enter__(self) -> FetchedFolder:
+        self._lock.enter_context(alone(self.path, self.on_wait))
+        self._opened(with_mark=True)  # another fetch may have written since
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remember()
+        self._lock.close()
+
+    def on_wait(self) -> None:
+        """Do what is to be done once another fetch into this folder has to end first."""
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Return nothing new: the `with` statement has seen to it."""
+        return contextlib.nullcontext()
+
+    def _open(self) -> _Known:
         """Return the files of earlier fetches; create the folder if it does not exist."""
-        if self.path.is_dir() and any(self.path.iterdir()):
+        if self.path.is_dir() and any(path.name != PARTIAL for path in self.path.iterdir()):
             # A mark whose name a result takes now is the older one.
             marks = sorted(self.path.glob(f"{_MARK}*"), key=lambda m: (m.name in self._tops, m))
             known = [self._read(mark) for mark in marks]
@@ -69,19 +98,23 @@ class FetchedFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         return {}
 
-    def _read(self, mark: Path) -> dict[str, list[int]] | None:
+    def _read(self, mark: Path) -> _Known | None:
         """Return the files that a mark lists; None if it is not one of this training."""
         try:
             text = mark.read_text()
             if text.strip() == self._training_id:  # of an older version
                 return {}
             known = json.loads(text)
-            return dict(known["files"]) if known["training_id"] == self._training_id else None
+            if known["training_id"] != self._training_id:
+                return None
+            return {name: (stamp, known.get("origins", {}).get(name, ""))
+                    for name, stamp in known["files"].items()}  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def remember(self) -> None:
         """Write down which files came; if that fails, the next fetch takes them for the user's."""
+        self._remembered_at = time.monotonic()
         with contextlib.suppress(OSError):
             self._write_mark()
 
@@ -90,8 +123,10 @@ class FetchedFolder:
         while mark.name in self._tops or (os.path.lexists(mark) and self._read(mark) is None):
             number += 1
             mark = self.path / f"{_MARK}-{number}"
-        files = {name: stamp for name, stamp in self._files.items() if self._exists(name)}
-        known = {"training_id": self._training_id, "files": files}
+        here = {name: known for name, known in self._files.items() if self._exists(name)}
+        files = {name: stamp for name, (stamp, _) in here.items()}
+        origins = {name: origin for name, (_, origin) in here.items() if origin}
+        known = {"training_id": self._training_id, "files": files, "origins": origins}
         contract.write_whole(mark, json.dumps(known) + "\n")
 
     def _exists(self, name: str) -> bool:
@@ -122,25 +157,36 @@ class FetchedFolder:
         """Return a folder for files that have not arrived as a whole."""
         return temporary_folder(self.path)
 
-    def place(self, arrived: Path, path: Path, *, grows: bool = False) -> None:
+    def place(self, arrived: Path, path: Path, identity: str = "", *, grows: bool = False) -> None:
         """Move a file that has arrived to its path, and note it.
 
         Args:
+            arrived: Where it is.
+            path: Where it belongs.
+            identity: What identifies its content at the site.
             grows: The file only ever gets longer, so one that it begins with is an older one.
         """
         self._make_folder(path.parent)
         if os.path.lexists(path) and not _is_begin(path, arrived, whole=not grows):
             self._make_way(path)
         arrived.replace(path)
-        self.note(path)
+        self.note(path, identity)
+        if time.monotonic() - self._remembered_at > _REMEMBER_S:  # kill -9 runs nothing
+            self.remember()
 
-    def note(self, path: Path) -> None:
+    def note(self, path: Path, identity: str = "") -> None:
         """Note a file that is as it is at the site; `remember` writes it down."""
-        self._files[str(path.relative_to(self.path))] = _stamp(path)
+        self._files[str(path.relative_to(self.path))] = _stamp(path), identity
+
+    def is_current(self, path: Path, identity: str) -> bool:
+        """Return whether a file came from this content, and nobody has touched it since."""
+        return self._files.get(str(path.relative_to(self.path))) == (_stamp(path), identity)
 
     def _make_folder(self, folder: Path) -> None:
         """Create a folder, and those above it, below this one; never follow a link."""
         path = self.path
+        if folder == path:
+            return
         for part in folder.relative_to(self.path).parts:
             path /= part
             if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
@@ -164,7 +210,8 @@ class FetchedFolder:
         """Return whether a file, or all in a folder, is as an earlier fetch left it."""
         if path.is_dir() and not path.is_symlink():
             return all(self._is_unchanged(inner) for inner in path.iterdir())
-        if self._files.get(str(path.relative_to(self.path))) == _stamp(path):
+        known = self._files.get(str(path.relative_to(self.path)))
+        if known and known[0] == _stamp(path):
             return True
         is_mark = path.parent == self.path and path.name.startswith(_MARK)
         return is_mark and self._read(path) is not None

@@ -11,7 +11,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +22,8 @@ from dlctl.files.archive import Entry, printable
 from dlctl.request.ignore import Ignore, is_left_out
 from dlctl.request.secrets_scan import secret_in_content, secret_in_name
 
-DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
+DEFAULT_LIMIT_BYTES = 16 * 1024 * 1024 * 1024
+"""More is surely data. The site copies the folder for each training."""
 _SHOWN = 10
 _MOST_PROGRAM_BYTES = 1 << 20
 _LEAVE_OUT = "Exclude it with a line in .dlctlignore"
@@ -38,6 +39,7 @@ class BundleFile:
     size_bytes: int
     executable: bool = False
     link: str | None = None
+    sha256: str = ""
 
     @property
     def entry(self) -> Entry:
@@ -45,7 +47,8 @@ class BundleFile:
         if self.link is not None:
             return Entry(self.path, link=self.link, mode=0o777)
         mode = 0o755 if self.executable else 0o644
-        return Entry(self.path, self.source, mode, size_bytes=self.size_bytes)
+        return Entry(self.path, self.source, mode, size_bytes=self.size_bytes,
+                     sha256=self.sha256)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,9 @@ def collect(
     size_bytes = sum(file.size_bytes for file in files)
     if size_bytes > limit_bytes:
         raise _too_big(files, size_bytes, limit_bytes)
-    return Bundle(tuple(files), contract.index_text(map(_sent, files)), size_bytes)
+    sent = [_sent(file) for file in files]
+    known = tuple(replace(file, sha256=line.sha256) for file, line in zip(files, sent, strict=True))
+    return Bundle(known, contract.index_text(sent), size_bytes)
 
 
 def programs(bundle: Bundle) -> Iterator[tuple[str, str]]:

@@ -105,6 +105,7 @@ class OpensshTransport(ScriptTransport):
             f"ServerAliveInterval={settings.keepalive_s:.0f}",
             f"StrictHostKeyChecking={'ask' if ask else 'yes'}",
             f"BatchMode={'no' if ask else 'yes'}",
+            *self._fast_ciphers(),
         ]
         argv = self._ssh("-M", "-N", "-f", options=options)
         own = None if ask else subprocess.DEVNULL
@@ -127,6 +128,18 @@ class OpensshTransport(ScriptTransport):
         if done.returncode or not self.is_open():
             said.seek(0)
             raise self._refused(said.read()[-_SAID_BYTES:].decode(errors="replace"))
+
+    def _fast_ciphers(self) -> list[str]:
+        """Return an option that puts first what processors compute, of what is allowed anyway."""
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            known = subprocess.run(self._ssh("-G"), stdin=subprocess.DEVNULL, capture_output=True,
+                                   text=True, timeout=_QUICK_S, check=False).stdout  # fmt: skip
+            for line in known.splitlines():
+                key, _, ciphers = line.partition(" ")
+                if key == "ciphers":
+                    names = sorted(ciphers.split(","), key=lambda name: "-gcm@" not in name)
+                    return [f"Ciphers={','.join(names)}"]
+        return []  # an old version, which can't tell
 
     def _refused(self, said: str) -> TransportError:
         lines = [line.strip(" \r@") for line in said.splitlines()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import secrets
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -165,7 +166,7 @@ class ScriptProcess:
 
     def push_back(self, data: bytes) -> None:
         """Push bytes back, to be read next."""
-        self._pending = data + self._pending
+        self._pending = data + self._pending if self._pending else data
 
     def interrupt(self) -> None:
         """End the script, from any thread; the reading thread sees the end and cleans up."""
@@ -228,6 +229,21 @@ class _Output(io.RawIOBase):
             parts.append(chunk)
             missing -= len(chunk) if missing > 0 else 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read1(self, size: int) -> bytes:
+        """Return what has come, and wait only if nothing has; b"" at the end."""
+        chunk = self._process.read_some(self._process.idle_timeout_s)
+        self._process.push_back(chunk[size:])
+        return chunk[:size]
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """Return a line, or as much of it as may be."""
+        line, limit = b"", sys.maxsize if size is None or size < 0 else size
+        while b"\n" not in line and len(line) < limit and (chunk := self.read1(limit)):
+            line += chunk
+        end = min(limit, line.find(b"\n") + 1 or len(line))
+        self._process.push_back(line[end:])
+        return line[:end]
 
 
 class _Input(io.RawIOBase):

@@ -81,6 +81,8 @@ _FOREIGN: Foreign = (ssh_exception.SSHException, EOFError, OSError)
 _JUMP_LIMIT = 8
 _WINDOW_ADJUST, _CHANNEL_CLOSE, _CHANNEL_FAILURE = 93, 97, 100  # RFC 4254, 9
 _REKEY_BYTES = 2**34
+_WINDOW_BYTES, _PACKET_BYTES = 2**22, 2**17
+"""Fewer steps of Python for the same bytes than paramiko's own sizes; see docs/benchmarks.md."""
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
 
@@ -145,7 +147,9 @@ class SshTransport(ScriptTransport):
         )
 
     def _spare(self, connection: _Connection) -> paramiko.Channel:
-        channel = connection.open_session(timeout=self._settings.connect_timeout_s)
+        channel = connection.open_session(
+            _WINDOW_BYTES, _PACKET_BYTES, self._settings.connect_timeout_s
+        )
         connection.renew(channel)
         return channel
 

@@ -14,7 +14,7 @@ from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.site_folders import damaged
 from dlctl.lifecycle import changed_since_sent, details, resume
-from dlctl.outputs.fetch import fetch_results
+from dlctl.outputs.fetch import fetch
 from dlctl.record import RecordStore
 from dlctl.request.build import prepare_again
 from dlctl.site_admin.doctor import check_above, check_sent
@@ -90,7 +90,7 @@ def test_results_of_a_training_whose_plan_was_purged_are_fetched(scene, tmp_path
         (job_dir / name).unlink()
     known = look(scene)
     assert known.state is State.COMPLETED
-    fetched = fetch_results(scene.session.transport, known, tmp_path / "here")
+    fetched = fetch(scene.session.transport, known, tmp_path / "here")
     assert "model.pt" in fetched.files
     with pytest.raises(RecordError, match=r"plan\.json.* of .* can't be found any more") as lost:
         details(scene.session, known)

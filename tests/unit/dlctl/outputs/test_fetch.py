@@ -11,16 +11,21 @@ from login_side import make_record
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, State
 from dlctl.errors import ResultsError, TransferError
-from dlctl.outputs.fetch import (
-    fetch_checkpoints,
-    fetch_results,
-)
+from dlctl.outputs.fetch import CHECKPOINTS, PARTS, Wanted, fetch
 from dlctl.outputs.fetched_folder import FetchedFolder
 from dlctl.outputs.metrics import read_metrics
 from dlctl.transport.local import LocalTransport
 from dlctl.transport.script import ScriptProcess
 
 HERE = LocalTransport()
+
+
+def fetch_results(transport, record, to, on_progress=None):
+    return fetch(transport, record, to, Wanted(on_progress=on_progress))
+
+
+def fetch_checkpoints(transport, record, to):
+    return fetch(transport, record, to, Wanted((CHECKPOINTS,)))
 
 
 @pytest.fixture
@@ -363,8 +368,8 @@ def test_a_folder_that_is_not_ours_is_never_written_to(tmp_path):
     with pytest.raises(ResultsError, match="not empty"):
         FetchedFolder(mine, record)
     fresh = tmp_path / "fresh"
-    FetchedFolder(fresh, record)
-    (fresh / "model.pt").write_text("x")
+    with FetchedFolder(fresh, record):
+        (fresh / "model.pt").write_text("x")
     FetchedFolder(fresh, record)
     with pytest.raises(ResultsError, match="not from an earlier fetch of other-2"):
         FetchedFolder(fresh, make_record(training_id="other-2"))
@@ -384,3 +389,63 @@ def test_files_left_out_on_the_site_are_reported(job, tmp_path):
     store_results(folder, {odd: b"any bytes"})
     assert odd in fetch_results(HERE, record, tmp_path / "to").files
     assert (tmp_path / "to" / odd).read_bytes() == b"any bytes"
+
+
+def test_parts_come_by_themselves_and_all_together(job, tmp_path):
+    record, folder = job
+    store_results(folder, {"model.pt": b"w"})
+    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n')
+    (folder / "attempts/1").mkdir(parents=True)
+    (folder / "attempts/1/learner-0.log").write_text("hello\n")
+    (folder / "checkpoints/step-000000000120").mkdir(parents=True)
+    (folder / "checkpoints/step-000000000120/complete.json").write_text('{"files": {}}')
+    code = {"train.py": b"print()\n", "lib/odd é.py": b"1\n"}
+    for name, content in code.items():
+        (folder / "code" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "code" / name).write_bytes(content)
+    (folder / "code/made-by-the-program").write_text("")
+    sent = [contract.SentFile("0" * 64, len(c), "f", name) for name, c in code.items()]
+    (folder / "code/.dlctl-index").write_bytes(contract.index_text(sent))
+    expected = {
+        "logs": {"logs/attempt-1-learner-0.log"}, "metrics": {"metrics.jsonl"},
+        "code": {"code/train.py", "code/lib/odd é.py"},
+        "checkpoints": {"checkpoints/step-000000000120/complete.json"},
+    }  # fmt: skip
+    for part, names in expected.items():
+        assert set(fetch(HERE, record, tmp_path / part, Wanted((part,))).files) == names
+    every = fetch(HERE, record, tmp_path / "all", Wanted(PARTS))
+    always = {"model.pt", "manifest.yml", "plan.json"}
+    assert set(every.files) == set().union(always, *expected.values())
+    few = fetch(HERE, record, tmp_path / "few", Wanted(PARTS, ("*.py", "checkpoints")))
+    assert set(few.files) == expected["code"] | expected["checkpoints"]
+    with pytest.raises(ResultsError, match=r"has no such file: \*.onnx"):
+        fetch(HERE, record, tmp_path / "none", Wanted(PARTS, ("*.onnx",)))
+
+
+def test_of_a_training_that_runs_the_newest_whole_checkpoint_comes(job, tmp_path):
+    record, folder = job
+    for step, marker in ((10, '{"files": {}}'), (20, '{"files": {}}'), (30, None)):
+        path = folder / f"checkpoints/step-{step:012d}"
+        path.mkdir(parents=True)
+        (path / "share-0.h5").write_text(str(step))
+        if marker:
+            (path / "complete.json").write_text(marker)
+    running = make_record(folder.parents[1], state=State.TRAINING)
+    files = fetch_checkpoints(HERE, running, tmp_path / "to").files
+    assert {name.split("/")[1] for name in files} == {"step-000000000020"}
+    ended = make_record(folder.parents[1], state=State.COMPLETED)
+    files = fetch_checkpoints(HERE, ended, tmp_path / "to").files
+    assert {name.split("/")[1] for name in files} == {"step-000000000010", "step-000000000020"}
+
+
+def test_what_nobody_touched_is_neither_sent_nor_read_again(job, tmp_path, monkeypatch):
+    record, folder = job
+    store_results(folder, {"model.pt": b"w" * 5_000_000})
+    there = tmp_path / "to"
+    fetch_results(HERE, record, there)
+    monkeypatch.setattr("dlctl.files.download.sha256_of", None)
+    fetch_results(HERE, record, there)
+    monkeypatch.undo()
+    (there / "model.pt").write_bytes(b"x" * 5_000_000)
+    assert fetch_results(HERE, record, there).kept == ["model.pt.local"]
+    assert (there / "model.pt").read_bytes() == b"w" * 5_000_000

@@ -1,0 +1,1 @@
+"""The command that brings what a training has made to this machine."""

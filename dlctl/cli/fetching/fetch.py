@@ -1,0 +1,137 @@
+"""`dlctl fetch`: results, checkpoints, logs, metrics and code of trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.choosing import (
+    NAME,
+    NOTHING,
+    STATE,
+    TAG,
+    at_sites,
+    chosen,
+    fitting,
+    is_known,
+    tell_failures,
+    whole,
+)
+from dlctl.cli.common import IDS, JSON, folder_name, open_record
+from dlctl.units import counted
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.outputs.fetch import Fetched
+    from dlctl.record import Record, RecordStore
+
+_RESULTS, _ALL = "results", "all"
+_PARTS = (_RESULTS, "checkpoints", "logs", "metrics", "code", _ALL)
+
+
+def fetch(
+    what: str = typer.Argument(
+        _RESULTS, metavar="[WHAT]", show_default=False,
+        help="What to download: results (model, logs, metrics; the default), checkpoints (of a "
+        "training that runs the newest), logs, metrics, code, or all of it.",
+    ),
+    training_ids: list[str] = IDS,
+    name: str | None = NAME,
+    state: list[str] = STATE,
+    tag: list[str] = TAG,
+    to: Path | None = typer.Option(
+        None, "--to", help="Target folder, of several trainings a folder with one for each; "
+        "./results/<training id> by default.",
+    ),
+    include: list[str] = typer.Option(
+        None, "--include", metavar="GLOB", help="Only files whose path or name fits, or a folder "
+        "above them, such as '*.pt' or 'model'; may be given more than once.",
+    ),
+    restore: bool = typer.Option(
+        False, "--restore", help="First have the login node write the results to the data stores."
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Download the trained model, the logs and the metrics, and verify every file.
+
+    After an interruption the same command goes on where it was, even in mid-file.
+    Files that you edited are kept.
+
+    Example: dlctl fetch digits-3k9f
+    """
+    ids = list(training_ids or [])
+    if what not in _PARTS:
+        what, ids = _RESULTS, [what, *ids]
+    store = open_record()
+    if len(ids) > 1 and not is_known(store, ids[0]):
+        raise typer.BadParameter(f"{ids[0]!r} is none of {', '.join(_PARTS)}, and no training")
+    records = chosen(store, ids, fitting(name, state, tag))
+
+    def bring(session: Session, record: Record, store: RecordStore) -> tuple[Record, Fetched]:
+        folder = to or Path("results") / record.training_id
+        if to is not None and len(records) > 1:
+            folder = to / record.training_id
+        return _fetch(session, record, store, what, folder, include or (), restore=restore)
+
+    done, failures = at_sites(records, store, bring)
+    fetched = [each for _, (_, each) in done]
+    where = "\n".join(
+        f"{counted(len(each.files), 'file')} in {folder_name(Path(each.folder))}"
+        for each in fetched
+    )
+    if fetched or not failures:
+        output.report(
+            whole(fetched), as_json, lambda _: output.line(where) if where else output.note(NOTHING)
+        )
+    for _, (record, each) in done:
+        _tell_fetched(record, each)
+    tell_failures(failures)
+
+
+def _fetch(
+    session: Session, record: Record, store: RecordStore, what: str, folder: Path,
+    include: Sequence[str], *, restore: bool,
+) -> tuple[Record, Fetched]:  # fmt: skip
+    from dlctl.lifecycle import refresh
+    from dlctl.outputs import fetch as outputs
+
+    record = refresh(session, [record], store)[0]
+    if restore:
+        _restore(session, record, store)
+
+    def tell_wait() -> None:
+        output.note(f"another dlctl fetch writes to {folder_name(folder)}: waiting until it ends")
+
+    parts = outputs.PARTS if what == _ALL else (what,)
+    with output.progress("fetching") as on_progress:
+        wanted = outputs.Wanted(parts, include, on_progress, tell_wait)
+        fetched = outputs.fetch(session.transport, record, folder.absolute(), wanted)
+    if what in (_RESULTS, _ALL) and not include and record.state.final:
+        store.mark_fetched(record)
+    return record, fetched
+
+
+def _tell_fetched(record: Record, fetched: Fetched) -> None:
+    if fetched.left_out:
+        output.warn(
+            "left out, because they are not regular files or can't be read: "
+            f"{', '.join(fetched.left_out)}"
+        )
+    if fetched.kept:
+        output.warn(
+            "your own or edited files were in the way, and have another name now: "
+            f"{', '.join(fetched.kept)}"
+        )
+    if not fetched.complete:
+        output.note(f"{record.training_id} is {record.state}: these are the files so far")
+
+
+def _restore(session: Session, record: Record, store: RecordStore) -> None:
+    from dlctl.data.results import store_again
+
+    for line in store_again(session, record, store, output.note):
+        output.note(line)

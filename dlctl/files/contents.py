@@ -1,0 +1,298 @@
+"""Sends contents of files to a site, each once and by its sum, before the trees that hold them.
+
+What the site has in another folder that was sent is copied there. A large content goes on where an
+interrupted one ended; the site makes its sum as it arrives. The contents wait below the root in
+`store/.contents/`, from which `upload` moves them into the trees; what nobody fetched for a week is
+removed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl.contract import SENT_INDEX
+from dlctl.errors import ConnectionLost, TransferError, TransportTimeout
+from dlctl.files.archive import Entry, printable
+from dlctl.files.listing import SHA256
+from dlctl.files.site_folders import UNSAFE, guard, refusal
+from dlctl.transport.base import Transport
+
+FOLDER = "store/.contents"
+"""Below the root."""
+WORTH_BYTES = 16 * 1024 * 1024
+"""A tree with less to send goes in one stream, without a question before."""
+LEAST_BYTES = 64 * 1024
+"""Smaller files are not worth a line of the question."""
+ALONE_BYTES = 32 * 1024 * 1024
+"""From this size on a content goes alone, and its beginning is kept."""
+_CHUNK_BYTES = 256 * 1024
+_TRIES = 3
+_ASK_TIMEOUT_S = 3600.0
+_SHORT, _NO_MATCH, _OTHER = 77, 73, 78
+"""Exit codes: the stream was cut short, the sum differs, somebody else sends the same content."""
+
+
+@dataclass(frozen=True)
+class There:
+    """What a site has of some contents."""
+
+    whole: frozenset[str]
+    begun: Mapping[str, int]
+    """How many bytes have arrived of a content by an earlier try."""
+
+
+def large_contents(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """Return an entry for each content that is sent by its sum; none if they are not worth it."""
+    found = {
+        entry.sha256: entry for entry in entries
+        if entry.sha256 and isinstance(entry.source, Path)
+        and (entry.size_bytes or 0) >= LEAST_BYTES
+    }  # fmt: skip
+    total_bytes = sum(entry.size_bytes or 0 for entry in found.values())
+    return found if total_bytes >= WORTH_BYTES else {}
+
+
+def ask(
+    transport: Transport, root: str, wanted: Mapping[str, Entry], mine: str, umask: int
+) -> There:
+    """Return what a site has of contents; those of other folders there are copied first.
+
+    Args:
+        transport: To the site.
+        root: The site's root.
+        wanted: An entry for each sum.
+        mine: The name of this machine in the names of what has arrived in part.
+        umask: The permissions that nothing gets.
+
+    Raises:
+        TransferError, RemoteCommandError
+    """
+    lines = "".join(f"{sha256} {entry.size_bytes}\n" for sha256, entry in wanted.items())
+    script = f"""\
+LC_ALL=C; export LC_ALL
+umask {umask:03o}
+mkdir -p -- {shlex.quote(f"{root}/{FOLDER}")} || exit 71
+{guard(root)}
+cd -- {shlex.quote(f"{root}/{FOLDER}")} || exit 71
+{SHA256}
+find . ! -name . -prune -mtime +6 -exec rm -rf {{}} + 2>/dev/null
+cat >.wanted.$$ || exit 71
+trap 'rm -f .wanted.$$' EXIT
+# Where else the site has them: `sum size folder/path`.
+set -- ../*/{SENT_INDEX}
+[ ! -f "$1" ] || awk 'FNR == NR {{ wanted[$1] = 1; next }}
+    FNR == 1 {{ folder = FILENAME; sub(/\\/[^\\/]*$/, "", folder) }}
+    ($1 in wanted) && $3 != "l" && index($0, "\\\\") == 0 {{
+        delete wanted[$1]; sum = $1; size = $2; sub(/^[^ ]* [^ ]* [^ ]* /, "")
+        print sum, size, folder "/" $0 }}' .wanted.$$ "$@" | while read -r sum size path; do
+    [ ! -f "$sum" ] && [ -f "$path" ] && [ $(wc -c <"$path") -eq "$size" ] || continue
+    here=$(tee ".copy.$$" <"$path" | sha256)
+    if [ "${{here:-$sum}}" = "$sum" ]; then mv -f ".copy.$$" "$sum"; else rm -f ".copy.$$"; fi
+done
+while read -r sum size; do
+    if [ -f "$sum" ] && [ $(wc -c <"$sum") -eq "$size" ]; then echo "$sum whole"
+    elif [ -f "$sum.{mine}" ]; then echo "$sum $(wc -c <"$sum.{mine}")"
+    fi
+done <.wanted.$$
+exit 0"""
+    end = transport.run(script, stdin=lines.encode(), timeout_s=_ASK_TIMEOUT_S)
+    if end.exit_code == UNSAFE:
+        raise refusal(transport.name, end)
+    if end.exit_code:
+        raise TransferError(
+            f"{transport.name}: can't write below {root} (exit code {end.exit_code}): "
+            f"{end.last_error_line}",
+            hint=f"Check the space and the permissions there: df -h {shlex.quote(root)}",
+        )
+    whole, begun = set(), {}
+    for line in end.text.splitlines():
+        sha256, _, told = line.partition(" ")
+        if told == "whole":
+            whole.add(sha256)
+        elif told.strip().isdecimal():
+            begun[sha256] = int(told)
+    return There(frozenset(whole), begun)
+
+
+def groups(entries: Sequence[tuple[str, Entry]]) -> Iterator[list[tuple[str, Entry]]]:
+    """Yield contents that go in one stream."""
+    group: list[tuple[str, Entry]] = []
+    size_bytes = 0
+    for sha256, entry in entries:
+        if group and size_bytes + (entry.size_bytes or 0) > ALONE_BYTES:
+            yield group
+            group, size_bytes = [], 0
+        group.append((sha256, entry))
+        size_bytes += entry.size_bytes or 0
+    if group:
+        yield group
+
+
+def send_alone(
+    transport: Transport, root: str, sha256: str, entry: Entry, begun_bytes: int, mine: str,
+    on_sent: Callable[[int], None], idle_timeout_s: float, umask: int,
+) -> None:  # fmt: skip
+    """Send a content, or what follows after the bytes that have arrived.
+
+    Raises:
+        TransferError: it does not arrive as it is here.
+        TransportError
+    """
+    size_bytes = entry.size_bytes or 0
+    for _ in range(_TRIES):
+        begun_bytes = begun_bytes if begun_bytes <= size_bytes else 0
+        script = _script(root, sha256, f"{sha256}.{mine}", begun_bytes, size_bytes, umask)
+        process = transport.start(script, idle_timeout_s=idle_timeout_s)
+        try:
+            for chunk in _read(entry, begun_bytes):
+                process.stdin.write(chunk)
+                on_sent(len(chunk))
+        except BrokenPipeError:
+            pass  # the script ended early: its exit code says why
+        except BaseException:
+            process.kill()
+            raise
+        end = process.wait(idle_timeout_s + size_bytes / 20e6)
+        if not end.exit_code:
+            return
+        if end.exit_code not in (_NO_MATCH, _OTHER):
+            break
+        begun_bytes, mine = 0, secrets.token_hex(8)  # somebody sends the same, or it was damaged
+    if end.exit_code == _SHORT:
+        raise ConnectionLost(
+            f"{transport.name}: {printable(entry.path)} was cut short", hint="Try again."
+        )
+    raise TransferError(
+        f"{transport.name}: {printable(entry.path)} did not arrive (exit code {end.exit_code}): "
+        f"{end.last_error_line or 'what arrived is not what was sent'}",
+        hint=f"Check the space there, df -h {shlex.quote(root)}, and try again: what has arrived "
+        "is not sent twice.",
+    )
+
+
+def _script(
+    root: str, sha256: str, part: str, begun_bytes: int, size_bytes: int, umask: int
+) -> str:
+    return f"""\
+LC_ALL=C; export LC_ALL
+umask {umask:03o}
+trap '' HUP # what has arrived is kept
+cd -- {shlex.quote(f"{root}/{FOLDER}")} || exit 71
+{SHA256}
+if [ {begun_bytes} = 0 ]; then : >{part} || exit 71
+else [ $(wc -c <{part}) -eq {begun_bytes} ] || exit {_OTHER}
+fi
+sum=$({{ cat {part}; tee -a {part}; }} | sha256)
+size=$(wc -c <{part})
+[ "$size" -ge {size_bytes} ] || exit {_SHORT}
+[ "$size" -eq {size_bytes} ] && [ "${{sum:-{sha256}}}" = {sha256} ] ||
+    {{ rm -f {part}; exit {_NO_MATCH}; }}
+mv -f {part} {sha256}"""
+
+
+def _read(entry: Entry, offset: int) -> Iterator[bytes]:
+    assert isinstance(entry.source, Path)
+    missing_bytes = (entry.size_bytes or 0) - offset
+    try:
+        with entry.source.open("rb", buffering=0) as file:
+            file.seek(offset)
+            while missing_bytes and (chunk := file.read(min(missing_bytes, _CHUNK_BYTES))):
+                missing_bytes -= len(chunk)
+                yield chunk
+            grew = not missing_bytes and file.read(1)
+    except OSError as error:
+        raise TransferError(
+            f"{printable(entry.source)} can't be read: {error.strerror}",
+            hint="Make it readable, or exclude it with a line in .dlctlignore.",
+        ) from error
+    if missing_bytes or grew:
+        raise TransferError(
+            f"{printable(entry.source)} changed while it was sent",
+            hint="Try again when no program writes to it.",
+        )
+
+
+def link_script(root_variable: str, part: str, entries: Sequence[Entry], umask: int) -> str:
+    """Return the commands that put contents into an unpacked tree, with the time of now."""
+    if not entries:
+        return ""
+    lines = []
+    for entry in entries:
+        mode = f"{(entry.mode & ~umask) & 0o777:o}"
+        path = shlex.quote(f"{part}/{entry.path}")
+        lines.append(f"put {entry.sha256} {mode} {path}")
+    puts = "\n".join(lines)
+    return f"""\
+put() {{ # sum mode path: the first of its paths gets the content itself
+    {{ case $taken in *" $1 "*) cp -- {root_variable}/{FOLDER}/"$1" "$3" ;;
+    *) ln -- {root_variable}/{FOLDER}/"$1" "$3" 2>/dev/null ||
+        cp -- {root_variable}/{FOLDER}/"$1" "$3" ;;
+    esac && chmod "$2" "$3" && touch "$3"; }} || exit 72
+    taken="$taken $1 "
+}}
+taken=
+{puts}
+[ ! -f {part}/{SENT_INDEX} ] || touch {part}/{SENT_INDEX} # no file may be newer"""
+
+
+def remove_script(root_variable: str, sums: Iterable[str]) -> str:
+    """Return the commands that remove contents that are in their trees."""
+    names = " ".join(f"{root_variable}/{FOLDER}/{sha256}" for sha256 in sorted(set(sums)))
+    return f"rm -f -- {names}" if names else ":"
+
+
+def this_machine() -> str:
+    """Return what tells the parts of this machine from those of others."""
+    import hashlib
+    import socket
+
+    who = f"{socket.gethostname()} {os.getuid() if hasattr(os, 'getuid') else os.getlogin()}"
+    return hashlib.sha256(who.encode()).hexdigest()[:12]
+
+
+def deposit(
+    transport: Transport, root: str, wanted: Mapping[str, Entry],
+    send_group: Callable[[Sequence[tuple[str, Entry]]], None], on_here: Callable[[int], None],
+    on_sent: Callable[[int], None], idle_timeout_s: float, umask: int,
+) -> None:  # fmt: skip
+    """See to it that a site has contents; after a lost connection, go on as long as that helps.
+
+    Args:
+        transport: To the site.
+        root: The site's root.
+        wanted: An entry for each sum.
+        send_group: Sends some small contents.
+        on_here: Called at each try with the bytes that the site has already.
+        on_sent: Called with the size of each piece that is sent.
+        idle_timeout_s: The longest time without progress.
+        umask: The permissions that nothing gets.
+
+    Raises:
+        TransferError, TransportError
+    """
+    mine, furthest, vain = this_machine(), -1, 0
+    while True:
+        there = ask(transport, root, wanted, mine, umask)
+        here_bytes = sum(wanted[s].size_bytes or 0 for s in there.whole)
+        here_bytes += sum(there.begun.values())
+        on_here(here_bytes)
+        vain = 0 if here_bytes > furthest else vain + 1
+        furthest = max(furthest, here_bytes)
+        lacking = [(s, entry) for s, entry in wanted.items() if s not in there.whole]
+        try:
+            small = [each for each in lacking if (each[1].size_bytes or 0) < ALONE_BYTES]
+            for group in groups(small):
+                send_group(group)
+            for sha256, entry in lacking:
+                if (entry.size_bytes or 0) >= ALONE_BYTES:
+                    send_alone(transport, root, sha256, entry, there.begun.get(sha256, 0), mine,
+                               on_sent, idle_timeout_s, umask)  # fmt: skip
+            return
+        except (ConnectionLost, TransportTimeout):
+            if vain >= _TRIES - 1:
+                raise

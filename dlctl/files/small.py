@@ -1,0 +1,267 @@
+"""Brings small files, links and files with holes: many in one tar stream, each placed whole.
+
+A file whose sum is known is placed as soon as it has come. The others wait for the sum of their
+stream, which the site makes as it sends: so streams of those are short.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+import shlex
+import shutil
+import tarfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from dlctl.errors import TransferError
+from dlctl.files.archive import printable
+from dlctl.files.large import damaged
+from dlctl.files.listing import SHA256, SiteFile, batches, list_files, path_of
+from dlctl.files.target import Target, refuse_link_parents
+from dlctl.transport.base import Process, Transport
+
+_CHUNK_BYTES = 1024 * 1024
+_ZEROS = bytes(_CHUNK_BYTES)
+_GROUP_BYTES, _GROUP_FILES = 64 * 1024 * 1024, 4000
+"""The most that one stream brings of files without a sum."""
+
+
+def groups(files: Sequence[SiteFile]) -> Iterator[list[SiteFile]]:
+    """Yield the files of each stream."""
+    known = [file for file in files if file.sha256]
+    if known:
+        yield known
+    group: list[SiteFile] = []
+    size_bytes = 0
+    for file in (file for file in files if not file.sha256):
+        if group and (size_bytes + file.size_bytes > _GROUP_BYTES or len(group) >= _GROUP_FILES):
+            yield group
+            group, size_bytes = [], 0
+        group.append(file)
+        size_bytes += file.size_bytes
+    if group:
+        yield group
+
+
+def bring(
+    transport: Transport, base: str, wanted: Sequence[SiteFile], receiver: Receiver,
+    temporary: Path, idle_timeout_s: float,
+) -> None:  # fmt: skip
+    """Bring the files of one stream; `receiver.missing` has those that did not come.
+
+    Raises:
+        TransferError: what came is not what was asked for.
+        TransportError
+    """
+    mark, has_sum = secrets.token_hex(16), not wanted[0].sha256
+    script = _script(base, wanted, mark if has_sum else "")
+    process = transport.start(script, idle_timeout_s=idle_timeout_s)
+    try:
+        digest = receiver.receive(process, temporary, waits=has_sum)
+        end = process.wait(idle_timeout_s)
+    except BaseException:
+        process.kill()
+        raise
+    if has_sum:
+        _, found, told = end.error_text.rpartition(mark)
+        if found and told.strip() not in (digest, ""):
+            raise damaged(transport.name, wanted[0].path)
+        if found:  # else the stream was cut short
+            listed = list_files(transport, base, [file.path for file in wanted], missing_ok=True)
+            receiver.place_waiting({file.identity for file in listed})
+    if receiver.missing and end.exit_code and "No such file" not in end.error_text:
+        lines = [line for line in end.error_text.splitlines() if line and mark not in line]
+        receiver.trouble = lines[-1] if lines else f"exit code {end.exit_code}"
+
+
+def _script(base: str, wanted: Sequence[SiteFile], mark: str) -> str:
+    """Return a script that writes one archive for each argument list, one after another."""
+    tars = "\n".join(
+        f"tar $sparse -cf - -- {' '.join(words)} || code=$?"
+        for words in batches([file.path for file in wanted])
+    )
+    summed = f"""\
+{SHA256}
+exec 5>&1
+if [ -e /dev/fd/5 ]; then sum=$({{ archives | tee /dev/fd/4 >&5; }} 4>&1 | sha256)
+else archives; sum=
+fi
+printf '\\n%s %s\\n' {mark} "$sum" >&2"""
+    return f"""\
+LC_ALL=C; export LC_ALL
+cd -- {shlex.quote(base)} || exit 71
+# GNU's sends no holes; others may not know the option.
+sparse=$(tar --version 2>/dev/null | sed -n 's/.*GNU.*/-S/p')
+code=0
+archives() {{
+{tars}
+}}
+{summed if mark else "archives"}
+exit $code"""
+
+
+def _write_all(out: io.FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view) or 0 :]
+
+
+class _Summed(io.RawIOBase):
+    """The raw stream, of which a sum is made on the way."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(size)
+        self.digest.update(data)
+        return data
+
+
+class Receiver:
+    """Takes the members of the streams one by one, and writes nothing that was not requested.
+
+    Args:
+        name: Of the site, for messages.
+        wanted: What was requested, with its path here.
+        target: The folder here.
+        on_arrived: Called with the size of each piece.
+    """
+
+    def __init__(
+        self, name: str, wanted: Sequence[tuple[SiteFile, Path]], target: Target,
+        on_arrived: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        self._name = name
+        self.missing = {file.path: (file, path) for file, path in wanted}
+        self._came: dict[str, Path] = {}
+        self._safe: set[str] = set()
+        """Folders that lead nowhere else, as long as no link comes."""
+        self._target = target
+        self._on_arrived = on_arrived
+        self._temporary = target.path
+        self._waiting: list[tuple[Path, SiteFile, Path]] = []
+        self._waits = False
+        self.trouble = ""
+        """What the site said last of a stream that failed."""
+
+    def receive(self, process: Process, temporary: Path, *, waits: bool) -> str:
+        """Take all members of a stream; return the stream's sum, if files wait for it."""
+        self._temporary, self._waits = temporary, waits
+        self._waiting.clear()
+        stream = _Summed(process.stdout) if waits else process.stdout
+        try:
+            with tarfile.open(
+                fileobj=stream, mode="r|", bufsize=256 * 1024, ignore_zeros=True,
+                encoding="utf-8", errors="surrogateescape",
+            ) as archive:  # fmt: skip
+                for member in archive:
+                    self._take(archive, member)
+        except tarfile.TarError as error:
+            if str(error) == "empty file":
+                return ""  # tar sent nothing: its exit code says why
+            raise TransferError(
+                f"{self._name}: the stream is damaged: {error}", hint="Try again."
+            ) from error
+        if not isinstance(stream, _Summed):
+            return ""
+        while stream.read(_CHUNK_BYTES):
+            pass
+        return stream.digest.hexdigest()
+
+    def place_waiting(self, identities: Collection[str]) -> None:
+        """Move the files to their places that waited, and are still what was listed."""
+        for arrived, file, path in self._waiting:
+            if file.kind == "l" or file.identity in identities:
+                self._place(arrived, file, path)
+        self._waiting.clear()
+
+    def _take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        name = path_of(member.name)
+        file, path = self.missing.get(name, (None, self._target.path))
+        if file is None:
+            raise self._refused(name, "was not requested")
+        folder = os.path.dirname(path)  # noqa: PTH120 - for each of many files
+        if folder not in self._safe:
+            refuse_link_parents(self._target.path, path)
+            self._safe.add(folder)
+        if member.issym():
+            self._safe.clear()
+            self._take_link(member, file, path)
+        elif member.isreg():
+            content = archive.extractfile(member)
+            assert content is not None
+            self._take_file(content, member, file, path)
+        elif member.islnk():
+            self._take_hard_link(path_of(member.linkname), file, path)
+        else:
+            raise self._refused(name, "is neither a file nor a folder")
+
+    def _take_file(
+        self, content: IO[bytes], member: tarfile.TarInfo, file: SiteFile, path: Path
+    ) -> None:
+        digest = hashlib.sha256()
+        partial = self._new()
+        done_bytes = 0
+        with partial.open("wb", buffering=0) as out:
+            while done_bytes < member.size and (chunk := content.read(_CHUNK_BYTES)):
+                digest.update(chunk)
+                done_bytes += len(chunk)
+                if chunk[0] == 0 and chunk == _ZEROS[: len(chunk)]:
+                    out.seek(done_bytes)  # a hole
+                    out.truncate()
+                else:
+                    _write_all(out, chunk)
+                self._on_arrived(len(chunk))
+        if file.sha256 and digest.hexdigest() != file.sha256:
+            raise damaged(self._name, file.path)
+        if member.mode & 0o100:
+            partial.chmod(partial.stat().st_mode | (partial.stat().st_mode & 0o444) >> 2)
+        self._arrived(partial, file, path)
+
+    def _take_link(self, member: tarfile.TarInfo, file: SiteFile, path: Path) -> None:
+        target = Path(os.path.normpath(path.parent.resolve() / member.linkname))
+        root = self._target.path.resolve()
+        if member.linkname.startswith("/") or not target.is_relative_to(root):
+            raise self._refused(member.name, f"is a link that points outside ({member.linkname})")
+        partial = self._new()
+        partial.symlink_to(member.linkname)
+        self._arrived(partial, file, path)
+
+    def _take_hard_link(self, first: str, file: SiteFile, path: Path) -> None:
+        """Take the second name of a file that arrived before."""
+        source = self._came.get(first)
+        if source is None or not source.is_file() or source.is_symlink():
+            raise self._refused(first, "is a hard link to a file that did not arrive")
+        partial = self._new()
+        shutil.copy2(source, partial)
+        self._on_arrived(partial.stat().st_size)
+        self._arrived(partial, file, path)
+
+    def _new(self) -> Path:
+        return self._temporary / f"file{len(self._waiting)}"
+
+    def _arrived(self, partial: Path, file: SiteFile, path: Path) -> None:
+        if self._waits:
+            self._waiting.append((partial, file, path))
+            self._came[file.path] = partial
+        else:
+            self._place(partial, file, path)
+
+    def _place(self, partial: Path, file: SiteFile, path: Path) -> None:
+        self._target.place(partial, path, file.identity)
+        self._came[file.path] = path
+        del self.missing[file.path]
+
+    def _refused(self, path: str, why: str) -> TransferError:
+        return TransferError(
+            f"{self._name}: {printable(path)} {why}: refused", hint="Remove it on the site."
+        )

@@ -1,0 +1,201 @@
+"""Downloads that are killed, cut off, or meet a file that changes: nothing is sent twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from faulty_proxy import FaultyProxy
+
+from dlctl.errors import TransferError, TransportError
+from dlctl.files import large, target
+from dlctl.files.download import Wishes, download
+from dlctl.files.partial import CHUNK_BYTES
+from dlctl.files.target import PARTIAL
+from dlctl.transport.script import ScriptProcess
+
+over_ssh = pytest.mark.parametrize("transport", ["plain", "openssh"], indirect=True)
+SIZE_BYTES = 3 * CHUNK_BYTES + 12345
+PROGRAM = """\
+import os, signal, sys
+from pathlib import Path
+from dlctl.files.download import download
+from dlctl.transport.local import LocalTransport
+
+limit_bytes, base, here, digest = int(sys.argv[1]), *sys.argv[2:5]
+
+def on_progress(done_bytes, total_bytes):
+    if done_bytes >= limit_bytes:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+download(LocalTransport(), base, {"big": digest} if digest else ["big"], Path(here), on_progress)
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "big").write_bytes(os.urandom(SIZE_BYTES))
+    return folder
+
+
+@pytest.fixture
+def received(monkeypatch):
+    """The sizes of what comes from sites."""
+    sizes: list[int] = []
+    read = ScriptProcess.read_some
+
+    def count(process, timeout_s):
+        chunk = read(process, timeout_s)
+        sizes.append(len(chunk))
+        return chunk
+
+    monkeypatch.setattr(ScriptProcess, "read_some", count)
+    return sizes
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known sum", "the site's sum"])
+@over_ssh
+def test_a_killed_download_goes_on_where_it_was(transport, site, tmp_path, received, is_known):
+    digest = digest_of(site / "big")
+    limit_bytes = random.Random(is_known).randrange(SIZE_BYTES // 3, SIZE_BYTES - 1)
+    argv = [sys.executable, "-c", PROGRAM, str(limit_bytes), str(site), str(tmp_path / "here")]
+    killed = subprocess.run([*argv, digest if is_known else ""], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "here/big").exists()
+    wanted = {"big": digest} if is_known else ["big"]
+    seen = []
+    download(transport, str(site), wanted, tmp_path / "here", lambda *n: seen.append(n))
+    assert digest_of(tmp_path / "here/big") == digest
+    assert sum(received) <= SIZE_BYTES - limit_bytes + CHUNK_BYTES + 10_000
+    assert seen[0][0] >= limit_bytes - CHUNK_BYTES
+    assert seen[-1] == (SIZE_BYTES, SIZE_BYTES)
+    assert [p.name for p in (tmp_path / "here").iterdir()] == ["big"]
+
+
+@over_ssh
+def test_a_beginning_that_was_damaged_here_is_sent_again(transport, site, tmp_path):
+    digest = digest_of(site / "big")
+    here = tmp_path / "here"
+    for wanted in ({"big": digest}, ["big"]):
+        argv = [sys.executable, "-c", PROGRAM, str(2 * CHUNK_BYTES + 9), str(site), str(here)]
+        subprocess.run([*argv, digest if isinstance(wanted, dict) else ""], timeout=60)
+        (part,) = [p for p in (here / PARTIAL).iterdir() if p.suffix != ".note"]
+        with part.open("r+b") as file:
+            file.seek(100)
+            file.write(b"what a power cut left")
+        download(transport, str(site), wanted, here)
+        assert digest_of(here / "big") == digest
+        (here / "big").unlink()
+
+
+@over_ssh
+def test_another_file_of_the_same_name_does_not_go_on(transport, tmp_path):
+    base, here = tmp_path / "site", tmp_path / "here"
+    base.mkdir()
+    (base / "big").write_bytes(b"1" * SIZE_BYTES)
+    argv = [sys.executable, "-c", PROGRAM, str(SIZE_BYTES // 2), str(base), str(here), ""]
+    assert subprocess.run(argv, timeout=60).returncode == -signal.SIGKILL
+    (base / "big").write_bytes(b"2" * SIZE_BYTES)
+    download(transport, str(base), ["big"], here)
+    assert (here / "big").read_bytes() == b"2" * SIZE_BYTES
+
+
+@pytest.mark.parametrize("cut", [5, SIZE_BYTES // 2, SIZE_BYTES - 20_000])
+def test_a_lost_connection_is_opened_again_in_mid_file(ssh_setup, site, tmp_path, cut):
+    proxy = FaultyProxy(ssh_setup.servers["plain"].port)
+    text = (
+        f"Host cut\n  HostName 127.0.0.1\n  Port {proxy.port}\n  IdentityFile {ssh_setup.key}\n"
+        f"  IdentitiesOnly yes\n  UserKnownHostsFile {ssh_setup.known_hosts}\n"
+        f"  HostKeyAlias [127.0.0.1]:{ssh_setup.servers['plain'].port}\n"
+    )
+    transport = ssh_setup.open("cut", config=text)
+    try:
+        proxy.cut_after_bytes = 10_000 + cut  # of the connection, log-in and listing too
+        download(transport, str(site), ["big"], tmp_path / "here")
+        assert proxy.cuts == 1
+        assert digest_of(tmp_path / "here/big") == digest_of(site / "big")
+        assert proxy.served_bytes < SIZE_BYTES + 2 * CHUNK_BYTES
+        proxy.is_dead = True
+        with pytest.raises(TransportError) as caught:
+            download(transport, str(site), ["big"], tmp_path / "there")
+        assert caught.value.hint
+    finally:
+        transport.close()
+        proxy.close()
+
+
+@over_ssh
+def test_several_streams_bring_the_same(transport, site, tmp_path, monkeypatch):
+    monkeypatch.setattr(large, "_LOOK_S", 0.0)
+    monkeypatch.setattr(large, "_FULL_BYTES_PER_S", 1e12)
+    monkeypatch.setattr(large, "_GAIN", 0.0)
+    joined = []
+    join = large.Chunks._join
+    monkeypatch.setattr(large.Chunks, "_join", lambda self: (joined.append(1), join(self)))
+    (site / "second").write_bytes(os.urandom(2 * CHUNK_BYTES))
+    download(transport, str(site), ["big", "second"], tmp_path / "here")
+    assert joined
+    for name in ("big", "second"):
+        assert digest_of(tmp_path / "here" / name) == digest_of(site / name)
+
+
+@over_ssh
+def test_a_file_that_changes_meanwhile_comes_as_it_is_then(transport, tmp_path):
+    base, here = tmp_path / "site", tmp_path / "here"
+    base.mkdir()
+    (base / "big").write_bytes(b"1" * SIZE_BYTES)
+    (base / "other").write_bytes(b"o" * SIZE_BYTES)
+    (base / "small").write_bytes(b"s")
+    changes = []
+
+    def change(done_bytes, total_bytes):
+        if done_bytes > CHUNK_BYTES and not changes:
+            changes.append((base / "big").write_bytes(b"2" * (SIZE_BYTES // 2)))
+
+    download(transport, str(base), ["big", "other", "small"], here, change)
+    assert changes
+    assert (here / "big").read_bytes() == b"2" * (SIZE_BYTES // 2)
+    assert (here / "other").read_bytes() == b"o" * SIZE_BYTES
+
+
+@over_ssh
+def test_a_file_that_always_changes_is_left_out_by_name(transport, tmp_path):
+    base, here = tmp_path / "site", tmp_path / "here"
+    base.mkdir()
+    (base / "log").write_bytes(b"1" * SIZE_BYTES)
+    (base / "small").write_bytes(b"s")
+
+    def grow(done_bytes, total_bytes):
+        with (base / "log").open("ab") as file:
+            file.write(b"more")
+
+    left_out = []
+    wishes = Wishes(on_left_out=lambda *each: left_out.append(each), on_progress=grow)
+    download(transport, str(base), ["log", "small"], here, wishes=wishes)
+    assert left_out == [("log", "changes while it is fetched")]
+    assert [p.name for p in here.iterdir()] == ["small"]
+    with pytest.raises(TransferError, match="log did not arrive: changes while it is fetched"):
+        download(transport, str(base), ["log"], tmp_path / "there", grow)
+
+
+@over_ssh
+def test_what_the_disk_here_has_no_room_for_is_refused_first(transport, site, tmp_path, received):
+    class Usage:
+        free = 1000
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target.shutil, "disk_usage", lambda path: Usage)
+        with pytest.raises(TransferError, match=r"has 1.0 kB free, and \d+.\d MB are to come"):
+            download(transport, str(site), ["big"], tmp_path / "here")
+    assert sum(received) < 10_000
