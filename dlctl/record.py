@@ -14,10 +14,8 @@ file keeps a rollback journal, and a reader that waits too long reads what is on
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
-import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -28,6 +26,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.record_file import is_damaged, put_aside, read_rows, readable_rows, write
+from dlctl.record_names import fitting, latest
 
 _SCHEMA_VERSION = 1
 _TABLE = """
@@ -282,7 +281,7 @@ class RecordStore:
         if not wanted:
             searches = [record for record in self.all() if record.is_search]
             with contextlib.suppress(RecordError):
-                return _latest(searches, folder or Path.cwd())
+                return latest(searches, folder or Path.cwd())
         return self.find(wanted, folder)
 
     def find_all(self, wanted: Iterable[str], folder: Path | None = None) -> list[Record]:
@@ -293,9 +292,9 @@ class RecordStore:
         """
         records = self.all()
         by_id = {record.training_id: record for record in records}
-        found = [by_id.get(name) or _fitting(name, records) for name in wanted]
+        found = [by_id.get(name) or fitting(name, records) for name in wanted]
         if not found:
-            return [_latest(records, folder or Path.cwd())]
+            return [latest(records, folder or Path.cwd())]
         return list({record.training_id: record for record in found}.values())
 
     def change(
@@ -349,54 +348,6 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _counted_back(wanted: str, records: list[Record]) -> Record:
-    """Return the training that `@latest`, or `@-2` for the one before it, means."""
-    number = re.fullmatch(r"@(?:latest|-([1-9][0-9]*))", wanted)
-    if number is None:
-        raise RecordError(f"{wanted!r} is no training", hint="@latest is the newest, @-2 the one "
-                          "before it")  # fmt: skip
-    back = int(number[1] or 1)
-    if back > len(records):
-        raise RecordError(f"{wanted}: there are {len(records)} trainings",
-                          hint="`dlctl list` shows them all")  # fmt: skip
-    return records[-back]
-
-
-def _fitting(wanted: str, records: list[Record]) -> Record:
-    if wanted.startswith("@"):
-        return _counted_back(wanted, records)
-    found = [r for r in records if r.training_id.startswith(wanted)] or [
-        r for r in records if r.training_id.endswith(wanted)
-    ]
-    if len(found) > 1:
-        names = ", ".join(r.training_id for r in found[-5:])
-        raise RecordError(f"{wanted!r} fits {len(found)} trainings", hint=f"such as {names}")
-    if not found:
-        near = difflib.get_close_matches(wanted, [r.training_id for r in records], 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        hint += "`dlctl list` shows them all"
-        if not near:
-            hint += ", `dlctl adopt SITE` finds what another machine has submitted"
-        raise RecordError(f"no training {wanted!r} is known here", hint=hint)
-    return found[0]
-
-
-def _latest(records: list[Record], folder: Path) -> Record:
-    newest: dict[str, Record] = {}
-    for record in records:
-        newest[record.folder] = record
-        if record.manifest_path:
-            newest[str(Path(record.manifest_path).parent)] = record
-    here = folder.resolve()
-    for place in (here, *here.parents):
-        if str(place) in newest:
-            return newest[str(place)]
-    raise RecordError(
-        f"no training was submitted from {here}",
-        hint="name one (`dlctl list` shows them), or `dlctl submit manifest.yml`",
-    )
 
 
 def _row(record: Record) -> list[object]:

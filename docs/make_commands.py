@@ -1,10 +1,13 @@
-"""Write docs/commands.md from the help texts of the commands: python docs/make_commands.py.
+"""Write what is made from the commands' help texts: python docs/make_commands.py.
 
-A test compares the page with what `commands_page` returns.
+These are docs/commands.md, the manual page docs/man/dlctl.1, which the wheel installs, and
+docs/training.schema.json, the shape of what commands about trainings print with `--json`. A test
+compares each with what its function here returns.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +16,24 @@ from typing import Any
 import typer
 
 PAGE = Path(__file__).with_name("commands.md")
+MANUAL = Path(__file__).with_name("man") / "dlctl.1"
+SCHEMA = Path(__file__).with_name("training.schema.json")
 HEAD = """\
 # Commands
 
 `make docs` writes this page from the commands' help texts: change those, not this page.
 `dlctl COMMAND --help` prints the same.
 
-- **Which training.** `ID` is a training id, or a unique beginning or end of it. Without an id,
-  a command takes the latest training that was submitted from this folder, or from the nearest
-  folder above it.
+- **Which training.** `ID` is a training id, a unique beginning or end of it, `@latest`, or `@-2`
+  for the one before the latest. Without an id, a command takes the latest training that was
+  submitted from this folder, or from the nearest folder above it. [Several](many.md#which-ones) are
+  named by ids, `--name`, `--state` and `--tag`.
 - **Output.** Commands print their reports to standard output, with `--json` as JSON; hints,
-  warnings, errors and progress go to standard error. Only a terminal gets a progress bar.
-- **Completion.** `dlctl --install-completion` teaches your shell the commands, ids and sites.
+  warnings, errors and progress go to standard error. Only a terminal gets a progress bar, and a
+  pager for what is longer than its screen (`dlctl config pager never` turns that off). A training
+  has the same shape in all of them: `dlctl schema training`.
+- **Completion.** `dlctl --install-completion` teaches your shell the commands, ids, tags and sites.
+- **Settings.** `dlctl config site mycluster` saves typing `--site`. `man dlctl` shows this page.
 - **Errors** are one sentence and what to do next. dlctl shows its own tracebacks only with
   `--debug`. Of a training's traceback `logs`, `show` and `--follow` show your program's lines.
 """
@@ -108,5 +117,72 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def manual_page() -> str:
+    """Return the manual page, for man(1)."""
+    root = command_tree()
+    codes = re.findall(r"^\| (\d+) \| (.*) \|$", EXIT_CODES, re.MULTILINE)
+    return "\n".join(
+        [
+            '.TH DLCTL 1 "" "dlctl" "User Commands"',
+            ".SH NAME",
+            r"dlctl \- deep learning as a service on any Slurm cluster",
+            ".SH SYNOPSIS",
+            r"\fBdlctl\fR [\-\-debug] \fICOMMAND\fR [\fIARGUMENT\fR...] [\fIOPTION\fR...]",
+            ".SH DESCRIPTION",
+            *(_roff(line) for line in _paragraphs(HEAD.partition("prints the same.\n")[2])),
+            ".SH COMMANDS",
+            *(line for words, each in leaves(root, ()) for line in _manual_of(words, each)),
+            ".SH EXIT STATUS",
+            *(f".TP\n.B {code}\n{_roff(meaning)}" for code, meaning in codes),
+            ".SH FILES",
+            ".TP\n.I $XDG_CONFIG_HOME/dlctl/\n" + _roff("sites/NAME.yml, config.yml, templates/"),
+            ".TP\n.I $XDG_STATE_HOME/dlctl/\n" + _roff("trainings.db: the local record"),
+            ".SH ENVIRONMENT",
+            ".TP\n.B DLCTL_SITE\n" + _roff("the site of commands without --site"),
+            ".TP\n.B DLCTL_PAGER\n" + _roff("shows what is longer than the screen, or `never`"),
+            ".TP\n.B NO_COLOR\n" + _roff("no colours"),
+            "",
+        ]
+    )
+
+
+def _paragraphs(text: str) -> list[str]:
+    found = [" ".join(part.split()) for part in re.split(r"\n- |\n\n", "\n" + text.strip())]
+    return [f".PP\n{part}" for part in found if part]
+
+
+def _manual_of(words: tuple[str, ...], command: Any) -> Iterator[str]:
+    text, _, example = str(command.help or "").partition("Example: ")
+    yield f".SS {_roff(' '.join(words))}"
+    usage = [_usage(p) for p in command.params if _is_argument(p)]
+    yield f"\\fBdlctl {_roff(' '.join(words))}\\fR {_roff(' '.join(usage))} [OPTIONS]"
+    yield f".PP\n{_roff(' '.join(text.split()))}"
+    if example:
+        yield f".PP\nExample:\n.PP\n.RS\n{_roff(example.strip())}\n.RE"
+    context = command.context_class(command, info_name=command.name)
+    for parameter in command.params:
+        record = None if getattr(parameter, "hidden", False) else parameter.get_help_record(context)
+        if record:
+            names, meaning = (re.sub(r"\s+", " ", part).strip() for part in record)
+            yield f".TP\n\\fB{_roff(names)}\\fR\n{_roff(meaning)}"
+
+
+def _roff(text: str) -> str:
+    """Return text in which roff sees neither requests nor escapes."""
+    lines = text.replace("**", "").replace("`", "").split("\n")
+    plain = [line.replace("\\", r"\e").replace("-", r"\-") for line in lines]
+    return "\n".join(r"\&" + line if line[:1] in "'" and line else line for line in plain)
+
+
+def training_schema() -> str:
+    """Return the JSON Schema of a training, as `--json` prints it."""
+    from dlctl.cli.manners.shapes import training_schema as schema
+
+    return json.dumps(schema(), indent=2) + "\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(commands_page(), encoding="utf-8")
+    MANUAL.parent.mkdir(exist_ok=True)
+    MANUAL.write_text(manual_page(), encoding="utf-8")
+    SCHEMA.write_text(training_schema(), encoding="utf-8")

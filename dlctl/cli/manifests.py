@@ -10,6 +10,7 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import JSON, SITE, opened
+from dlctl.cli.manners.pager import paged
 
 if TYPE_CHECKING:
     from dlctl.manifest.overrides import Overrides
@@ -85,14 +86,23 @@ def alone(command: str | None, learners: int, manifest: Path) -> str:
     return warn_if_alone(command, learners, manifest.resolve().parent)
 
 
-def schema() -> None:
-    """Print the JSON Schema of manifests, for editors.
+def schema(
+    of: str = typer.Argument(
+        "manifest", metavar="[manifest|training]", show_default=False,
+        help="Of manifests, for editors (the default), or of a training as --json prints it.",
+    ),
+) -> None:  # fmt: skip
+    """Print a JSON Schema.
 
     Example: dlctl schema > manifest.schema.json
     """
+    from dlctl.cli.manners.shapes import training_schema
     from dlctl.manifest.schema import json_schema
 
-    output.report(json_schema(), True, lambda _: None)
+    schemas = {"manifest": json_schema, "training": training_schema}
+    if of not in schemas:
+        raise typer.BadParameter(f"{of!r} is neither {' nor '.join(schemas)}")
+    output.report(schemas[of](), True, lambda _: None)
 
 
 def render(
@@ -130,11 +140,12 @@ def render(
     train = recipe.script if recipe else ""
     told = f"\n# train.sh\n{train}" if train else ""
     told += "".join(f"\n# {name}\n{text}" for name, text in request.scripts.items())
-    return output.report(
-        {"plan": request.plan, "script": request.script, "train_script": train,
-         "store_scripts": request.scripts}, as_json,
-        lambda v: output.raw(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{told}"),
-    )  # fmt: skip
+    with paged(not as_json):
+        return output.report(
+            {"plan": request.plan, "script": request.script, "train_script": train,
+             "store_scripts": request.scripts}, as_json,
+            lambda v: output.raw(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{told}"),
+        )  # fmt: skip
 
 
 def make_overrides(

@@ -18,6 +18,7 @@ from dlctl.cli.common import (
     training,
 )  # fmt: skip
 from dlctl.cli.fetching.fetch import fetch
+from dlctl.cli.manners.pager import paged
 from dlctl.cli.states import listing
 
 
@@ -76,6 +77,8 @@ def show(
             from dlctl.lifecycle import read_script
 
             text = read_script(session, record)
-            return output.report({"script": text}, as_json, lambda _: output.raw(text))
+            with paged(not as_json):
+                return output.report({"script": text}, as_json, lambda _: output.raw(text))
         details = gather(session, record, store)
-    return output.report(details, as_json, print_details if everything else print_story)
+    with paged(everything and not as_json):
+        return output.report(details, as_json, print_details if everything else print_story)

@@ -11,6 +11,7 @@ from dlctl.cli import output
 from dlctl.cli.common import ID, training
 from dlctl.cli.logs.following import end_of_following, follow
 from dlctl.cli.logs.printing import LogLines, print_pieces
+from dlctl.cli.manners.pager import paged
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -67,9 +68,12 @@ def logs(
         record = _checked(session, record, store, ranks, attempt, known=tail is None)
         reader = _reader(session, record, ranks, attempt, tail, begin, pattern)
         if stay and attempt in (None, record.attempt):
-            end_of_following(follow(session, record, store, reader, lines))
-        elif not print_pieces(read(session.transport, reader), lines) and tail != 0:
+            return end_of_following(follow(session, record, store, reader, lines))
+        with paged(not as_json):
+            count = print_pieces(read(session.transport, reader), lines)
+        if not count and tail != 0:
             _tell_nothing(record, rank, since or grep)
+    return None
 
 
 def _tell_nothing(record: Record, rank: str | None, chosen: str | None) -> None:

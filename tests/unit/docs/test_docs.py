@@ -7,6 +7,8 @@ import dataclasses
 import importlib.util
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -174,6 +176,18 @@ def test_every_command_in_a_sentence_exists_with_its_options(page, tree):
 def test_the_page_of_commands_is_current(generator):
     current = (DOCS / "commands.md").read_text(encoding="utf-8")
     assert current == generator.commands_page(), "run `make docs`"
+    manual = (DOCS / "man/dlctl.1").read_text(encoding="utf-8")
+    assert manual == generator.manual_page(), "run `make docs`"
+    schema = (DOCS / "training.schema.json").read_text(encoding="utf-8")
+    assert schema == generator.training_schema(), "run `make docs`"
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff here")
+def test_man_shows_the_manual_page_without_a_warning():
+    command = ["groff", "-man", "-Tutf8", "-K", "utf8", "-ww", str(DOCS / "man/dlctl.1")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "dlctl submit" in done.stdout.replace("\x1b[1m", "").replace("\x1b[0m", "")
 
 
 def test_every_command_has_help_with_an_example(generator, tree):

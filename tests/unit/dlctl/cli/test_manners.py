@@ -1,0 +1,139 @@
+"""Settings, the pager, names such as @latest, one shape of JSON, and --dry-run."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import sys
+from dataclasses import replace
+
+import pytest
+
+from dlctl.contract import State
+from dlctl.errors import RecordError
+from dlctl.record import Record, RecordStore
+
+
+@pytest.fixture
+def three(xdg):
+    """Three trainings in the local record, the last of which runs."""
+    (xdg.state / "dlctl").mkdir(parents=True, exist_ok=True)
+    store = RecordStore(xdg.state / "dlctl/trainings.db")
+    for number in range(3):
+        state = State.TRAINING if number == 2 else State.COMPLETED
+        record = Record(f"t-{number}", "t", "local", "/no", "/no", f"2026-01-0{number + 1}")
+        store.add(replace(record, state=state))
+    return store
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("@latest", "t-2"), ("@-1", "t-2"), ("@-3", "t-0")])
+def test_trainings_are_counted_back_from_the_latest(three, name, wanted):
+    assert three.find(name).training_id == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("@-4", "@-4: there are 3 trainings"), ("@-0", "'@-0' is no training"),
+     ("@newest", "'@newest' is no training")],
+)  # fmt: skip
+def test_no_other_training_is_taken_for_what_does_not_exist(three, name, told):
+    with pytest.raises(RecordError, match=re.escape(told)):
+        three.find(name)
+
+
+def test_a_setting_is_kept_shown_with_its_source_and_taken_away(dlctl, xdg):
+    assert dlctl("config", "site", "--json", ok=True).json[0]["from"] == "default"
+    dlctl("config", "site", "slurm-example", ok=True)
+    (found,) = dlctl("config", "site", "--json", ok=True).json
+    assert found["value"] == "slurm-example"
+    assert found["from"] == str(xdg.config / "dlctl/config.yml")
+    (there,) = dlctl("config", "site", "--json", ok=True, env={"DLCTL_SITE": "local"}).json
+    assert (there["value"], there["from"]) == ("local", "$DLCTL_SITE")
+    dlctl("config", "site", "--unset", ok=True)
+    assert dlctl("config", "site", "--json", ok=True).json[0]["value"] == "local"
+
+
+def test_the_site_of_the_settings_is_the_site_of_a_command(dlctl):
+    (dlctl.cwd / "manifest.yml").write_text("name: t\nframework: {name: sh, command: 'true'}\n")
+    dlctl("config", "site", "slurm-example", ok=True)
+    assert dlctl("render", "--json", ok=True).json["plan"]["site"] == "slurm-example"
+    assert dlctl("render", "--json", "--site", "local", ok=True).json["plan"]["site"] == "local"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["colour"], "'colour' is no setting"), (["site", "nosuch"], "there is no site 'nosuch'"),
+     (["site", "local", "--unset"], "either a value or --unset"),
+     (["--unset"], "name the setting")],
+)  # fmt: skip
+def test_a_wrong_setting_is_refused(dlctl, arguments, told):
+    done = dlctl("config", *arguments)
+    assert done.exit_code != 0
+    assert told in done.stderr
+
+
+def test_a_damaged_file_of_settings_is_told_with_its_place(dlctl, xdg):
+    (xdg.config / "dlctl").mkdir(parents=True, exist_ok=True)
+    (xdg.config / "dlctl/config.yml").write_text("site: [a\n")
+    done = dlctl("config")
+    assert done.exit_code == 2
+    assert "config.yml:" in done.stderr
+
+
+def test_deleting_can_be_tried_first(dlctl, three):
+    done = dlctl("delete", "--name", "t", "--dry-run", "--json", ok=True).json
+    assert [each["would"] for each in done] == ["delete", "delete", "refuse: it has not ended"]
+    assert not any(each["deleted"] for each in done)
+    assert len(three.all()) == 3
+
+
+def test_all_commands_print_a_training_in_one_shape(dlctl, three):
+    shape = dlctl("schema", "training", ok=True).json
+    (listed, *_) = dlctl("list", "--offline", "--json", ok=True).json
+    (tagged,) = dlctl("tag", "t-0", "--add", "x", "--json", ok=True).json
+    for row in (listed, tagged):
+        assert set(row) == set(shape["properties"]) == set(shape["required"])
+    assert tagged["tags"] == ["x"]
+    assert listed["state"] in shape["$defs"]["State"]["enum"]
+    assert dlctl("schema", "nothing").exit_code == 2
+
+
+def on_a_terminal(command, env, cwd) -> bytes:
+    """Run a command on a terminal of 80 × 24; return what it prints there."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.execve(command[0], command, env)
+    printed = b""
+    try:
+        while select.select([terminal], [], [], 60)[0]:
+            try:
+                printed += os.read(terminal, 65536)
+            except OSError:  # the end
+                break
+    finally:
+        os.close(terminal)
+        os.waitpid(pid, 0)
+    return printed
+
+
+@pytest.mark.parametrize(("pager", "paged"), [("sed s/^/PAGED/", True), ("never", False),
+                                              ("/no/such/pager", False)])  # fmt: skip
+def test_what_is_long_goes_through_the_users_pager(dlctl, pager, paged):
+    (dlctl.cwd / "manifest.yml").write_text("name: t\nframework: {name: sh, command: 'true'}\n")
+    env = dlctl.env | {"DLCTL_PAGER": pager, "TERM": "xterm"}
+    command = [sys.executable, "-m", "dlctl", "render", "--site", "slurm-example"]
+    printed = on_a_terminal(command, env, dlctl.cwd)
+    assert (b"PAGED# plan.json" in printed) is paged
+    assert b"# plan.json" in printed
+    assert "PAGED" not in dlctl("render", env=env, ok=True).stdout, "never in a pipe"
+
+
+def test_a_user_who_has_seen_enough_leaves_no_traceback(dlctl):
+    (dlctl.cwd / "manifest.yml").write_text("name: t\nframework: {name: sh, command: 'true'}\n")
+    env = dlctl.env | {"DLCTL_PAGER": "head -n 1", "TERM": "xterm"}
+    command = [sys.executable, "-m", "dlctl", "render", "--site", "slurm-example"]
+    printed = on_a_terminal(command, env, dlctl.cwd)
+    assert printed.splitlines() == [b"# plan.json"]
