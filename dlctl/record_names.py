@@ -5,15 +5,34 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 from dlctl.errors import RecordError
 
-if TYPE_CHECKING:
-    from dlctl.record import Record
+
+class Named(Protocol):
+    """What tells one training from others."""
+
+    @property
+    def training_id(self) -> str:
+        """Return its id."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """Return the folder that it was submitted from."""
+        ...
+
+    @property
+    def manifest_path(self) -> str:
+        """Return the manifest's path; empty if there was none."""
+        ...
 
 
-def _counted_back(wanted: str, records: list[Record]) -> Record:
+T = TypeVar("T", bound=Named)
+
+
+def _counted_back(wanted: str, records: list[T]) -> T:
     """Return the training that `@latest`, or `@-2` for the one before it, means."""
     number = re.fullmatch(r"@(?:latest|-([1-9][0-9]*))", wanted)
     if number is None:
@@ -26,7 +45,7 @@ def _counted_back(wanted: str, records: list[Record]) -> Record:
     return records[-back]
 
 
-def fitting(wanted: str, records: list[Record]) -> Record:
+def fitting(wanted: str, records: list[T]) -> T:
     """Return the training with this beginning or end of its id, or so many before the newest.
 
     Raises:
@@ -50,13 +69,13 @@ def fitting(wanted: str, records: list[Record]) -> Record:
     return found[0]
 
 
-def latest(records: list[Record], folder: Path) -> Record:
+def latest(records: list[T], folder: Path) -> T:
     """Return the latest training of a folder, or of the nearest folder above it.
 
     Raises:
         RecordError: there is none.
     """
-    newest: dict[str, Record] = {}
+    newest: dict[str, T] = {}
     for record in records:
         newest[record.folder] = record
         if record.manifest_path:
