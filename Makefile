@@ -2,7 +2,7 @@
 # test-long: what repeats a proof too often for each commit; run it before a release.
 # TORCH_SOURCE says where torch comes from: `--find-links DIR` or `--index-url URL` (see README.md).
 # test-frameworks: trains with real TensorFlow, JAX, Keras, Lightning, Hugging Face and XGBoost, which it installs.
-.PHONY: chaos demo test test-frameworks test-long check bench docs picture protocol cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
+.PHONY: chaos demo test test-frameworks test-long check bench docs day picture protocol cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
 
 demo: .venv/.ready ; .venv/bin/dlctl submit examples/digits/manifest.yml --follow && .venv/bin/dlctl fetch results
 test: system-packages .venv/.ready ; @.ci/test
@@ -13,6 +13,7 @@ check: .venv/.ready ; @.ci/check
 bench: .venv/.ready ; .venv/bin/python -m benchmarks
 docs: .venv/.ready ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_architecture.py
 protocol: .venv/.ready ; .ci/make-protocol
+day: .venv/.ready ; .venv/bin/python docs/make_day.py
 picture: .venv/.ready ; .venv/bin/python docs/make_picture.py
 cluster: .venv/.ready ; @.venv/bin/python tests/cluster/by_hand.py start
 cluster-stop: .venv/.ready ; @.venv/bin/python tests/cluster/by_hand.py stop

@@ -22,6 +22,7 @@ PACKAGES = {
     "start_up": _CLIENT,
     "client": _CLIENT,
     "client_logs": _CLIENT,
+    "client_many": _CLIENT,
     "fetching": _CLIENT,
     "lifecycle": (*_CLIENT, *_LEARNERS),
     "models": _CLIENT,
@@ -38,6 +39,7 @@ PACKAGES = {
 PROGRAMS = {
     "client": (("ssh", "-V"), ("slurmctld", "-V")),
     "client_logs": (("ssh", "-V"), ("slurmctld", "-V")),
+    "client_many": (("ssh", "-V"), ("slurmctld", "-V")),
     "fetching": (("ssh", "-V"), ("sh", "-c", "rsync -V | head -n 1")),
     "lifecycle": (("slurmctld", "-V"),),
     "exchange": (("slurmctld", "-V"),),

@@ -143,7 +143,7 @@ def _script(
                for request, record in zip(requests, records, strict=True)]  # fmt: skip
     return render_script(
         "login/submit_many.sh.j2", scripts=scripts, token=token,
-        prologue=session.scheduler.prologue(), root=requests[0].plan.root,
+        prologue=session.scheduler.prologue(),
         umask=requests[0].plan.umask,
         no_more=session.scheduler.no_more, jobs=[record.job_dir for record in records],
         begin=contract.submit_begin(1), answer=contract.submit_answer(1),
@@ -152,14 +152,18 @@ def _script(
 
 def _answers(stream: BinaryIO, token: bytes) -> Iterator[tuple[int, Completed]]:
     """Yield each training's position, and how its script has ended."""
+    begins, ends = token + b" begin ", token + b" end "
+    number, printed = -1, bytearray()
     while line := stream.readline():
-        words = line.split()
-        if len(words) != 5 or words[0] != token:
-            continue
-        number, code, out_bytes, err_bytes = map(int, words[1:])
-        out, err = stream.read(out_bytes), stream.read(err_bytes)
-        if len(out) == out_bytes and len(err) == err_bytes:
-            yield number, Completed(code, out, err)
+        if line.startswith(begins):
+            number, printed = int(line.split()[2]), bytearray()
+        elif line.startswith(ends) and number >= 0:
+            code, err_bytes = map(int, line.split()[2:])
+            err = stream.read(err_bytes)
+            if len(err) == err_bytes:
+                yield number, Completed(code, bytes(printed).removesuffix(b"\n"), err)
+        else:
+            printed += line
 
 
 def _judged(session: Session, end: Completed, record: Record, store: RecordStore) -> Answer:

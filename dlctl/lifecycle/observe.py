@@ -53,10 +53,11 @@ def parse_answer(content: bytes | None) -> tuple[int, str, str] | None:
 def paths_to_read(record: Record) -> list[str]:
     """Return the files of the job directory that `observe` needs, in a fixed order.
 
-    The plan, which is the largest of them and never changes, is read once.
+    The plan, which is the largest of them and never changes, is read until it is known and the
+    attempt has a job. From then on other files show that the job directory is there.
     """
     n = record.attempt
-    known = [] if record.goes_on is not None else [contract.PLAN]
+    known = [contract.PLAN] if _reads_plan(record) else []
     names = [
         *known, contract.submit_begin(n), contract.submit_answer(n), contract.claim(n),
         contract.status_file(n, "supervisor", 0), contract.verdict_file(n),
@@ -66,10 +67,14 @@ def paths_to_read(record: Record) -> list[str]:
     return [f"{record.job_dir}/{name}" for name in names]
 
 
+def _reads_plan(record: Record) -> bool:
+    return record.goes_on is None or not record.job_id
+
+
 def observe(record: Record, files: dict[str, bytes | None], now: float) -> Observation:
     """Return what the files say; `refresh` adds what the scheduler says."""
     contents = [files[path] for path in paths_to_read(record)]
-    if record.goes_on is not None:
+    if not _reads_plan(record):
         contents.insert(0, None)
     plan, begin, answer, claim, status, verdict, cancel, halt, learner, following = contents
     owner = (claim or b"").decode(errors="replace").strip()

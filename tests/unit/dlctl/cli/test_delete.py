@@ -4,7 +4,7 @@ import pytest
 from login_side import make_record
 from typer.testing import CliRunner
 
-from dlctl.cli import deleting, main, output
+from dlctl.cli import choosing, main, output
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.outputs.metrics import cache
@@ -107,7 +107,7 @@ def test_one_that_runs_keeps_the_others_from_nothing(store, run, monkeypatch):
             raise RecordError("one-aaaa is TRAINING: it can't be deleted while it runs")
         store.remove(record.training_id)
 
-    monkeypatch.setattr(deleting, "opened", lambda name: Site())
+    monkeypatch.setattr(choosing, "opened", lambda name: Site())
     monkeypatch.setattr(lifecycle, "delete", remove)
     done = run("one", "two", "-y")
     assert isinstance(done.exception, RecordError)

@@ -1,0 +1,149 @@
+"""Submissions over an open connection, many at once, and a link far away (`client_many`).
+
+Over SSH to a real Slurm, that of the tests. The partition is down meanwhile: jobs queue and never
+start, so no job takes time from the measurement.
+
+    submit_warm      `dlctl submit` over the open connection of the transport `openssh`; floor:
+                     `ssh -S … sbatch` over an open connection
+    submit_200       `dlctl submit --repeat 200`: trainings a second; floor: 200 bare calls of
+                     sbatch in one call of ssh
+    link_submit, link_status, link_fetch_2000
+                     commands over a link of 100 ms and 20 Mbit/s: how many times its delay they
+                     wait; floor: the log-in and one bare script
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.client import Client, on_cluster
+from benchmarks.fetching import Fetching
+from benchmarks.report import Command, Result, compare, main
+from benchmarks.slow_link import slow_link
+from benchmarks.start_up import dlctl_argv
+
+_MANY, _SMALL, _SMALL_BYTES = 200, 2000, 4096
+_ROUND_TRIP_S, _BYTES_PER_S = 0.1, 20e6 / 8
+_SBATCH_MANY = f"""\
+printf '#!/bin/sh\\nsrun true\\n' >bare.sh
+i=0; while [ $i -lt {_MANY} ]; do sbatch --parsable bare.sh >/dev/null || exit; i=$((i + 1)); done
+"""
+
+
+@contextmanager
+def _open_connection(client: Client) -> Iterator[list[str]]:
+    """Keep one connection open for dlctl, and one for ssh; yield the options of the latter."""
+    client.env["XDG_RUNTIME_DIR"] = str(client.folder / "run")
+    Path(client.env["XDG_RUNTIME_DIR"]).mkdir(mode=0o700, exist_ok=True)
+    control = ["ssh", "-F", str(client.cluster.ssh_config), "-S", str(client.folder / "shared")]
+    client.use_kind("openssh")
+    subprocess.run([*control, "-MNf", client.cluster.host], check=True)
+    try:
+        client.dlctl("sites", "connect", "testbed")
+        yield control
+    finally:
+        client.dlctl("sites", "disconnect", "testbed")
+        subprocess.run([*control, "-O", "exit", client.cluster.host], check=True,
+                       capture_output=True)  # fmt: skip
+        client.use_kind("ssh")
+
+
+def _warm(client: Client, runs: int) -> Result:
+    with _open_connection(client) as control:
+        argv = [*control, client.cluster.host, "sbatch", "--parsable"]
+        script = b"#!/bin/sh\n#SBATCH --ntasks=2 --time=10\nsrun true\n"
+        sbatch = Command(argv, client.env, client.work, stdin=script)
+        return compare("submit_warm", client.submit, sbatch.time_s, runs=runs)
+
+
+def _many(client: Client, runs: int) -> Result:
+    def ours() -> float:
+        taken_s = client.dlctl("submit", "manifest.yml", "--site", "testbed", "--repeat",
+                               str(_MANY))  # fmt: skip
+        client.cluster.cancel_all()
+        return round(_MANY / taken_s, 1)
+
+    def floor() -> float:
+        taken_s = client.ssh("sh", stdin=_SBATCH_MANY.encode())
+        client.cluster.cancel_all()
+        return round(_MANY / taken_s, 1)
+
+    return compare("submit_200", ours, floor, runs=runs, warm_up=1, unit="trainings/s")
+
+
+class _Links:
+    """The same commands over a link far away, and over one as narrow that is near."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._plain = Path(client.cluster.ssh_config).read_text()
+
+    @contextmanager
+    def _over(self, delay_s: float) -> Iterator[dict[str, str]]:
+        cluster = self._client.cluster
+        with slow_link(cluster.port, delay_s, _BYTES_PER_S) as port:
+            config = self._client.folder / f"ssh-{delay_s}"
+            text = rf"\g<1>{port}\n  HostKeyAlias [127.0.0.1]:{cluster.port}"
+            config.write_text(re.sub(r"(?m)^(\s*Port )\d+$", text, self._plain))
+            yield self._client.env | {"DLCTL_SSH_CONFIG": str(config)}
+
+    def round_trips(self, argv: list[str], target: Path) -> float:
+        """Return how many times the delay a command waits that may fill a folder."""
+        times = []
+        for delay_s in (0.0, _ROUND_TRIP_S / 2):
+            shutil.rmtree(target, ignore_errors=True)
+            with self._over(delay_s) as env:
+                times.append(Command(argv, env, self._client.work).time_s())
+        return round((times[1] - times[0]) / _ROUND_TRIP_S, 1)
+
+
+_LOG_IN = """
+from dlctl.lifecycle import open_session
+from dlctl.sites.files import load_site
+session = open_session(load_site("testbed"))
+session.transport.run("true")
+session.close()
+"""
+"""What every command needs: the log-in, and one script."""
+
+
+def _links(client: Client, runs: int) -> Iterator[Result]:
+    links = _Links(client)
+    fetching = Fetching(client)
+    fetching.make("many", {f"part/{number}": _SMALL_BYTES for number in range(_SMALL)})
+    log_in = [sys.executable, "-c", _LOG_IN]
+    commands = {
+        "link_submit": dlctl_argv("submit", "manifest.yml", "--site", "testbed"),
+        "link_status": dlctl_argv("status", "@latest"),
+        "link_fetch_2000": fetching.dlctl("many"),
+    }
+
+    def trips(argv: list[str]) -> float:
+        return links.round_trips(argv, fetching.target)
+
+    for name, argv in commands.items():
+        yield compare(name, lambda argv=argv: trips(argv), lambda: trips(log_in), runs=runs,
+                      warm_up=0, unit="round trips")  # fmt: skip
+
+
+def measure(quick: bool = False) -> Iterator[Result]:
+    """Yield each result as soon as it is known; nothing if the cluster's programs are missing."""
+    with on_cluster() as client:
+        if client is None:
+            return
+        client.use_root("dl")
+        client.submit()
+        yield _warm(client, 1 if quick else 15)
+        client.cluster.cancel_all()
+        yield _many(client, 1 if quick else 3)
+        yield from _links(client, 1 if quick else 5)
+
+
+if __name__ == "__main__":
+    sys.exit(main(measure))
