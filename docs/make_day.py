@@ -6,6 +6,7 @@ of `make cluster`. The page shows what they printed, without colours.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from make_picture import run_on_terminal, visible_lines
 PAGE = Path(__file__).with_name("a-day.md")
 SITE = "testcluster"
 NAME = "mycluster"
-BIG = 300_000_000
+BIG, _MOST = 300_000_000, 24
 FILES = {
     "manifest.yml": """\
 name: spirals
@@ -33,18 +34,13 @@ framework: {name: pytorch, job: train.py, arguments: {lr: 0.01, hidden: 32}}
 training: {epochs: 3, batch_size: 64}
 """,
     "rates.yml": "framework.arguments.lr: [0.1, 0.01]\nframework.arguments.hidden: [16, 64]\n",
-    "fragile.yml": """\
-name: fragile
+    "large.yml": """\
+name: large
 memory: 256MiB
 time: 5m
-retry: {backoff: 1s}
 framework:
   name: sh
-  command: |
-    echo "attempt of $(date +%H:%M)"
-    [ -e $JOB_STATE_DIR/died ] || { touch $JOB_STATE_DIR/died; sleep 2; kill -9 $$; }
-    head -c 300000000 /dev/urandom >$RESULT_DIR/weights.bin
-    echo done
+  command: head -c 300000000 /dev/urandom >$RESULT_DIR/weights.bin
 """,
 }
 HEAD = """\
@@ -80,9 +76,27 @@ class Day:
         """Run a command to its end, and add it with what it printed."""
         printed = run_on_terminal(["sh", "-c", command], self.folder, self.env)
         lines = visible_lines(printed.replace(str(self.home), "~"))
+        lines = lines if len(lines) <= _MOST else [*lines[: _MOST // 2], "⋮", *lines[-_MOST // 2 :]]
         plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for line in lines]
         self.page.append("\n".join(["```text", f"$ {command}", *plain, "```"]))
         return "\n".join(plain)
+
+    def state(self) -> dict[str, object]:
+        """Return what is known of the latest training."""
+        argv = ["dlctl", "status", "@latest", "--json"]
+        done = subprocess.run(argv, cwd=self.folder, env=self.env, check=True, capture_output=True)
+        known: dict[str, object] = json.loads(done.stdout)
+        return known
+
+    def wait_for(self, state: str) -> None:
+        """Wait until the latest training is in a state."""
+        while self.state()["state"] != state:
+            time.sleep(1)
+
+    def wait_until_it_trains(self) -> None:
+        """Wait until the latest training has done some epochs."""
+        while (self.state()["epoch"] or 0) < 5:  # type: ignore[operator]
+            time.sleep(1)
 
     def break_off(self, command: str, is_time) -> None:  # type: ignore[no-untyped-def]
         """Run a command, and kill it with SIGKILL once it is time."""
@@ -122,10 +136,17 @@ def live(day: Day) -> None:
     day.tell("Following one of them until its end:")
     day.run("dlctl logs @latest --follow --rank 0")
     day.run("dlctl show @latest")
-    day.tell("A program that dies once. dlctl starts the next attempt, and following goes on:")
-    day.show("fragile.yml")
-    day.run("dlctl submit fragile.yml --follow")
-    day.tell("Its results are large. The train enters a tunnel half-way; the same command goes on:")
+    day.tell("A longer one is halted, with a checkpoint, because somebody needs the nodes. Later it "
+             "goes on, and following it shows the rest:")  # fmt: skip
+    day.run("dlctl submit manifest.yml --set training.epochs=300")
+    day.wait_until_it_trains()
+    day.run("dlctl halt @latest")
+    day.wait_for("HALTED")
+    day.run("dlctl resume @latest --follow")
+    day.tell("The results of the next one are large. The train enters a tunnel half-way; the same "
+             "command goes on:")  # fmt: skip
+    day.show("large.yml")
+    day.run("dlctl submit large.yml --follow")
 
     def half() -> bool:
         parts = (day.folder / "results").rglob("*")
@@ -137,8 +158,8 @@ def live(day: Day) -> None:
     day.run("dlctl list")
     day.run("dlctl du")
     day.tell("In the evening the site is cleared of what is not needed any more:")
-    day.run("dlctl prune --older-than 0d --keep-results --dry-run")
-    day.run("dlctl prune --older-than 0d --keep-results --yes")
+    day.run("dlctl prune --older-than 1s --keep-results --dry-run")
+    day.run("dlctl prune --older-than 1s --keep-results --yes")
     day.run(f"dlctl sites disconnect {NAME}")
 
 

@@ -174,7 +174,7 @@ def test_wherever_it_is_cut_off_one_job_runs_with_what_was_asked(scene, call, wh
 def test_a_site_that_died_between_receipt_and_files_never_runs_that_attempt(scene):
     failed(scene)
     with pytest.raises(DlctlError):
-        go_on(scene, BadTransport(8, "before"), learners=3)
+        go_on(scene, BadTransport(7, "before"), learners=3)
     assert (known := look(scene)).attempt == 2
     begin = job_dir(scene) / contract.submit_begin(2)
     begin.write_text("token\n")
