@@ -136,8 +136,8 @@ def live(day: Day) -> None:
     day.tell("Following one of them until its end:")
     day.run("dlctl logs @latest --follow --rank 0")
     day.run("dlctl show @latest")
-    day.tell("A longer one is halted, with a checkpoint, because somebody needs the nodes. Later it "
-             "goes on, and following it shows the rest:")  # fmt: skip
+    day.tell("A longer one is halted, with a checkpoint, because somebody needs the nodes. Later "
+             "it goes on, and following it shows the rest:")  # fmt: skip
     day.run("dlctl submit manifest.yml --set training.epochs=300")
     day.wait_until_it_trains()
     day.run("dlctl halt @latest")
@@ -154,9 +154,8 @@ def live(day: Day) -> None:
 
     day.break_off("dlctl fetch results @latest", half)
     day.run("dlctl fetch results @latest")
-    day.tell("How the others did, and what takes room at the site:")
+    day.tell("How the others did:")
     day.run("dlctl list")
-    day.run("dlctl du")
     day.tell("In the evening the site is cleared of what is not needed any more:")
     day.run("dlctl prune --older-than 1s --keep-results --dry-run")
     day.run("dlctl prune --older-than 1s --keep-results --yes")

@@ -253,6 +253,9 @@ def test_a_running_job_cannot_be_deleted_and_a_cancelled_one_leaves_nothing(
 
 
 def test_a_second_job_waits_and_can_be_halted_before_it_starts(dlctl, site, words, wait_until):
+    (words / "manifest.yml").write_text(
+        "name: long\nlearners: 1\ntime: 10m\nframework: {name: sh, command: sleep 500}\n"
+    )
     if site.is_cluster:
         options = ["--learners", "4", "--cpus", "2"]
         first = submit(dlctl, site, words, *options)

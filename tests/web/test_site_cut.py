@@ -23,7 +23,7 @@ with open(folder / "1-0-program.jsonl", "w") as file:
         print(json.dumps(line), file=file, flush=True)
         if step % 20 == 0:
             print("line", step, flush=True)
-        time.sleep(0.05)
+        time.sleep(0.15)  # a chart thins out more points than it has pixels
 """
 SAYS_SO = re.compile(
     r"^quick does not answer, (these curves are as of .*|only the local record is shown), "

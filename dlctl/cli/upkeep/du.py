@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, complete_sites, opened
+from dlctl.cli.common import JSON, complete_sites, default_site, opened
 
 if TYPE_CHECKING:
     from dlctl.upkeep.inventory import Inventory
@@ -21,8 +21,10 @@ def register(app: typer.Typer) -> None:
 
 
 def du(
-    site: str = typer.Argument("local", metavar="SITE", help="The site.", envvar="DLCTL_SITE",
-                               autocompletion=complete_sites),
+    site: str | None = typer.Argument(
+        None, metavar="SITE", autocompletion=complete_sites, show_default=False,
+        help="The site; that of `dlctl config site`, or `local`.",
+    ),
     all_: bool = typer.Option(False, "--all", help="List every training, not only the largest."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
@@ -32,7 +34,7 @@ def du(
     """
     from dlctl.upkeep.inventory import take_inventory
 
-    with opened(site) as session:
+    with opened(site or default_site()) as session:
         found = take_inventory(session, usage=True)
     output.report(_shown(found), as_json, lambda _: _print(found, all_))
 
