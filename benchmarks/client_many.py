@@ -116,7 +116,7 @@ session.close()
 def _links(client: Client, runs: int) -> Iterator[Result]:
     links = _Links(client)
     fetching = Fetching(client)
-    fetching.make("many", {f"part/{number}": _SMALL_BYTES for number in range(_SMALL)})
+    fetching.make("many", {f"{number}.bin": _SMALL_BYTES for number in range(_SMALL)})
     log_in = [sys.executable, "-c", _LOG_IN]
     commands = {
         "link_submit": dlctl_argv("submit", "manifest.yml", "--site", "testbed"),
