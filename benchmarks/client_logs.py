@@ -90,7 +90,7 @@ class Followed:
         return int(self._count.read_text() or 0)
 
     def reader(self, argv: list[str]) -> subprocess.Popen[str]:
-        """Start a reader of the log, which is empty but for one line, and wait for that line."""
+        """Write a log of one line, start a reader of it, and wait until the line arrives."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.log.write_text("begins\n")
         reader = subprocess.Popen(argv, env=self._env, cwd=self._client.work, text=True,

@@ -76,17 +76,11 @@ def _confirmed(records: list[Record], forget: bool) -> bool:
     Raises:
         typer.BadParameter: there is none.
     """
-    try:
-        for record in records:
-            output.note(f"{record.training_id} ({record.state} on {record.site}): "
-                        f"{_lost(record, forget)}")  # fmt: skip
-        which = "it" if len(records) == 1 else f"these {len(records)}"
-        said = output.ask(f"{'forget' if forget else 'delete'} {which}? [y/N] ", hidden=False)
-    except EOFError:
-        raise typer.BadParameter(
-            "`dlctl delete` asks first, and there is no terminal here: add --yes"
-        ) from None
-    return said.strip().lower() in ("y", "yes")
+    for record in records:
+        output.note(f"{record.training_id} ({record.state} on {record.site}): "
+                    f"{_lost(record, forget)}")  # fmt: skip
+    which = "it" if len(records) == 1 else f"these {len(records)}"
+    return output.agreed(f"{'forget' if forget else 'delete'} {which}?", "dlctl delete")
 
 
 def lost_by_deletion(record: Record) -> str:

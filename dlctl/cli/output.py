@@ -288,6 +288,23 @@ def has_whole_screen() -> bool:
     return sys.stdout.isatty() and sys.stdin.isatty() and find_spec("termios") is not None
 
 
+def agreed(question: str, command: str) -> bool:
+    """Ask the person at the terminal whether something may go.
+
+    Raises:
+        typer.BadParameter: there is no terminal.
+    """
+    import typer
+
+    try:
+        said = ask(f"{question} [y/N] ", hidden=False)
+    except EOFError:
+        raise typer.BadParameter(
+            f"`{command}` asks first, and there is no terminal here: add --yes"
+        ) from None
+    return said.strip().lower() in ("y", "yes")
+
+
 def ask(text: str, hidden: bool) -> str:
     """Ask the person at the terminal (a password, a 2FA code).
 

@@ -198,6 +198,25 @@ def read_appended(
     return news
 
 
+_WITH_NEWS = r"""
+    !listed && $0 == "" { listed = 1; next }
+    !listed { offset = $1; sub(/^[^ ]* /, ""); offsets[$0] = offset; next }
+    {
+        size = $1; sub(/^[0-9]* /, "")
+        offset = $0 in offsets ? offsets[$0] : "0" # a number beyond 2^31 would be printed rounded
+        if (offset != "-" && size + 0 > offset + 0) {
+            found[++count] = offset " " $0
+            total += size - offset
+        }
+    }
+    END {
+        print (total > @SMALL@ ? "z" : "p")
+        for (i = 1; i <= count; i++) print found[i]
+    }""".replace("@SMALL@", str(SMALL_BYTES))
+"""An awk program: from the offsets, an empty line and the sizes to `z`, where the news are worth
+compressing, or `p`, and then a line for each file with news."""
+
+
 def _appended_script(
     folder: str, globs: Sequence[str], offsets: Mapping[str, int | None], limit_bytes: int,
     mark: str, log_filter: str,
@@ -245,20 +264,7 @@ done
 
 {mark}
 {sizes_script(globs)}}} | awk '
-    !listed && $0 == "" {{ listed = 1; next }}
-    !listed {{ offset = $1; sub(/^[^ ]* /, ""); offsets[$0] = offset; next }}
-    {{
-        size = $1; sub(/^[0-9]* /, "")
-        offset = $0 in offsets ? offsets[$0] : "0" # a number beyond 2^31 would be printed rounded
-        if (offset != "-" && size + 0 > offset + 0) {{
-            found[++count] = offset " " $0
-            total += size - offset
-        }}
-    }}
-    END {{
-        print (total > {SMALL_BYTES} ? "z" : "p")
-        for (i = 1; i <= count; i++) print found[i]
-    }}' | {{
+{_WITH_NEWS}' | {{
     read -r how
     if [ "$how" = z ] && command -v gzip >/dev/null 2>&1; then printf z; parts | gzip -c
     else printf p; parts

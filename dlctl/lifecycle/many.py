@@ -17,7 +17,6 @@ from dlctl.lifecycle.submit import (
     answer_lost,
     ask_script,
     judge,
-    lacking,
     submit_timeout_s,
     upload_noted,
 )
@@ -41,15 +40,6 @@ def to_ask(records: Sequence[Record]) -> list[int]:
     """Return the positions of those that no scheduler is known to have."""
     return [n for n, record in enumerate(records)
             if record.state is State.QUEUED and not record.job_id]  # fmt: skip
-
-
-def trees_of(session: Session, requests: Sequence[Request]) -> list[Tree]:
-    """Return what the site lacks of these requests, in one query.
-
-    Raises:
-        TransportError: the site can't be reached.
-    """
-    return lacking(session, requests)
 
 
 def not_arrived(session: Session, requests: Sequence[Request]) -> list[Request]:

@@ -131,15 +131,14 @@ def _begin(
     session: Session, store: RecordStore, command: str, wanted: Sequence[Variant],
     folders: dict[Path, Folder], model: str | None, tags: list[str],
 ) -> Sent:  # fmt: skip
-    from dlctl.lifecycle.many import trees_of
-    from dlctl.lifecycle.submit import new_record
+    from dlctl.lifecycle.submit import lacking, new_record
     from dlctl.record_batches import begin
 
     if len(wanted) > 1:
         tags = [*tags, f"batch-{secrets.token_hex(3)}"]
     requests = [_request(session, variant, folders, model, tags) for variant in wanted]
     _look_over(session, requests, wanted, model)
-    trees = trees_of(session, requests)  # if the site can't be reached, no record is kept
+    trees = lacking(session, requests)  # if the site can't be reached, no record is kept
     records = [new_record(request, variant.label)
                for request, variant in zip(requests, wanted, strict=True)]  # fmt: skip
     sent = Sent(store, begin(store, command, records))
@@ -151,7 +150,8 @@ def _go_on(
     session: Session, store: RecordStore, batch: Batch, wanted: Sequence[Variant],
     folders: dict[Path, Folder], model: str | None,
 ) -> Sent:  # fmt: skip
-    from dlctl.lifecycle.many import not_arrived, to_ask, trees_of
+    from dlctl.lifecycle.many import not_arrived, to_ask
+    from dlctl.lifecycle.submit import lacking
 
     sent = Sent(store, batch)
     requests = {
@@ -163,7 +163,7 @@ def _go_on(
         return sent
     _look_over(session, list(requests.values()), wanted, model)
     absent = not_arrived(session, list(requests.values()))
-    _send(session, sent, requests, trees_of(session, absent) if absent else [])
+    _send(session, sent, requests, lacking(session, absent) if absent else [])
     return sent
 
 

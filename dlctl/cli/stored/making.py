@@ -25,13 +25,7 @@ def confirmed(model: KnownModel, number: int | None) -> bool:
     """
     versions = f"{len(model.numbers)} versions" if len(model.numbers) > 1 else "its one version"
     what = f"{model.model_id}@{number}" if number else f"{model.model_id} with {versions}"
-    try:
-        said = output.ask(f"delete {what} from {model.site}? [y/N] ", hidden=False)
-    except EOFError:
-        raise typer.BadParameter(
-            "`dlctl models delete` asks first, and there is no terminal here: add --yes"
-        ) from None
-    return said.strip().lower() in ("y", "yes")
+    return output.agreed(f"delete {what} from {model.site}?", "dlctl models delete")
 
 
 def seconds(text: str) -> int:

@@ -114,13 +114,7 @@ def _confirmed(going: Prunable) -> bool:
     """
     from dlctl.units import format_bytes
 
-    try:
-        said = output.ask(f"remove {format_bytes(going.size_bytes)}? [y/N] ", hidden=False)
-    except EOFError:
-        raise typer.BadParameter(
-            "`dlctl prune` asks first, and there is no terminal here: add --yes or --dry-run"
-        ) from None
-    if said.strip().lower() in ("y", "yes"):
+    if output.agreed(f"remove {format_bytes(going.size_bytes)}?", "dlctl prune"):
         return True
     output.note("nothing was removed")
     return False
