@@ -291,6 +291,9 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
         return _told(record, wall_s, State.DEPLOYING, "the job has started")
     age_s = _heartbeat_age_s(seen)
     reason, hint = status.reason, ""
+    if status.state.final:  # only the verdict tells whether another attempt follows
+        state = State.DEPLOYING if record.state in (State.QUEUED, State.PENDING) else record.state
+        return _told(record, wall_s, state, f"the attempt is ending: {reason}".rstrip(": "))
     if suspended:
         reason = "suspended by the scheduler"
     elif age_s > FRESH_S:

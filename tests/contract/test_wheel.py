@@ -71,8 +71,9 @@ def test_the_wheel_holds_packages_data_and_licence(wheel):
         }
         assert mine <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert [name for name in names if name.endswith(".data/data/share/man/man1/dlctl.1")]
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
+    assert {top for top in tops if not top.endswith((".dist-info", ".data"))} == {
         "dlctl",
         "learner",
         "psrv",

@@ -109,7 +109,7 @@ def test_a_broker_that_is_started_again_takes_its_log_back(search: Search) -> No
         search.broker("b0")
         await model.collect(40)
         model.check()
-        assert "another incarnation of the broker b0 has begun" in search.logs()
+        search.wait_for(lambda: "another incarnation of the broker b0 has begun" in search.logs())
         assert search.processes["b1"].poll() is None
         endpoint = read_endpoint(search.job_dir, "b0")
         assert endpoint is not None and endpoint.incarnation == 3

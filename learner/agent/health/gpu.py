@@ -5,10 +5,12 @@ CUDA runs in a child process: a broken GPU may block any process that asks it, f
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,9 @@ from dlctl.contract import NodeFault, VerdictKind
 from learner.agent.health.base import Findings, Here
 
 _SMI_S = 4.0
+_PROGRAM = ("-m", "learner.agent.health.gpu_probe")
+_LOAD_S = 30.0
+"""To read torch from a shared file system that is busy takes long, and says nothing of a GPU."""
 _PROBE_S = 20.0
 """CUDA alone takes seconds to start on a node with many GPUs."""
 _QUERY = (
@@ -63,17 +68,34 @@ def check_memory(here: Here, found: Findings) -> None:
     if asked == 0 or importlib.util.find_spec("torch") is None:
         return
     numbers = (asked, here.ranks.local_rank, here.ranks.local_size)
-    program = [sys.executable, "-m", "learner.agent.health.gpu_probe", *map(str, numbers)]
+    program = [sys.executable, *_PROGRAM, *map(str, numbers)]
+    probe = subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        text=True, errors="replace", env=os.environ | {"PYTHONSAFEPATH": "1"},
+    )  # fmt: skip
     try:
-        done = subprocess.run(
-            program, capture_output=True, text=True, errors="replace", timeout=_PROBE_S,
-            stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONSAFEPATH": "1"},
-        )  # fmt: skip
+        if probe.stdout and not select.select([probe.stdout], [], [], _LOAD_S)[0]:
+            what = f"could not check its GPUs: torch did not load within {_LOAD_S:.0f} s"
+            found.remarks.append(what)
+            return
+        told, errors = probe.communicate(timeout=_PROBE_S)
     except subprocess.TimeoutExpired:
         what = f"has a GPU that did not answer within {_PROBE_S:.0f} s"
         found.faults.append(NodeFault(VerdictKind.GPU_ERROR, what))
         return
-    judge_probe(_answer(done.stdout), done.returncode, done.stderr, found)
+    finally:
+        _end(probe)
+    judge_probe(_answer(told), probe.returncode, errors, found)
+
+
+def _end(probe: subprocess.Popen[str]) -> None:
+    """Kill the child; one that a broken GPU holds in the kernel outlives this."""
+    probe.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        probe.wait(timeout=1)
+    for stream in (probe.stdout, probe.stderr):
+        if stream:
+            stream.close()
 
 
 def _answer(text: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Write patterns to the memory of the visible GPUs, and read them back: a program of its own.
 
-It prints one line of JSON: `gpus` (how many were checked), `checked_bytes`, `remarks`, and `error`,
-a sentence, if a GPU fails.
+It prints `loaded` before it asks a GPU, and one line of JSON at the end: `gpus` (how many were
+checked), `checked_bytes`, `remarks`, and `error`, a sentence, if a GPU fails.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main(arguments: list[str]) -> int:
     """
     import torch
 
+    print("loaded", flush=True)
     answer: dict[str, Any] = {"gpus": 0, "checked_bytes": 0, "remarks": [], "error": ""}
     if torch.cuda.is_available():
         for index in own_devices(torch.cuda.device_count(), *map(int, arguments)):

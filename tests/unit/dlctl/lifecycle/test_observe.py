@@ -60,6 +60,11 @@ TABLE = [
      "is being cancelled"),
     ({"job": RUNNING, "supervisor": supervisor(), "halt_asked": True}, {}, State.TRAINING,
      "is being halted"),
+    # The verdict may say that another attempt follows: until it is there, nothing has ended.
+    ({"job": RUNNING, "supervisor": supervisor(state=State.FAILED)}, {"state": State.TRAINING},
+     State.TRAINING, "the attempt is ending"),
+    ({"job": RUNNING, "supervisor": supervisor(state=State.HALTED), "halt_asked": True},
+     {"state": State.PENDING}, State.DEPLOYING, "the attempt is ending"),
     ({"job": job(JobState.SUSPENDED), "supervisor": supervisor(300)}, {}, State.TRAINING,
      "suspended"),
     ({"job": ENDING, "supervisor": supervisor()}, {}, State.TRAINING, ""),

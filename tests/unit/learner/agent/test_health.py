@@ -152,6 +152,25 @@ def test_an_address_that_does_not_answer_is_unreached(tmp_path, monkeypatch):
     assert (found.reached, found.unreached) == ([], [1])
 
 
+@pytest.mark.parametrize(
+    ("program", "fault", "remark"),
+    [
+        ("import time; time.sleep(60)", "", "could not check its GPUs: torch did not load within"),
+        ("import time; print('loaded', flush=True); time.sleep(60)", "did not answer within", ""),
+        ("print('loaded'); print('{\"error\": \"GPU 0: lost\"}')", "fails: GPU 0: lost", ""),
+    ],
+)
+def test_a_slow_file_system_is_no_fault_of_a_gpu(tmp_path, monkeypatch, program, fault, remark):
+    monkeypatch.setattr(gpu, "_LOAD_S", 1.0 if remark else 60.0)
+    monkeypatch.setattr(gpu, "_PROBE_S", 1.0)
+    monkeypatch.setattr(gpu, "_PROGRAM", ("-c", program))
+    found = Findings()
+    gpu.check_memory(here(tmp_path, gpus=1), found)
+    assert (len(found.faults), len(found.remarks)) == (bool(fault), bool(remark))
+    assert fault in "".join(known.what for known in found.faults)
+    assert remark in "".join(found.remarks)
+
+
 def test_each_learner_checks_its_own_gpus():
     assert list(gpu_probe.own_devices(visible=4, asked=2, local_rank=1, local_size=2)) == [2, 3]
     assert list(gpu_probe.own_devices(visible=2, asked=2, local_rank=1, local_size=2)) == [0, 1]
