@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import yaml
 from pydantic import (
@@ -281,7 +281,7 @@ class Manifest(Section):
         return str(text)
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(cast(Any, getattr(yaml, "CSafeDumper", yaml.SafeDumper))):  # type: ignore[misc]
     """Quote what our loader would not read as text."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
