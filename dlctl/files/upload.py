@@ -249,11 +249,11 @@ def _rename_command(part: str, tree: Tree) -> str:
         "repair": f"{others}\n{merge}",
     }[tree.if_exists]
     return f"""\
-mkdir -p -- {parent} || exit {_NO_RENAME}
+[ -d {parent} ] || mkdir -p -- {parent} || exit {_NO_RENAME}
 if [ -d {target} ]; then {there}
 else
     mv -- {part} {target} || exit {_NO_RENAME}
-    rm -rf -- {target}/{part}
+    [ ! -e {target}/{part} ] || rm -rf -- {target}/{part}
 fi"""
 
 
