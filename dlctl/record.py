@@ -357,4 +357,4 @@ def _row(record: Record) -> list[object]:
 def _record(row: dict[str, Any], more: str) -> Record:
     """Return a row as a record; raise ValueError, TypeError or KeyError if it is none."""
     values = _object(more) | {name: row[name] for name in _COLUMNS}
-    return contract.from_json(Record, json.dumps(values))
+    return contract.from_plain(Record, values)

@@ -59,6 +59,8 @@ def _coloured(text: str, style: str, stream: Any) -> str:
 
 def _printable(text: str) -> str:
     """Escape control characters, so that the text can't move the cursor or set colours."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 

@@ -40,13 +40,22 @@ def from_json(cls: type[R], text: str | bytes) -> R:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:  # of decoding, too
         raise ContractError(f"{cls.__name__}: not JSON: {error}") from error
+    return from_plain(cls, value)
+
+
+def from_plain(cls: type[R], value: Any) -> R:
+    """Return the record that a JSON object holds, as `from_json` does.
+
+    Raises:
+        ContractError: a field is missing or of another type.
+    """
     return typing.cast(R, _decode(cls, value, cls.__name__))
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
+    if type(value) is kind or kind is Any:  # JSON's true is no number
         return value
+    origin, args = _shape(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
             return None
@@ -64,26 +73,31 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             raise ContractError(f"{where}: {value!r} is no {kind.__name__}") from None
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if type(value) is kind:  # JSON's true is no number
-        return value
     raise ContractError(f"{where}: {value!r} is not of the type {kind}")
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(kind), typing.get_args(kind)
+
+
+@functools.cache
+def _fields(cls: type) -> list[tuple[str, Any, bool]]:
+    """Return each field's name, its type, and whether it has no default."""
+    hints, none = typing.get_type_hints(cls), dataclasses.MISSING
+    return [(item.name, hints[item.name], item.default is none and item.default_factory is none)
+            for item in dataclasses.fields(cls)]  # fmt: skip
 
 
 def _decode_record(cls: type, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise ContractError(f"{where}: {value!r} is no object")
-    hints = _hints(cls)
     known: dict[str, Any] = {}
-    for item in dataclasses.fields(cls):
-        if item.name in value:
-            known[item.name] = _decode(hints[item.name], value[item.name], f"{where}.{item.name}")
-        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            raise ContractError(f"{where}.{item.name} is missing")
+    for name, kind, is_needed in _fields(cls):
+        if name in value:
+            known[name] = _decode(kind, value[name], f"{where}.{name}")
+        elif is_needed:
+            raise ContractError(f"{where}.{name} is missing")
     return cls(**known)
 
 

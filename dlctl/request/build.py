@@ -162,7 +162,8 @@ def read_folder(
     """
     manifest, literal = load_manifest(manifest_path, overrides).extract_secrets()
     folder = manifest_path.resolve().parent
-    framework_of(manifest, folder)  # an unknown one is said before its files
+    if known is None:
+        framework_of(manifest, folder)  # an unknown one is said before its files
     code = known or collect(folder, limit_bytes, _manifest_names(manifest_path.resolve()))
     check_files(manifest, folder)
     lines = requirement_lines(manifest, folder)

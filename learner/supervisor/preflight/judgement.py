@@ -131,12 +131,22 @@ def _judge_mpi_start(plan: Plan, findings: Findings) -> Outcome | None:
     )
 
 
+def _last_told(words: list[str]) -> list[str]:
+    """Return the line that tells most: Open MPI puts what it has to say between lines of dashes."""
+    told = [line.strip() for line in words]
+    if told and set(told[-1]) == {"-"}:
+        before = [at for at, line in enumerate(told[:-1]) if line and set(line) == {"-"}]
+        framed = [line for line in told[before[-1] + 1 if before else 0 : -1] if line]
+        return framed[:1]
+    return [line for line in told if line][-1:]
+
+
 def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
     learners, silent = plan.resources.learners, _silent(plan, findings)
     if not silent:
         return None
     # The first of srun's error lines names the node; the last says that srun ended the others.
-    words = [line for line in findings.words if "error:" in line] or findings.words[-1:]
+    words = [line for line in findings.words if "error:" in line] or _last_told(findings.words)
     detail = f": {words[0]}" if words else "."
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"

@@ -40,6 +40,16 @@ def test_an_unreachable_node_is_named(tmp_path):
     assert told is not None and told.reason.endswith(": srun: Job step aborted")
 
 
+def test_what_open_mpi_frames_with_dashes_is_told(tmp_path):
+    """The reason was a line of dashes."""
+    dashes = "-" * 74
+    words = ["before", dashes, "prterun was asked to run as root.", "", "Don't.", dashes]
+    told = judge(Job(tmp_path, "true").plan, Findings([], 1, words))
+    assert told is not None and told.reason.endswith(": prterun was asked to run as root.")
+    told = judge(Job(tmp_path / "b", "true").plan, Findings([], 1, words[2:]))
+    assert told is not None and told.reason.endswith(": prterun was asked to run as root.")
+
+
 def test_a_mistake_of_the_user_is_no_fault_of_the_site(tmp_path):
     plan = Job(tmp_path, "true").plan
     problem = "The folder '/data' is not there.\nCorrect it."
