@@ -290,10 +290,10 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
     if status is None:
         return _told(record, wall_s, State.DEPLOYING, "the job has started")
     age_s = _heartbeat_age_s(seen)
-    reason, hint = status.reason, ""
-    if status.state.final:  # only the verdict tells whether another attempt follows
+    state, reason, hint = status.state, status.reason, ""
+    if state.final:  # only the verdict tells whether another attempt follows
         state = State.DEPLOYING if record.state in (State.QUEUED, State.PENDING) else record.state
-        return _told(record, wall_s, state, f"the attempt is ending: {reason}".rstrip(": "))
+        reason = f"the attempt is ending: {reason}".rstrip(": ")
     if suspended:
         reason = "suspended by the scheduler"
     elif age_s > FRESH_S:
@@ -311,7 +311,7 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
         reason = "is being cancelled"
     elif seen.halt_asked:
         reason = "is being halted: saving a checkpoint"
-    return _told(record, wall_s, status.state, reason, hint)
+    return _told(record, wall_s, state, reason, hint)
 
 
 _NO_VERDICT = "the job ended without a verdict"

@@ -64,7 +64,7 @@ TABLE = [
     ({"job": RUNNING, "supervisor": supervisor(state=State.FAILED)}, {"state": State.TRAINING},
      State.TRAINING, "the attempt is ending"),
     ({"job": RUNNING, "supervisor": supervisor(state=State.HALTED), "halt_asked": True},
-     {"state": State.PENDING}, State.DEPLOYING, "the attempt is ending"),
+     {"state": State.PENDING}, State.DEPLOYING, "is being halted"),
     ({"job": job(JobState.SUSPENDED), "supervisor": supervisor(300)}, {}, State.TRAINING,
      "suspended"),
     ({"job": ENDING, "supervisor": supervisor()}, {}, State.TRAINING, ""),
