@@ -15,7 +15,6 @@ start, so no job takes time from the measurement.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.client import Client, on_cluster
-from benchmarks.fetching import Fetching
+from benchmarks.fetching import Fetching, put_aside
 from benchmarks.report import Command, Result, compare, main
 from benchmarks.slow_link import slow_link
 from benchmarks.start_up import dlctl_argv
@@ -97,7 +96,7 @@ class _Links:
         """Return how many times the delay a command waits that may fill a folder."""
         times = []
         for delay_s in (0.0, _ROUND_TRIP_S / 2):
-            shutil.rmtree(target, ignore_errors=True)
+            put_aside(target)
             with self._over(delay_s) as env:
                 times.append(Command(argv, env, self._client.work).time_s())
         return round((times[1] - times[0]) / _ROUND_TRIP_S, 1)
