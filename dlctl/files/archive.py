@@ -68,7 +68,7 @@ def write_entry(
     else:
         info.size = _size_bytes(entry)
         yield _header(info)
-        chunks = _read_exactly(entry.source, info.size)
+        chunks = read_exactly(entry.source, info.size)
     for chunk in chunks:
         digest.update(chunk)
         yield chunk
@@ -91,10 +91,16 @@ def _size_bytes(entry: Entry) -> int:
         raise _unreadable(entry.source, error) from error
 
 
-def _read_exactly(path: Path, size_bytes: int) -> Iterator[bytes]:
+def read_exactly(path: Path, size_bytes: int, offset: int = 0) -> Iterator[bytes]:
+    """Yield so many bytes of a file, to its end.
+
+    Raises:
+        TransferError: it can't be read, or ends elsewhere.
+    """
     missing = size_bytes
     try:
         with path.open("rb", buffering=0) as file:
+            file.seek(offset)
             while missing and (chunk := file.read(min(missing, _CHUNK_BYTES))):
                 missing -= len(chunk)
                 yield chunk

@@ -11,14 +11,16 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import SENT_INDEX
 from dlctl.errors import ConnectionLost, TransferError, TransportTimeout
-from dlctl.files.archive import Entry, printable
-from dlctl.files.listing import SHA256
+from dlctl.files.archive import Entry, printable, read_exactly
+from dlctl.files.listing import SHA256, batches
+from dlctl.files.sending import NO_FOLDER, NO_MATCH, NO_UNPACK, explained, feed
 from dlctl.files.site_folders import UNSAFE, guard, refusal
 from dlctl.transport.base import Transport
 
@@ -30,11 +32,10 @@ LEAST_BYTES = 64 * 1024
 """Smaller files are not worth a line of the question."""
 ALONE_BYTES = 32 * 1024 * 1024
 """From this size on a content goes alone, and its beginning is kept."""
-_CHUNK_BYTES = 256 * 1024
 _TRIES = 3
 _ASK_TIMEOUT_S = 3600.0
-_SHORT, _NO_MATCH, _OTHER = 77, 73, 78
-"""Exit codes: the stream was cut short, the sum differs, somebody else sends the same content."""
+_SHORT, _OTHER, GONE = 77, 78, 79
+"""Exit codes: the stream was cut short, somebody else sends the same content or has taken it."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,12 @@ def ask(
     script = f"""\
 LC_ALL=C; export LC_ALL
 umask {umask:03o}
-mkdir -p -- {shlex.quote(f"{root}/{FOLDER}")} || exit 71
+mkdir -p -- {shlex.quote(f"{root}/{FOLDER}")} || exit {NO_FOLDER}
 {guard(root)}
-cd -- {shlex.quote(f"{root}/{FOLDER}")} || exit 71
+cd -- {shlex.quote(f"{root}/{FOLDER}")} || exit {NO_FOLDER}
 {SHA256}
 find . ! -name . -prune -mtime +6 -exec rm -rf {{}} + 2>/dev/null
-cat >.wanted.$$ || exit 71
+cat >.wanted.$$ || exit {NO_FOLDER}
 trap 'rm -f .wanted.$$' EXIT
 # Where else the site has them: `sum size folder/path`.
 set -- ../*/{SENT_INDEX}
@@ -95,7 +96,9 @@ set -- ../*/{SENT_INDEX}
     if [ "${{here:-$sum}}" = "$sum" ]; then mv -f ".copy.$$" "$sum"; else rm -f ".copy.$$"; fi
 done
 while read -r sum size; do
-    if [ -f "$sum" ] && [ $(wc -c <"$sum") -eq "$size" ]; then echo "$sum whole"
+    if [ -f "$sum" ] && [ $(wc -c <"$sum") -eq "$size" ]; then
+        touch -- "$sum" # for another week
+        echo "$sum whole"
     elif [ -f "$sum.{mine}" ]; then echo "$sum $(wc -c <"$sum.{mine}")"
     fi
 done <.wanted.$$
@@ -143,36 +146,23 @@ def send_alone(
         TransferError: it does not arrive as it is here.
         TransportError
     """
-    size_bytes = entry.size_bytes or 0
+    size_bytes, source = entry.size_bytes or 0, entry.source
+    assert isinstance(source, Path)
     for _ in range(_TRIES):
         begun_bytes = begun_bytes if begun_bytes <= size_bytes else 0
         script = _script(root, sha256, f"{sha256}.{mine}", begun_bytes, size_bytes, umask)
-        process = transport.start(script, idle_timeout_s=idle_timeout_s)
-        try:
-            for chunk in _read(entry, begun_bytes):
-                process.stdin.write(chunk)
-                on_sent(len(chunk))
-        except BrokenPipeError:
-            pass  # the script ended early: its exit code says why
-        except BaseException:
-            process.kill()
-            raise
-        end = process.wait(idle_timeout_s + size_bytes / 20e6)
+        rest = read_exactly(source, size_bytes - begun_bytes, begun_bytes)
+        end = feed(transport, script, rest, size_bytes, on_sent, idle_timeout_s)
         if not end.exit_code:
             return
-        if end.exit_code not in (_NO_MATCH, _OTHER):
+        if end.exit_code not in (NO_MATCH, _OTHER):
             break
         begun_bytes, mine = 0, secrets.token_hex(8)  # somebody sends the same, or it was damaged
-    if end.exit_code == _SHORT:
+    if end.exit_code == _SHORT and not end.error_text.strip():
         raise ConnectionLost(
             f"{transport.name}: {printable(entry.path)} was cut short", hint="Try again."
         )
-    raise TransferError(
-        f"{transport.name}: {printable(entry.path)} did not arrive (exit code {end.exit_code}): "
-        f"{end.last_error_line or 'what arrived is not what was sent'}",
-        hint=f"Check the space there, df -h {shlex.quote(root)}, and try again: what has arrived "
-        "is not sent twice.",
-    )
+    raise explained(transport.name, root, end)
 
 
 def _script(
@@ -182,68 +172,65 @@ def _script(
 LC_ALL=C; export LC_ALL
 umask {umask:03o}
 trap '' HUP # what has arrived is kept
-cd -- {shlex.quote(f"{root}/{FOLDER}")} || exit 71
+cd -- {shlex.quote(f"{root}/{FOLDER}")} || exit {NO_FOLDER}
 {SHA256}
-if [ {begun_bytes} = 0 ]; then : >{part} || exit 71
+if [ {begun_bytes} = 0 ]; then
+    rm -f {part} # somebody may be writing to it: a file of its own does not mix with that
+    : >{part} || exit {NO_FOLDER}
 else [ $(wc -c <{part}) -eq {begun_bytes} ] || exit {_OTHER}
 fi
+node=$(ls -i {part})
 sum=$({{ cat {part}; tee -a {part}; }} | sha256)
+[ "$(ls -i {part} 2>/dev/null)" = "$node" ] || exit {_OTHER}
 size=$(wc -c <{part})
 [ "$size" -ge {size_bytes} ] || exit {_SHORT}
 [ "$size" -eq {size_bytes} ] && [ "${{sum:-{sha256}}}" = {sha256} ] ||
-    {{ rm -f {part}; exit {_NO_MATCH}; }}
+    {{ rm -f {part}; exit {NO_MATCH}; }}
 mv -f {part} {sha256}"""
-
-
-def _read(entry: Entry, offset: int) -> Iterator[bytes]:
-    assert isinstance(entry.source, Path)
-    missing_bytes = (entry.size_bytes or 0) - offset
-    try:
-        with entry.source.open("rb", buffering=0) as file:
-            file.seek(offset)
-            while missing_bytes and (chunk := file.read(min(missing_bytes, _CHUNK_BYTES))):
-                missing_bytes -= len(chunk)
-                yield chunk
-            grew = not missing_bytes and file.read(1)
-    except OSError as error:
-        raise TransferError(
-            f"{printable(entry.source)} can't be read: {error.strerror}",
-            hint="Make it readable, or exclude it with a line in .dlctlignore.",
-        ) from error
-    if missing_bytes or grew:
-        raise TransferError(
-            f"{printable(entry.source)} changed while it was sent",
-            hint="Try again when no program writes to it.",
-        )
 
 
 def link_script(root_variable: str, part: str, entries: Sequence[Entry], umask: int) -> str:
     """Return the commands that put contents into an unpacked tree, with the time of now."""
     if not entries:
         return ""
-    lines = []
+    puts, paths, taken = [], defaultdict[str, list[str]](list), set[str]()
     for entry in entries:
-        mode = f"{(entry.mode & ~umask) & 0o777:o}"
-        path = shlex.quote(f"{part}/{entry.path}")
-        lines.append(f"put {entry.sha256} {mode} {path}")
-    puts = "\n".join(lines)
+        put = "again" if entry.sha256 in taken else "put"
+        puts.append(f"{put} {entry.sha256} {shlex.quote(f'./{entry.path}')}")
+        taken.add(entry.sha256)
+        paths[f"{(entry.mode & ~umask) & 0o777:o}"].append(entry.path)
+    changes = "\n".join(
+        f"chmod {mode} {' '.join(words)} || exit {NO_UNPACK}"
+        for mode, names in paths.items() for words in batches(names)
+    )  # fmt: skip
+    news = "\n".join(puts)
+    index = SENT_INDEX
     return f"""\
-put() {{ # sum mode path: the first of its paths gets the content itself
-    {{ case $taken in *" $1 "*) cp -- {root_variable}/{FOLDER}/"$1" "$3" ;;
-    *) ln -- {root_variable}/{FOLDER}/"$1" "$3" 2>/dev/null ||
-        cp -- {root_variable}/{FOLDER}/"$1" "$3" ;;
-    esac && chmod "$2" "$3" && touch "$3"; }} || exit 72
-    taken="$taken $1 "
+again() {{ # sum path: gets a copy
+    cp -- {root_variable}/{FOLDER}/"$1" "$2" && return
+    [ -f {root_variable}/{FOLDER}/"$1" ] || exit {GONE}
+    exit {NO_UNPACK}
 }}
-taken=
-{puts}
-[ ! -f {part}/{SENT_INDEX} ] || touch {part}/{SENT_INDEX} # no file may be newer"""
+put() {{ # sum path: the first of its paths gets the content itself
+    ln -- {root_variable}/{FOLDER}/"$1" "$2" 2>/dev/null || again "$@"
+}}
+(cd -- {part} || exit {NO_UNPACK}
+{news}
+{changes}
+find . -type f -exec touch {{}} +
+[ ! -f {index} ] || touch {index} # no file may be newer
+) || exit"""
 
 
 def remove_script(root_variable: str, sums: Iterable[str]) -> str:
     """Return the commands that remove contents that are in their trees."""
-    names = " ".join(f"{root_variable}/{FOLDER}/{sha256}" for sha256 in sorted(set(sums)))
-    return f"rm -f -- {names}" if names else ":"
+    names = "\n".join(sorted(set(sums)))
+    if not names:
+        return ":"
+    return f"""\
+(cd {root_variable}/{FOLDER} && xargs rm -f) <<'end of sums'
+{names}
+end of sums"""
 
 
 def this_machine() -> str:

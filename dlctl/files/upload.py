@@ -13,10 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dlctl.errors import TransferError
 from dlctl.files import contents
 from dlctl.files.archive import END_OF_ARCHIVE, Entry, write_entry
 from dlctl.files.download import download
+from dlctl.files.sending import (
+    EXISTS,
+    NO_FOLDER,
+    NO_MATCH,
+    NO_RENAME,
+    NO_UNPACK,
+    explained,
+    feed,
+)
 from dlctl.files.site_folders import UNSAFE, guard, refusal
 from dlctl.files.small_files import (
     read_appended,
@@ -37,8 +45,8 @@ Progress = Callable[[int, int], None]
 
 _SUMS = "SHA256SUMS"
 _TEMPORARY_PREFIX = ".dlctl-upload."
-# Exit codes of the script, one for each step.
-_NO_FOLDER, _NO_UNPACK, _NO_MATCH, _NO_RENAME, _EXISTS = 71, 72, 73, 74, 75
+_TRIES = 3
+"""How often contents are sent that another upload takes away."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +82,29 @@ def upload(
             left; trees that were complete before may stay.
     """
     wanted = contents.large_contents(entry for tree in trees for entry in tree.entries)
+    deposited_bytes = sum(_size_bytes(entry) for entry in wanted.values())
+    rest = (e for tree in trees for e in tree.entries if e.sha256 not in wanted)
+    progress = _Progress(deposited_bytes + sum(map(_size_bytes, rest)), on_progress)
+    for _ in range(_TRIES):
+        if wanted:
+            _deposit(transport, root, wanted, progress, umask, idle_timeout_s)
+            progress.set(deposited_bytes)
+        end = _send(transport, root, trees, wanted, progress, umask, idle_timeout_s)
+        if end.exit_code != contents.GONE:
+            break
+    if end.exit_code == UNSAFE:
+        raise refusal(transport.name, end)
+    if end.exit_code:
+        raise explained(transport.name, root, end)
+
+
+def _send(
+    transport: Transport, root: str, trees: Sequence[Tree], wanted: Mapping[str, Entry],
+    progress: _Progress, umask: int, idle_timeout_s: float,
+) -> Completed:  # fmt: skip
+    """Send what has not been sent by its sum, and have the site put all of it into place."""
     sent = [replace(t, entries=[e for e in t.entries if e.sha256 not in wanted]) for t in trees]
     total_bytes = sum(_size_bytes(entry) for tree in sent for entry in tree.entries)
-    deposited_bytes = sum(_size_bytes(entry) for entry in wanted.values())
-    progress = _Progress(total_bytes + deposited_bytes, on_progress)
-    if wanted:
-        _deposit(transport, root, wanted, progress, umask, idle_timeout_s)
-        progress.set(deposited_bytes)
     token = secrets.token_hex(8)
     parts = [f"{token}-{index}" for index in range(len(trees))]
     place = [_link(part, tree, wanted, umask) for part, tree in zip(parts, trees, strict=True)]
@@ -88,22 +112,8 @@ def upload(
     place.append(contents.remove_script('"$root"', wanted))
     temporary = f"{_TEMPORARY_PREFIX}{token}"
     script = _upload_script(root, temporary, "\n".join(place), total_bytes, umask)
-    process = transport.start(script, idle_timeout_s=idle_timeout_s)
-    try:
-        for chunk in _blocks(_stream(sent, parts, umask)):
-            process.stdin.write(chunk)
-            progress.add(len(chunk))
-    except BrokenPipeError:
-        pass  # the script ended early: its exit code says why
-    except BaseException:
-        process.kill()
-        raise
-    # Hashing on the site: at least 20 MB/s, on the slowest shared file system.
-    end = process.wait(idle_timeout_s + total_bytes / 20e6)
-    if end.exit_code == UNSAFE:
-        raise refusal(transport.name, end)
-    if end.exit_code:
-        raise explained(transport.name, root, end)
+    stream = _blocks(_stream(sent, parts, umask))
+    return feed(transport, script, stream, total_bytes, progress.add, idle_timeout_s)
 
 
 class _Progress:
@@ -200,28 +210,28 @@ def _upload_script(root: str, temporary: str, rename: str, total_bytes: int, uma
     return f"""\
 LC_ALL=C; export LC_ALL
 umask {umask:03o}
-mkdir -p -- {shlex.quote(root)} || exit {_NO_FOLDER}
+mkdir -p -- {shlex.quote(root)} || exit {NO_FOLDER}
 {guard(root)}
-cd -- {shlex.quote(root)} || exit {_NO_FOLDER}
-root=$(pwd) || exit {_NO_FOLDER}
+cd -- {shlex.quote(root)} || exit {NO_FOLDER}
+root=$(pwd) || exit {NO_FOLDER}
 # What uploads that were cut off left behind, a day later at the latest.
 find . ! -name . -prune -type d -name '{_TEMPORARY_PREFIX}*' -mtime +0 \\
     -exec rm -rf {{}} + 2>/dev/null
 tmp=$root/{temporary}
 trap 'cd /; rm -rf "$tmp"' EXIT
 trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 141' PIPE; trap 'exit 143' TERM
-mkdir -m 700 -- "$tmp" && cd -- "$tmp" || exit {_NO_FOLDER}
+mkdir -m 700 -- "$tmp" && cd -- "$tmp" || exit {NO_FOLDER}
 # -m: with the time of now, as sites remove what is old.
-tar -xmof - || exit {_NO_UNPACK}
-[ -f {_SUMS} ] || {{ echo 'the stream was cut short' >&2; exit {_NO_UNPACK}; }}
+tar -xmof - || exit {NO_UNPACK}
+[ -f {_SUMS} ] || {{ echo 'the stream was cut short' >&2; exit {NO_UNPACK}; }}
 check=
 command -v sha256sum >/dev/null 2>&1 && check='sha256sum -c'
 [ -n "$check" ] || {{ command -v shasum >/dev/null 2>&1 && check='shasum -a 256 -c'; }}
 if [ -n "$check" ] && [ -s {_SUMS} ]; then
-    $check {_SUMS} >.check 2>&1 || {{ grep -v ': OK$' .check | head -n 5 >&2; exit {_NO_MATCH}; }}
+    $check {_SUMS} >.check 2>&1 || {{ grep -v ': OK$' .check | head -n 5 >&2; exit {NO_MATCH}; }}
 elif [ -s {_SUMS} ]; then
     size=$(find . -type f ! -name {_SUMS} ! -name .check -exec cat {{}} + | wc -c)
-    [ "$size" -eq {total_bytes} ] || {{ echo "$size bytes arrived" >&2; exit {_NO_MATCH}; }}
+    [ "$size" -eq {total_bytes} ] || {{ echo "$size bytes arrived" >&2; exit {NO_MATCH}; }}
 fi
 {rename}
 exit 0
@@ -238,57 +248,20 @@ def _rename_command(part: str, tree: Tree) -> str:
     merge = f"""(cd {part} &&
     find . -type d -exec sh -c 'for d; do mkdir -p -- "$0/$d" || exit; done' {target} {{}} + &&
     find . ! -type d -exec sh -c 'for f; do mv -f -- "$f" "$0/$f" || exit; done' {target} {{}} +
-    ) || exit {_NO_RENAME}"""
+    ) || exit {NO_RENAME}"""
     others = f"""(cd {target} && find . ! -type d -exec sh -c 'part=$0; for f; do
         [ -e "$part/$f" ] || [ -L "$part/$f" ] || rm -f -- "$f" || exit; done' "$tmp"/{part} {{}} +
-    ) || exit {_NO_RENAME}"""
+    ) || exit {NO_RENAME}"""
     there = {
         "keep": ":",
-        "refuse": f"echo {target}' exists already' >&2; exit {_EXISTS}",
+        "refuse": f"echo {target}' exists already' >&2; exit {EXISTS}",
         "merge": merge,
         "repair": f"{others}\n{merge}",
     }[tree.if_exists]
     return f"""\
-[ -d {parent} ] || mkdir -p -- {parent} || exit {_NO_RENAME}
+[ -d {parent} ] || mkdir -p -- {parent} || exit {NO_RENAME}
 if [ -d {target} ]; then {there}
 else
-    mv -- {part} {target} || exit {_NO_RENAME}
+    mv -- {part} {target} || exit {NO_RENAME}
     [ ! -e {target}/{part} ] || rm -rf -- {target}/{part}
 fi"""
-
-
-def explained(name: str, root: str, end: Completed) -> TransferError:
-    """Return the error of a script that could not store what it was sent."""
-    said = end.error_text
-    last = last_telling_line(said) or f"exit code {end.exit_code}"
-    hint = f"Check the space and the permissions there: df -h {shlex.quote(root)}"
-    if "No space left" in said:
-        what = "the disk is full"
-    elif "quota" in said.lower():
-        what, hint = "your quota is used up", f"Free space there: quota -s; du -sh {root}"
-    elif "Permission denied" in said or "Read-only" in said:
-        what, hint = (
-            "you have no permission to write there",
-            "Choose another root folder in the site's file.",
-        )
-    elif end.exit_code == _NO_MATCH:
-        what, hint = (
-            "what arrived is not what was sent",
-            "Try again; if it happens again, check the disk there.",
-        )
-    elif end.exit_code == _EXISTS:
-        what, hint = "the target exists already", "Choose another, or remove it."
-    else:
-        what = "the upload failed"
-    return TransferError(f"{name}: {what} ({root}): {last}", hint=hint)
-
-
-def last_telling_line(stderr: str) -> str:
-    """Return the last informative line: tar ends with lines that say nothing."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    told = [
-        line
-        for line in lines
-        if "Exiting with failure" not in line and "extended header keyword" not in line
-    ]
-    return (told or lines or [""])[-1]

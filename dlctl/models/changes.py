@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
+from dlctl.files.sending import explained
 from dlctl.files.site_folders import UNSAFE, guard, refusal
-from dlctl.files.upload import explained
 from dlctl.models.known import KnownModel
 from dlctl.script_templates import render_script
 

@@ -17,8 +17,9 @@ from dlctl import contract
 from dlctl.contract import ModelVersion
 from dlctl.errors import RecordError, RemoteCommandError, ResultsError, TransferError
 from dlctl.files.archive import Entry
+from dlctl.files.sending import explained
 from dlctl.files.site_folders import UNSAFE, guard, refusal
-from dlctl.files.upload import Progress, Tree, explained, upload
+from dlctl.files.upload import Progress, Tree, upload
 from dlctl.models.reading import blobs_of, escaped, missing_blobs
 from dlctl.script_templates import render_script
 

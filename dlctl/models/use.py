@@ -19,8 +19,8 @@ from dlctl.contract import (
 )
 from dlctl.errors import RecordError, ResultsError
 from dlctl.files.archive import printable
+from dlctl.files.sending import explained
 from dlctl.files.site_folders import UNSAFE, damaged, guard, refusal
-from dlctl.files.upload import explained
 from dlctl.models.create import is_weights
 from dlctl.models.reading import escaped, find_version, missing_blobs
 from dlctl.models.reference import parse_reference

@@ -9,8 +9,8 @@ import pytest
 
 from dlctl.errors import TransferError
 from dlctl.files.download import download
+from dlctl.files.sending import last_telling_line
 from dlctl.files.small_files import read_files
-from dlctl.files.upload import last_telling_line
 from dlctl.transport import Completed
 
 
