@@ -7,6 +7,7 @@ and links that point outside the destination are refused. Uses `Transport` only.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from dlctl.files.target import (
     Target,
     check_room,
     doubles,
+    is_own,
     local_failure,
     refuse_link_parents,
     remove_leftovers,
@@ -47,6 +49,8 @@ class Wishes:
     missing_ok: bool = False
     """A path that does not exist is no error."""
     idle_timeout_s: float = 300.0
+    listed: Sequence[SiteFile] | None = None
+    """The files at the paths, if they have been listed just now."""
 
 
 def download(
@@ -79,7 +83,9 @@ def download(
     for path in paths:
         refuse_outside(path)
     run = _Download(transport, base, target, wishes or Wishes(on_progress=on_progress))
-    files = list_files(transport, base, paths, missing_ok=run.wishes.missing_ok)
+    files = run.wishes.listed
+    if files is None:
+        files = list_files(transport, base, paths, missing_ok=run.wishes.missing_ok)
     try:
         target.path.mkdir(parents=True, exist_ok=True)
         with target.alone():
@@ -120,6 +126,9 @@ class _Download:
                 continue
             if name != file.path:
                 refuse_outside(name)
+            if is_own(name):
+                self._leave_out(file.path, "has a name that dlctl uses itself")
+                continue
             names[name] = file.path
             self._paths[file.path] = self.target.path / name
             fitting.append(file)
@@ -149,9 +158,7 @@ class _Download:
             if (folder := path.parent) not in safe:
                 refuse_link_parents(self.target.path, path)
                 safe.add(folder)
-            if file.kind != "f" or path.is_symlink() or not path.is_file():
-                continue
-            if path.stat().st_size != file.size_bytes:
+            if file.kind != "f" or _regular_bytes(path) != file.size_bytes:
                 continue
             if self.target.is_current(path, file.identity):
                 same.add(file.path)
@@ -265,6 +272,15 @@ class _Download:
         if self.wishes.on_progress:
             done_bytes = min(self._done_bytes, self._total_bytes)
             self.wishes.on_progress(done_bytes, self._total_bytes)
+
+
+def _regular_bytes(path: Path) -> int | None:
+    """Return the size of a file here; None if there is none, or something else."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _comes_in_chunks(file: SiteFile) -> bool:

@@ -65,6 +65,11 @@ class Chunks:
             partial.open()
             yield from chunks_of(partial, number)
 
+    def open(self, partial: Partial) -> None:
+        """Get a file ready to be written: one that is whole already has no chunk that does it."""
+        with self._order:
+            partial.open()
+
     def take(self, write: Callable[[bytes], None]) -> Ended:
         """Hand over the content of the next chunk, piece by piece; return what the site says of it.
 
@@ -125,7 +130,12 @@ class Chunks:
             self._rate.stop()
             return
         with self._order:
-            self._streams.append(stream)
+            if not self._ended:
+                self._streams.append(stream)
+        if stream not in self._streams:  # it came too late, and nobody else would end it
+            with contextlib.suppress(TransportError):
+                stream.kill()
+            return
         while (asked := self._ask_in_turn(stream)) is not None:
             number, chunk = asked
             found: tuple[list[bytes], Ended] | BaseException
@@ -230,18 +240,20 @@ def bring(
                 partial.drop()
                 yield partial, False
                 return
-            finally:
-                partial.close()
             yield partial, True
         chunks.finish()
     finally:
         chunks.end()
+        for partial in files:  # those behind a file that has changed were asked for, too
+            partial.close()
 
 
 def _bring_one(
     transport: Transport, partial: Partial, chunks: Chunks, on_arrived: Callable[[int], None]
 ) -> None:
-    file, resumed = partial.file, partial.done_bytes > 0
+    file = partial.file
+    chunks.open(partial)
+    resumed = partial.done_bytes > 0
 
     def write(piece: bytes) -> None:
         partial.write(piece)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import time
@@ -42,6 +43,7 @@ class Partial:
         self._sums: list[str] = []
         self.done_bytes = self._trusted_bytes()
         self._digest, self._chunk = hashlib.sha256(), hashlib.sha256()
+        self._out: io.FileIO | None = None
 
     def _trusted_bytes(self) -> int:
         """Return how long the beginning is that an earlier download has brought."""
@@ -64,22 +66,24 @@ class Partial:
         return told_bytes
 
     def open(self) -> None:
-        """Read the beginning again, and get ready for what follows."""
+        """Read the beginning again, and get ready for what follows. Idempotent."""
+        if self._out:
+            return
         self.path.parent.mkdir(exist_ok=True)
         if not self.done_bytes:  # perhaps another file's, or a link
             self.path.unlink(missing_ok=True)
             self._note.unlink(missing_ok=True)
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(self.path, flags, 0o666)
-        self._out = os.fdopen(descriptor, "r+b", buffering=0)
-        self.done_bytes = self._read_again()
+        self._out = io.FileIO(descriptor, "r+")
+        self.done_bytes = self._read_again(self._out)
         del self._sums[-(-self.done_bytes // CHUNK_BYTES) :]
         self._out.truncate(self.done_bytes)
         self._out.seek(self.done_bytes)
         if not self.done_bytes or not self._note.exists():
             self._write_note()
 
-    def _read_again(self) -> int:
+    def _read_again(self, out: io.FileIO) -> int:
         """Take the beginning into the sum; return how much of it is what it was."""
         read_bytes = 0
         while read_bytes < self.done_bytes:
@@ -88,7 +92,7 @@ class Partial:
             before = self._digest.copy()
             got_bytes = 0
             while got_bytes < wanted_bytes:
-                piece = self._out.read(min(BLOCK_BYTES, wanted_bytes - got_bytes))
+                piece = out.read(min(BLOCK_BYTES, wanted_bytes - got_bytes))
                 if not piece:
                     break
                 got_bytes += len(piece)
@@ -108,6 +112,7 @@ class Partial:
 
     def write(self, piece: bytes) -> None:
         """Append what comes next."""
+        assert self._out
         self._digest.update(piece)
         if not self.file.sha256:
             self._chunk.update(piece)
@@ -139,7 +144,7 @@ class Partial:
 
     def close(self) -> None:
         """Close the file; what has arrived stays. Idempotent."""
-        with contextlib.suppress(AttributeError):
+        if self._out:
             self._out.close()
 
     def finish(self) -> Path:

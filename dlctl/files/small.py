@@ -15,17 +15,18 @@ import shutil
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dlctl.errors import TransferError
 from dlctl.files.archive import printable
 from dlctl.files.large import damaged
 from dlctl.files.listing import SHA256, SiteFile, batches, list_files, path_of
-from dlctl.files.target import Target, refuse_link_parents
+from dlctl.files.target import Target, leads_out, refuse_link_parents
 from dlctl.transport.base import Process, Transport
 
 _CHUNK_BYTES = 1024 * 1024
 _ZEROS = bytes(_CHUNK_BYTES)
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _GROUP_BYTES, _GROUP_FILES = 64 * 1024 * 1024, 4000
 """The most that one stream brings of files without a sum."""
 
@@ -150,6 +151,7 @@ class Receiver:
         self._temporary = target.path
         self._waiting: list[tuple[Path, SiteFile, Path]] = []
         self._waits = False
+        self._made = 0
         self.trouble = ""
         """What the site said last of a stream that failed."""
 
@@ -197,21 +199,24 @@ class Receiver:
             self._safe.clear()
             self._take_link(member, file, path)
         elif member.isreg():
-            content = archive.extractfile(member)
-            assert content is not None
-            self._take_file(content, member, file, path)
+            self._take_file(archive, member, file, path)
         elif member.islnk():
             self._take_hard_link(path_of(member.linkname), file, path)
         else:
             raise self._refused(name, "is neither a file nor a folder")
 
     def _take_file(
-        self, content: IO[bytes], member: tarfile.TarInfo, file: SiteFile, path: Path
+        self, archive: tarfile.TarFile, member: tarfile.TarInfo, file: SiteFile, path: Path
     ) -> None:
+        if member.size <= _CHUNK_BYTES and not member.issparse():
+            self._take_whole(archive, member, file, path)
+            return
+        content = archive.extractfile(member)
+        assert content is not None
         digest = hashlib.sha256()
         partial = self._new()
         done_bytes = 0
-        with partial.open("wb", buffering=0) as out:
+        with partial.open("xb", buffering=0) as out:
             while done_bytes < member.size and (chunk := content.read(_CHUNK_BYTES)):
                 digest.update(chunk)
                 done_bytes += len(chunk)
@@ -221,16 +226,38 @@ class Receiver:
                 else:
                     _write_all(out, chunk)
                 self._on_arrived(len(chunk))
-        if file.sha256 and digest.hexdigest() != file.sha256:
-            raise damaged(self._name, file.path)
+        self._check(digest.hexdigest(), file)
         if member.mode & 0o100:
             partial.chmod(partial.stat().st_mode | (partial.stat().st_mode & 0o444) >> 2)
         self._arrived(partial, file, path)
 
+    def _take_whole(
+        self, archive: tarfile.TarFile, member: tarfile.TarInfo, file: SiteFile, path: Path
+    ) -> None:
+        """Take a file that fits into memory, with few calls, as there may be very many."""
+        data = archive.fileobj.read(member.size) if archive.fileobj else b""
+        if len(data) < member.size:
+            raise tarfile.ReadError("unexpected end of data")
+        if file.sha256:
+            self._check(hashlib.sha256(data).hexdigest(), file)
+        partial = self._new()
+        mode = 0o777 if member.mode & 0o100 else 0o666  # less what the umask takes
+        descriptor = os.open(partial, _NEW_FILE, mode)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        finally:
+            os.close(descriptor)
+        self._on_arrived(len(data))
+        self._arrived(partial, file, path)
+
+    def _check(self, digest: str, file: SiteFile) -> None:
+        if file.sha256 and digest != file.sha256:
+            raise damaged(self._name, file.path)
+
     def _take_link(self, member: tarfile.TarInfo, file: SiteFile, path: Path) -> None:
-        target = Path(os.path.normpath(path.parent.resolve() / member.linkname))
-        root = self._target.path.resolve()
-        if member.linkname.startswith("/") or not target.is_relative_to(root):
+        if leads_out(self._target.path, path.parent, member.linkname):
             raise self._refused(member.name, f"is a link that points outside ({member.linkname})")
         partial = self._new()
         partial.symlink_to(member.linkname)
@@ -247,7 +274,9 @@ class Receiver:
         self._arrived(partial, file, path)
 
     def _new(self) -> Path:
-        return self._temporary / f"file{len(self._waiting)}"
+        """Return a path that no earlier file had: a stream that broke off may have left a link."""
+        self._made += 1
+        return self._temporary / f"file{self._made}"
 
     def _arrived(self, partial: Path, file: SiteFile, path: Path) -> None:
         if self._waits:

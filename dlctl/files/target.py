@@ -115,6 +115,26 @@ def refuse_link_parents(destination: Path, path: Path) -> None:
         )
 
 
+def leads_out(destination: Path, folder: Path, link: str) -> bool:
+    """Return whether a link in a folder below the destination may lead out of it.
+
+    `..` counts only at the beginning of a link: behind a name, which may be a link itself, nobody
+    knows where it leads. The folder counts by its name, as a download puts a folder in the place of
+    a link, and by what it is now.
+    """
+    names = [name for name in link.split("/") if name not in ("", ".")]
+    rising = next((n for n, name in enumerate(names) if name != ".."), len(names))
+    depth = len(folder.relative_to(destination).parts)
+    real_depth = len(folder.resolve().relative_to(destination.resolve()).parts)
+    return link.startswith("/") or ".." in names[rising:] or rising > min(depth, real_depth)
+
+
+def is_own(path: str) -> bool:
+    """Return whether a path in the destination is one of those that downloads use themselves."""
+    top = path.partition("/")[0]
+    return top == PARTIAL or top.startswith(_TEMPORARY_PREFIX)
+
+
 # Names that a folder takes for the same --------------------------------------------------------
 
 

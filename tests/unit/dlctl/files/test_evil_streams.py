@@ -1,0 +1,160 @@
+"""Sites whose links, names and broken-off streams would lead a file out of the target folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from dlctl.errors import TransferError
+from dlctl.files import small
+from dlctl.files.download import Wishes, download
+from dlctl.files.large import bring
+from dlctl.files.listing import SiteFile, list_files
+from dlctl.files.partial import CHUNK_BYTES, Partial
+from dlctl.files.target import PARTIAL
+from dlctl.transport import Completed
+from dlctl.transport.local import LocalTransport
+
+
+def archive_of(*members):
+    """Return an archive; a member is a name with its content, or with its link as a Path."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, Path):
+                info.type, info.linkname = tarfile.SYMTYPE, str(content)
+                archive.addfile(info)
+            else:
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+class Evil:
+    """A site that lists files and links, and sends one archive after another.
+
+    Args:
+        members: What it lists, in the order of the streams.
+        streams: The archives, and whether each ends as it should.
+    """
+
+    name = "evil"
+
+    def __init__(self, members, *streams):
+        self._listing = b"".join(
+            f"l{name}\0".encode() if isinstance(content, Path)
+            else f"f{name}\0s{len(content)} 8 644 1 then then\n\0".encode()
+            for name, content in members
+        )  # fmt: skip
+        self._streams = list(streams)
+        self._is_whole = True
+
+    def run(self, script, **more):
+        return Completed(0, self._listing, b"")
+
+    def start(self, script, **more):
+        self._mark = script.partition("%s %s\\n' ")[2].partition(" ")[0]
+        content, self._is_whole = self._streams.pop(0)
+        self.stdout = io.BytesIO(content)
+        return self
+
+    def wait(self, timeout_s):
+        return Completed(0, b"", f"\n{self._mark} \n".encode() if self._is_whole else b"")
+
+    def kill(self):
+        pass
+
+
+def leading_out(folder):
+    """Return the links in a folder that lead out of it."""
+    root = folder.resolve()
+    return [p for p in folder.rglob("*") if not p.resolve().is_relative_to(root)]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("a/b/up", Path("../..")), ("a/b/out", Path("up/../secret"))],
+        [("a/b/out", Path("up/../secret")), ("a/b/up", Path("../.."))],
+        [("x/y/z/f", b"1"), ("a", Path("x/y/z")), ("a/out", Path("../../secret"))],
+    ],
+    ids=["through a link", "through a later link", "from a folder in place of a link"],
+)
+def test_links_that_together_point_outside_are_refused(tmp_path, members):
+    here = tmp_path / "d"
+    site = Evil(members, (archive_of(*members), True))
+    try:
+        download(site, "base", [name for name, _ in members], here)
+    except TransferError as error:
+        assert "points outside" in error.message  # noqa: PT017 - else nothing leads out
+    assert leading_out(here) == []
+
+
+def test_links_that_stay_inside_come(tmp_path):
+    members = [("a/b/f", b"1"), ("a/link", Path("./b/f")), ("top", Path("a/b")),
+               ("a/b/up", Path("../../a//b/f"))]  # fmt: skip
+    here = tmp_path / "d"
+    names = [name for name, _ in members]
+    download(Evil(members, (archive_of(*members), True)), "base", names, here)
+    assert [(here / name).read_text() for name in ("a/link", "top/f", "a/b/up")] == ["1"] * 3
+
+
+def test_a_link_that_a_broken_stream_left_is_not_written_through(tmp_path, monkeypatch):
+    """A link that waits for its sum lies in a folder of its own, from where it leads elsewhere."""
+    monkeypatch.setattr(small, "_GROUP_FILES", 1)
+    members = [("a/b/link", Path("../../out")), ("f", b"evil")]
+    site = Evil(members, (archive_of(members[0]), False), *[(archive_of(members[1]), True)] * 5)
+    wishes = Wishes(on_left_out=lambda *_: None)
+    with pytest.raises(TransferError):
+        download(site, "base", [name for name, _ in members], tmp_path / "d", wishes=wishes)
+    assert not (tmp_path / "out").exists() and not (tmp_path / "d/out").exists()
+
+
+@pytest.mark.parametrize("name", [f"{PARTIAL}/x", ".dlctl-download.7.x/y"])
+def test_names_that_dlctl_uses_itself_are_left_out(tmp_path, name):
+    base = tmp_path / "site"
+    for path in (name, "f"):
+        (base / path).parent.mkdir(parents=True, exist_ok=True)
+        (base / path).write_text("1")
+    left_out = []
+    wishes = Wishes(on_left_out=lambda *each: left_out.append(each))
+    paths = download(LocalTransport(), str(base), [name, "f"], tmp_path / "d", wishes=wishes)
+    assert [path.name for path in paths] == ["f"]
+    assert left_out == [(name, "has a name that dlctl uses itself")]
+
+
+# Parts that are whole, or that nobody waits for any more ------------------------------------------
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_part_that_is_whole_is_read_and_not_sent_again(tmp_path, is_known, is_damaged):
+    """A fetch that was killed between the last byte and the file's place leaves such a part."""
+    base, here = tmp_path / "site", tmp_path / "here"
+    base.mkdir()
+    here.mkdir()
+    content = os.urandom(CHUNK_BYTES + 5)
+    (base / "big").write_bytes(content)
+    transport = LocalTransport()
+    (file,) = list_files(transport, str(base), ["big"])
+    if is_known:
+        known = hashlib.sha256(content).hexdigest()
+        file = SiteFile("big", "f", file.size_bytes, known, file.stamp)
+    partial = Partial(here, str(base), file)
+    brought = bring(transport, str(base), [partial], lambda _: None, 30)
+    assert [whole for _, whole in brought] == [True]
+    if is_damaged:
+        with partial.path.open("r+b") as part:
+            part.write(b"what a power cut left")
+    seen = []
+    wanted = {"big": file.sha256} if is_known else ["big"]
+    download(transport, str(base), wanted, here, lambda *n: seen.append(n))
+    assert (here / "big").read_bytes() == content
+    if not is_damaged:
+        assert seen[0][0] == file.size_bytes  # nothing was to come
