@@ -84,16 +84,21 @@ def list_files(
     known = paths if isinstance(paths, Mapping) else {}
     if not paths:
         return []
-    end = transport.run(_script(base, paths, missing_ok), timeout_s=_TIMEOUT_S)
+    script = f"""\
+cd -- {shlex.quote(base)} || exit {_MISSING}
+{listing_script(paths, missing_ok=missing_ok)}
+exit 0"""
+    end = transport.run(script, timeout_s=_TIMEOUT_S)
     if end.exit_code:
         raise TransferError(
             f"{transport.name}: {base}: {end.last_error_line or end.exit_code}",
             hint="Check that it exists, and its permissions.",
         )
-    return list(_parsed(transport.name, end.stdout, known))
+    return list(parsed_listing(transport.name, end.stdout, known))
 
 
-def _script(base: str, paths: Sequence[str] | Mapping[str, str], missing_ok: bool) -> str:
+def listing_script(paths: Sequence[str] | Mapping[str, str], *, missing_ok: bool) -> str:
+    """Return commands that list what is at and below paths, as `parsed_listing` takes it."""
     batch = f"""\
 printf "f%s\\0" "$@"; printf s
 {stat_script('"$@"')}
@@ -111,9 +116,7 @@ list() {{
     find -H "$@" -type f -exec sh -c {shlex.quote(batch)} sh {{}} + 2>/dev/null
     find -H "$@" ! -type f ! -type d -exec sh -c {shlex.quote(odd)} sh {{}} + 2>/dev/null
 }}
-cd -- {shlex.quote(base)} || exit {_MISSING}
-{lists}
-exit 0"""
+{lists}"""
 
 
 def batches(paths: Sequence[str] | Mapping[str, str]) -> Iterator[list[str]]:
@@ -130,8 +133,17 @@ def batches(paths: Sequence[str] | Mapping[str, str]) -> Iterator[list[str]]:
     yield words
 
 
-def _parsed(name: str, answer: bytes, known: Mapping[str, str]) -> Iterator[SiteFile]:
-    """Yield the files of an answer, whose fields end with NUL."""
+def parsed_listing(name: str, answer: bytes, known: Mapping[str, str]) -> Iterator[SiteFile]:
+    """Yield the files of an answer, whose fields end with NUL.
+
+    Args:
+        name: Of the site, for messages.
+        answer: What `listing_script` has printed.
+        known: The sums that files must have.
+
+    Raises:
+        TransferError: the files changed too fast to be listed.
+    """
     names: list[str] = []
     for field in answer.split(b"\0"):
         kind, text = field[:1], field[1:].decode("utf-8", "surrogateescape")

@@ -38,11 +38,27 @@ def read_files(
         TransferError: a file exists but can't be read, or the file system does not answer, so that
             its existence is unknown.
     """
-    if not paths:
-        return {}
+    return read_files_after(transport, "", paths, timeout_s=timeout_s)[1] if paths else {}
+
+
+def read_files_after(
+    transport: Transport, before: str, paths: Sequence[str], *, timeout_s: float = _TIMEOUT_S
+) -> tuple[bytes, dict[str, bytes | None]]:
+    """Run a script, then read files as `read_files` does: all in one round trip.
+
+    Returns:
+        What the script printed, and the contents.
+
+    Raises:
+        TransferError: as `read_files`.
+    """
     mark = _mark()
     names = " ".join(shlex.quote(path) for path in paths)
     script = f"""\
+(:
+{before}
+)
+printf '%s' '{mark}'
 for f in {names}; do
     if [ -f "$f" ]; then
         printf y
@@ -61,10 +77,11 @@ for f in {names}; do
 done"""
     end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
     contents = _frames(transport, end.stdout, mark)
-    if len(contents) != len(paths):
+    if len(contents) != len(paths) + 1:
         raise _damaged(transport)
+    told = contents.pop(0)
     found = zip(paths, contents, strict=True)
-    return {path: content[1:] if content[:1] == b"y" else None for path, content in found}
+    return told, {p: content[1:] if content[:1] == b"y" else None for p, content in found}
 
 
 def read_texts(

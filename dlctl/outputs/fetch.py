@@ -18,7 +18,8 @@ from dlctl.contract import ResultsIndex, State
 from dlctl.contract.metrics import EventKind, Source
 from dlctl.errors import ResultsError, TransferError
 from dlctl.files.download import Wishes, download
-from dlctl.files.small_files import read_files
+from dlctl.files.listing import SiteFile, listing_script, parsed_listing
+from dlctl.files.small_files import read_files, read_files_after
 from dlctl.logs.reader import LogReader, read
 from dlctl.outputs.checkpoints import whole_checkpoints
 from dlctl.outputs.fetched_folder import FetchedFolder
@@ -126,19 +127,42 @@ class _Fetch:
         self.told: list[str] = []
         """Of the files that came, those that every training has."""
         self._base, self._names = "", dict[str, str]()
+        self._contents = dict[str, bytes | None]()
+        self._listing: list[SiteFile] = []
+        """All files in the folder with results."""
         self._has_index = False
         if RESULTS in wanted.parts:
-            self._base = results_folder(transport, record)
-            index = results_index(transport, record, self._base)
+            index = self._look()
             self._has_index = index is not None
             self._names = {f.path: f.sha256 for f in index.files} if index else {}
             self.left_out += index.left_out if index else []
-        tops = self._names if self._has_index else self._listed()
+        if not self._has_index:  # nothing tells what the program is still writing
+            self._names = {f.path: "" for f in self._listing if f.kind == "f"
+                           and not f.path.rpartition("/")[2].startswith(".")}  # fmt: skip
+        tops = self._names
         self.folder = FetchedFolder(destination, record, tops)
         self.folder.on_wait = wanted.on_wait  # type: ignore[method-assign]
 
-    def _listed(self) -> list[str]:
-        return _listed(self._transport, self._base) if self._base else []
+    def _look(self) -> ResultsIndex | None:
+        """List the results; read their index, and the manifest and the plan of each attempt."""
+        record = self._record
+        numbers = range(record.attempt, 0, -1)
+        names = [file(n) for n in numbers for file in (contract.manifest_file, contract.plan_file)]
+        names += [contract.RESULTS_INDEX, *map(contract.results_index, numbers)]
+        paths = [f"{record.job_dir}/{name}" for name in names]
+        script = f"""\
+found=$({_results_script(record.job_dir)}
+)
+printf '%s\\0' "$found"
+cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || exit 0
+{listing_script([""], missing_ok=True)}"""
+        told, self._contents = read_files_after(self._transport, script, paths)
+        folder, _, listing = told.partition(b"\0")
+        self._base = f"{record.job_dir}/{folder.decode()}{contract.RESULTS}"
+        index = results_index(self._transport, record, self._base, self._contents)
+        sums = {file.path: file.sha256 for file in index.files} if index else {}
+        self._listing = list(parsed_listing(self._transport.name, listing, sums))
+        return index
 
     def bring(self) -> list[str]:
         """Bring all parts; return the paths of the files, relative to the folder."""
@@ -155,7 +179,7 @@ class _Fetch:
 
     def _download(
         self, base: str, paths: Sequence[str] | Mapping[str, str],
-        local: Callable[[str], str | None] = str, *, missing_ok: bool = False,
+        local: Callable[[str], str | None] = str, *, listed: list[SiteFile] | None = None,
     ) -> list[str]:  # fmt: skip
         def local_name(path: str) -> str | None:
             name = local(path)
@@ -164,15 +188,19 @@ class _Fetch:
         def leave_out(path: str, why: str) -> None:
             self.left_out.append(f"{path} ({why})")
 
-        wishes = Wishes(local_name, leave_out, self._wanted.on_progress, missing_ok)
+        wishes = Wishes(local_name, leave_out, self._wanted.on_progress, listed=listed)
         brought = download(self._transport, base, paths, self.folder, wishes=wishes)
         return [str(path.relative_to(self.folder.path)) for path in brought]
 
     def _bring_results(self) -> list[str]:
-        if self._has_index:
-            sums = {path: digest for path, digest in self._names.items() if self._wanted.fits(path)}
-            return self._download(self._base, sums)
-        return self._download(self._base, self._listed(), missing_ok=True)  # as long as it runs
+        names = {path: digest for path, digest in self._names.items() if self._wanted.fits(path)}
+        there = {file.path: file for file in self._listing}
+        listed = [there[path] for path in names if path in there]
+        if not self._has_index:
+            return self._download(self._base, list(names), listed=listed)
+        if len(listed) < len(names):  # some are missing, or links lead to them
+            return self._download(self._base, names)
+        return self._download(self._base, names, listed=listed)
 
     def _bring_checkpoints(self) -> list[str]:
         """Bring every whole checkpoint; of a training that runs the newest one."""
@@ -208,11 +236,9 @@ class _Fetch:
         record = self._record
         names = {contract.MANIFEST: contract.manifest_file, contract.PLAN: contract.plan_file}
         names = {name: file for name, file in names.items() if self._wanted.fits(name)}
-        attempts = range(record.attempt, 0, -1)
-        paths = [f"{record.job_dir}/{file(n)}" for n in attempts for file in names.values()]
-        contents = read_files(self._transport, paths)
-        for n in attempts:
-            found = {name: contents[f"{record.job_dir}/{file(n)}"] for name, file in names.items()}
+        for n in range(record.attempt, 0, -1):
+            found = {name: self._contents[f"{record.job_dir}/{file(n)}"]
+                     for name, file in names.items()}  # fmt: skip
             whole = {name: content for name, content in found.items() if content is not None}
             if len(whole) == len(names):
                 return [self.folder.write(name, content) for name, content in whole.items()]
@@ -250,23 +276,37 @@ class _Fetch:
 
 def results_folder(transport: Transport, record: Record) -> str:
     """Return the folder at the site with the results of the newest attempt that has any."""
-    script = f"""\
-cd -- {shlex.quote(record.job_dir)} 2>/dev/null || exit 0
-for n in $(ls attempts 2>/dev/null | sort -rn); do
-    [ ! -d "attempts/$n/{contract.RESULTS}" ] || {{ echo "attempts/$n/"; exit 0; }}
-done"""
-    end = transport.run(script)  # an older version has one folder for all attempts
+    end = transport.run(_results_script(record.job_dir))
     return f"{record.job_dir}/{end.text.strip()}{contract.RESULTS}"
 
 
-def results_index(transport: Transport, record: Record, results: str) -> ResultsIndex | None:
+def _results_script(job_dir: str) -> str:
+    """Return a script that prints the folder of an attempt; nothing for an older version's."""
+    return f"""\
+cd -- {shlex.quote(job_dir)} 2>/dev/null || exit 0
+for n in $(ls attempts 2>/dev/null | sort -rn); do
+    [ ! -d "attempts/$n/{contract.RESULTS}" ] || {{ echo "attempts/$n/"; exit 0; }}
+done"""
+
+
+def results_index(
+    transport: Transport, record: Record, results: str,
+    known: Mapping[str, bytes | None] | None = None,
+) -> ResultsIndex | None:  # fmt: skip
     """Return the index of a folder with results; None if the training has not stored them.
+
+    Args:
+        transport: To the site.
+        record: The training.
+        results: The folder there.
+        known: Contents of files that have been read already.
 
     Raises:
         ResultsError: this version does not understand the index.
     """
     path = f"{results.removesuffix(contract.RESULTS)}{contract.RESULTS_INDEX}"
-    content = read_files(transport, [path])[path]
+    known = known if known and path in known else read_files(transport, [path])
+    content = known[path]
     try:
         return None if content is None else contract.from_json(ResultsIndex, content)
     except contract.ContractError as error:
@@ -274,11 +314,3 @@ def results_index(transport: Transport, record: Record, results: str) -> Results
             f"{transport.name}: {path} can't be understood: {error}",
             hint=f"`dlctl logs {record.training_id}` shows how the results were stored",
         ) from error
-
-
-def _listed(transport: Transport, results: str) -> list[str]:
-    """Return the files in the results of a training that has not stored them: none is hidden."""
-    end = transport.run(
-        f"cd {shlex.quote(results)} 2>/dev/null && find . -type f ! -name '.*' -print0"
-    )
-    return [name[2:] for name in end.stdout.decode("utf-8", "surrogateescape").split("\0") if name]

@@ -449,3 +449,18 @@ def test_what_nobody_touched_is_neither_sent_nor_read_again(job, tmp_path, monke
     (there / "model.pt").write_bytes(b"x" * 5_000_000)
     assert fetch_results(HERE, record, there).kept == ["model.pt.local"]
     assert (there / "model.pt").read_bytes() == b"w" * 5_000_000
+
+
+def test_results_take_few_calls(job, tmp_path, monkeypatch):
+    """Each costs two round trips over a long link."""
+    calls, start = [], LocalTransport.start
+    monkeypatch.setattr(LocalTransport, "start",
+                        lambda *args, **more: calls.append(1) or start(*args, **more))  # fmt: skip
+    record, folder = job
+    store_results(folder, {"model.pt": b"w" * 1000, "deep/notes": b"1"})
+    fetch_results(HERE, record, tmp_path / "got")
+    assert len(calls) == 4  # look, bring, and nothing new in the logs and the metrics
+    (folder / "results.json").unlink()
+    del calls[:]
+    fetch_results(HERE, record, tmp_path / "again")
+    assert len(calls) <= 5  # without sums it looks whether a file has changed meanwhile
