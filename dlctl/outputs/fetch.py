@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,9 +20,10 @@ from dlctl.errors import ResultsError, TransferError
 from dlctl.files.download import Wishes, download
 from dlctl.files.listing import SiteFile, listing_script, parsed_listing
 from dlctl.files.small_files import read_files, read_files_after
-from dlctl.logs.reader import LogReader, read
+from dlctl.logs.reader import LogPiece, LogReader, read
 from dlctl.outputs.checkpoints import whole_checkpoints
 from dlctl.outputs.fetched_folder import FetchedFolder
+from dlctl.outputs.joint_look import look
 from dlctl.outputs.metrics import read_metrics
 from dlctl.record import Record
 from dlctl.transport import Transport
@@ -128,6 +129,8 @@ class _Fetch:
         """Of the files that came, those that every training has."""
         self._base, self._names = "", dict[str, str]()
         self._contents = dict[str, bytes | None]()
+        self._metrics: dict[str, bytes] | None = None
+        """The files of metrics, once a look at the logs has brought them."""
         self._listing: list[SiteFile] = []
         """All files in the folder with results."""
         self._has_index = False
@@ -248,7 +251,7 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
         """Write the logs as they are now: they may grow while they are read."""
         written: dict[str, None] = {}
         with self.folder.temporary() as temporary:
-            for piece in read(self._transport, LogReader(self._record.job_dir, by_time=False)):
+            for piece in self._log_pieces():
                 name = f"attempt-{piece.attempt}-{piece.source}.log"
                 with (Path(temporary) / name).open("ab") as file:
                     file.write(piece.content)
@@ -259,6 +262,17 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
                 self.folder.place(Path(temporary) / name, self.folder.path / path, grows=True)
         return list(names.values())
 
+    def _log_pieces(self) -> Iterator[LogPiece]:
+        """Yield the logs; the first look also brings the metrics, which are fetched next."""
+        reader = LogReader(self._record.job_dir, by_time=False)
+        if RESULTS in self._wanted.parts:
+            found = look(self._transport, reader, {}, once=True)
+            self._metrics = found.metrics
+            yield from reader.take(found.asked, found.logs)
+            if not reader.advanced:
+                return
+        yield from read(self._transport, reader)
+
     def _write_metrics(self) -> list[str]:
         """Write what the training measured, without what the collector measured of the nodes."""
         if not self._wanted.fits(_METRICS_FILE):
@@ -266,6 +280,7 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
         entries = read_metrics(
             self._transport, self._record,
             lambda origin: origin.learner == 0 and origin.source is not Source.NODE,
+            self._metrics,
         )  # fmt: skip
         told = [e.line for e in entries if not e.line.event or e.line.kind in ("", EventKind.ORDER)]
         if not told:

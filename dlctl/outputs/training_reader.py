@@ -8,15 +8,15 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dlctl.contract import METRICS, Plan, Status
+from dlctl.contract import Plan, Status
 from dlctl.contract.metrics import Source, parse_metrics_name
 from dlctl.errors import RecordError
-from dlctl.files.small_files import read_appended
 from dlctl.lifecycle import learner_statuses, read_plan
 from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader
 from dlctl.outputs.insight import Insight, insight, saved_checkpoints
-from dlctl.outputs.metrics import FILES, MetricsReader
+from dlctl.outputs.joint_look import look
+from dlctl.outputs.metrics import MetricsReader
 from dlctl.outputs.unlocking import Unlocking
 from dlctl.series.answers import Saved
 from dlctl.series.run import Run
@@ -92,26 +92,18 @@ class TrainingReader:
             self._logs = LogReader(record.job_dir, (), record.attempt)
             begin_at_tail(self._logs, transport, _TAIL)
             self._tailed = True
-        asked = self._logs.wanted()
-        metrics = {f"{METRICS}/{name}": offset for name, offset in (offsets or {}).items()}
-        globs = [*asked.globs, f"{METRICS}/{FILES}"] if offsets is not None else asked.globs
-        found = read_appended(
-            transport, record.job_dir, globs, asked.offsets | metrics, asked.limit_bytes
-        )
-        lines = {n.removeprefix(f"{METRICS}/"): found.pop(n)
-                 for n in [*found] if n.startswith(f"{METRICS}/")}  # fmt: skip
-        complete = offsets is not None and all(
-            len(content) < asked.limit_bytes for content in lines.values()
-        )
+        found = look(transport, self._logs, offsets)
         with self.lock:
             released = Unlocking(transport, self.lock)
-            grew = self._metrics.refresh(released, lines if complete else None)
-        pieces = self._logs.take(asked, found)
+            grew = self._metrics.refresh(released, found.metrics)
+        pieces = self._logs.take(found.asked, found.logs)
         for piece in pieces:
             for text in piece.content.decode(errors="replace").splitlines():
                 self.lines.append(f"{piece.source} | {text}")
         # What nodes measure comes every ten seconds, whatever happens.
-        return bool(pieces) or (any(map(_is_told, lines)) if complete else grew)
+        return bool(pieces) or (
+            grew if found.metrics is None else any(map(_is_told, found.metrics))
+        )
 
     def _read_details(self, session: Session, record: Record) -> bool:
         before = (_without_beats(self.learners), self.checkpoints)

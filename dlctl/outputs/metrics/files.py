@@ -236,10 +236,21 @@ def follow_entries(
 
 
 def read_metrics(
-    transport: Transport, record: Record, keep: Callable[[Origin], bool] = lambda _: True
-) -> list[Entry]:
-    """Return all entries of a training; steps that were done again have replaced earlier ones."""
-    news = _only_lines(MetricsFiles(record.job_dir).news(transport))
+    transport: Transport, record: Record, keep: Callable[[Origin], bool] = lambda _: True,
+    found: Mapping[str, bytes] | None = None,
+) -> list[Entry]:  # fmt: skip
+    """Return all entries of a training; steps that were done again have replaced earlier ones.
+
+    Args:
+        transport: To the site.
+        record: The training.
+        keep: Says whose entries are wanted.
+        found: The files, if another look has read them.
+
+    Raises:
+        TransferError: a file can't be read.
+    """
+    news = _only_lines(MetricsFiles(record.job_dir).news(transport, found))
     return merge((origin, line) for origin, line in news if keep(origin))
 
 
