@@ -23,11 +23,14 @@ from dlctl.files.site_folders import UNSAFE, guard, refusal
 from dlctl.lifecycle.session import Session
 from dlctl.models.changes import Collected, collect_garbage
 from dlctl.record import Record, RecordStore
+from dlctl.request.runtime import runtime_entries
 from dlctl.script_templates import render_script
 from dlctl.upkeep.inventory import Inventory, take_inventory
 from dlctl.upkeep.usage import REFERENCES
 
 _TIMEOUT_S = 3600.0
+_JUST_USED_S = 60.0
+"""Other nodes may see only after a while that a training has begun to use data of the cache."""
 _LEFT_MIN = 60
 """What is aside for longer was left by a prune that was killed."""
 KEPT_PARTS = ("checkpoints", "rehearsal", "data")
@@ -125,6 +128,8 @@ def look(
     if found.usage.folders.get(contract.MODELS):
         contents = collect_garbage(session, int(older_than_s), dry_run=True)
     cached, problem = _cached(session, found, older_than_s)
+    if found.usage.folders.get(CACHE):  # the question has just used this version's runtime
+        unused.pop(f"runtime/{runtime_entries()[0]}", None)
     return Prunable(found, candidates, gone, unused, keep_results, contents, cached, older_than_s,
                     problem)  # fmt: skip
 
@@ -139,7 +144,7 @@ def _cached(
         held = look_into_cache(session).held
     except DlctlError as error:
         return [], error.message
-    before = found.now - older_than_s
+    before = found.now - max(older_than_s, _JUST_USED_S)
     return [each for each in held if not each.users and each.used_at <= before], ""
 
 
@@ -193,7 +198,7 @@ def prune(session: Session, store: RecordStore, going: Prunable) -> Pruned:
     unused = [name for name in going.unused if name in gone]
     cached = list[CachedData]()
     if going.cached:
-        cached = look_into_cache(session, 0, going.older_than_s).removed
+        cached = look_into_cache(session, 0, max(going.older_than_s, _JUST_USED_S)).removed
     contents = None
     if going.contents and going.contents.blobs:
         contents = collect_garbage(session, int(going.older_than_s))

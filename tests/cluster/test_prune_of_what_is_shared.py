@@ -80,6 +80,7 @@ def test_nothing_shared_goes_while_it_is_used_and_all_of_it_afterwards(
     again = prune("--yes")
     left = {f"{path.parent.name}/{path.name}" for name in SHARED for path in root.glob(f"{name}/*")}
     assert not {name for name in left if name.startswith((contract.ENVIRONMENTS, "store"))}
+    assert set(again["unused"]) == gone(again)
     assert gone(again) == {name for name in shared if name not in left}
     assert not list(root.glob("cache/**/words"))
     blobs = files(root / contract.MODEL_BLOBS)

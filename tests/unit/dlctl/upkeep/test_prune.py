@@ -12,6 +12,8 @@ from login_side import BadTransport, Scene, run_everything, send
 
 from dlctl import contract
 from dlctl.contract import State
+from dlctl.contract.stores import CachedData
+from dlctl.data.cache import SiteCache
 from dlctl.errors import DlctlError, RemoteCommandError
 from dlctl.files.site_folders import all_damaged, damaged
 from dlctl.lifecycle import cancel, refresh, resume, submit
@@ -217,6 +219,25 @@ def test_a_resumption_and_a_prune_at_the_same_time_leave_all_or_nothing(scene):
         prune_now(scene)
 
 
+def test_a_resumption_that_a_prune_overtakes_says_so(scene):
+    """Its script has found the job directory, which a prune moves aside at this moment."""
+    record = halted(scene)
+    here, aside = job(scene, record), scene.root / "jobs/.dlctl-prune.1.x"
+    fence = aside / "attempts/2/submit.begin"
+    prune_now = f"mv {here} {aside}; : >{fence}"
+
+    class Overtaken(LocalTransport):
+        def run(self, script, **more):
+            if "the training was deleted" in script:
+                script = script.replace("\nif [ ! -s ", f"\n{prune_now}\nif [ ! -s ", 1)
+            return super().run(script, **more)
+
+    session = scene.connect(Overtaken())
+    with pytest.raises(RemoteCommandError, match="the training was deleted"):
+        resume(session, record, scene.store, lambda r: scene.request(r.training_id))
+    assert fence.exists() and not here.exists()
+
+
 def test_two_prunes_at_once_remove_all_once(scene, tmp_path):
     records = [completed(scene) for _ in range(6)]
     stores = [scene.store, RecordStore(tmp_path / "other.db")]
@@ -373,6 +394,26 @@ def test_a_prune_that_was_killed_gives_back_what_a_plan_names(scene):
     age(aside)
     prune(scene.session, scene.store, look(scene.session, scene.store, 10 * DAY_S))
     assert runtime.is_dir() and not aside.exists()
+
+
+def test_data_that_was_used_just_now_stays_whatever_was_asked(scene, monkeypatch):
+    """Another node may not see yet that a training has begun to use it."""
+    completed(scene)
+    (scene.root / "cache/x").mkdir(parents=True)
+    (scene.root / "cache/x/data").write_text("1" * 5000)
+    used = [CachedData("e", f"used {ago_s} s ago", 1, 5000, time.time() - ago_s, [])
+            for ago_s in (10, 3600)]  # fmt: skip
+    asked = []
+
+    def held(session, keep_bytes=None, unused_s=0.0):
+        asked.append(unused_s)
+        return SiteCache(used, used[1:], 5000)
+
+    monkeypatch.setattr("dlctl.upkeep.prune.look_into_cache", held)
+    going = look(scene.session, scene.store, 1)
+    assert [each.container for each in going.cached] == ["used 3600 s ago"]
+    prune(scene.session, scene.store, going)
+    assert asked == [0.0, 60.0]
 
 
 # A full disk --------------------------------------------------------------------------------------
