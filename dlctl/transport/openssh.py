@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -35,13 +39,21 @@ _QUICK_S = 10.0
 """What the master on this machine answers within."""
 _KILL_GRACE_S = 5.0
 _SAID_BYTES = 4096
+_SAY_S = 2.0
+"""How long after ssh's end the rest of its standard error may take to be read."""
 _FAILED = 255
 """ssh's own exit code, and perhaps the script's."""
-_PLAIN = ("IgnoreUnknown=RemoteCommand,SessionType", "RemoteCommand=none", "RequestTTY=no",
+_PLAIN = ("IgnoreUnknown=*", "RemoteCommand=none", "RequestTTY=no",
           "ClearAllForwardings=yes", "ForwardX11=no", "ForwardAgent=no", "PermitLocalCommand=no",
           "LogLevel=ERROR")  # fmt: skip
 """Whatever the user's configuration says for people who log in. The first comes first: older
-versions don't know the others."""
+versions don't know the others (RemoteCommand came with 7.6), and it takes the place of the
+user's own IgnoreUnknown, so it has to cover whatever that covers."""
+_CHANNEL = ("ControlMaster=no", "ProxyCommand=false", "SessionType=default", "StdinNull=no",
+            "ForkAfterAuthentication=no")  # fmt: skip
+"""A ProxyCommand also rules out the configuration's ProxyJump; the last three came with 8.7."""
+_REFUSED_SESSION = b"session request failed"
+"""What ssh says where MaxSessions permits no further channel."""
 
 
 class OpensshTransport(ScriptTransport):
@@ -75,6 +87,13 @@ class OpensshTransport(ScriptTransport):
         self.name = f"{settings.user}@{settings.host}" if settings.user else settings.host
 
     # The connection -----------------------------------------------------------------------------
+
+    def _is_listening(self) -> bool:
+        """Return whether somebody has the socket open: a master that was killed leaves the file."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(str(self._socket))
+            return True
+        return False
 
     def is_open(self) -> bool:
         """Return whether the connection is there."""
@@ -144,6 +163,11 @@ class OpensshTransport(ScriptTransport):
     def _refused(self, said: str) -> TransportError:
         lines = [line.strip(" \r@") for line in said.splitlines()]
         last = next((line for line in reversed(lines) if line), "it said why above")
+        if wrong := re.search(r"^.* line \d+: .*$", said, re.MULTILINE):
+            return ConnectError(
+                f"ssh can't read its configuration: {wrong.group().strip()}",
+                hint="Correct the line in the ssh config file.",
+            )
         if "host key" in said.lower():
             return HostKeyError(
                 f"{self.name}: its host key is not the known one, or is not known: {last}",
@@ -156,13 +180,24 @@ class OpensshTransport(ScriptTransport):
                 f"make one: {last}",
                 hint=self._connect,
             )
+        if "exchange_identification" in said:
+            return ConnectError(
+                f"{self.name}: the server hung up before the log-in: {last}",
+                hint="It may limit new connections (MaxStartups, fail2ban): wait some minutes "
+                "before you try again.",
+            )
         return ConnectError(
             f"{self.name}: while connecting: {last}", hint="Check the address and the network."
         )
 
     def disconnect(self) -> bool:
         """End the connection, for all commands; return whether there was one."""
-        return self._socket.exists() and self._control("exit") == 0
+        was_open = self._socket.exists() and self._control("exit") == 0
+        deadline = time.monotonic() + _QUICK_S
+        # The master answers before it goes: the next command would meet its socket.
+        while was_open and self._is_listening() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return was_open
 
     def close(self) -> None:
         """Leave the connection to the next command."""
@@ -193,30 +228,29 @@ class OpensshTransport(ScriptTransport):
     # A channel ----------------------------------------------------------------------------------
 
     def _open(self, command: str) -> OpensshStreams:
-        if not self._socket.exists():
+        if not self._is_listening():
             self.open(ask=False)
         return OpensshStreams(self, self.channel(command))
 
     def channel(self, command: str) -> subprocess.Popen[bytes]:
         """Start a command of the login shell; where the connection is gone it ends with 255."""
         return subprocess.Popen(
-            self._ssh("-T", options=["ControlMaster=no", "ProxyCommand=false", "ProxyJump=none"],
-                      command=command),
+            self._ssh("-T", options=[*_CHANNEL], command=command),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
             start_new_session=True,
         )  # fmt: skip
 
-    def broken(self, *, began: bool) -> TransportError | None:
+    def broken(self, said: bytes) -> TransportError | None:
         """Return why ssh failed; None if the code is the command's own.
 
         Args:
-            began: The command has printed something.
+            said: The first bytes of ssh's standard error, which are also the command's.
         """
         if not self.is_open():
             return ConnectionLost(
                 f"{self.name}: the connection was lost while a command ran", hint="Try again."
             )
-        if began:
+        if _REFUSED_SESSION not in said:
             return None
         return ConnectError(
             f"{self.name}: the server allows no further session on the open connection",
@@ -231,12 +265,19 @@ class OpensshStreams(LocalStreams):
     def __init__(self, transport: OpensshTransport, process: subprocess.Popen[bytes]) -> None:
         super().__init__(process, transport.name)
         self._transport = transport
-        self._began = False
+        self._said, self._said_all = b"", threading.Event()
+
+    def read_error(self, timeout_s: float) -> bytes:
+        """Return some bytes of standard error; b"" at its end."""
+        chunk = super().read_error(timeout_s)
+        self._said += chunk[: _SAID_BYTES - len(self._said)]
+        if not chunk:
+            self._said_all.set()
+        return chunk
 
     def read(self, timeout_s: float) -> bytes:
         """Return some bytes of standard output; b"" at its end."""
         chunk = super().read(timeout_s)
-        self._began = self._began or bool(chunk)
         if not chunk:
             with contextlib.suppress(TransportTimeout):
                 self.exit_code(_QUICK_S)
@@ -249,8 +290,10 @@ class OpensshStreams(LocalStreams):
             ConnectionLost, ConnectError
         """
         code = super().exit_code(timeout_s)
-        if code == _FAILED and (error := self._transport.broken(began=self._began)):
-            raise error
+        if code == _FAILED:
+            self._said_all.wait(_SAY_S)  # another thread reads it
+            if error := self._transport.broken(self._said):
+                raise error
         return code
 
     def kill(self, pid: int | None = None) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -78,6 +79,26 @@ def ssh_setup(tmp_path_factory):
     finally:
         for server in servers.values():
             server.stop()
+
+
+@pytest.fixture
+def lasting(ssh_setup, monkeypatch, tmp_path_factory):
+    """Makes transports whose connections end with the test."""
+    folder = Path("/tmp", f"dlctl-test-{secrets.token_hex(4)}")
+    folder.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    made: list[OpensshTransport] = []
+
+    def make(host: str, config: str = "", **more) -> OpensshTransport:
+        file = tmp_path_factory.mktemp("own") / "config"
+        file.write_text(config + "\n" + ssh_setup.config.read_text())
+        made.append(ssh_setup.open_lasting(host, file, **more))
+        return made[-1]
+
+    yield make
+    for transport in made:
+        transport.disconnect()
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SSHD = shutil.which("sshd") or next(
     (p for p in ("/usr/sbin/sshd", "/usr/lib/openssh/sshd") if Path(p).exists()), None
@@ -107,3 +108,16 @@ def start_sshd(
     process.kill()
     process.wait()
     raise RuntimeError((folder / "log").read_text())
+
+
+def served(server: Sshd) -> int:
+    """How many connections the server has had."""
+    return (server.folder / "log").read_text().count("Accepted ")
+
+
+def block(setup: Any, name: str, server: Any, extra: str = "") -> str:
+    """A host of an ssh config: a server, or what stands before it on a port of its own."""
+    return (
+        f"Host {name}\n  HostName 127.0.0.1\n  Port {server.port}\n  IdentityFile {setup.key}\n"
+        f"  IdentitiesOnly yes\n{extra}\n"
+    )

@@ -9,7 +9,6 @@ import os
 import pty
 import secrets
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -20,46 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ssh_servers import SSHD, start_sshd
+from ssh_servers import SSHD, block, served, start_sshd
 
 from dlctl.errors import AuthError, ConnectError, ConnectionLost, HostKeyError, TransportError
 from dlctl.transport.control_path import control_path
-from dlctl.transport.openssh import OpensshTransport
 
 PAM_OATH = next(Path("/usr/lib").glob("*/security/pam_oath.so"), None)
 SECRET = b"12345678901234567890"
-
-
-@pytest.fixture
-def lasting(ssh_setup, monkeypatch, tmp_path_factory):
-    """Makes transports whose connections end with the test."""
-    folder = Path("/tmp", f"dlctl-test-{secrets.token_hex(4)}")
-    folder.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    made: list[OpensshTransport] = []
-
-    def make(host: str, config: str = "", **more) -> OpensshTransport:
-        file = tmp_path_factory.mktemp("own") / "config"
-        file.write_text(config + "\n" + ssh_setup.config.read_text())
-        made.append(ssh_setup.open_lasting(host, file, **more))
-        return made[-1]
-
-    yield make
-    for transport in made:
-        transport.disconnect()
-    shutil.rmtree(folder)
-
-
-def served(server) -> int:
-    """How many connections the server has had."""
-    return (server.folder / "log").read_text().count("Accepted ")
-
-
-def block(setup, name: str, server, extra: str = "") -> str:
-    return (
-        f"Host {name}\n  HostName 127.0.0.1\n  Port {server.port}\n  IdentityFile {setup.key}\n"
-        f"  IdentitiesOnly yes\n{extra}\n"
-    )
 
 
 def test_later_commands_use_the_connection_of_the_first(ssh_setup, lasting):

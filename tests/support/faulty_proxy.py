@@ -30,6 +30,10 @@ class FaultyProxy:
         """What the next requests are answered, in place of the server."""
         self.pause_s = 0.0
         """How long each piece of an answer waits."""
+        self.accepted = 0
+        """How many connections clients have opened."""
+        self.most_accepted: int | None = None
+        """Further connections are closed at once, as by a server that limits them."""
         self.is_dead = False
         """Whether each connection is cut at once, as by a server that was killed."""
         self.rewrite: Callable[[bytes], bytes] = lambda data: data
@@ -54,6 +58,10 @@ class FaultyProxy:
                 client, _ = self._server.accept()
             except OSError:
                 return
+            self.accepted += 1
+            if self.most_accepted is not None and self.accepted > self.most_accepted:
+                client.close()
+                continue
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
