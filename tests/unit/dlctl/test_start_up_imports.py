@@ -116,3 +116,16 @@ def test_ssh_loads_no_asyncio(tmp_path):
         env=dict(os.environ, PYTHONPATH=str(REPOSITORY)), timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_while_the_command_loads_prints_nothing(tmp_path, xdg):
+    """The first library that it loads is one whose import meets the signal."""
+    (tmp_path / "typer.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n"
+    )
+    program = "import sys; from dlctl.__main__ import main; sys.exit(main())"  # its console script
+    done = subprocess.run(
+        [sys.executable, "-c", program, "list"], cwd=tmp_path, env=xdg.env, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
