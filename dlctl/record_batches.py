@@ -70,9 +70,7 @@ def begin(store: RecordStore, command: str, records: Sequence[Record]) -> Batch:
     token = secrets.token_hex(8)
     row = [token, command, json.dumps([record.training_id for record in records])]
     lock = _locked(_lock_file(store, token))
-    if lock is None:
-        raise RecordError(f"{_lock_file(store, token)} can't be locked",
-                          hint="check the permissions there")  # fmt: skip
+    assert lock is not None, "nobody else knows a new token"
     store.add(*records, tables=[_TABLE], more=lambda connection: connection.execute(
         "INSERT INTO submissions VALUES (?, ?, ?)", row))  # fmt: skip
     return Batch(token, list(records), lock)
@@ -100,11 +98,21 @@ def _locked(path: Path) -> sqlite3.Connection | None:
     """Take a lock as long as this process lives; return None if another process holds it.
 
     SQLite's lock works on each system and file system on which the record itself does.
+
+    Raises:
+        RecordError: the file can't be made.
     """
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError:
-        connection.close()
-        return None
+    with contextlib.ExitStack() as stack:
+        try:
+            connection = stack.enter_context(contextlib.closing(sqlite3.connect(
+                path, timeout=0, isolation_level=None, check_same_thread=False)))  # fmt: skip
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                return None
+            raise RecordError(
+                f"{path} can't be made: {error}",
+                hint=f"make room there, or check the permissions: df -h {path.parent}",
+            ) from error
+        stack.pop_all()
     return connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -44,6 +45,13 @@ def check_way(chain: Chain, site: Site, transport: Transport) -> None:
     """Try the way to a site's shell."""
     if site.transport.kind == "local":
         chain.add("connection", OK, "this machine: there is no connection")
+    elif site.transport.kind == "openssh" and shutil.which("ssh") is None:
+        chain.skip("not tried: there is no ssh", "name", "tcp", "host key")
+        chain.add(
+            "log-in", BROKEN, "`kind: openssh` needs OpenSSH's client, which this machine lacks",
+            "install openssh-client, or set `kind: ssh` in the site's file",
+        )  # fmt: skip
+        return chain.skip("not tried: log-in is broken", "shell", "clock")
     elif _is_open(transport):
         chain.add("tcp", OK, "the connection of `dlctl sites connect` is open")
     else:

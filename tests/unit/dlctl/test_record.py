@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from login_side import make_record
 
-from dlctl import record_file
+from dlctl import record_batches, record_file
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.record import RecordStore, state_directory
@@ -300,3 +301,11 @@ def test_a_state_folder_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_pat
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(RecordError, match="can't be created"):
         RecordStore()
+
+
+def test_a_submission_whose_lock_can_not_be_made_says_why(store, monkeypatch):
+    monkeypatch.setattr(record_batches, "_lock_file", lambda *_: Path("/proc/none/submitting-1"))
+    with pytest.raises(RecordError, match="can't be made: unable to open database file") as caught:
+        record_batches.begin(store, "command", [make_record()])
+    assert "df -h /proc/none" in caught.value.hint
+    assert store.all() == []

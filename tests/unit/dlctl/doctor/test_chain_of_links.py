@@ -86,9 +86,10 @@ def server(monkeypatch):
     listening.close()
 
 
-def way(port, transport, host="127.0.0.1"):
+def way(port, transport, host="127.0.0.1", kind="ssh"):
     chain = Chain("x")
-    site = make_site(transport=f"{{kind: ssh, host: {host}, port: {port}, connect_timeout_s: 2}}")
+    settings = f"{{kind: {kind}, host: {host}, port: {port}, connect_timeout_s: 2}}"
+    site = make_site(transport=settings)
     check_way(chain, site, transport)
     return {link.name: link for link in chain.links}
 
@@ -119,4 +120,12 @@ def test_what_is_no_ssh_server_is_told(server):
 def test_a_shell_of_this_machine(server):
     found = way(server[0], LocalTransport())
     assert {each.state for each in found.values()} == {"ok"}
+    assert list(found) == ["name", "tcp", "host key", "log-in", "shell", "clock"]
+
+
+def test_a_machine_without_ssh_is_told_what_the_kind_of_the_site_needs(server, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    found = way(server[0], LocalTransport(), kind="openssh")
+    assert [name for name, each in found.items() if each.state == "broken"] == ["log-in"]
+    assert "kind: ssh" in found["log-in"].fix
     assert list(found) == ["name", "tcp", "host key", "log-in", "shell", "clock"]
