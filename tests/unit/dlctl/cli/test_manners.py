@@ -85,8 +85,31 @@ def test_a_damaged_file_of_settings_is_told_with_its_place(dlctl, xdg):
 def test_deleting_can_be_tried_first(dlctl, three):
     done = dlctl("delete", "--name", "t", "--dry-run", "--json", ok=True).json
     assert [each["would"] for each in done] == ["delete", "delete", "refuse: it has not ended"]
-    assert not any(each["deleted"] for each in done)
     assert len(three.all()) == 3
+
+
+def test_a_running_training_that_would_be_cancelled_runs_on(dlctl, local_site):
+    """A real job: only that can show that nothing was sent to it."""
+    (dlctl.cwd / "manifest.yml").write_text(
+        "name: t\nframework: {name: sh, command: 'sleep 600'}\n"
+    )
+    (training_id,) = dlctl("submit", ok=True).stdout.split()
+    (tried,) = dlctl("cancel", "-n", "--json", ok=True).json
+    assert (tried["training_id"], tried["would"]) == (training_id, "cancel")
+    assert dlctl("status", "--json", ok=True).json["state"] != "CANCELLED"
+    assert f"{training_id}  local" in dlctl("cancel", "--name", "t", "--dry-run", ok=True).stdout
+    assert dlctl("cancel", "--json", ok=True).json["state"] == "CANCELLED"
+    (tried,) = dlctl("cancel", "-n", "--json", ok=True).json
+    assert (tried["would"], tried["lost"]) == ("refuse: it has ended", "")
+
+
+def test_a_site_file_is_not_removed_by_trying(dlctl, xdg):
+    dlctl("sites", "add", "mine", "local", "--without-slurm", ok=True)
+    file = xdg.config / "dlctl/sites/mine.yml"
+    assert dlctl("sites", "remove", "mine", "-n", ok=True).stdout == f"would remove {file}\n"
+    assert file.exists()
+    dlctl("sites", "remove", "mine", ok=True)
+    assert not file.exists()
 
 
 def test_all_commands_print_a_training_in_one_shape(dlctl, three):
@@ -96,7 +119,7 @@ def test_all_commands_print_a_training_in_one_shape(dlctl, three):
     for row in (listed, tagged):
         assert set(row) == set(shape["properties"]) == set(shape["required"])
     assert tagged["tags"] == ["x"]
-    assert listed["state"] in shape["$defs"]["State"]["enum"]
+    assert listed["state"] in shape["properties"]["state"]["enum"]
     assert dlctl("schema", "nothing").exit_code == 2
 
 
