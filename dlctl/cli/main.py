@@ -118,7 +118,7 @@ def main() -> None:
         os.environ["DLCTL_DEBUG"] = "1"
     for stream in (sys.stdout, sys.stderr):  # names of files may be any bytes
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=output.REPLACING)
     try:
         _register()
         if arguments in (["--help"], ["-h"]):

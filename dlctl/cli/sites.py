@@ -187,7 +187,7 @@ def nodes(
     rows = [[n.host, n.kind, n.training_id, ago(time.time() - n.seen_at),
              span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
     columns = ["node", "kind", "training", "seen", "avoided for", "why"]
-    output.report(known, as_json, lambda _: output.table(columns, rows))
+    output.report(known, as_json, lambda _: output.table(columns, rows, "no node is avoided"))
 
 
 def _report(checks: list[Check], as_json: bool) -> None:

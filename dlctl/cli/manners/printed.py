@@ -128,7 +128,7 @@ class MetricsRecord(TypedDict):
     training: str
     step: int | None
     epoch: int | None
-    time: float
+    time: float | None
     attempt: int
     learner: int | None
     source: str

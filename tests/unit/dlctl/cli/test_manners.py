@@ -35,7 +35,7 @@ def test_trainings_are_counted_back_from_the_latest(three, name, wanted):
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("@-4", "@-4: there are 3 trainings"), ("@-0", "'@-0' is no training"),
+    [("@-4", "@-4: there are only 3 in the local record"), ("@-0", "'@-0' is no training"),
      ("@newest", "'@newest' is no training")],
 )  # fmt: skip
 def test_no_other_training_is_taken_for_what_does_not_exist(three, name, told):
@@ -98,7 +98,9 @@ def test_a_running_training_that_would_be_cancelled_runs_on(dlctl, local_site):
     assert (tried["training_id"], tried["would"]) == (training_id, "cancel")
     assert dlctl("status", "--json", ok=True).json["state"] != "CANCELLED"
     assert f"{training_id}  local" in dlctl("cancel", "--name", "t", "--dry-run", ok=True).stdout
-    assert dlctl("cancel", "--json", ok=True).json["state"] == "CANCELLED"
+    dlctl("cancel", ok=True)
+    dlctl("logs", "--follow")  # until it has ended
+    assert dlctl("status", "--json", ok=True).json["state"] == "CANCELLED"
     (tried,) = dlctl("cancel", "-n", "--json", ok=True).json
     assert (tried["would"], tried["lost"]) == ("refuse: it has ended", "")
 
@@ -142,8 +144,10 @@ def on_a_terminal(command, env, cwd) -> bytes:
     return printed
 
 
-@pytest.mark.parametrize(("pager", "paged"), [("sed s/^/PAGED/", True), ("never", False),
-                                              ("/no/such/pager", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pager", "paged"),
+    [("sed s/^/PAGED/", True), ("never", False), ("less '", False), ("/no/such/pager", False)],
+)
 def test_what_is_long_goes_through_the_users_pager(dlctl, pager, paged):
     (dlctl.cwd / "manifest.yml").write_text("name: t\nframework: {name: sh, command: 'true'}\n")
     env = dlctl.env | {"DLCTL_PAGER": pager, "TERM": "xterm"}
