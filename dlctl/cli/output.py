@@ -40,8 +40,12 @@ _LINK_WIDTH = 33
 
 REPLACING = "dlctl"
 """What a stream does with a character that it can't write: see `codecs.register_error`."""
-_ASCII = str.maketrans({"→": "->", "…": "...", "·": "-", "×": "x", "–": "-", "—": "-",
-                        "│": "|", "█": "#", "░": "."})  # fmt: skip
+_ASCII = str.maketrans(
+    {"→": "->", "…": "...", "·": "-", "×": "x", "–": "-", "—": "-", "●": "o", "█": "#", "░": ".",
+     "─": "-", "━": "-", "\u2800": " "}
+    | dict.fromkeys("│┤├┬┴┼┌┐└┘", "|")
+    | {chr(number): "*" for number in range(0x2801, 0x2900)}  # points of curves, in Braille
+)  # fmt: skip
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
