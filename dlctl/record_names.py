@@ -40,7 +40,7 @@ def _counted_back(wanted: str, records: list[T]) -> T:
                           "before it")  # fmt: skip
     back = int(number[1] or 1)
     if back > len(records):
-        raise RecordError(f"{wanted}: there are {len(records)} trainings",
+        raise RecordError(f"{wanted}: there are only {len(records)} in the local record",
                           hint="`dlctl list` shows them all")  # fmt: skip
     return records[-back]
 

@@ -1,8 +1,8 @@
 """Write what is made from the commands' help texts: python docs/make_commands.py.
 
-These are docs/commands.md, the manual page docs/man/dlctl.1, which the wheel installs, and
-docs/training.schema.json, the shape of what commands about trainings print with `--json`. A test
-compares each with what its function here returns.
+These are docs/commands.md, the manual page docs/man/dlctl.1, which the wheel installs,
+docs/json.md, and in docs/schemas/ the schemas of what commands print with `--json`. A test compares
+each with what its function here returns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import typer
 
 PAGE = Path(__file__).with_name("commands.md")
 MANUAL = Path(__file__).with_name("man") / "dlctl.1"
-SCHEMA = Path(__file__).with_name("training.schema.json")
+JSON_PAGE = Path(__file__).with_name("json.md")
+SCHEMAS = Path(__file__).with_name("schemas")
 HEAD = """\
 # Commands
 
@@ -30,12 +31,37 @@ HEAD = """\
   named by ids, `--name`, `--state` and `--tag`.
 - **Output.** Commands print their reports to standard output, with `--json` as JSON; hints,
   warnings, errors and progress go to standard error. Only a terminal gets a progress bar, and a
-  pager for what is longer than its screen (`dlctl config pager never` turns that off). A training
-  has the same shape in all of them: `dlctl schema training`.
-- **Completion.** `dlctl --install-completion` teaches your shell the commands, ids, tags and sites.
+  pager for what is longer than its screen (`dlctl config pager never` turns that off).
+  [JSON](json.md) has the same shape in all of them.
+- **Trying.** Commands that end or remove something have `--dry-run`.
+- **Completion.** `dlctl --install-completion` teaches your shell the commands, ids, tags, sites and
+  names of metrics. It asks no site.
 - **Settings.** `dlctl config site mycluster` saves typing `--site`. `man dlctl` shows this page.
 - **Errors** are one sentence and what to do next. dlctl shows its own tracebacks only with
   `--debug`. Of a training's traceback `logs`, `show` and `--follow` show your program's lines.
+"""
+JSON_HEAD = """\
+# JSON
+
+`make docs` writes this page and the [schemas](schemas/) from the records that the commands print:
+change those, not this page. `dlctl schema` lists the schemas, `dlctl schema NAME` prints one.
+
+- **One or many.** A command that lists prints a list, even of one thing or of none. A command
+  about one thing prints an object. A command that takes several ids prints an object for one
+  training, and otherwise a list. What grows (logs, metrics, `--follow`) is an object on each line.
+- **Fields.** An object always has the fields that its schema requires: null is what is not known,
+  and an empty text or list is what there is none of. A later version may add fields.
+- **Units** are in the names: `_s` are seconds, `_bytes` bytes, and `_at` Unix seconds. Only
+  `validate` and `schema manifest` know the manifest's own units, such as `4h`.
+- **The same thing looks the same.** A training has the shape `training` wherever it is printed;
+  `show` and `search status` add fields.
+- **Errors** are not JSON. Standard output holds JSON, or nothing if nothing was done. The
+  sentence that says what failed and the hint go to standard error, as without `--json`, and the
+  [exit code](commands.md#exit-codes) tells the kind. Of several trainings standard output lists
+  those that succeeded, and the exit code is that of the first failure. `validate` and the checks of
+  sites, stores and the doctor print what they found also if that is bad.
+- **Questions** are not asked in JSON: `prune --json` needs `--yes` or `--dry-run`.
+
 """
 EXIT_CODES = """\
 ## Exit codes
@@ -174,15 +200,35 @@ def _roff(text: str) -> str:
     return "\n".join(r"\&" + line if line[:1] in "'" and line else line for line in plain)
 
 
-def training_schema() -> str:
-    """Return the JSON Schema of a training, as `--json` prints it."""
-    from dlctl.cli.manners.shapes import training_schema as schema
+def schemas() -> dict[str, str]:
+    """Return the files of docs/schemas/ by their names."""
+    from dlctl.cli.manners.shapes import SHAPES, schema_of
 
-    return json.dumps(schema(), indent=2) + "\n"
+    return {f"{name}.json": json.dumps(schema_of(name), indent=2) + "\n" for name in SHAPES}
+
+
+def json_page() -> str:
+    """Return the page about JSON."""
+    from dlctl.cli.manners.shapes import SENTENCES, SHAPES
+
+    rows = [
+        (words, form, f"[{name}](schemas/{name}.json)")
+        for name, shape in SHAPES.items()
+        for words, form in shape.commands.items()
+    ]
+    rows += [(words, form, "-") for words, form in SENTENCES.items()]
+    table = [f"| `dlctl {words}` | {form} | {schema} |" for words, form, schema in sorted(rows)]
+    head = ["| command with `--json` | prints | schema of one thing |", "|---|---|---|"]
+    return "\n".join([JSON_HEAD, *head, *table, ""])
 
 
 if __name__ == "__main__":
     PAGE.write_text(commands_page(), encoding="utf-8")
     MANUAL.parent.mkdir(exist_ok=True)
     MANUAL.write_text(manual_page(), encoding="utf-8")
-    SCHEMA.write_text(training_schema(), encoding="utf-8")
+    JSON_PAGE.write_text(json_page(), encoding="utf-8")
+    SCHEMAS.mkdir(exist_ok=True)
+    for old in SCHEMAS.glob("*.json"):
+        old.unlink()
+    for file, text in schemas().items():
+        (SCHEMAS / file).write_text(text, encoding="utf-8")

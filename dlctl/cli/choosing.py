@@ -28,9 +28,14 @@ def complete_tags(incomplete: str) -> list[str]:
     return sorted(tag for tag in tags if tag.startswith(incomplete))
 
 
+def complete_states(incomplete: str) -> list[str]:
+    """Return the states with this beginning, for shell completion."""
+    return [str(state) for state in State if state.value.startswith(incomplete)]
+
+
 NAME = typer.Option(None, "--name", metavar="GLOB",
                     help="All trainings whose name or id fits, such as 'digits*'.")  # fmt: skip
-STATE = typer.Option(None, "--state", metavar="STATE",
+STATE = typer.Option(None, "--state", metavar="STATE", autocompletion=complete_states,
                      help="All trainings in this state, as last known, such as TRAINING; may be "
                      "given more than once.")  # fmt: skip
 TAG = typer.Option(None, "--tag", metavar="WORD", autocompletion=complete_tags,

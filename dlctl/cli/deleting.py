@@ -9,8 +9,10 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, at_sites, chosen, fitting, tell_failures
 from dlctl.cli.common import JSON, complete_ids, open_record
+from dlctl.cli.manners.trying import DRY_RUN, tell
 
 if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import Deleted, WouldEnd
     from dlctl.errors import DlctlError
     from dlctl.record import Record, RecordStore
 
@@ -30,7 +32,7 @@ def delete(
     forget: bool = typer.Option(
         False, "--forget", help="Remove only the local record; the files on the site stay."
     ),
-    dry_run: bool = typer.Option(False, "--dry-run", "-n", help="Only say what would go."),
+    dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Delete trainings that have ended, with their job directories and local records; asks first.
@@ -49,7 +51,7 @@ def delete(
     if not (yes or _confirmed(records, forget)):
         return output.note("nothing was deleted")
     deleted, failures = _delete_all(records, store, forget)
-    told = [{"training_id": r.training_id, "deleted": True} for r in deleted]
+    told: list[Deleted] = [{"training_id": r.training_id, "deleted": True} for r in deleted]
     if told:
         names = "\n".join(f"deleted {r.training_id}" for r in deleted)
         output.report(told if len(records) > 1 else told[0], as_json, lambda _: output.line(names))
@@ -57,13 +59,13 @@ def delete(
 
 
 def _print_what_would_go(records: list[Record], forget: bool, as_json: bool) -> None:
-    told = [{"training_id": each.training_id, "deleted": False, "site": each.site,
-             "would": "refuse: it has not ended" if not (each.state.final or forget) else
-             "forget" if forget else "delete", "lost": _lost(each, forget)}
-            for each in records]  # fmt: skip
-    rows = [[str(each[key]) for key in ("training_id", "site", "would", "lost")] for each in told]
-    output.report(told, as_json,
-                  lambda _: output.table(["training", "site", "would", "lost"], rows))  # fmt: skip
+    told: list[WouldEnd] = [
+        {"training_id": each.training_id, "site": each.site, "state": str(each.state),
+         "would": "refuse: it has not ended" if not (each.state.final or forget) else
+         "forget" if forget else "delete", "lost": _lost(each, forget)}
+        for each in records
+    ]  # fmt: skip
+    tell(told, as_json)
 
 
 def _lost(record: Record, forget: bool) -> str:

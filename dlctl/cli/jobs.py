@@ -33,6 +33,7 @@ from dlctl.cli.manifests import (
     TIME,
     make_overrides,
 )  # fmt: skip
+from dlctl.cli.manners.trying import DRY_RUN, would_cancel
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -142,6 +143,7 @@ def _tell_changes(record: Record, changes: list[str], *, sent: bool) -> None:
 def cancel(
     training_ids: list[str] = IDS, name: str | None = NAME, state: list[str] = STATE,
     tag: list[str] = TAG,
+    dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """End trainings without saving.
@@ -151,7 +153,10 @@ def cancel(
     from dlctl.lifecycle import cancel as end
 
     store = open_record()
-    do_each(_running(store, training_ids, fitting(name, state, tag)), store, end, as_json)
+    running = _running(store, training_ids, fitting(name, state, tag))
+    if dry_run:
+        return would_cancel(running, store, as_json)
+    return do_each(running, store, end, as_json)
 
 
 def tune(

@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
@@ -14,6 +14,9 @@ from typer.core import TyperGroup
 from dlctl import __version__
 from dlctl.cli import output
 from dlctl.errors import DlctlError, ManifestError
+
+if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import Version
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_PROBLEMS = 20
@@ -72,22 +75,23 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
     Example: dlctl version --json
     """
-    output.report({"version": __version__}, as_json, lambda v: output.line(f"dlctl {v['version']}"))
+    known: Version = {"version": __version__}
+    output.report(known, as_json, lambda v: output.line(f"dlctl {v['version']}"))
 
 
 def _register() -> None:
     from dlctl.cli import checkpoints, export, frameworks, jobs, manifests, reading, sites
     from dlctl.cli.costs import rehearse, report
     from dlctl.cli.logs import command as logs
-    from dlctl.cli.manners import config
+    from dlctl.cli.manners import config, schema
     from dlctl.cli.searching import search
     from dlctl.cli.sending import submit, tags
     from dlctl.cli.stored import models, stores
     from dlctl.cli.upkeep import adopt, doctor, du, prune
     from dlctl.cli.views import dashboard, metrics, watch
 
-    groups = (manifests, rehearse, submit, jobs, tags, reading, logs, metrics, watch, dashboard,
-              report, checkpoints, export, models, search, sites, frameworks, stores,
+    groups = (manifests, schema, rehearse, submit, jobs, tags, reading, logs, metrics, watch,
+              dashboard, report, checkpoints, export, models, search, sites, frameworks, stores,
               config, adopt, doctor, du, prune)  # fmt: skip
     for group in groups:
         group.register(app)
@@ -114,7 +118,7 @@ def main() -> None:
         os.environ["DLCTL_DEBUG"] = "1"
     for stream in (sys.stdout, sys.stderr):  # names of files may be any bytes
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=output.REPLACING)
     try:
         _register()
         if arguments in (["--help"], ["-h"]):

@@ -1,4 +1,4 @@
-"""Commands about manifests: init, validate, schema, render. None of them uses the network."""
+"""Commands about manifests: init, validate, render. None of them uses the network."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dlctl.cli.common import JSON, SITE, opened
 from dlctl.cli.manners.pager import paged
 
 if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import Rendered, Scaffold, Validated
     from dlctl.manifest.overrides import Overrides
 
 MANIFEST = typer.Argument(Path("manifest.yml"), help="The manifest.", show_default=True)
@@ -36,7 +37,7 @@ SET = typer.Option(
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (init, validate, schema, render):
+    for command in (init, validate, render):
         app.command()(command)
 
 
@@ -48,7 +49,8 @@ def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bo
     from dlctl.request.scaffold import scaffold
 
     files = [str(path) for path in scaffold(folder, folder.resolve().name)]
-    output.report({"folder": str(folder), "files": files}, as_json,
+    made: Scaffold = {"folder": str(folder), "files": files}
+    output.report(made, as_json,
                   lambda v: output.line("\n".join(f"created {f}" for f in v["files"])))  # fmt: skip
     output.hint(f"cd {shlex.quote(str(folder))} && dlctl submit manifest.yml")
 
@@ -68,12 +70,17 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
     except ManifestError as error:
         if not as_json:
             raise
-        wrong = {"manifest": str(manifest), "valid": False, "problems": error.problems}
+        wrong: Validated = {
+            "manifest": str(manifest), "valid": False, "problems": list(error.problems),
+            "not_in_this_version": [], "warnings": [],
+        }  # fmt: skip
         output.report(wrong, True, lambda _: None)
         raise typer.Exit(error.exit_code) from None
     told = [text] if (text := alone(known.framework.command, known.learners, manifest)) else []
-    valid = {"manifest": str(manifest), "valid": True, "not_in_this_version": notes,
-             "warnings": told}  # fmt: skip
+    valid: Validated = {
+        "manifest": str(manifest), "valid": True, "problems": [], "not_in_this_version": notes,
+        "warnings": told,
+    }  # fmt: skip
     output.report(valid, as_json, lambda _: output.line(f"{manifest} is valid"))
     for note in [*notes, *told] if not as_json else []:
         output.warn(note)
@@ -84,25 +91,6 @@ def alone(command: str | None, learners: int, manifest: Path) -> str:
     from dlctl.contract.programs.lone_program import warn_if_alone
 
     return warn_if_alone(command, learners, manifest.resolve().parent)
-
-
-def schema(
-    of: str = typer.Argument(
-        "manifest", metavar="[manifest|training]", show_default=False,
-        help="Of manifests, for editors (the default), or of a training as --json prints it.",
-    ),
-) -> None:  # fmt: skip
-    """Print a JSON Schema.
-
-    Example: dlctl schema > manifest.schema.json
-    """
-    from dlctl.cli.manners.shapes import training_schema
-    from dlctl.manifest.schema import json_schema
-
-    schemas = {"manifest": json_schema, "training": training_schema}
-    if of not in schemas:
-        raise typer.BadParameter(f"{of!r} is neither {' nor '.join(schemas)}")
-    output.report(schemas[of](), True, lambda _: None)
 
 
 def render(
@@ -133,17 +121,22 @@ def render(
             return find_weights(session, named)
 
     request = prepare(manifest, overrides, load_site(site), training_id, ask_site)
+    rendered: Rendered = {"script": request.script}
     if script:
-        return output.report({"script": request.script}, as_json,
-                             lambda v: output.raw(v["script"]))  # fmt: skip
+        return output.report(rendered, as_json, lambda v: output.raw(v["script"]))
     plan, recipe = contract.to_json(request.plan), request.plan.framework.recipe
     train = recipe.script if recipe else ""
     told = f"\n# train.sh\n{train}" if train else ""
     told += "".join(f"\n# {name}\n{text}" for name, text in request.scripts.items())
     with paged(not as_json):
+        rendered = {
+            "plan": request.plan,
+            "script": request.script,
+            "train_script": train,
+            "store_scripts": request.scripts,
+        }
         return output.report(
-            {"plan": request.plan, "script": request.script, "train_script": train,
-             "store_scripts": request.scripts}, as_json,
+            rendered, as_json,
             lambda v: output.raw(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{told}"),
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ is drawn on a terminal; a pipe gets plain, untruncated columns. `NO_COLOR` is ho
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
@@ -35,6 +36,26 @@ _STYLES = {
 
 _LINK_WIDTH = 33
 """Where the third column of `link` begins."""
+
+
+REPLACING = "dlctl"
+"""What a stream does with a character that it can't write: see `codecs.register_error`."""
+_ASCII = str.maketrans(
+    {"→": "->", "…": "...", "·": "-", "×": "x", "–": "-", "—": "-", "●": "o", "█": "#", "░": ".",
+     "─": "-", "━": "-", "\u2800": " "}
+    | dict.fromkeys("│┤├┬┴┼┌┐└┘", "|")
+    | {chr(number): "*" for number in range(0x2801, 0x2900)}  # points of curves, in Braille
+)  # fmt: skip
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """Return dlctl's own signs in ASCII, and other characters as their escapes."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end].translate(_ASCII)
+    return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
+
+
+codecs.register_error(REPLACING, _replaced)
 
 
 def _console(stderr: bool = False) -> Console:
@@ -67,9 +88,14 @@ def _printable(text: str) -> str:
 def report(value: V, as_json: bool, human: Callable[[V], object]) -> None:
     """Print one answer, as JSON if asked for."""
     if as_json:
-        print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+        print(json.dumps(value, indent=2, ensure_ascii=_is_ascii(), default=_plain))
     else:
         human(value)
+
+
+def _is_ascii() -> bool:
+    """Return whether standard output lacks letters, which JSON has to escape in its own way."""
+    return not (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 def _plain(value: Any) -> Any:
@@ -132,21 +158,38 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
     ]
 
 
-def _wrapped(text: str, indent: int) -> list[str]:
-    """Return the lines of a text; on a terminal none is wider, unless a word is."""
+def _wrapped(text: str, indent: int, stream: Any = None) -> list[str]:
+    """Return the lines of a text; on a terminal none is wider, unless a word is.
+
+    Args:
+        indent: How many columns stand before it.
+        stream: Where it is printed; by default to standard output.
+    """
     lines = text.split("\n")
-    if not sys.stdout.isatty():
+    if not (stream or sys.stdout).isatty():
         return lines
     import shutil
-    import textwrap
 
-    room = max(20, shutil.get_terminal_size().columns - indent)
-    return [
-        part
-        for line in lines
-        for part in textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
-        or [""]
-    ]
+    room = max(12, shutil.get_terminal_size().columns - indent)
+    return [part for line in lines for part in _filled(line, room)]
+
+
+def _filled(text: str, room: int) -> list[str]:
+    """Return a line as several of so many columns, unless a word needs more.
+
+    `textwrap` counts characters, and some of them are two columns wide.
+    """
+    from dlctl.terminal.text import width_of
+
+    first, *words = text.rstrip().split(" ")
+    lines = [first]
+    for word in words:
+        longer = f"{lines[-1]} {word}"
+        if lines[-1].strip() and width_of(longer) > room:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
 
 
 def fields(pairs: Mapping[str, object]) -> None:
@@ -189,6 +232,11 @@ def line(text: str) -> None:
     print(_printable(text))
 
 
+def sentence(text: str) -> None:
+    """Print a sentence of the report; on a terminal in as many lines as it needs."""
+    print("\n".join(_wrapped(_printable(text), 0)))
+
+
 def raw(text: str) -> None:
     """Print text as it is: a log, a script, a file."""
     sys.stdout.write(text)
@@ -197,32 +245,39 @@ def raw(text: str) -> None:
 
 def log_objects(attempt: int, source: str, lines: Sequence[str]) -> None:
     """Print lines of a log as JSON objects, one a line."""
+    ascii_ = _is_ascii()
     for text in lines:
         value = {"attempt": attempt, "source": source, "line": text}
-        sys.stdout.write(json.dumps(value, ensure_ascii=not text.isprintable()) + "\n")
+        sys.stdout.write(json.dumps(value, ensure_ascii=ascii_ or not text.isprintable()) + "\n")
     sys.stdout.flush()
 
 
 def json_line(value: Mapping[str, Any]) -> None:
     """Print a JSON object on a line of its own, at once."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(value, ensure_ascii=_is_ascii()) + "\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """Print a note to standard error."""
     if text:
-        print(_printable(text), file=sys.stderr)
+        _say("", text)
+
+
+def _say(head: str, text: str) -> None:
+    """Print a sentence to standard error; its first line begins with the head."""
+    room = len("warning: ") if head else 0
+    print(head + "\n".join(_wrapped(_printable(text), room, sys.stderr)), file=sys.stderr)
 
 
 def hint(command: str) -> None:
-    """Print the command to run next."""
+    """Print the command to run next, in one line: it is there to be copied."""
     print(_coloured(f"  next: {_printable(command)}", "dim", sys.stderr), file=sys.stderr)
 
 
 def warn(text: str) -> None:
     """Print a warning."""
-    print(f"{_coloured('warning:', 'yellow', sys.stderr)} {_printable(text)}", file=sys.stderr)
+    _say(_coloured("warning: ", "yellow", sys.stderr), text)
 
 
 def warn_if(text: str) -> None:
@@ -233,7 +288,7 @@ def warn_if(text: str) -> None:
 
 def error(text: str, hint_text: str = "") -> None:
     """Print what went wrong and what to do."""
-    print(f"{_coloured('error:', 'red', sys.stderr)} {_printable(text)}", file=sys.stderr)
+    _say(_coloured("error: ", "red", sys.stderr), text)
     if hint_text:
         print(f"  hint: {_printable(hint_text)}", file=sys.stderr)
 

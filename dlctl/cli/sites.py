@@ -9,8 +9,10 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import JSON, ago, complete_sites, span
+from dlctl.cli.manners.trying import DRY_RUN
 
 if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import KnownSite, RemovedSite
     from dlctl.site_admin.check import Check
 
 app = typer.Typer(help="The sites: clusters and machines that trainings run on.",
@@ -32,10 +34,13 @@ def list_(as_json: bool = JSON) -> None:
     """
     from dlctl.sites.files import list_sites
 
-    rows = [[s.name, "example" if s.example else "shipped" if s.shipped else "yours", str(s.path)]
-            for s in list_sites()]  # fmt: skip
-    output.report([dict(zip(("name", "kind", "file"), row, strict=True)) for row in rows], as_json,
-                  lambda _: output.table(["site", "kind", "file"], rows))  # fmt: skip
+    known: list[KnownSite] = [
+        {"name": s.name, "kind": "example" if s.example else "shipped" if s.shipped else "yours",
+         "file": str(s.path)}
+        for s in list_sites()
+    ]  # fmt: skip
+    rows = [[each["name"], each["kind"], each["file"]] for each in known]
+    output.report(known, as_json, lambda _: output.table(["site", "kind", "file"], rows))
 
 
 @app.command()
@@ -77,19 +82,24 @@ def add(
 
     added = add_site(name, parse_target(target, port), root=root, python=python,
                      without_slurm=without_slurm, force=force, prompt=output.ask)  # fmt: skip
-    output.report(added.summary(), as_json, output.fields)
+    told = added.summary()
+    shown = {name.replace("_", " "): text for name, text in told.items()}
+    output.report(told, as_json, lambda _: output.fields(shown))
     output.hint(f"dlctl sites {'check' if python else 'setup'} {name}")
 
 
 @app.command()
-def remove(name: str = NAME) -> None:
+def remove(name: str = NAME, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
     """Remove your own site file; everything on the site itself stays.
 
     Example: dlctl sites remove mycluster
     """
     from dlctl.sites.files import remove_site
 
-    output.line(f"removed {remove_site(name)}")
+    file = remove_site(name, dry_run=dry_run)
+    done: RemovedSite = {"site": name, "file": str(file), "removed": not dry_run}
+    verb = "would remove" if dry_run else "removed"
+    output.report(done, as_json, lambda _: output.line(f"{verb} {file}"))
 
 
 @app.command()
@@ -177,7 +187,7 @@ def nodes(
     rows = [[n.host, n.kind, n.training_id, ago(time.time() - n.seen_at),
              span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
     columns = ["node", "kind", "training", "seen", "avoided for", "why"]
-    output.report(known, as_json, lambda _: output.table(columns, rows))
+    output.report(known, as_json, lambda _: output.table(columns, rows, "no node is avoided"))
 
 
 def _report(checks: list[Check], as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dlctl.contract.stores import CachedData
@@ -23,6 +23,8 @@ class SiteCache:
     removed: list[CachedData]
     total_bytes: int
     """Less than all of `held` together if they share contents."""
+    would_remove: list[CachedData] = field(default_factory=list)
+    """What a dry run would have removed."""
 
 
 def look_into_cache(
@@ -47,3 +49,17 @@ def look_into_cache(
     ).value
     held, removed = ([CachedData(**row) for row in told[name]] for name in ("held", "removed"))
     return SiteCache(held, removed, int(told["total_bytes"]))
+
+
+def try_emptying(session: Session, keep_bytes: int) -> SiteCache:
+    """Return what a site's cache holds, and what `look_into_cache` would remove of it.
+
+    It may be more if several folders share contents: removing one of them then frees less.
+    """
+    found = look_into_cache(session)
+    excess_bytes, going = found.total_bytes - keep_bytes, list[CachedData]()
+    for each in found.held:
+        if excess_bytes > 0 and not each.users:
+            going.append(each)
+            excess_bytes -= each.size_bytes
+    return replace(found, would_remove=going)

@@ -194,7 +194,7 @@ def _sent_code(session: Session, training: Record, store: str) -> list[ModelFile
     path = f"{store}/{contract.SENT_INDEX}"
     index = read_files(session.transport, [path])[path]
     try:
-        if not index:
+        if index is None:  # one that is empty is that of a folder without files
             raise ValueError("it is gone")
         sent = contract.parse_index(index)
     except ValueError as error:

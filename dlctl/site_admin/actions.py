@@ -61,7 +61,7 @@ class Added:
         return {
             "site": site.name,
             "file": str(self.path),
-            "login node": f"{found.user} on {found.host}",
+            "login_node": f"{found.user} on {found.host}",
             "slurm": slurm,
             "partitions": ", ".join(site.partitions),
             "connection": _STAYS if site.transport.kind == "openssh" else "",
@@ -69,7 +69,7 @@ class Added:
             "launcher": f"{site.launcher.kind} {site.launcher.mpi or ''}".strip(),
             "root": site.root,
             "python": site.environment.python or "not set up yet",
-            "not answered": "\n".join(found.problems) if used else "",
+            "not_answered": "\n".join(found.problems) if used else "",
         }
 
 

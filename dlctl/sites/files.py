@@ -150,7 +150,7 @@ def save_site(name: str, text: str, *, force: bool = False) -> Path:
     return path
 
 
-def remove_site(name: str) -> Path:
+def remove_site(name: str, *, dry_run: bool = False) -> Path:
     """Remove the user's own site file; everything on the site itself stays.
 
     Raises:
@@ -162,7 +162,8 @@ def remove_site(name: str) -> Path:
             f"the site {name} is part of dlctl and can't be removed",
             hint=f"a file of your own in {user_directory()} takes precedence over it",
         )
-    file.path.unlink()
+    if not dry_run:
+        file.path.unlink()
     return file.path
 
 

@@ -27,9 +27,10 @@ def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    sys.stdin = os.fdopen(0, encoding="utf-8")
-    sys.stdout = os.fdopen(1, "w", encoding="utf-8")
-    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+    encoding = env.get("PYTHONIOENCODING", "utf-8")
+    sys.stdin = os.fdopen(0, encoding=encoding)
+    sys.stdout = os.fdopen(1, "w", encoding=encoding)
+    sys.stderr = os.fdopen(2, "w", encoding=encoding, errors="backslashreplace", buffering=1)
     sys.argv = [str(dlctl.__main__.__file__), *argv]
     sys.modules["__main__"].__package__ = "dlctl"
 

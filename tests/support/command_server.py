@@ -6,12 +6,15 @@ started from scratch spends most of its time on imports.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -66,6 +69,26 @@ class CommandServer:
         if code is None:
             raise subprocess.TimeoutExpired(["dlctl", *argv], timeout_s, out, err)
         return subprocess.CompletedProcess(["dlctl", *argv], code, out.decode(), err.decode())
+
+    def run_on_terminal(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, columns: int,
+        timeout_s: float = 60,
+    ) -> tuple[int | None, bytes]:  # fmt: skip
+        """Run `dlctl ARGV` on a terminal of so many columns; return its exit code and output."""
+        deadline = time.monotonic() + timeout_s
+        ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        terminal = f"/proc/{os.getpid()}/fd/{theirs}"
+        pid = self._ask(argv=list(argv), env=dict(env), cwd=str(cwd), streams=[terminal] * 3)
+        os.close(theirs)
+        printed = b""
+        while select.select([ours], [], [], _left_s(deadline))[0]:
+            try:
+                printed += os.read(ours, _PIPE_BYTES)
+            except OSError:  # the end
+                break
+        os.close(ours)
+        return self._wait(pid, deadline), printed
 
     def _wait(self, pid: int, deadline: float) -> int | None:
         """Return the exit code of a command; None if it was killed because its time was up."""

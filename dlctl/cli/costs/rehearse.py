@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -23,6 +23,7 @@ from dlctl.cli.manifests import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import Rehearsal
     from dlctl.contract import Rehearsed
     from dlctl.lifecycle import Session
     from dlctl.plan.rehearsal import Forecast
@@ -73,8 +74,10 @@ def rehearse(
         rehearsal = replace(request, plan=plan, script=render(plan))
         found, record, store = _run(session, rehearsal)
         whole = forecast(request.plan, found)
-        shown = {"training_id": record.training_id, "rehearsed": found, "forecast": whole,
-                 "memory_asked_bytes": plan.resources.memory_bytes_per_learner}  # fmt: skip
+        shown: Rehearsal = {
+            "training_id": record.training_id, "rehearsed": found, "forecast": whole,
+            "memory_asked_bytes": plan.resources.memory_bytes_per_learner,
+        }  # fmt: skip
         output.report(shown, as_json, _print)
         if found.equal and not keep:
             _remove(session, record, store)
@@ -152,7 +155,7 @@ def _refuse(record: Record) -> None:
 # What people read ---------------------------------------------------------------------------------
 
 
-def _print(shown: dict[str, Any]) -> None:
+def _print(shown: Rehearsal) -> None:
     found, whole = shown["rehearsed"], shown["forecast"]
     output.fields({
         "restarts": _restarts(found),

@@ -59,7 +59,7 @@ def _print_one(found: Ledger) -> None:
     from dlctl.outputs.ledger import USES, WORDS
 
     attempts = "1 attempt" if found.attempts == 1 else f"{found.attempts} attempts"
-    output.line(f"{found.training_id}: {attempts}, {found.queued_h:.3g} h in the queue")
+    output.sentence(f"{found.training_id}: {attempts}, {found.queued_h:.3g} h in the queue")
     rows = []
     for use in USES:
         share = found.node_hours_by_use[use] / found.node_hours if found.node_hours else 0.0

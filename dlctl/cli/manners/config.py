@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import JSON
+
+if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import Setting
 
 
 def complete_settings(incomplete: str) -> list[str]:
@@ -47,8 +52,10 @@ def config(
             find_site(value)  # refuses a name that is no site's
         change(name, value)
     known = {each: setting(each) for each in ([name] if name else SETTINGS)}
-    values = [{"name": each, "value": found, "from": source, "meaning": SETTINGS[each].text}
-              for each, (found, source) in known.items()]  # fmt: skip
+    values: list[Setting] = [
+        {"name": each, "value": found, "from": source, "meaning": SETTINGS[each].text}
+        for each, (found, source) in known.items()
+    ]
     rows = [[each["name"], each["value"], each["from"], each["meaning"]] for each in values]
     columns = ["setting", "value", "from", "meaning"]
     output.report(values, as_json, lambda _: output.table(columns, rows))

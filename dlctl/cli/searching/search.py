@@ -18,6 +18,7 @@ from dlctl.cli.common import (
     print_record,
     several,
 )
+from dlctl.cli.manners.trying import DRY_RUN, would_cancel
 from dlctl.cli.searching.found import SEARCH_ID, searched
 
 if TYPE_CHECKING:
@@ -156,14 +157,19 @@ def resume(
     output.report(plain(known), as_json, lambda _: print_record(known))
 
 
-def cancel(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
+def cancel(
+    search_id: str | None = SEARCH_ID, dry_run: bool = DRY_RUN, as_json: bool = JSON
+) -> None:
     """End a search and its workers at once.
 
     Example: dlctl search cancel digits-3k9f
     """
     from dlctl.lifecycle import cancel as end
 
-    _end(search_id, end, as_json)
+    if dry_run:
+        store = open_record()
+        return would_cancel([store.find_search(search_id)], store, as_json)
+    return _end(search_id, end, as_json)
 
 
 def _end(

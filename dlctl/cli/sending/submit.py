@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
+from dlctl.cli.choosing import complete_tags
 from dlctl.cli.common import (
     JSON,
     SITE,
@@ -53,7 +54,7 @@ MANIFESTS = typer.Argument(
     None, metavar="MANIFEST", help="The manifests; manifest.yml by default.", show_default=False
 )
 TAGS = typer.Option(
-    None, "--tag", metavar="WORD",
+    None, "--tag", metavar="WORD", autocompletion=complete_tags,
     help="A word to find the training by; may be given more than once.",
 )  # fmt: skip
 REPEAT = typer.Option(None, "--repeat", min=1, metavar="N",

@@ -9,7 +9,7 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, fitting
-from dlctl.cli.common import JSON, ask_all, open_record, plain
+from dlctl.cli.common import JSON, ask_all, complete_sites, open_record, plain
 
 if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def list_(
     offline: bool = typer.Option(False, "--offline", help="Ask no site; show the local record."),
-    site: str | None = typer.Option(None, "--site", "-s", help="Only trainings on this site."),
+    site: str | None = typer.Option(None, "--site", "-s", help="Only trainings on this site.",
+                                    autocompletion=complete_sites),
     name: str | None = NAME,
     state: list[str] = STATE,
     tag: list[str] = TAG,

@@ -23,6 +23,7 @@ from dlctl.cli.common import (
     open_record,
     opened,
 )
+from dlctl.cli.manners.trying import DRY_RUN
 from dlctl.cli.stored.making import confirmed, make, one_source, said, seconds
 from dlctl.cli.stored.shown import (
     print_changes,
@@ -33,6 +34,7 @@ from dlctl.cli.stored.shown import (
 from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import DeletedModel, PulledModel
     from dlctl.lifecycle import Session
     from dlctl.models.known import KnownModel
     from dlctl.models.record import ModelRecord
@@ -217,6 +219,7 @@ def delete(
     yes: bool = typer.Option(
         False, "--yes", "-y", help="Don't ask; required without a terminal."
     ),
+    dry_run: bool = DRY_RUN,
     site: str | None = SITE, as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Delete a model, or with @VERSION one version; asks first; refused if anything refers to it.
@@ -234,12 +237,15 @@ def delete(
         old = find_model(models, wanted.model, f"at {session.site.name}")
         number = old.number_of(wanted.which) if wanted.which else None
         changes.check_unused(session, models, old, number, open_record())
-        if not (yes or confirmed(old, number)):
+        if not (dry_run or yes or confirmed(old, number)):
             return output.note("nothing was deleted")
-        changes.delete(session, old, number)
-        _remember(session, record)
+        if not dry_run:
+            changes.delete(session, old, number)
+            _remember(session, record)
     gone = old.model_id + (f"@{number}" if number else "")
-    return output.report({"deleted": gone}, as_json, lambda _: output.line(f"deleted {gone}"))
+    done: DeletedModel = {"model": gone, "site": old.site, "deleted": not dry_run}
+    verb = "would delete" if dry_run else "deleted"
+    return output.report(done, as_json, lambda _: output.line(f"{verb} {gone}"))
 
 
 def diff(
@@ -279,7 +285,7 @@ def pull(
         to = (folder or Path(found.version.label)).absolute()
         with output.progress("pulling") as on_progress:
             files = pulling.pull(session, found, to, on_progress)
-    answer = {"model": found.version.label, "folder": str(to), "files": files}
+    answer: PulledModel = {"model": found.version.label, "folder": str(to), "files": files}
     told = f"{counted(len(files), 'file')} in {folder_name(to)}"
     output.report(answer, as_json, lambda _: output.line(told))
 
@@ -316,7 +322,7 @@ def gc(
     older_than: str = typer.Option(
         "1d", "--older-than", help="Spare what is younger: a version may be in the making."
     ),
-    dry_run: bool = typer.Option(False, "--dry-run", "-n", help="Only say what would go."),
+    dry_run: bool = DRY_RUN,
     site: str = typer.Option(
         ..., "--site", "-s", autocompletion=complete_sites, default_factory=default_site,
         show_default=False, help="The site to clean; that of `dlctl config site`, or `local`.",

@@ -13,9 +13,11 @@ from dlctl.cli import output
 from dlctl.cli.common import ID, JSON, SITE, ago, opened, training
 from dlctl.cli.frameworks import end_if_wrong, origin
 from dlctl.cli.manifests import MANIFEST
+from dlctl.cli.manners.trying import DRY_RUN
 from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import KnownStore
     from dlctl.data.cache import SiteCache
 
 app = typer.Typer(help="The data stores: where training data comes from and results go.",
@@ -48,8 +50,11 @@ def list_(as_json: bool = JSON) -> None:
     found, wrong = list_types(Path.cwd())
     rows = [[t.name, ", ".join(t.scripts) or "in place", t.schema.description, origin(t.folder)]
             for t in found]  # fmt: skip
-    values = [{"type": t.name, "scripts": list(t.scripts), "description": t.schema.description,
-               "folder": str(t.folder)} for t in found]  # fmt: skip
+    values: list[KnownStore] = [
+        {"type": t.name, "scripts": list(t.scripts), "description": t.schema.description,
+         "folder": str(t.folder)}
+        for t in found
+    ]  # fmt: skip
     output.report(values, as_json,
                   lambda _: output.table(["type", "scripts", "what", "from"], rows))  # fmt: skip
     end_if_wrong(wrong)
@@ -113,13 +118,14 @@ def cache(
         None, "--keep", metavar="SIZE",
         help="Remove what no training uses, the longest unused first, until so much is left.",
     ),
+    dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """List the data of stores that a site keeps for later trainings, and empty its cache.
 
     Example: dlctl stores cache --site mycluster --keep 500GB
     """
-    from dlctl.data.cache import look_into_cache
+    from dlctl.data.cache import look_into_cache, try_emptying
     from dlctl.units import UnitError, parse_size
 
     try:
@@ -127,7 +133,10 @@ def cache(
     except UnitError as error:
         raise typer.BadParameter(str(error), param_hint="--keep") from None
     with opened(site) as session:
-        found = look_into_cache(session, keep_bytes)
+        if dry_run and keep_bytes is not None:
+            found = try_emptying(session, keep_bytes)
+        else:
+            found = look_into_cache(session, keep_bytes)
     output.report(found, as_json, lambda _: _print_cache(found))
 
 
@@ -144,10 +153,11 @@ def _print_cache(found: SiteCache) -> None:
         for each in found.held
     ]
     columns = ["container", "store", "files", "size", "used", "by"]
-    for each in found.removed:
-        output.note(
-            f"removed: {each.container} of {each.endpoint}, {format_bytes(each.size_bytes)}"
-        )
+    for verb, some in (("removed", found.removed), ("would remove", found.would_remove)):
+        for each in some:
+            output.note(
+                f"{verb}: {each.container} of {each.endpoint}, {format_bytes(each.size_bytes)}"
+            )
     output.table(columns, rows, "the cache is empty")
     if found.held:
         output.note(f"all together: {format_bytes(found.total_bytes)}")

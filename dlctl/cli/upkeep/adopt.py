@@ -10,6 +10,7 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON, complete_sites, open_record, opened, plain
 
 if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import AdoptedTrainings
     from dlctl.upkeep.adopt import Adopted
 
 
@@ -41,7 +42,7 @@ def adopt(
         found = take_over(session, store)
     for each in found.damaged:
         output.warn(f"left out {found.root}/jobs/{each.training_id}: {each.why}")
-    shown = {
+    shown: AdoptedTrainings = {
         "site": found.site,
         "added": [plain(each) for each in found.added],
         "known": found.known,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,6 +10,7 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON, complete_sites, default_site, opened
 
 if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import Room
     from dlctl.upkeep.inventory import Inventory
 
 _LARGEST = 10
@@ -39,7 +40,7 @@ def du(
     output.report(_shown(found), as_json, lambda _: _print(found, all_))
 
 
-def _shown(found: Inventory) -> dict[str, Any]:
+def _shown(found: Inventory) -> Room:
     """Return the answer as `--json` prints it."""
     usage = found.usage
     states = {record.training_id: str(record.state) for record in found.records}
@@ -48,7 +49,8 @@ def _shown(found: Inventory) -> dict[str, Any]:
         "parts": dict(_parts(found)),
         "trainings": [
             {"training_id": name, "state": states.get(name), "size_bytes": parts.get("jobs", 0),
-             **{f"{part}_bytes": parts.get(part, 0) for part in ("checkpoints", "results")}}
+             "checkpoints_bytes": parts.get("checkpoints", 0),
+             "results_bytes": parts.get("results", 0)}
             for name, parts in usage.trainings.items()
         ],
         "unused": usage.unused(), "disk_bytes": usage.disk_bytes, "free_bytes": usage.free_bytes,

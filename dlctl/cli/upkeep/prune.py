@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
 from dlctl.cli.choosing import tell_failures
 from dlctl.cli.common import JSON, ago, complete_sites, open_record, opened
+from dlctl.cli.manners.trying import DRY_RUN
 
 if TYPE_CHECKING:
+    from dlctl.cli.manners.printed import PrunedSite
     from dlctl.errors import DlctlError
     from dlctl.record import RecordStore
     from dlctl.upkeep.prune import Prunable, Pruned
@@ -31,7 +33,7 @@ def prune(
                                       "copies of data; results, logs and metrics stay."),
     site: str | None = typer.Option(None, "--site", "-s", autocompletion=complete_sites,
                                     help="The site; by default each that has trainings of yours."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would go."),
+    dry_run: bool = DRY_RUN,
     yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask; required without a terminal."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
@@ -45,7 +47,7 @@ def prune(
         raise typer.BadParameter("--json asks nothing: add --yes or --dry-run")
     older_than_s, store = _seconds(older_than), open_record()
     sites = [site] if site else sorted({record.site for record in store.all()}) or ["local"]
-    shown: list[dict[str, Any]] = []
+    shown: list[PrunedSite] = []
     failures: list[DlctlError] = []
     for name in sites:
         told, failure = _at(name, store, older_than_s, keep_results,
@@ -69,7 +71,7 @@ def _seconds(text: str) -> int:
 def _at(
     name: str, store: RecordStore, older_than_s: int, keep_results: bool, *,
     asks: bool, dry_run: bool, as_json: bool,
-) -> tuple[dict[str, Any] | None, DlctlError | None]:  # fmt: skip
+) -> tuple[PrunedSite | None, DlctlError | None]:  # fmt: skip
     """Prune one site; return what became of it, or why it could not be done."""
     from dlctl.errors import DlctlError
     from dlctl.outputs.metrics.cache import forget
@@ -93,7 +95,7 @@ def _at(
         return None, error
 
 
-def _shown(name: str, going: Prunable, done: Pruned | None) -> dict[str, Any]:
+def _shown(name: str, going: Prunable, done: Pruned | None) -> PrunedSite:
     """Return the answer as `--json` prints it."""
     return {
         "site": name, "keeps_results": going.keep_results,

@@ -18,6 +18,24 @@ if TYPE_CHECKING:
     from dlctl.series.merged import Entry
 
 
+def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of metrics that this machine has seen, for shell completion.
+
+    They are those of the trainings on the command line, or of the latest one of this folder.
+    """
+    from dlctl.errors import RecordError
+    from dlctl.outputs.metrics import kept_metrics
+    from dlctl.record import RecordStore
+
+    try:
+        records = RecordStore().find_all(ctx.params.get("training_ids") or [])
+    except RecordError:
+        return []
+    kept = [known for known in map(kept_metrics, records) if known is not None]
+    found = {name for _, entries in kept for entry in entries for name in entry.line.values}
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(metrics)
@@ -41,7 +59,8 @@ def metrics(
     ),
     since: int = typer.Option(0, "--since", metavar="STEP", help="Only from this step on."),
     names: str | None = typer.Option(
-        None, "--names", metavar="RE", help="Only values with such a name, as in 'loss|accuracy'."
+        None, "--names", metavar="RE", help="Only values with such a name, as in 'loss|accuracy'.",
+        autocompletion=complete_names,
     ),
     of_platform: bool = typer.Option(
         False, "--platform", help="Show idle nodes and hours lost, of whole sites."

@@ -178,8 +178,10 @@ def test_the_page_of_commands_is_current(generator):
     assert current == generator.commands_page(), "run `make docs`"
     manual = (DOCS / "man/dlctl.1").read_text(encoding="utf-8")
     assert manual == generator.manual_page(), "run `make docs`"
-    schema = (DOCS / "training.schema.json").read_text(encoding="utf-8")
-    assert schema == generator.training_schema(), "run `make docs`"
+    page = (DOCS / "json.md").read_text(encoding="utf-8")
+    assert page == generator.json_page(), "run `make docs`"
+    written = {file.name: file.read_text(encoding="utf-8") for file in DOCS.glob("schemas/*")}
+    assert written == generator.schemas(), "run `make docs`"
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff here")

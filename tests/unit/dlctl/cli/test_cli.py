@@ -134,7 +134,7 @@ def test_what_touches_no_site_reports_json(dlctl):
     path = manifest(dlctl)
     assert dlctl("version", "--json", ok=True).json["version"]
     assert dlctl("validate", path, "--json", ok=True).json["valid"] is True
-    assert dlctl("schema", ok=True).json["title"] == "dlctl manifest"
+    assert dlctl("schema", "manifest", ok=True).json["title"] == "dlctl manifest"
     assert dlctl("list", "--json", ok=True).json == []
     shown = dlctl("render", path, "--json", ok=True).json
     assert shown["script"].startswith("#!/bin/bash")

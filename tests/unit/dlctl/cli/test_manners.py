@@ -35,7 +35,7 @@ def test_trainings_are_counted_back_from_the_latest(three, name, wanted):
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("@-4", "@-4: there are 3 trainings"), ("@-0", "'@-0' is no training"),
+    [("@-4", "@-4: there are only 3 in the local record"), ("@-0", "'@-0' is no training"),
      ("@newest", "'@newest' is no training")],
 )  # fmt: skip
 def test_no_other_training_is_taken_for_what_does_not_exist(three, name, told):
@@ -85,8 +85,33 @@ def test_a_damaged_file_of_settings_is_told_with_its_place(dlctl, xdg):
 def test_deleting_can_be_tried_first(dlctl, three):
     done = dlctl("delete", "--name", "t", "--dry-run", "--json", ok=True).json
     assert [each["would"] for each in done] == ["delete", "delete", "refuse: it has not ended"]
-    assert not any(each["deleted"] for each in done)
     assert len(three.all()) == 3
+
+
+def test_a_running_training_that_would_be_cancelled_runs_on(dlctl, local_site):
+    """A real job: only that can show that nothing was sent to it."""
+    (dlctl.cwd / "manifest.yml").write_text(
+        "name: t\nframework: {name: sh, command: 'sleep 600'}\n"
+    )
+    (training_id,) = dlctl("submit", ok=True).stdout.split()
+    (tried,) = dlctl("cancel", "-n", "--json", ok=True).json
+    assert (tried["training_id"], tried["would"]) == (training_id, "cancel")
+    assert dlctl("status", "--json", ok=True).json["state"] != "CANCELLED"
+    assert f"{training_id}  local" in dlctl("cancel", "--name", "t", "--dry-run", ok=True).stdout
+    dlctl("cancel", ok=True)
+    dlctl("logs", "--follow")  # until it has ended
+    assert dlctl("status", "--json", ok=True).json["state"] == "CANCELLED"
+    (tried,) = dlctl("cancel", "-n", "--json", ok=True).json
+    assert (tried["would"], tried["lost"]) == ("refuse: it has ended", "")
+
+
+def test_a_site_file_is_not_removed_by_trying(dlctl, xdg):
+    dlctl("sites", "add", "mine", "local", "--without-slurm", ok=True)
+    file = xdg.config / "dlctl/sites/mine.yml"
+    assert dlctl("sites", "remove", "mine", "-n", ok=True).stdout == f"would remove {file}\n"
+    assert file.exists()
+    dlctl("sites", "remove", "mine", ok=True)
+    assert not file.exists()
 
 
 def test_all_commands_print_a_training_in_one_shape(dlctl, three):
@@ -96,7 +121,7 @@ def test_all_commands_print_a_training_in_one_shape(dlctl, three):
     for row in (listed, tagged):
         assert set(row) == set(shape["properties"]) == set(shape["required"])
     assert tagged["tags"] == ["x"]
-    assert listed["state"] in shape["$defs"]["State"]["enum"]
+    assert listed["state"] in shape["properties"]["state"]["enum"]
     assert dlctl("schema", "nothing").exit_code == 2
 
 
@@ -119,8 +144,10 @@ def on_a_terminal(command, env, cwd) -> bytes:
     return printed
 
 
-@pytest.mark.parametrize(("pager", "paged"), [("sed s/^/PAGED/", True), ("never", False),
-                                              ("/no/such/pager", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pager", "paged"),
+    [("sed s/^/PAGED/", True), ("never", False), ("less '", False), ("/no/such/pager", False)],
+)
 def test_what_is_long_goes_through_the_users_pager(dlctl, pager, paged):
     (dlctl.cwd / "manifest.yml").write_text("name: t\nframework: {name: sh, command: 'true'}\n")
     env = dlctl.env | {"DLCTL_PAGER": pager, "TERM": "xterm"}

@@ -80,12 +80,27 @@ def test_a_mistake_is_one_sentence(dlctl, local_site, words, exit_code, said):
     assert said in " ".join(done.stderr.replace("│", " ").split())
 
 
+def test_a_training_that_sent_no_file_makes_a_model_of_its_results(dlctl, local_site):
+    """The index of an empty folder is empty, and was taken for one that is gone."""
+    (dlctl.cwd / "manifest.yml").write_text(
+        "name: t\nframework: {name: sh, command: 'echo x >\"$RESULT_DIR/x\"'}\n"
+    )
+    (training_id,) = dlctl("submit", ok=True).stdout.split()
+    dlctl("logs", "--follow", training_id)
+    made = dlctl("models", "create", "--from", training_id, "--json", ok=True).json
+    assert [each["path"] for each in made["files"]] == ["x"]
+
+
 def test_a_deletion_asks_first(dlctl, folder):
     model = dlctl("models", "create", folder, ok=True).stdout.partition("@")[0]
     asked = dlctl("models", "delete", model)
     assert asked.exit_code == 2
     assert "add --yes" in " ".join(asked.stderr.replace("│", " ").split())
-    assert dlctl("models", "delete", model, "--yes", "--json", ok=True).json == {"deleted": model}
+    tried = dlctl("models", "delete", model, "--dry-run", "--json", ok=True).json
+    assert tried == {"model": model, "site": "local", "deleted": False}
+    assert dlctl("models", "list", "--json", ok=True).json != []
+    done = dlctl("models", "delete", model, "--yes", "--json", ok=True).json
+    assert done == {"model": model, "site": "local", "deleted": True}
     assert dlctl("models", "list", "--json", ok=True).json == []
 
 

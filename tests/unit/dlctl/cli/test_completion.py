@@ -1,0 +1,62 @@
+"""What a shell offers to complete; none of it asks a site."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+
+from dlctl.contract.metrics import MetricsLine
+from dlctl.record import Record, RecordStore
+
+
+@pytest.fixture
+def known(xdg):
+    """A training of a site that is no more."""
+    (xdg.state / "dlctl").mkdir()
+    store = RecordStore(xdg.state / "dlctl/trainings.db")
+    record = Record("t-1", "t", "gone", "/no", "/no", "2026-01-01")
+    store.add(replace(record, tags=["baseline"]))
+    return store
+
+
+def offered(env, shell, words):
+    """Return what the real command offers for the last of these words."""
+    asked = {
+        "_DLCTL_COMPLETE": f"complete_{shell}", "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1), "_TYPER_COMPLETE_ARGS": " ".join(words),
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1],
+    }  # fmt: skip
+    command = [str(Path(sys.executable).with_name("dlctl"))]
+    done = subprocess.run(command, env=env | asked, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("shell", "words", "wanted"),
+    [("bash", ["show", "t"], "t-1"), ("zsh", ["list", "--tag", "b"], "baseline"),
+     ("fish", ["submit", "--tag", "b"], "baseline"), ("bash", ["list", "--site", "l"], "local"),
+     ("zsh", ["cancel", "--state", "TR"], "TRAINING"), ("fish", ["schema", "tra"], "training")],
+)  # fmt: skip
+def test_each_shell_is_offered_what_the_record_knows(xdg, known, shell, words, wanted):
+    assert wanted in offered(xdg.env, shell, ["dlctl", *words])
+
+
+def test_names_of_metrics_are_those_that_this_machine_has_seen(known, monkeypatch):
+    from dlctl.cli.views.metrics import complete_names
+    from dlctl.series.merged import Entry
+
+    entry = Entry.__new__(Entry)
+    object.__setattr__(entry, "line", MetricsLine(step=1, values={"loss": 1.0, "lr": 0.1}))
+    monkeypatch.setattr("dlctl.outputs.metrics.kept_metrics", lambda record: (0.0, [entry]))
+    monkeypatch.setattr("dlctl.record.RecordStore", lambda: known)
+    context = typer.Context(typer.main.get_command(typer.Typer(callback=lambda: None)))
+    context.params["training_ids"] = ["t-1"]
+    assert complete_names(context, "lo") == ["loss"]
+    context.params["training_ids"] = ["nothing"]
+    assert complete_names(context, "lo") == []
