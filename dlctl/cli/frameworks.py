@@ -12,7 +12,7 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON, folder_name
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import KnownFramework
+    from dlctl.cli.manners.printed_sites import KnownFramework
     from dlctl.errors import DlctlError
 
 FOLDER = typer.Option(

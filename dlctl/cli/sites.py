@@ -12,7 +12,7 @@ from dlctl.cli.common import JSON, ago, complete_sites, span
 from dlctl.cli.manners.trying import DRY_RUN
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import KnownSite, RemovedSite
+    from dlctl.cli.manners.printed_sites import KnownSite, RemovedSite
     from dlctl.site_admin.check import Check
 
 app = typer.Typer(help="The sites: clusters and machines that trainings run on.",

@@ -10,7 +10,7 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import Setting
+    from dlctl.cli.manners.printed_sites import Setting
 
 
 def complete_settings(incomplete: str) -> list[str]:

@@ -10,7 +10,7 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import KnownSchema
+    from dlctl.cli.manners.printed_sites import KnownSchema
 
 _MANIFEST = "manifest"
 

@@ -9,7 +9,7 @@ from typing import Any
 OBJECT, LIST, EITHER, LINES = (
     "an object", "a list", "an object; of several a list", "an object on each line",
 )  # fmt: skip
-_HERE = "dlctl.cli.manners.printed"
+_HERE = ("dlctl.cli.manners.printed", "dlctl.cli.manners.printed_sites")
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Shape:
 
     Args:
         text: What that thing is.
-        parts: The types whose fields it has, as `module:Type`; without a module, of `printed`.
+        parts: The types whose fields it has, as `module:Type`; without a module, of one of `_HERE`.
         commands: How each command prints it.
         others: Whether it may have fields that no version of dlctl names: those of a file.
     """
@@ -158,7 +158,8 @@ def _schema(part: str) -> dict[str, Any]:
             return not may_lack or super().field_is_required(field, *more, **named)
 
     module, _, name = part.rpartition(":")
-    known = getattr(importlib.import_module(module or _HERE), name)
+    modules = map(importlib.import_module, [module] if module else _HERE)
+    known = next(vars(each)[name] for each in modules if name in vars(each))
     return TypeAdapter(known).json_schema(
         by_alias=False, schema_generator=Printed, mode="serialization"
     )

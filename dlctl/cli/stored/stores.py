@@ -17,7 +17,7 @@ from dlctl.cli.manners.trying import DRY_RUN
 from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import KnownStore
+    from dlctl.cli.manners.printed_sites import KnownStore
     from dlctl.data.cache import SiteCache
 
 app = typer.Typer(help="The data stores: where training data comes from and results go.",

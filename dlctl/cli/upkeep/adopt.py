@@ -10,7 +10,7 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON, complete_sites, open_record, opened, plain
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import AdoptedTrainings
+    from dlctl.cli.manners.printed_sites import AdoptedTrainings
     from dlctl.upkeep.adopt import Adopted
 
 

@@ -10,7 +10,7 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON, complete_sites, default_site, opened
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import Room
+    from dlctl.cli.manners.printed_sites import Room
     from dlctl.upkeep.inventory import Inventory
 
 _LARGEST = 10

@@ -13,7 +13,7 @@ from dlctl.cli.common import JSON, ago, complete_sites, open_record, opened
 from dlctl.cli.manners.trying import DRY_RUN
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import PrunedSite
+    from dlctl.cli.manners.printed_sites import PrunedSite
     from dlctl.errors import DlctlError
     from dlctl.record import RecordStore
     from dlctl.upkeep.prune import Prunable, Pruned
