@@ -139,6 +139,10 @@ class RecordError(DlctlError):
     exit_code = 8
 
 
+class HasEnded(RecordError):
+    """A training has ended, and so there is nothing to end."""
+
+
 class ResultsError(DlctlError):
     """There is nothing to fetch, or what was fetched is damaged."""
 

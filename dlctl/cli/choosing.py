@@ -13,9 +13,9 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import opened, plain, print_record
 from dlctl.contract import State
+from dlctl.errors import DlctlError, HasEnded
 
 if TYPE_CHECKING:
-    from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
 
@@ -116,43 +116,47 @@ def is_known(store: RecordStore, wanted: str) -> bool:
 
 def at_sites(
     records: Sequence[Record], store: RecordStore,
-    do: Callable[[Session, Record, RecordStore], T],
-) -> tuple[list[tuple[Record, T]], list[DlctlError]]:  # fmt: skip
-    """Do something with each training, by one connection a site.
+    do_all: Callable[[Session, list[Record], RecordStore], list[T | DlctlError]],
+) -> tuple[list[T], list[DlctlError]]:  # fmt: skip
+    """Do something with the trainings of each site, by one connection a site.
 
-    What fails for one training, or one site, leaves the others alone.
+    What fails for one site leaves the others alone.
 
     Returns:
-        What was done with which training, and the failures.
+        What was done, and the failures.
     """
-    from dlctl.errors import DlctlError
-
-    done: list[tuple[Record, T]] = []
+    done: list[T] = []
     failures: list[DlctlError] = []
     for site in dict.fromkeys(record.site for record in records):
         try:
             with opened(site) as session:
-                for record in (each for each in records if each.site == site):
-                    try:
-                        done.append((record, do(session, record, store)))
-                    except DlctlError as error:
-                        failures.append(error)
+                mine = [record for record in records if record.site == site]
+                answers = do_all(session, mine, store)
         except DlctlError as error:
             failures.append(error)
+        else:
+            failures += [answer for answer in answers if isinstance(answer, DlctlError)]
+            done += [answer for answer in answers if not isinstance(answer, DlctlError)]
     return done, failures
 
 
 def do_each(
     records: Sequence[Record], store: RecordStore,
-    do: Callable[[Session, Record, RecordStore], Record], as_json: bool,
+    do_all: Callable[[Session, list[Record], RecordStore], list[Record | DlctlError]],
+    as_json: bool, wanted: Filter,
 ) -> None:  # fmt: skip
-    """Do something with each training, and print what became of them.
+    """Do something with trainings that run, and print what became of them.
+
+    One that has ended meanwhile is a failure only if it was named.
 
     Raises:
         DlctlError: the first failure, after the others were tried.
     """
-    done, failures = at_sites(records, store, do)
-    known = [after for _, after in done]
+    known, failures = at_sites(records, store, do_all)
+    if wanted:
+        for ended in (each for each in failures if isinstance(each, HasEnded)):
+            output.note(ended.message)
+        failures = [each for each in failures if not isinstance(each, HasEnded)]
     if len(records) == 1 and known:
         output.report(plain(known[0]), as_json, lambda _: print_record(known[0]))
     elif known or not failures:

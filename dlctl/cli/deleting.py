@@ -10,10 +10,10 @@ from dlctl.cli import output
 from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, at_sites, chosen, fitting, tell_failures
 from dlctl.cli.common import JSON, complete_ids, open_record
 from dlctl.cli.manners.trying import DRY_RUN, tell
+from dlctl.errors import DlctlError
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed import Deleted, WouldEnd
-    from dlctl.errors import DlctlError
     from dlctl.record import Record, RecordStore
 
 
@@ -103,16 +103,14 @@ def _delete_all(
     records: list[Record], store: RecordStore, forget: bool
 ) -> tuple[list[Record], list[DlctlError]]:
     """Delete the trainings that can be deleted; return them, and why the others stay."""
-    from dlctl.errors import DlctlError
-    from dlctl.lifecycle import delete as remove
+    from dlctl.lifecycle import delete_all
     from dlctl.outputs.metrics.cache import forget as forget_metrics
 
     deleted, failures = records, list[DlctlError]()
     if forget:
         store.remove(*(record.training_id for record in records))
     else:
-        done, failures = at_sites(records, store, remove)
-        deleted = [record for record, _ in done]
+        deleted, failures = at_sites(records, store, delete_all)
     for record in deleted:
         forget_metrics(record.training_id)
     return deleted, failures

@@ -61,10 +61,11 @@ def halt(
 
     Example: dlctl halt digits-3k9f
     """
-    from dlctl.lifecycle import halt as ask
+    from dlctl.lifecycle import halt_all
 
     store = open_record()
-    do_each(_running(store, training_ids, fitting(name, state, tag)), store, ask, as_json)
+    wanted = fitting(name, state, tag)
+    do_each(_running(store, training_ids, wanted), store, halt_all, as_json, wanted)
 
 
 def _running(store: RecordStore, ids: list[str] | None, wanted: Filter) -> list[Record]:
@@ -150,13 +151,14 @@ def cancel(
 
     Example: dlctl cancel digits-3k9f
     """
-    from dlctl.lifecycle import cancel as end
+    from dlctl.lifecycle import cancel_all
 
     store = open_record()
-    running = _running(store, training_ids, fitting(name, state, tag))
+    wanted = fitting(name, state, tag)
+    running = _running(store, training_ids, wanted)
     if dry_run:
         return would_cancel(running, store, as_json)
-    return do_each(running, store, end, as_json)
+    return do_each(running, store, cancel_all, as_json, wanted)
 
 
 def tune(

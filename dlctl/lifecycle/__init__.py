@@ -6,7 +6,7 @@ if dlctl is killed at any moment, it finds out later what happened. A job first 
 If dlctl claims it before (`fence`), a lost job can never run beside its successor.
 """
 
-from dlctl.lifecycle.end import cancel, delete, halt
+from dlctl.lifecycle.end import cancel, cancel_all, delete, delete_all, halt, halt_all
 from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.resumption import changed_since_sent, resume
 from dlctl.lifecycle.session import Session, open_session
@@ -24,8 +24,8 @@ from dlctl.lifecycle.watch import (
 )
 
 __all__ = [
-    "Session", "cancel", "changed_since_sent", "check_learner", "delete", "details", "halt",
-    "learner_status", "learner_statuses", "make_environment",
-    "open_session", "read_plan", "read_queue", "read_script", "refresh", "resume", "stale",
-    "submit",
+    "Session", "cancel", "cancel_all", "changed_since_sent", "check_learner", "delete",
+    "delete_all", "details", "halt", "halt_all", "learner_status", "learner_statuses",
+    "make_environment", "open_session", "read_plan", "read_queue", "read_script", "refresh",
+    "resume", "stale", "submit",
 ]  # fmt: skip

@@ -1,93 +1,156 @@
-"""Halt, cancel and delete a training."""
+"""Halt, cancel and delete trainings: any number in as many calls as one."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import RecordError, RemoteCommandError, TransferError
-from dlctl.files.upload import write_file
+from dlctl.errors import DlctlError, HasEnded, RecordError, RemoteCommandError, TransferError
+from dlctl.files.sending import explained
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
 from dlctl.record import Record, RecordStore
+from dlctl.transport.base import Completed
+from dlctl.transport.several import run_each
+
+_TIMEOUT_S, _REMOVAL_S = 120.0, 600.0
+
+
+Answer = Record | DlctlError
+"""A training as it is afterwards, or why nothing was done about it."""
 
 
 def halt(session: Session, record: Record, store: RecordStore) -> Record:
     """Ask a training to save and stop; one that has not started yet leaves the queue.
 
     Raises:
-        RecordError: it has ended already.
+        HasEnded: there is nothing to halt.
     """
-    record = _running_or_error(session, record, store, "halt")
-    unwritten = _request(session, record, contract.HALT_REQUEST)
-    if record.state in (State.QUEUED, State.PENDING):
-        return _leave_for_good(session, record, store)
-    if unwritten is not None:
-        script = session.scheduler.halt_script(record.job_id, session.site.root)
-        if script is None:
-            raise unwritten
-        _tell_scheduler(session, script)
-    return refresh(session, [record], store)[0]
+    return _only(halt_all(session, [record], store))
 
 
 def cancel(session: Session, record: Record, store: RecordStore) -> Record:
     """End a training without saving.
 
     Raises:
-        RecordError: it has ended already.
+        HasEnded: there is nothing to cancel.
     """
-    record = _running_or_error(session, record, store, "cancel")
-    _request(session, record, contract.CANCEL_REQUEST)  # if it can't be written, the job still ends
-    return _leave_for_good(session, record, store)
+    return _only(cancel_all(session, [record], store))
 
 
-def _request(session: Session, record: Record, name: str) -> TransferError | None:
-    """Write a request; return why even an empty file, which needs no block, can't be written."""
-    path = f"{record.job_dir}/{name}"
-    try:
-        write_file(session.transport, path, f"{name}\n".encode())
-    except TransferError as error:
-        return error if session.transport.run(f": >{shlex.quote(path)}").exit_code else None
-    return None
+def halt_all(session: Session, records: Sequence[Record], store: RecordStore) -> list[Answer]:
+    """Do what `halt` does with each, in as many calls as for one."""
+    found, running = _running(session, records, store, "halt")
+    unwritten = _request(session, running, contract.HALT_REQUEST)
+    waiting = [each for each in running if each.state in (State.QUEUED, State.PENDING)]
+    found |= _leave_for_good(session, waiting, store)
+    for record in running:
+        if record.training_id in unwritten and record.training_id not in found:
+            script = session.scheduler.halt_script(record.job_id, session.site.root)
+            if script is None:
+                found[record.training_id] = unwritten[record.training_id]
+            else:
+                _parse_cancel(session, session.transport.run(script, timeout_s=90.0))
+    rest = [each for each in running if each.training_id not in found]
+    found |= {each.training_id: each for each in refresh(session, rest, store)}
+    return [found[each.training_id] for each in records]
 
 
-def _tell_scheduler(session: Session, script: str) -> None:
-    end = session.transport.run(script, timeout_s=90.0)
-    stderr = end.stderr.decode(errors="replace")
-    session.scheduler.parse_cancel(end.exit_code, end.text, stderr)
+def cancel_all(session: Session, records: Sequence[Record], store: RecordStore) -> list[Answer]:
+    """Do what `cancel` does with each, in as many calls as for one."""
+    found, running = _running(session, records, store, "cancel")
+    _request(session, running, contract.CANCEL_REQUEST)  # the jobs end even without
+    found |= _leave_for_good(session, running, store)
+    return [found[each.training_id] for each in records]
 
 
-def _running_or_error(session: Session, record: Record, store: RecordStore, verb: str) -> Record:
-    record = refresh(session, [record], store)[0]
-    if record.state.final:
-        raise RecordError(
-            f"there is nothing to {verb}: {record.training_id} is {record.state}",
-            hint=record.show_command,
-        )
-    return record
+def _only(answers: list[Answer]) -> Record:
+    (answer,) = answers
+    if isinstance(answer, DlctlError):
+        raise answer
+    return answer
 
 
-def _leave_queue(session: Session, record: Record, store: RecordStore) -> None:
-    if not record.job_id:
-        if fence(session, record):
-            return
-        record = refresh(session, [record], store)[0]  # a job has claimed it: its id is known
-    _tell_scheduler(session, session.scheduler.cancel_script(record.job_id, session.site.root))
+def _running(
+    session: Session, records: Sequence[Record], store: RecordStore, verb: str
+) -> tuple[dict[str, Answer], list[Record]]:
+    """Return what to say of those that have ended, and the others as they are now."""
+    known = refresh(session, records, store)
+    ended: dict[str, Answer] = {
+        each.training_id: HasEnded(
+            f"there is nothing to {verb}: {each.training_id} is {each.state}",
+            hint=each.show_command,
+        ) for each in known if each.state.final
+    }  # fmt: skip
+    return ended, [each for each in known if not each.state.final]
 
 
-def _leave_for_good(session: Session, record: Record, store: RecordStore) -> Record:
-    """End the job, and those that were submitted meanwhile for later attempts."""
-    while True:
-        if record.state is State.QUEUED and record.job_id:
-            _bar_next(session, record)
-        _leave_queue(session, record, store)
-        if dismiss := session.scheduler.dismiss_script(record.job_dir):
-            _tell_scheduler(session, dismiss)
-        newest = refresh(session, [record], store)[0]
-        if newest.state.final or newest.attempt == record.attempt:
-            return newest
-        record = newest
+def _request(session: Session, records: Sequence[Record], name: str) -> dict[str, TransferError]:
+    """Write requests; return why even an empty file, which needs no block, can't be written."""
+    folder, _, file = name.rpartition("/")
+    scripts = [f"""\
+umask 077
+folder={shlex.quote(f"{each.job_dir}/{folder}")}
+mkdir -p "$folder" && cd "$folder" || exit 71
+echo {name} >.{file}.part && mv -f .{file}.part {file} && exit
+rm -f .{file}.part
+: >{file}""" for each in records]  # fmt: skip
+    ends = run_each(session.transport, scripts)
+    return {
+        record.training_id: explained(session.transport.name, record.job_dir, end)
+        for record, end in zip(records, ends, strict=True) if end.exit_code
+    }  # fmt: skip
+
+
+def _parse_cancel(session: Session, end: Completed) -> None:
+    session.scheduler.parse_cancel(end.exit_code, end.text, end.error_text)
+
+
+def _leave_for_good(
+    session: Session, records: Sequence[Record], store: RecordStore
+) -> dict[str, Answer]:
+    """End the jobs, and those that were submitted meanwhile for later attempts."""
+    found: dict[str, Answer] = {}
+    while records:
+        for record in records:
+            if record.state is State.QUEUED and record.job_id:
+                _bar_next(session, record)
+        failed = _leave_queue(session, records, store)
+        newest = refresh(session, [r for r in records if r.training_id not in failed], store)
+        before = {each.training_id: each.attempt for each in records}
+        found |= failed
+        found |= {each.training_id: each for each in newest}
+        # One that a job has begun meanwhile has a new attempt.
+        records = [
+            each for each in newest
+            if not each.state.final and each.attempt != before[each.training_id]
+        ]  # fmt: skip
+    return found
+
+
+def _leave_queue(
+    session: Session, records: Sequence[Record], store: RecordStore
+) -> dict[str, Answer]:
+    """Cancel jobs; return the trainings whose scheduler did not do it."""
+    without_job = [each for each in records if not each.job_id and not fence(session, each)]
+    # A job has claimed these in between: its id is known.
+    claimed = {each.training_id: each for each in refresh(session, without_job, store)}
+    jobs = [claimed.get(each.training_id, each) for each in records]
+    scheduler = session.scheduler
+    scripts = [(each.training_id, scheduler.cancel_script(each.job_id, session.site.root))
+               for each in jobs if each.job_id]  # fmt: skip
+    scripts += [(each.training_id, script) for each in jobs
+                if (script := scheduler.dismiss_script(each.job_dir))]  # fmt: skip
+    ends = run_each(session.transport, [script for _, script in scripts], _TIMEOUT_S)
+    failed: dict[str, Answer] = {}
+    for (training_id, _), end in zip(scripts, ends, strict=True):
+        try:
+            _parse_cancel(session, end)
+        except DlctlError as error:
+            failed.setdefault(training_id, error)
+    return failed
 
 
 def _bar_next(session: Session, record: Record) -> None:
@@ -138,25 +201,37 @@ def delete(session: Session, record: Record, store: RecordStore) -> None:
     Raises:
         RecordError: it is still running.
     """
-    known = refresh(session, [record], store)[0]
-    if not (known.state.final or interrupted(known)):
-        raise RecordError(
-            f"{record.training_id} is {known.state}: it can't be deleted while it runs",
-            hint=f"dlctl cancel {record.training_id}",
-        )
-    if interrupted(known):
-        fence(session, known)
-    root = shlex.quote(session.site.root)
+    _only(delete_all(session, [record], store))
+
+
+def delete_all(session: Session, records: Sequence[Record], store: RecordStore) -> list[Answer]:
+    """Do what `delete` does with each, in as many calls as for one."""
+    found: dict[str, Answer] = {}
+    for known in refresh(session, records, store):
+        found[known.training_id] = known
+        if interrupted(known):
+            fence(session, known)
+        elif not known.state.final:
+            found[known.training_id] = RecordError(
+                f"{known.training_id} is {known.state}: it can't be deleted while it runs",
+                hint=f"dlctl cancel {known.training_id}",
+            )
+    ended = [each for each in records if isinstance(found[each.training_id], Record)]
+    ends = run_each(session.transport, [_removal(session, each) for each in ended], _REMOVAL_S)
+    for record, end in zip(ended, ends, strict=True):
+        if end.exit_code:
+            said = end.error_text.strip()[-300:]
+            found[record.training_id] = RemoteCommandError(
+                f"{session.transport.name}: {record.job_dir} could not be removed: {said}",
+                hint="check the permissions there; the record is kept",
+            )
+    store.remove(*(key for key, answer in found.items() if isinstance(answer, Record)))
+    return [found[each.training_id] for each in records]
+
+
+def _removal(session: Session, record: Record) -> str:
     name = shlex.quote(record.training_id)
-    end = session.transport.run(
+    return (
         f"rm -rf -- {contract.shared_memory('$(id -u)', name, '*')}\n"
-        f"cd {root} || exit 0\nrm -rf -- jobs/{name} secrets/{name}",
-        timeout_s=600.0,
+        f"cd {shlex.quote(session.site.root)} || exit 0\nrm -rf -- jobs/{name} secrets/{name}"
     )
-    if end.exit_code:
-        said = end.stderr.decode(errors="replace").strip()[-300:]
-        raise RemoteCommandError(
-            f"{session.transport.name}: {record.job_dir} could not be removed: {said}",
-            hint="check the permissions there; the record is kept",
-        )
-    store.remove(record.training_id)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import State
@@ -23,6 +23,7 @@ from dlctl.lifecycle.submit import (
 from dlctl.record import Record, RecordStore
 from dlctl.script_templates import render_script
 from dlctl.transport.base import Completed
+from dlctl.transport.several import answers, framed
 
 if TYPE_CHECKING:
     from dlctl.files.upload import Tree
@@ -113,7 +114,7 @@ def _ask_all(
     timeout_s = submit_timeout_s(max(each.code.size_bytes for each in requests))
     try:
         process = session.transport.start(script, idle_timeout_s=timeout_s)
-        for number, end in _answers(process.stdout, token.encode()):
+        for number, end in answers(process.stdout, token.encode()):
             if _is_limit(session, end):
                 break
             found[number] = _judged(session, end, records[number], store)
@@ -132,28 +133,13 @@ def _script(
     scripts = [ask_script(session.scheduler, request.plan, record, "", False)
                for request, record in zip(requests, records, strict=True)]  # fmt: skip
     return render_script(
-        "login/submit_many.sh.j2", scripts=scripts, token=token,
+        "login/submit_many.sh.j2",
+        scripts=[framed(number, script, token) for number, script in enumerate(scripts)],
         prologue=session.scheduler.prologue(),
         umask=requests[0].plan.umask,
         no_more=session.scheduler.no_more, jobs=[record.job_dir for record in records],
         begin=contract.submit_begin(1), answer=contract.submit_answer(1),
     )  # fmt: skip
-
-
-def _answers(stream: BinaryIO, token: bytes) -> Iterator[tuple[int, Completed]]:
-    """Yield each training's position, and how its script has ended."""
-    begins, ends = token + b" begin ", token + b" end "
-    number, printed = -1, bytearray()
-    while line := stream.readline():
-        if line.startswith(begins):
-            number, printed = int(line.split()[2]), bytearray()
-        elif line.startswith(ends) and number >= 0:
-            code, err_bytes = map(int, line.split()[2:])
-            err = stream.read(err_bytes)
-            if len(err) == err_bytes:
-                yield number, Completed(code, bytes(printed).removesuffix(b"\n"), err)
-        else:
-            printed += line
 
 
 def _judged(session: Session, end: Completed, record: Record, store: RecordStore) -> Answer:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 import typer
 
-from dlctl.cli.choosing import Filter, chosen
+from dlctl.cli import choosing
+from dlctl.cli.choosing import Filter, chosen, do_each
 from dlctl.contract import State
+from dlctl.errors import HasEnded
 from dlctl.record import Record, RecordStore
 
 
@@ -58,3 +61,15 @@ def test_ids_are_meant_alone(store):
 def test_a_word_that_is_no_state_is_refused():
     with pytest.raises(typer.BadParameter, match="'TRAINED' is no state; there are"):
         Filter(None, ["TRAINED"])
+
+
+def test_what_has_ended_meanwhile_is_a_failure_only_if_it_was_named(store, monkeypatch, capsys):
+    def cancel_all(_session, records, _store):
+        return [HasEnded(f"{each.training_id} is COMPLETED") for each in records]
+
+    monkeypatch.setattr(choosing, "opened", lambda _site: contextlib.nullcontext())
+    wanted = Filter("words*")
+    do_each(chosen(store, None, wanted), store, cancel_all, False, wanted)
+    assert "words-2 is COMPLETED" in capsys.readouterr().err
+    with pytest.raises(HasEnded, match="words-2 is COMPLETED"):
+        do_each(chosen(store, ["words-2"], Filter()), store, cancel_all, False, Filter())

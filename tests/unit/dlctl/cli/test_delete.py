@@ -102,13 +102,13 @@ def test_one_that_runs_keeps_the_others_from_nothing(store, run, monkeypatch):
         def __exit__(self, *_):
             pass
 
-    def remove(_, record, store):
-        if record.training_id == "one-aaaa":
-            raise RecordError("one-aaaa is TRAINING: it can't be deleted while it runs")
-        store.remove(record.training_id)
+    def remove(_, records, store):
+        runs, gone = records
+        store.remove(gone.training_id)
+        return [RecordError(f"{runs.training_id} is TRAINING: it can't be deleted"), gone]
 
     monkeypatch.setattr(choosing, "opened", lambda name: Site())
-    monkeypatch.setattr(lifecycle, "delete", remove)
+    monkeypatch.setattr(lifecycle, "delete_all", remove)
     done = run("one", "two", "-y")
     assert isinstance(done.exception, RecordError)
     assert done.stdout == "deleted two-bbbb\n"
