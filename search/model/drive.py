@@ -64,6 +64,7 @@ class Driver:
             while not self.search.is_done():
                 if (endpoint := self._broker()) is not None:
                     await self._talk(endpoint, lambda: used_s + time.monotonic() - began_at)
+                self.search.look()
                 await asyncio.sleep(0.2)
             self.search.give_up_in_vain()
         finally:
@@ -150,6 +151,8 @@ class Driver:
         for accepted in reply.results:
             self.search.end(accepted.result.task_id, ended_of(accepted))
         self.search.give_up_in_vain()
+        if not reply.results:
+            self.search.look()
         self._cursor = reply.cursor
         self._room = max(self._room, len(reply.results), 1)  # one may ask whether there is room
         if stopped:

@@ -63,15 +63,15 @@ class TrialLog:
                 yield event
 
     def write(self, *events: Event) -> None:
-        """Append events, all or none of them.
+        """Append events, all or none of them; without any only look whether they would count.
 
         Raises:
             SearchError: The disk is full, or fails; or another model has begun, and what was to be
                 written counts for nobody.
         """
+        self._look_at(os.lseek(self._file, 0, os.SEEK_END))
         if not events:
             return
-        self._look_at(os.lseek(self._file, 0, os.SEEK_END))
         begin, end = self._append(events)
         self._look_at(begin)
         self._end = end

@@ -125,6 +125,14 @@ class Search:
             free = min(free, self.spec.budget.trials - len(self.trials))
         return max(0, free)
 
+    def look(self) -> None:
+        """Look whether this is still the search's model: what another one takes comes never here.
+
+        Raises:
+            SearchError: another model has begun.
+        """
+        self._log.write()
+
     def spent(self, *, by_trials: bool = True) -> bool:
         """Return whether no more trials may begin.
 

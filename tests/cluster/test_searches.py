@@ -131,7 +131,8 @@ def assert_shown(dlctl, search_id, best):
 
 
 def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wait_until):
-    search_id = start(dlctl, site, 100, ", deterministic: true, window: 6")
+    slow = '0.1 if (pathlib.Path(__file__).parents[1] / "hurry").exists() else 3'
+    search_id = start(dlctl, site, 100, ", deterministic: true, window: 6", seconds=slow)
     job_dir = site.job_dir(search_id)
     wait_for_results(wait_until, job_dir, 8)
     groups = sorted(path.name for path in (job_dir / names.WORKERS).glob("w?*"))
@@ -147,6 +148,7 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
     before = len(told(job_dir))
     assert before < 100
     (dlctl.cwd / "job/search.yml").unlink()  # it goes on as it was sent
+    (job_dir / "hurry").touch()
     dlctl("search", "resume", search_id, ok=True)
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
     assert_each_once(job_dir, 100)

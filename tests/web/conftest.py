@@ -12,7 +12,7 @@ from dashboard_server import Served, served
 from synthetic_feed import make_feed
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-PATIENCE_MS = 30_000
+PATIENCE_MS = 90_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -40,9 +40,9 @@ def test_every_module_of_the_login_side_loads_without_unix():
 
 
 @pytest.mark.parametrize("folder", [
-    "sites", "request",
+    "sites",
     *(pytest.param(name, marks=pytest.mark.long)
-      for name in ("manifest", "plan", "series", "test_record.py")),
+      for name in ("request", "manifest", "plan", "series", "test_record.py")),
 ])  # fmt: skip
 def test_the_unit_tests_pass_without_unix(folder):
     done = run("-m", "pytest", "-q", "-p", "no_unix", "-p", "no:cacheprovider", "-x",

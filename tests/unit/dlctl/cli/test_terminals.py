@@ -76,7 +76,7 @@ def too_wide(text, columns):
 
 @pytest.mark.parametrize(("columns", "commands"), [
     (40, [*READING, ["--help"], ["submit", "--help"]]), (60, READING[:8]),
-    (80, [*READING, ["logs", "--help"]]), (300, READING[:8]),
+    pytest.param(80, [*READING, ["logs", "--help"]], marks=pytest.mark.long), (300, READING[:8]),
 ])  # fmt: skip
 def test_no_line_is_wider_than_the_terminal(dlctl, lived_in, columns, commands):
     """Trains once, then runs every command that reads: longer than five seconds."""
@@ -113,7 +113,11 @@ def told_without_colours(dlctl, command):
     return printed.decode(), re.compile(r"\x1b\[[0-9;]*[34][0-9]m")
 
 
-@pytest.mark.parametrize("tell", [told_in_a_pipe, told_in_ascii, told_without_colours])
+@pytest.mark.parametrize("tell", [
+    told_in_ascii,  # which is a pipe, too
+    pytest.param(told_in_a_pipe, marks=pytest.mark.long),
+    pytest.param(told_without_colours, marks=pytest.mark.long),
+])  # fmt: skip
 def test_nothing_is_written_that_the_reader_can_not_show(dlctl, lived_in, tell):
     """Runs every command that reads: longer than five seconds."""
     wrong = {}

@@ -40,6 +40,16 @@ def test_a_model_ends_once_another_one_has_begun(tmp_path):
     assert len(begin(tmp_path).outstanding) == 1
 
 
+def test_a_model_that_only_waits_ends_once_another_one_has_begun(tmp_path):
+    """The other one takes all results: it waited for them for ever."""
+    first = begin(tmp_path)
+    first.ask(2)
+    first.look()
+    begin(tmp_path)
+    with pytest.raises(SearchError, match="another model"):
+        first.look()
+
+
 def test_what_a_former_model_still_writes_counts_for_nobody(tmp_path):
     """It hung between its look at the log and its line, which comes behind the other's."""
     path = tmp_path / "search/trials.jsonl"
