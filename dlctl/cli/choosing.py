@@ -140,6 +140,23 @@ def at_sites(
     return done, failures
 
 
+def one_by_one(
+    do: Callable[[Session, Record, RecordStore], T],
+) -> Callable[[Session, list[Record], RecordStore], list[T | DlctlError]]:
+    """Return what `at_sites` takes for something that is done with one training at a time."""
+
+    def do_all(session: Session, records: list[Record], store: RecordStore) -> list[T | DlctlError]:
+        answers: list[T | DlctlError] = []
+        for record in records:
+            try:
+                answers.append(do(session, record, store))
+            except DlctlError as error:  # the others are tried all the same
+                answers.append(error)
+        return answers
+
+    return do_all
+
+
 def do_each(
     records: Sequence[Record], store: RecordStore,
     do_all: Callable[[Session, list[Record], RecordStore], list[Record | DlctlError]],

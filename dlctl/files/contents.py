@@ -74,7 +74,28 @@ def ask(
         TransferError, RemoteCommandError
     """
     lines = "".join(f"{sha256} {entry.size_bytes}\n" for sha256, entry in wanted.items())
-    script = f"""\
+    script = _ask_script(root, mine, umask)
+    end = transport.run(script, stdin=lines.encode(), timeout_s=_ASK_TIMEOUT_S)
+    if end.exit_code == UNSAFE:
+        raise refusal(transport.name, end)
+    if end.exit_code:
+        raise TransferError(
+            f"{transport.name}: can't write below {root} (exit code {end.exit_code}): "
+            f"{end.last_error_line}",
+            hint=f"Check the space and the permissions there: df -h {shlex.quote(root)}",
+        )
+    whole, begun = set(), {}
+    for line in end.text.splitlines():
+        sha256, _, told = line.partition(" ")
+        if told == "whole":
+            whole.add(sha256)
+        elif told.strip().isdecimal():
+            begun[sha256] = int(told)
+    return There(frozenset(whole), begun)
+
+
+def _ask_script(root: str, mine: str, umask: int) -> str:
+    return f"""\
 LC_ALL=C; export LC_ALL
 umask {umask:03o}
 mkdir -p -- {shlex.quote(f"{root}/{FOLDER}")} || exit {NO_FOLDER}
@@ -103,23 +124,6 @@ while read -r sum size; do
     fi
 done <.wanted.$$
 exit 0"""
-    end = transport.run(script, stdin=lines.encode(), timeout_s=_ASK_TIMEOUT_S)
-    if end.exit_code == UNSAFE:
-        raise refusal(transport.name, end)
-    if end.exit_code:
-        raise TransferError(
-            f"{transport.name}: can't write below {root} (exit code {end.exit_code}): "
-            f"{end.last_error_line}",
-            hint=f"Check the space and the permissions there: df -h {shlex.quote(root)}",
-        )
-    whole, begun = set(), {}
-    for line in end.text.splitlines():
-        sha256, _, told = line.partition(" ")
-        if told == "whole":
-            whole.add(sha256)
-        elif told.strip().isdecimal():
-            begun[sha256] = int(told)
-    return There(frozenset(whole), begun)
 
 
 def groups(entries: Sequence[tuple[str, Entry]]) -> Iterator[list[tuple[str, Entry]]]:

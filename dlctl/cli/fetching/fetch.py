@@ -18,11 +18,11 @@ from dlctl.cli.choosing import (
     chosen,
     fitting,
     is_known,
+    one_by_one,
     tell_failures,
     whole,
 )
 from dlctl.cli.common import IDS, JSON, folder_name, open_record
-from dlctl.errors import DlctlError
 from dlctl.units import counted
 
 if TYPE_CHECKING:
@@ -72,22 +72,13 @@ def fetch(
         raise typer.BadParameter(f"{ids[0]!r} is none of {', '.join(_PARTS)}, and no training")
     records = chosen(store, ids, fitting(name, state, tag))
 
-    def bring(
-        session: Session, mine: list[Record], store: RecordStore
-    ) -> list[tuple[Record, Fetched] | DlctlError]:
-        brought: list[tuple[Record, Fetched] | DlctlError] = []
-        for record in mine:
-            folder = to or Path("results") / record.training_id
-            if to is not None and len(records) > 1:
-                folder = to / record.training_id
-            try:
-                brought.append(_fetch(session, record, store, what, folder, include or (),
-                                      restore=restore))  # fmt: skip
-            except DlctlError as error:
-                brought.append(error)
-        return brought
+    def bring(session: Session, record: Record, store: RecordStore) -> tuple[Record, Fetched]:
+        folder = to or Path("results") / record.training_id
+        if to is not None and len(records) > 1:
+            folder = to / record.training_id
+        return _fetch(session, record, store, what, folder, include or (), restore=restore)
 
-    done, failures = at_sites(records, store, bring)
+    done, failures = at_sites(records, store, one_by_one(bring))
     fetched = [each for _, each in done]
     where = "\n".join(
         f"{counted(len(each.files), 'file')} in {folder_name(Path(each.folder))}"
