@@ -249,9 +249,13 @@ def _rename_command(part: str, tree: Tree) -> str:
     find . -type d -exec sh -c 'for d; do mkdir -p -- "$0/$d" || exit; done' {target} {{}} + &&
     find . ! -type d -exec sh -c 'for f; do mv -f -- "$f" "$0/$f" || exit; done' {target} {{}} +
     ) || exit {NO_RENAME}"""
-    others = f"""(cd {target} && find . ! -type d -exec sh -c 'part=$0; for f; do
-        [ -e "$part/$f" ] || [ -L "$part/$f" ] || rm -f -- "$f" || exit; done' "$tmp"/{part} {{}} +
-    ) || exit {NO_RENAME}"""
+    # Another upload may just remove there what it made in vain: `find` fails, and then not again.
+    others = f"""
+    try=0
+    until (cd {target} && find . ! -type d -exec sh -c 'part=$0; for f; do
+        [ -e "$part/$f" ] || [ -L "$part/$f" ] || rm -f -- "$f" || exit; done' "$tmp"/{part} {{}} +)
+    do try=$((try + 1)); [ $try -lt 5 ] || exit {NO_RENAME}
+    done"""
     there = {
         "keep": ":",
         "refuse": f"echo {target}' exists already' >&2; exit {EXISTS}",

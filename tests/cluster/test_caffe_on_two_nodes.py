@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import shutil
 
+import pytest
 from trainings import REPOSITORY, submit, wait_for_state
 
 MAX_ITER = 400
 
 
+@pytest.mark.long  # on one node: test_third_party.py
 def test_caffes_net_on_two_nodes_ends_with_the_weights_of_an_undisturbed_training(
     dlctl, cluster_site, wait_until
 ):

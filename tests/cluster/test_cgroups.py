@@ -70,6 +70,7 @@ def test_a_job_that_slurm_ends_saves_first(dlctl, cluster_site, cluster, wait_un
     assert_each_sample_was_done_once(job_dir, SLOW_SAMPLES, SLOW_EPOCHS, attempt=2)
 
 
+@pytest.mark.long
 def test_a_learner_whose_memory_never_suffices_is_given_up(dlctl, cluster_site, wait_until):
     """Each of its lives does a chunk or two: without an end it would train for ever."""
     folder = write_slow(dlctl.cwd / "job", learners=2, memory="450MiB", time="10m")

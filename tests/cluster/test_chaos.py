@@ -12,6 +12,7 @@ SIX = [
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_six_faults_change_nothing(cluster, tmp_path):
     result = run(cluster, tmp_path, seed=1, epochs=8, names=SIX, chaos_s=120)
     assert result["state"] == "COMPLETED", result

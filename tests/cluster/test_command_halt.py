@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from trainings import COUNTER, submit, wait_for_state, write_training
+from trainings import COUNTER, ON_THE_CLUSTER, submit, wait_for_state, write_training
 
 DEAF = "trap '' USR2 TERM; echo deaf >\"$RESULT_DIR/ready\"; while :; do sleep 1; done"
 
 
+@ON_THE_CLUSTER
 def test_a_program_that_saves_is_halted_and_goes_on(dlctl, site, wait_until):
     folder = write_training(
         dlctl.cwd, {"command": "exec python3 counter.py 40"}, {"counter.py": COUNTER}, learners=2
@@ -31,6 +32,7 @@ def test_a_program_that_saves_is_halted_and_goes_on(dlctl, site, wait_until):
     assert dlctl("status", training_id, "--json", ok=True).json["state"] == "COMPLETED"
 
 
+@ON_THE_CLUSTER
 def test_a_program_that_does_not_listen_is_ended(dlctl, site, wait_until):
     """The grace is a quarter of a short time limit."""
     folder = write_training(dlctl.cwd, {"command": DEAF}, time="20s")
@@ -43,6 +45,7 @@ def test_a_program_that_does_not_listen_is_ended(dlctl, site, wait_until):
     assert shown["learners"][0]["reason"] == "did not stop in time and was killed"
 
 
+@ON_THE_CLUSTER
 def test_a_time_limit_that_comes_near(dlctl, site, wait_until):
     """A short job's last quarter is for saving; in the second attempt there is little to do."""
     goal = '$([ -e "$CHECKPOINT_DIR/count-0" ] && echo 1 || echo 100000)'

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from trainings import submit, wait_for_state, write_training
+from trainings import ON_THE_CLUSTER, submit, wait_for_state, write_training
 
 PROGRAM = """\
 import torch
@@ -51,6 +51,7 @@ def completed(dlctl, site, wait_until):
     return training_id
 
 
+@ON_THE_CLUSTER
 def test_a_training_is_exported_and_fetched(dlctl, site, completed):
     on_node = ["--on-node"] if site.is_cluster else []
     done = dlctl("export", completed, "--format", "torchscript", "--json", *on_node, ok=True)

@@ -76,6 +76,7 @@ def test_a_module_that_an_environment_lacks_is_named(dlctl, local_site, xdg):
     assert "The environment 'mine' lacks jax, which jax needs" in done.stdout + done.stderr
 
 
+@ON_THE_CLUSTER
 def test_a_learner_in_a_container_is_halted_and_goes_on(dlctl, site, xdg, wait_until):
     """Its shell, its trap and its exit code pass through the container's programs."""
     changed = change_site(site, xdg.config, environments={

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from trainings import (
+    ON_THE_CLUSTER,
     change_site,
     run,
     state_of,
@@ -100,6 +101,7 @@ def weights(folder):
 
 
 @pytest.mark.parametrize("epochs", [8, pytest.param(20, marks=pytest.mark.long)])
+@ON_THE_CLUSTER
 def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_path, epochs):
     folder = tmp_path / "digits"
     shutil.copytree(EXAMPLES / "digits", folder)
@@ -149,6 +151,7 @@ def fetch_in(dlctl, folder):
     return Path(answer["folder"]), answer
 
 
+@ON_THE_CLUSTER
 def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wait_until):
     """How long a batch takes changes no bit: the one that is not interrupted need not be slow."""
     few = () if site.is_cluster else ("--learners", "1")  # two here: tests/mpi/test_builtin_loop.py
@@ -252,6 +255,7 @@ def test_a_running_job_cannot_be_deleted_and_a_cancelled_one_leaves_nothing(
     dlctl("delete", "--yes", training_id, ok=True)
 
 
+@ON_THE_CLUSTER
 def test_a_second_job_waits_and_can_be_halted_before_it_starts(dlctl, site, words, wait_until):
     (words / "manifest.yml").write_text(
         "name: long\nlearners: 1\ntime: 10m\nframework: {name: sh, command: sleep 500}\n"

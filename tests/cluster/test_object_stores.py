@@ -17,7 +17,14 @@ import pytest
 from faulty_proxy import faulty_proxy
 from relay import relayed
 from test_rehearsal import TRAIN
-from trainings import change_site, files_tell, submit, wait_for_state, write_training
+from trainings import (
+    ON_THE_CLUSTER,
+    change_site,
+    files_tell,
+    submit,
+    wait_for_state,
+    write_training,
+)
 
 from dlctl import contract
 from dlctl.contract.stores import Listing, Stored, listing_file
@@ -58,6 +65,7 @@ def caffe(folder):
             for name, content in data.items()}  # fmt: skip
 
 
+@ON_THE_CLUSTER
 def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_there(
     dlctl, site, tmp_path, swift_for, wait_until
 ):
@@ -429,6 +437,7 @@ def test_an_interrupted_submission_loads_when_it_is_resumed(
     wait_for_state(dlctl, wait_until, shown["training_id"], "COMPLETED")
 
 
+@pytest.mark.long
 def test_a_training_with_stores_is_rehearsed(dlctl, local_site, swift, xdg):
     """Its data is loaded, by the login node here, and its results are not stored."""
     site = change_site(local_site, xdg.config, data_via="login", root=str(local_site.root))

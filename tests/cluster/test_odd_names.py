@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from trainings import (
+    ON_THE_CLUSTER,
     change_site,
     run,
     submit,
@@ -78,6 +79,7 @@ def fetch(dlctl, training_id, cwd, name):
     return json.loads((cwd / "brought $(x) ü" / name).read_text())
 
 
+@ON_THE_CLUSTER
 def test_a_command_and_its_world(dlctl, odd_site):
     folder = dlctl.cwd / "-a folder 'with' \"all\" $(touch pwned) `x` ü\nand a line"
     command = f"""\
@@ -117,6 +119,7 @@ END
     assert not odd_site.job_dir(training_id).exists()
 
 
+@ON_THE_CLUSTER
 def test_arguments_and_files_named_like_ours(dlctl, odd_site):
     """Two learners: launcher, preflight and MPI go the same odd ways."""
     arguments = {
@@ -164,6 +167,7 @@ exit 4
 """
 
 
+@ON_THE_CLUSTER
 def test_secrets_reach_the_learner_and_nothing_else(dlctl, site, xdg, wait_until):
     values = [f"hunter2-{os.urandom(8).hex()}-{n}" for n in ("literal", "env", "file")]
     outside = dlctl.cwd.parent / "token file"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 
-from trainings import REPOSITORY, run, submit, wait_for_state, write_training
+from trainings import ON_THE_CLUSTER, REPOSITORY, run, submit, wait_for_state, write_training
 
 WHEEL = "wheel_of_a_test-1-py3-none-any.whl"
 SHOW = "import wheel_of_a_test as w; print(w.ANSWER, w.__file__)"
@@ -42,6 +42,7 @@ print("ends at", count, flush=True)
 """A checkpoint a step; saved nothing is lost, whenever the signal comes."""
 
 
+@ON_THE_CLUSTER
 def test_a_framework_beside_the_manifest_is_halted_and_goes_on(dlctl, site, wait_until):
     place = "templates/frameworks/counting"
     folder = write_training(
@@ -74,6 +75,7 @@ def test_a_framework_beside_the_manifest_is_halted_and_goes_on(dlctl, site, wait
     assert "learner-0 | ends at 60" in done.stdout
 
 
+@ON_THE_CLUSTER
 def test_the_papers_caffe_manifest_trains_is_halted_and_goes_on(dlctl, site, wait_until):
     """Listing 1's framework section, with more iterations than the example's: two learners."""
     folder = dlctl.cwd / "listing-1"

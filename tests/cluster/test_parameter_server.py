@@ -263,6 +263,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     assert shared_memory(training_id, cluster_site) == []
 
 
+@pytest.mark.long
 def test_fewer_than_min_learners(dlctl, cluster_site, cluster, wait_until):
     server = {"solver": "parallel_sgd", "min_learners": 2}
     folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, parameter_server=server, retries=0)
@@ -277,6 +278,7 @@ def test_fewer_than_min_learners(dlctl, cluster_site, cluster, wait_until):
     assert f"was lost with node {second}" in found["reason"]
 
 
+@pytest.mark.long
 def test_learners_keep_their_gpus_after_a_node_is_lost(dlctl, cluster_site, cluster, wait_until):
     """They share a step's GPUs with others then, and see their own only. (torch here sees none.)"""
     folder = write_slow(dlctl.cwd / "job", learners=3, gpus=1)
@@ -316,6 +318,7 @@ def gpus_of(pid):
     return dict(word.partition("=")[::2] for word in words)["CUDA_VISIBLE_DEVICES"]
 
 
+@pytest.mark.long
 def test_too_little_shared_memory_is_said_before_training(dlctl, cluster_site, cluster):
     folder = change_manifest(dlctl.cwd / "digits", learners=2, retries=0)
     append(folder, "")
@@ -366,6 +369,7 @@ def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site,
     assert shared_memory(training_id, local_site) == []
 
 
+@pytest.mark.long
 def test_the_loss_of_the_batch_host_and_a_halt(dlctl, cluster_site, cluster, xdg, wait_until):
     """The node that is left ends the job; a new attempt continues from the checkpoint."""
     changed = change_site(

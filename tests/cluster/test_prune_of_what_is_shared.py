@@ -9,7 +9,7 @@ from pathlib import Path
 
 from test_object_stores import of_commands
 from test_requirements import wheels  # noqa: F401 - a fixture
-from trainings import submit, wait_for_file, wait_for_state
+from trainings import ON_THE_CLUSTER, submit, wait_for_file, wait_for_state
 
 from dlctl import contract
 
@@ -33,6 +33,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@ON_THE_CLUSTER
 def test_nothing_shared_goes_while_it_is_used_and_all_of_it_afterwards(
     dlctl, site, swift_for, wheels, wait_until  # noqa: F811
 ):  # fmt: skip

@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from trainings import change_site, run, submit, write_training
+from trainings import ON_THE_CLUSTER, change_site, run, submit, write_training
 from wheels import make_wheel
 
 
@@ -19,6 +19,7 @@ def wheels(site, tmp_path):
     shutil.rmtree(folder)
 
 
+@ON_THE_CLUSTER
 def test_all_nodes_import_the_requirements_and_mpi_still_works(dlctl, site, wheels, tmp_path, xdg):
     """With mpirun: on further nodes it puts the folder of the site's Python first on PATH."""
     nodes = ("--nodes", "2") if site.is_cluster else ()
@@ -54,6 +55,7 @@ def test_requirements_that_can_not_be_installed_queue_nothing(dlctl, site, wheel
     assert not (site.root / "jobs").exists()
 
 
+@ON_THE_CLUSTER
 def test_a_lost_environment_is_made_again_before_a_training_resumes(dlctl, site, wheels, tmp_path):
     lines = ["--no-index", f"--find-links {wheels}", "useful"]
     command = 'python -c "import useful"; exec sleep 60'

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from repository import REPOSITORY
-from trainings import wait_for_state
+from trainings import ON_THE_CLUSTER, wait_for_state
 
 from dlctl.contract import search as names
 
@@ -130,6 +130,7 @@ def assert_shown(dlctl, search_id, best):
     )
 
 
+@ON_THE_CLUSTER
 def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wait_until):
     slow = '0.1 if (pathlib.Path(__file__).parents[1] / "hurry").exists() else 3'
     search_id = start(dlctl, site, 100, ", deterministic: true, window: 6", seconds=slow)
@@ -297,6 +298,7 @@ def processes(module, job_dir):
     return found
 
 
+@ON_THE_CLUSTER
 def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, site, wait_until):
     search_id = start(dlctl, site, 80, workers="1..2", slots=1, seconds=1)
     job_dir = site.job_dir(search_id)
@@ -333,6 +335,7 @@ def test_workers_scaled_from_several_places_at_once_are_all_kept(dlctl, local_si
     dlctl("search", "cancel", search_id, ok=True)
 
 
+@ON_THE_CLUSTER
 def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_until):
     shutil.copytree(REPOSITORY / "examples/hpo-digits", folder := dlctl.cwd / "hpo")
     text = (folder / "search.yml").read_text()
@@ -357,6 +360,7 @@ def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_u
         assert len(learners) >= 2, learners
 
 
+@ON_THE_CLUSTER
 def test_brokers_in_worker_jobs_borrow_and_hand_back(dlctl, site, wait_until):
     search_id = start(dlctl, site, 40, jobs=", per_broker: 2", slots=1)
     job_dir = site.job_dir(search_id)

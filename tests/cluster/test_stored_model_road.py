@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from trainings import run
+from trainings import ON_THE_CLUSTER, run
 
 from dlctl import contract
 
@@ -56,6 +56,7 @@ def loss_of(weights):
     return torch.nn.functional.mse_loss(outputs, 3 * inputs + 1).item()
 
 
+@ON_THE_CLUSTER
 def test_the_whole_way_of_a_model(dlctl, site, line):
     done, first = run(dlctl, site, line)
     assert done.exit_code == 0, done

@@ -8,7 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from trainings import wait_for_state, write_training
+from trainings import ON_THE_CLUSTER, wait_for_state, write_training
 
 from dlctl import contract
 
@@ -66,6 +66,7 @@ def test_a_sweep_is_submitted_seen_and_fetched_by_one_command_each(
 
 
 @pytest.mark.parametrize("when", ["recorded", "arriving", "asking", "answered"])
+@ON_THE_CLUSTER
 def test_what_was_killed_is_taken_up_by_the_same_command(
     dlctl, site, folder, xdg, wait_until, when
 ):

@@ -106,6 +106,7 @@ def named(name):
     return pytest.param(name, marks=[pytest.mark.frameworks] * (EXAMPLES[name].venv not in IN_CI))
 
 
+@ON_THE_CLUSTER
 @pytest.mark.parametrize("name", [named(name) for name in EXAMPLES])
 def test_it_is_halted_and_goes_on_where_it_was(name, dlctl, site, xdg, wait_until, undisturbed):
     example = EXAMPLES[name]

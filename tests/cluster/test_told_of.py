@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from people import mail_server, webhook
-from trainings import run, state_of, submit, wait_for_state, write_training
+from trainings import ON_THE_CLUSTER, run, state_of, submit, wait_for_state, write_training
 
 from dlctl import contract
 
@@ -19,6 +19,7 @@ def env(monkeypatch):
     return {"no_proxy": "*"}
 
 
+@ON_THE_CLUSTER
 def test_start_and_end_are_told_once_each(dlctl, site, wait_until, env):
     with webhook() as hook:
         notify = {"webhook": hook.url, "command": "cat >>../told", "on": ["started", "finished"]}

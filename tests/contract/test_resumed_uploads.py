@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dlctl.files import contents
 from dlctl.files.site_folders import damaged
 from dlctl.files.upload import Tree, upload
 from dlctl.request.bundle import collect
+from dlctl.transport.local import LocalTransport
 from dlctl.transport.script import ScriptProcess
 
 over_ssh = pytest.mark.parametrize("transport", ["plain", "openssh"], indirect=True)
@@ -175,3 +177,21 @@ def test_a_file_that_changes_while_it_is_sent_is_refused(transport, folder, tmp_
     with pytest.raises(TransferError, match="changed while it was sent"):
         upload(transport, str(tmp_path / "root"), [Tree("store/x", entries, "repair")])
     assert not (tmp_path / "root/store/x").exists()
+
+
+def test_what_another_upload_removes_at_the_same_time_is_no_failure(folder, tmp_path, monkeypatch):
+    """`mv` puts what came second into what came first, where it is removed: `find` may see it."""
+    there = send(LocalTransport(), tmp_path / "root", folder)
+    (there / "train.py").write_text("print(2)\n")
+    (there / "second-1").mkdir()
+    program = tmp_path / "bin/find"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\nif [ -d second-1 ]; then\n    rmdir second-1\n"
+        "    echo 'find: ./second-1: No such file or directory' >&2\n    exit 1\nfi\n"
+        f'exec {shutil.which("find")} "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    assert_same(send(LocalTransport(), tmp_path / "root", folder), folder)
+    assert not (there / "second-1").exists()

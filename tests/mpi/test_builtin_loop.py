@@ -76,7 +76,10 @@ def metrics_lines(job: Any, attempt: int = 1) -> list[dict[str, Any]]:
     return measured(job.directory / contract.metrics_file(attempt, 0))
 
 
-@pytest.mark.parametrize(("optimizer", "numbers"), [("sgd", (1, 2, 4)), ("adam", (1, 2))])
+@pytest.mark.parametrize(
+    ("optimizer", "numbers"),
+    [pytest.param("sgd", (1, 2, 4), marks=pytest.mark.long), ("adam", (1, 2))],
+)
 def test_learners_agree_with_one_on_the_same_global_batches(
     make_job: MakeJob, optimizer: str, numbers: tuple[int, ...]
 ) -> None:
@@ -112,7 +115,12 @@ def test_more_learners_than_samples_in_the_last_batch(make_job: MakeJob) -> None
     ("kind", "learners", "halts"),
     [
         ("sgd", 1, [{"HALT_AT": "7"}]),
-        ("adam", 2, [{"HALT_AT": "7", "HALT_RANK": "1"}, {"HALT_AT": "5"}]),  # 5: an epoch's last
+        pytest.param(  # 5: an epoch's last
+            "adam",
+            2,
+            [{"HALT_AT": "7", "HALT_RANK": "1"}, {"HALT_AT": "5"}],
+            marks=pytest.mark.long,
+        ),
         ("sgd", 2, [{"HALT_IN_VALIDATION": "1"}]),
     ],
 )

@@ -54,7 +54,12 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "launcher",
-    ["alone", "mpiexec 2", pytest.param("mpiexec 4", marks=pytest.mark.long), "torchrun 2"],
+    [
+        pytest.param("alone", marks=pytest.mark.long),
+        "mpiexec 2",
+        pytest.param("mpiexec 4", marks=pytest.mark.long),
+        pytest.param("torchrun 2", marks=pytest.mark.long),
+    ],
 )
 def test_every_check_on_every_learner(
     launcher: str, cases: Path, run_ranks: RunRanks, tmp_path: Path

@@ -29,6 +29,7 @@ def train(make_job: Callable[..., Any], name: str, epochs: int) -> dict[str, flo
     return dict(metrics["final"])
 
 
+@pytest.mark.long
 def test_char_lm_learns(make_job: Callable[..., Any]) -> None:
     final = train(make_job, "char-lm", epochs=2)
     assert final["validation_bits_per_character"] < 3.6  # one letter of 68 by chance: 6.1

@@ -35,6 +35,7 @@ os._exit(0)  # torch 2.13: gloo's threads may abort the interpreter's end ("term
 """
 
 
+@pytest.mark.long  # under srun: test_main_road.py
 def test_unmodified_ddp_script(tmp_path):
     job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
     job.write("train.py", DDP)

@@ -16,9 +16,13 @@ import sys
 from typing import Any
 
 import dlctl.__main__
-import dlctl.cli
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_LOADED_LATE = (
+    "encodings.idna", "encodings.utf_8_sig", "jinja2.sandbox", "paramiko", "pathspec",
+    "pathspec._backends.agg", "pydantic.type_adapter", "resource",
+)  # fmt: skip
+"""What commands load inside their functions."""
 
 
 def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
@@ -58,9 +62,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    for module in pkgutil.iter_modules(dlctl.cli.__path__):
-        importlib.import_module(f"dlctl.cli.{module.name}")
-    for name in ("dlctl.transport.ssh", "dlctl.scheduler.local", "dlctl.scheduler.slurm"):
+    for module in pkgutil.walk_packages(dlctl.__path__, "dlctl."):
+        importlib.import_module(module.name)
+    for name in _LOADED_LATE:
         importlib.import_module(name)
     gc.freeze()
     main()

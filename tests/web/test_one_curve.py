@@ -29,8 +29,8 @@ class Slow(torch.nn.Linear):
     calls = 0
     def forward(self, x):
         Slow.calls += 1
-        # The second attempt can't end before its node is lost.
-        is_held = os.environ["DLCTL_ATTEMPT"] == "2" and Slow.calls > 40
+        # The first attempt can't end before it is halted, nor the second before its node is lost.
+        is_held = Slow.calls > {"1": 90, "2": 40}.get(os.environ["DLCTL_ATTEMPT"], 10_000)
         time.sleep(1.0 if is_held else 0.02)
         return super().forward(x)
 
@@ -63,6 +63,7 @@ def test_a_curve_is_unbroken_through_a_halt_a_resume_and_a_lost_node(
         page = visit(url)
         state = page.locator(".head .state")
         wait_until(lambda: _steps(job, 1) > 60, 60)
+        terminal.wait_for("TRAINING ·")
         dlctl("halt", training_id, ok=True)
         wait_for_state(dlctl, wait_until, training_id, "HALTED")
         state.filter(has_text="HALTED").wait_for()

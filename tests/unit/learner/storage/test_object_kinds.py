@@ -229,6 +229,7 @@ def test_a_dynamic_large_object_is_whole(tmp_path, swift):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="keystone needs Python 3.11")
+@pytest.mark.long
 def test_keystone_names_the_store_of_the_region(tmp_path, swift):
     """Ten seconds: a real keystone makes its database first."""
     with running_keystone(tmp_path / "keystone", swift) as keystone:

@@ -60,7 +60,9 @@ def opened():
         yield open_search
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", [
+    pytest.param(sampler, marks=pytest.mark.long if sampler == "gp" else ()) for sampler in SAMPLERS
+])  # fmt: skip
 def test_a_sampler_that_dies_goes_on_where_it_was(tmp_path, opened, sampler):
     what = spec(sampler, 16)
     lives = opened(tmp_path, what)
