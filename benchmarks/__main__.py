@@ -13,7 +13,8 @@ import importlib
 import sys
 import traceback
 
-from benchmarks import page, search_peers
+from benchmarks import page
+from benchmarks.peer_environment import PeerEnvironment
 from benchmarks.report import end_in_order, say
 
 _CLIENT = ("dlctl", "typer", "rich", "pydantic", "paramiko")
@@ -38,12 +39,12 @@ PACKAGES = {
 """The groups (each is a module here), and the packages whose versions each table lists."""
 PROGRAMS = {
     "client": (("ssh", "-V"), ("slurmctld", "-V")),
-    "client_logs": (("ssh", "-V"), ("slurmctld", "-V")),
-    "client_many": (("ssh", "-V"), ("slurmctld", "-V")),
+    "client_logs": (("ssh", "-V"), ("slurmctld", "-V"), PeerEnvironment("client").versions),
+    "client_many": (("ssh", "-V"), ("slurmctld", "-V"), PeerEnvironment("client").versions),
     "fetching": (("ssh", "-V"), ("sh", "-c", "rsync -V | head -n 1")),
     "lifecycle": (("slurmctld", "-V"),),
     "exchange": (("slurmctld", "-V"),),
-    "search": (search_peers.VERSIONS,),
+    "search": (PeerEnvironment("search").versions,),
 }
 
 

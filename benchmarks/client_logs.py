@@ -7,7 +7,8 @@ ProxyCommand counts.
                  `dlctl logs --follow`, median; floor and peer: `ssh tail -F`
     log_bytes    20 MB of log at once, followed: bytes on the wire in both directions, as a share of
                  the log; floor: the log as `gzip -6` packs it; peer: `ssh tail -F`
-    status_1000  `dlctl list` of 1,000 trainings in the queue, cold; floor: `ssh squeue`
+    status_1000  `dlctl list` of 1,000 trainings in the queue, cold; floor: `ssh squeue`; peer:
+                 `slurmdeck run status` of one array of 1,000, over its open connection
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.client import REPOSITORY, Client, _client, missing_programs
+from benchmarks.client_peers import ClientPeers
 from benchmarks.report import Result, compare, main
 from benchmarks.start_up import dlctl_argv
 from dlctl import contract
@@ -207,7 +209,10 @@ def measure(quick: bool = False) -> Iterator[Result]:
                      {"ssh tail -F": round(tail, 3)})  # fmt: skip
         client.cluster.cancel_all()
         ours_s, floor_s = list_1000(client)
-        yield compare("status_1000", ours_s, floor_s, runs=1 if quick else 7, warm_up=1)
+        peers = ClientPeers(client)
+        yield compare("status_1000", ours_s, floor_s, peers.status(1000),
+                      runs=1 if quick else 7, warm_up=1)  # fmt: skip
+        peers.close()
         client.cluster.cancel_all()
 
 

@@ -4,9 +4,11 @@ Over SSH to a real Slurm, that of the tests. The partition is down meanwhile: jo
 start, so no job takes time from the measurement.
 
     submit_warm      `dlctl submit` over the open connection of the transport `openssh`; floor:
-                     `ssh -S … sbatch` over an open connection
+                     `ssh -S … sbatch` over an open connection; peers: slurmdeck, whose connection
+                     is open, too, and nemo-run, which opens one
     submit_200       `dlctl submit --repeat 200`: trainings a second; floor: 200 bare calls of
-                     sbatch in one call of ssh
+                     sbatch in one call of ssh; peers: an array of slurmdeck's, and 20 jobs of
+                     nemo-run's
     link_submit, link_status, link_fetch_2000
                      commands over a link of 100 ms and 20 Mbit/s: how many times its delay they
                      wait; floor: the log-in and one bare script
@@ -22,12 +24,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.client import Client, on_cluster
+from benchmarks.client_peers import ClientPeers
 from benchmarks.fetching import Fetching, put_aside
 from benchmarks.report import Command, Result, compare, main
 from benchmarks.slow_link import slow_link
 from benchmarks.start_up import dlctl_argv
 
-_MANY, _SMALL, _SMALL_BYTES = 200, 2000, 4096
+_MANY, _OF_NEMO, _SMALL, _SMALL_BYTES = 200, 20, 2000, 4096
 _ROUND_TRIP_S, _BYTES_PER_S = 0.1, 20e6 / 8
 _SBATCH_MANY = f"""\
 printf '#!/bin/sh\\nsrun true\\n' >bare.sh
@@ -53,15 +56,15 @@ def _open_connection(client: Client) -> Iterator[list[str]]:
         client.use_kind("ssh")
 
 
-def _warm(client: Client, runs: int) -> Result:
+def _warm(client: Client, peers: ClientPeers, runs: int) -> Result:
     with _open_connection(client) as control:
         argv = [*control, client.cluster.host, "sbatch", "--parsable"]
         script = b"#!/bin/sh\n#SBATCH --ntasks=2 --time=10\nsrun true\n"
         sbatch = Command(argv, client.env, client.work, stdin=script)
-        return compare("submit_warm", client.submit, sbatch.time_s, runs=runs)
+        return compare("submit_warm", client.submit, sbatch.time_s, peers.submit_one(), runs=runs)
 
 
-def _many(client: Client, runs: int) -> Result:
+def _many(client: Client, peers: ClientPeers, runs: int) -> Result:
     def ours() -> float:
         taken_s = client.dlctl("submit", "manifest.yml", "--site", "testbed", "--repeat",
                                str(_MANY))  # fmt: skip
@@ -73,7 +76,8 @@ def _many(client: Client, runs: int) -> Result:
         client.cluster.cancel_all()
         return round(_MANY / taken_s, 1)
 
-    return compare("submit_200", ours, floor, runs=runs, warm_up=1, unit="trainings/s")
+    return compare("submit_200", ours, floor, peers.submit_many(_MANY, _OF_NEMO), runs=runs,
+                   warm_up=1, unit="trainings/s")  # fmt: skip
 
 
 class _Links:
@@ -138,9 +142,11 @@ def measure(quick: bool = False) -> Iterator[Result]:
             return
         client.use_root("dl")
         client.submit()
-        yield _warm(client, 1 if quick else 15)
+        peers = ClientPeers(client)
+        yield _warm(client, peers, 1 if quick else 15)
         client.cluster.cancel_all()
-        yield _many(client, 1 if quick else 3)
+        yield _many(client, peers, 1 if quick else 3)
+        peers.close()
         yield from _links(client, 1 if quick else 5)
 
 

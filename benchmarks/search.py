@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from benchmarks import search_faults, search_scale
 from benchmarks.report import Result, main, medians
-from benchmarks.search_peers import install, peer
+from benchmarks.search_peers import PEERS, peer
 from benchmarks.search_rig import bare_latency_s, latency_s, rate, searching, start_workers
 
 _OURS, _FLOOR = "\0ours", "\0floor"
@@ -40,7 +40,7 @@ Candidates = dict[str, Callable[[], float]]
 
 def measure(quick: bool = False) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
-    peers = install()
+    peers = PEERS.install()
     some = 10 if quick else 1
     runs = 1 if quick else _RUNS
     at_once = 30_000 // some
