@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -29,6 +29,8 @@ _ALLOWED = {
     "too_short": "text that is not empty is allowed",
     "string_too_short": "text that is not empty is allowed",
 }
+_LISTED = " Allowed: "
+"""What is before the keys or words that are allowed."""
 _BOUNDS = {
     "greater_than_equal": "at least {ge}",
     "greater_than": "more than {gt}",
@@ -61,7 +63,19 @@ def sentences(
         is_key = item["type"] in ("extra_forbidden", "value_error", "contradiction", "model_type")
         where = place(document, trail, options, key=is_key)
         lines.append((document.order(trail), f"{named(where, trail)}: {text}"))
-    return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
+    return list(_told_once(line for _, line in sorted(lines, key=lambda pair: pair[0])))
+
+
+def _told_once(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines; what is allowed is listed once, not for each unknown key of one place."""
+    told: set[str] = set()
+    for line in lines:
+        what, _, allowed = line.partition(_LISTED)
+        if allowed and allowed in told:
+            yield what if what.endswith("?") else f"{what}{_LISTED}as above"
+        else:
+            yield line
+        told.add(allowed)
 
 
 def named(where: str, trail: Trail) -> str:
@@ -115,15 +129,13 @@ def _sentence(item: Any, trail: Trail, model: type[BaseModel], data: Any) -> str
         return f"{seen} is out of bounds; {_BOUNDS[kind].format(**context)} is allowed"
     if kind == "literal_error":
         words = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-        return (
-            f"{seen} is unknown{_meant(str(_at(data, trail)), words)} Allowed: {', '.join(words)}"
-        )
+        return f"{seen} is unknown{_meant(str(_at(data, trail)), words)}{_LISTED}{', '.join(words)}"
     return f"{seen} is not allowed; {_ALLOWED.get(kind, item['msg'])}"
 
 
 def unknown_key(key: str, allowed: list[str]) -> str:
     """Return the sentence for an unknown key."""
-    return f"unknown key{_meant(key, allowed)} Allowed: {', '.join(allowed)}"
+    return f"unknown key{_meant(key, allowed)}{_LISTED}{', '.join(allowed)}"
 
 
 def _meant(word: str, allowed: list[str]) -> str:

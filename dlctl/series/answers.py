@@ -32,7 +32,7 @@ from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
 from dlctl.series.plateau import plateau_of
 from dlctl.series.run import Run
-from dlctl.units import format_size, format_span
+from dlctl.units import format_bytes, format_span
 
 GOOD, BAD, NOTE, UNKNOWN = "good", "bad", "note", "unknown"
 _SURE = 2.33
@@ -189,7 +189,7 @@ def _checkpoint(run: Run, known: Known) -> _Found:
     behind = max(0, run.last_step - saved.step)
     parts = [f"Yes, of step {saved.step}"]
     if saved.size_bytes is not None:
-        parts.append(format_size(saved.size_bytes))
+        parts.append(format_bytes(saved.size_bytes))
     if saved.saved_at is not None and not known.ended:
         parts.append(f"{format_span(known.now - saved.saved_at)} ago")
     text = ", ".join(parts) + (f"; {behind} steps have been done since." if behind else ".")

@@ -22,7 +22,7 @@ from dlctl.site_admin.discovery import MINIMUM_PYTHON, Discovered, discovery_scr
 from dlctl.site_admin.setup import environment_script, python_of, site_template, under_bash
 from dlctl.site_admin.slurm_checks import check_slurm
 from dlctl.sites.files import Site, list_sites, load_site
-from dlctl.units import format_size
+from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
     from dlctl.transport.base import Transport
@@ -126,7 +126,7 @@ def _root(site: Site, answers: dict[str, list[str]]) -> Check:
     free_bytes = int(kib) * 1024 if kib.isdecimal() else None
     if free_bytes is None:
         return Check("root", OK, f"{site.root} is writable")
-    seen = f"{site.root} is writable, {format_size(free_bytes)} free"
+    seen = f"{site.root} is writable, {format_bytes(free_bytes)} free"
     if free_bytes < _LITTLE_SPACE_BYTES:
         return Check("root", WARNING, seen, "make room, or set root to a larger file system")
     return Check("root", OK, seen)

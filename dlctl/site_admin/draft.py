@@ -14,7 +14,7 @@ from dlctl.sites.files import (
     TransportSettings,
     yaml_scalar,
 )
-from dlctl.units import format_duration, format_size
+from dlctl.units import format_bytes, format_duration, format_size
 
 _MIB = 1024**2
 
@@ -139,7 +139,7 @@ def _head(site: Site, found: Discovered) -> str:
 def _free(site: Site, found: Discovered) -> str:
     if found.free_bytes is None or not site.root.startswith(found.home + "/"):
         return ""
-    return f"  # {format_size(found.free_bytes)} free on the site"
+    return f"  # {format_bytes(found.free_bytes)} free on the site"
 
 
 def _scheduler_notes(site: Site, found: Discovered) -> list[str]:

@@ -173,6 +173,14 @@ env: {FLAG: true}
     assert len(found) == 8
 
 
+def test_what_is_allowed_is_listed_once() -> None:
+    found = problems("name: a\nlearnrs: 2\nxyzzy: 1\ntme: 3\nframework: {name: sh, comand: x}\n")
+    assert [line.count("scheduler") for line in found] == [1, 0, 0, 0], found
+    assert found[1].endswith("xyzzy: unknown key. Allowed: as above")
+    assert found[2].endswith("tme: unknown key; did you mean 'time'?")
+    assert "Allowed: name, version, image_tag" in found[3]
+
+
 @pytest.mark.parametrize(
     ("framework", "expected"),
     [
