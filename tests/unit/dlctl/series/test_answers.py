@@ -128,7 +128,8 @@ def test_the_last_checkpoint_its_size_and_age():
         "Yes, of step 150, 12 min ago; 50 steps have been done since.",
     )
     saved = [Saved(100, 940.0, 3 * 2**20), Saved(180, 970.0, 3 * 2**20)]
-    assert told("checkpoint", run, checkpoints=saved)[1].startswith("Yes, of step 180, 3.1 MB, 30 s")
+    told_now = told("checkpoint", run, checkpoints=saved)[1]
+    assert told_now.startswith("Yes, of step 180, 3.1 MB, 30 s")
     assert told("checkpoint", run_of())[0] == "note"
     assert told("checkpoint", run_of(), ended=True)[0] == "bad"
 
