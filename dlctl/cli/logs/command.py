@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 _MOST_RANKS = 10_000
 
 
+def complete_attempts(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the attempts that the local record knows, newest first, for shell completion."""
+    from dlctl.errors import RecordError
+    from dlctl.record import RecordStore
+
+    try:
+        newest = RecordStore().find(ctx.params.get("training_id")).attempt
+    except RecordError:
+        return []
+    return [str(n) for n in range(newest, 0, -1) if str(n).startswith(incomplete)]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(logs)
@@ -33,7 +45,9 @@ def logs(
         None, "--rank", "--learner", "-l", metavar="N[,M]",
         help="Only these learners, such as 0, or 0,2-5.",
     ),
-    attempt: int | None = typer.Option(None, "--attempt", min=1, help="Only this attempt."),
+    attempt: int | None = typer.Option(
+        None, "--attempt", min=1, autocompletion=complete_attempts, help="Only this attempt."
+    ),
     since: str | None = typer.Option(
         None, "--since", metavar="AGE|TIME",
         help="Only lines written since then: 10m, 2h, 14:30, or 2026-01-31T14:30.",

@@ -47,6 +47,18 @@ def test_each_shell_is_offered_what_the_record_knows(xdg, known, shell, words, w
     assert wanted in offered(xdg.env, shell, ["dlctl", *words])
 
 
+def test_attempts_are_those_of_the_record(known, monkeypatch):
+    from dlctl.cli.logs.command import complete_attempts
+
+    known.add(replace(known.find("t-1"), training_id="t-2", attempt=12))
+    monkeypatch.setattr("dlctl.record.RecordStore", lambda: known)
+    context = typer.Context(typer.main.get_command(typer.Typer(callback=lambda: None)))
+    context.params["training_id"] = "t-2"
+    assert complete_attempts(context, "1") == ["12", "11", "10", "1"]
+    context.params["training_id"] = "nothing"
+    assert complete_attempts(context, "") == []
+
+
 def test_names_of_metrics_are_those_that_this_machine_has_seen(known, monkeypatch):
     from dlctl.cli.views.metrics import complete_names
     from dlctl.series.merged import Entry
