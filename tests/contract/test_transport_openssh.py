@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,16 +111,26 @@ def test_what_the_configuration_says_for_people_is_left_out(ssh_setup, lasting):
     assert lasting("odd", block(ssh_setup, "odd", server, extra)).run("echo x").text == "x\n"
 
 
-def test_a_server_that_allows_one_session_at_a_time(ssh_setup, lasting, tmp_path):
+def test_a_server_that_allows_one_session_at_a_time(ssh_setup, lasting, tmp_path, monkeypatch):
     server = start_sshd(tmp_path / "one", [ssh_setup.key], "MaxSessions 1")
     try:
         known = tmp_path / "known"
         known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
         config = block(ssh_setup, "one", server, f"  UserKnownHostsFile {known}")
         transport = lasting("one", config)
+        refused, broken = threading.Event(), transport.broken
+        monkeypatch.setattr(transport, "broken", lambda said: (refused.set(), broken(said))[1])
         assert [transport.run("echo x").text for _ in range(3)] == ["x\n"] * 3
         process = transport.start("echo begun; read line")
         assert process.stdout.read(6) == b"begun\n"
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(transport.run, "echo x")
+            refused.wait(30)
+            process.wait(10)
+            assert waiting.result(30).text == "x\n"
+        process = transport.start("echo begun; read line")
+        assert process.stdout.read(6) == b"begun\n"
+        monkeypatch.setattr("dlctl.transport.openssh._FREE_S", 0.3)
         with pytest.raises(TransportError, match="one: the server allows no further session"):
             transport.run("echo x")
         process.wait(10)
