@@ -147,7 +147,7 @@ def test_a_full_disk_is_told_before_and_by_the_job(dlctl, cluster_site, xdg):
         found = links(dlctl, site, "--deep")
     finally:
         cluster_site.cluster.user("sh", "-c", f"rm -rf {small}/*")
-    assert found["root"]["state"] == "warn" and "0B free" in found["root"]["evidence"]
+    assert found["root"]["state"] == "warn" and "0 B free" in found["root"]["evidence"]
     assert broken(found) == ["job"]
     assert "the disk is full" in found["job"]["evidence"]
 
