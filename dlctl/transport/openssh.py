@@ -293,6 +293,7 @@ class OpensshStreams(LocalStreams):
         super().__init__(process, transport.name)
         self._transport = transport
         self._said, self._said_all = b"", threading.Event()
+        self._has_begun = False
 
     def read_error(self, timeout_s: float) -> bytes:
         """Return some bytes of standard error; b"" at its end."""
@@ -305,6 +306,7 @@ class OpensshStreams(LocalStreams):
     def read(self, timeout_s: float) -> bytes:
         """Return some bytes of standard output; b"" at its end."""
         chunk = super().read(timeout_s)
+        self._has_begun = self._has_begun or bool(chunk)
         if not chunk:
             with contextlib.suppress(TransportTimeout):
                 self.exit_code(_QUICK_S)
@@ -319,7 +321,8 @@ class OpensshStreams(LocalStreams):
         code = super().exit_code(timeout_s)
         if code == _FAILED:
             self._said_all.wait(_SAY_S)  # another thread reads it
-            if error := self._transport.broken(self._said):
+            # Scripts print first that they have begun: what comes later is no refusal of ssh's.
+            if error := self._transport.broken(b"" if self._has_begun else self._said):
                 raise error
         return code
 

@@ -140,6 +140,14 @@ def test_a_server_that_allows_one_session_at_a_time(ssh_setup, lasting, tmp_path
         server.stop()
 
 
+def test_words_of_a_script_are_no_refusal_and_it_runs_once(ssh_setup, lasting, tmp_path):
+    server, ran = ssh_setup.servers["plain"], tmp_path / "ran"
+    known = f"  UserKnownHostsFile {ssh_setup.known_hosts}"
+    transport = lasting("one", block(ssh_setup, "one", server, known))
+    end = transport.run(f"echo once >>{ran}; echo 'session request failed' >&2; exit 255")
+    assert (end.exit_code, ran.read_text()) == (255, "once\n")
+
+
 # The socket's folder -----------------------------------------------------------------------------
 
 
