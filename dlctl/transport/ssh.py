@@ -278,6 +278,8 @@ def _translated(
             ) from error
         kind = lost if kind is ConnectionLost else kind
         said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if said == "EOFError":
+            said = "the connection was lost"
         raise kind(
             f"{name}: while {what}: {said}", hint="Check the address and the network."
         ) from error

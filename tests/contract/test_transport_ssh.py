@@ -468,6 +468,12 @@ def test_foreign_errors_become_ours(kind, error):
         raise error
 
 
+def test_an_end_of_the_connection_is_told_in_words():
+    wanted = pytest.raises(ConnectionLost, match="while opening a channel: the connection was lost")
+    with wanted, ssh_module._translated("h", "opening a channel", 9):
+        raise EOFError
+
+
 def test_paramiko_prints_nothing(ssh_setup, tmp_path):
     code = (
         "import sys; from pathlib import Path; from dlctl.sites.files import TransportSettings;"
