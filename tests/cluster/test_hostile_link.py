@@ -80,12 +80,13 @@ def test_a_link_that_is_cut_in_the_middle_of_each_command(
     lasts = write_training(tmp_path / "lasts", {"command": LASTS}, name="lasts")
     with hostile_link(dlctl, site, tmp_path) as link:
 
-        def cut(*words, after_bytes, **how):
+        def cut(*words, after_bytes, surely=True, **how):
             """Cut the link once the site has sent so much; return how the command ended."""
             dlctl("sites", "disconnect", site.name)
             cuts, link.cut_after_bytes = link.cuts, after_bytes
             done = dlctl(*words, **how)
-            assert link.cuts == cuts + 1, (words, after_bytes, done)
+            assert link.cuts == cuts + 1 or not surely, (words, after_bytes, done)
+            link.cut_after_bytes = None
             assert "Traceback" not in done.stdout + done.stderr, done
             assert len(done.stderr.strip().splitlines()) <= 4, done
             return done
@@ -96,6 +97,10 @@ def test_a_link_that_is_cut_in_the_middle_of_each_command(
             dlctl(*words, **how, ok=True)
             return link.served_bytes - before
 
+        def at_least(*words):
+            """What a server tells beside the answer, such as its other host keys, may come late."""
+            return min(served_by(*words) for _ in range(3))
+
         one_more = ("submit", "manifest.yml", "--site", site.name)
         done = submit(dlctl, site, quick)
         sent = served_by(*one_more, cwd=quick) - 150  # the answer of the last script
@@ -104,8 +109,8 @@ def test_a_link_that_is_cut_in_the_middle_of_each_command(
         for each in (done, pruned):
             wait_for_state(dlctl, wait_until, each, "COMPLETED")
 
-        short = served_by("logs", done) - 250  # the log has more bytes
-        middle = served_by("status", done) - 250
+        short = at_least("logs", done) - 250  # the log has more bytes
+        middle = at_least("status", done) - 250
         assert stale_row(cut("status", done, "--json", after_bytes=middle).json)
         listed = cut("list", "--json", after_bytes=middle)
         assert listed.exit_code == 0 and "connection was lost" in listed.stderr
@@ -131,7 +136,7 @@ def test_a_link_that_is_cut_in_the_middle_of_each_command(
         assert list((site.root / "jobs").iterdir()) == []
 
         for earlier in range(0, 1000, 200):  # on a busy machine the answer may come in other pieces
-            unknown = cut(*one_more, cwd=quick, after_bytes=sent - earlier)
+            unknown = cut(*one_more, cwd=quick, after_bytes=sent - earlier, surely=False)
             if unknown.exit_code:
                 break
             wait_for_state(dlctl, wait_until, unknown.stdout.strip(), "COMPLETED")
