@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -29,12 +29,12 @@ from dlctl.errors import (
     TransportTimeout,
 )
 from dlctl.sites.files import TransportSettings
-from dlctl.transport.base import Completed
 from dlctl.transport.control_path import control_path
 from dlctl.transport.local import LocalStreams
 from dlctl.transport.script import ScriptTransport
 from dlctl.transport.ssh_auth import PERSON_TIMEOUT_S
 from dlctl.transport.ssh_config import config_file
+from dlctl.transport.streams import SessionRefused
 
 _QUICK_S = 10.0
 """What the master on this machine answers within."""
@@ -55,13 +55,6 @@ _CHANNEL = ("ControlMaster=no", "ProxyCommand=false", "SessionType=default", "St
 """A ProxyCommand also rules out the configuration's ProxyJump; the last three came with 8.7."""
 _REFUSED_SESSION = b"session request failed"
 """What ssh says where MaxSessions permits no further channel."""
-_FREE_S = 30.0
-"""How long a script waits for a channel that another command has."""
-_LONGEST_PAUSE_S = 1.0
-
-
-class SessionRefused(ConnectError):
-    """The server permits no further channel on the connection; nothing has begun."""
 
 
 class OpensshTransport(ScriptTransport):
@@ -234,25 +227,6 @@ class OpensshTransport(ScriptTransport):
         return [*argv, "--", self._settings.host, *([command] if command else [])]
 
     # A channel ----------------------------------------------------------------------------------
-
-    def run(
-        self,
-        script: str,
-        *,
-        stdin: bytes | Iterable[bytes] = b"",
-        timeout_s: float = 60.0,
-        on_stderr: Callable[[bytes], None] | None = None,
-    ) -> Completed:
-        """Run a script; see `Transport.run`. Wait first where other commands have all channels."""
-        until, pause_s = time.monotonic() + min(timeout_s, _FREE_S), 0.1
-        while True:
-            try:
-                return super().run(script, stdin=stdin, timeout_s=timeout_s, on_stderr=on_stderr)
-            except SessionRefused:
-                if not isinstance(stdin, bytes) or time.monotonic() > until:
-                    raise
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _open(self, command: str) -> OpensshStreams:
         if not self._is_listening():

@@ -15,10 +15,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 
 from dlctl.errors import RemoteCommandError, TransportError, TransportTimeout
 from dlctl.transport.base import Completed
+from dlctl.transport.streams import SessionRefused, Streams
 
 # GNU, busybox and BSD have `fullblock`: one read for the script (2 ms; 35 ms for 30 kB byte by
 # byte). Others refuse the word before they read anything, and take single bytes: a bigger block
@@ -31,43 +32,11 @@ _STDERR_LIMIT_BYTES = 64 * 1024
 _NOISE_LIMIT_BYTES = 1024 * 1024
 _INLINE_BYTES = 16 * 1024
 """Standard input up to this size fits the buffers on the way, and is written without a thread."""
+_FREE_S = 30.0
+"""How long a script waits for a session that another command has."""
+_LONGEST_PAUSE_S = 1.0
 _BEGIN_GRACE_S = 2.0
 """How long to wait for a script to begin before ending it: only then is its process group known."""
-
-
-class Streams(Protocol):
-    """The raw streams of one command; the only thing that a transport has to provide.
-
-    Reads and writes come from different threads. Only TransportErrors and BrokenPipeError pass.
-    """
-
-    def read(self, timeout_s: float) -> bytes:
-        """Return some bytes of standard output; b"" at its end."""
-        ...
-
-    def read_error(self, timeout_s: float) -> bytes:
-        """Return some bytes of standard error; b"" at its end."""
-        ...
-
-    def write(self, data: bytes | memoryview, timeout_s: float) -> None:
-        """Write all of it; the limit is for each step of progress."""
-        ...
-
-    def close_stdin(self) -> None:
-        """End standard input; idempotent."""
-        ...
-
-    def exit_code(self, timeout_s: float) -> int:
-        """Wait for the exit code."""
-        ...
-
-    def kill(self, pid: int | None) -> None:
-        """End the command; `pid`, if known, is its shell, which leads its process group."""
-        ...
-
-    def release(self) -> None:
-        """Free this side's resources, once nothing reads any more. Idempotent."""
-        ...
 
 
 class ScriptProcess:
@@ -307,7 +276,21 @@ class ScriptTransport(ABC):
         timeout_s: float = 60.0,
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> Completed:
-        """Run a script to its end; see `Transport.run`."""
+        """Run a script to its end; see `Transport.run`. Where no session is free, wait for one."""
+        until, pause_s = time.monotonic() + min(timeout_s, _FREE_S), 0.1
+        while True:
+            try:
+                return self._run_once(script, stdin, timeout_s, on_stderr)
+            except SessionRefused:
+                if not isinstance(stdin, bytes) or time.monotonic() > until:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _run_once(
+        self, script: str, stdin: bytes | Iterable[bytes], timeout_s: float,
+        on_stderr: Callable[[bytes], None] | None,
+    ) -> Completed:  # fmt: skip
         deadline = time.monotonic() + timeout_s
         process = self.start(script, idle_timeout_s=timeout_s, on_stderr=on_stderr)
         try:

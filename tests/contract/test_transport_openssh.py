@@ -130,7 +130,7 @@ def test_a_server_that_allows_one_session_at_a_time(ssh_setup, lasting, tmp_path
             assert waiting.result(30).text == "x\n"
         process = transport.start("echo begun; read line")
         assert process.stdout.read(6) == b"begun\n"
-        monkeypatch.setattr("dlctl.transport.openssh._FREE_S", 0.3)
+        monkeypatch.setattr("dlctl.transport.script._FREE_S", 0.3)
         with pytest.raises(TransportError, match="one: the server allows no further session"):
             transport.run("echo x")
         process.wait(10)
