@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dlctl.contract import Plan
-from dlctl.contract.programs.verdict_rules import OVER_MEMORY
+from dlctl.contract.programs.verdict_rules import OVER_MEMORY, UNREACHED
 from learner.errors import SiteFault, UserFault
 
 HOSTS_TIMEOUT_S = 60.0
@@ -74,8 +74,9 @@ def node_name() -> str:
 
 
 def says_lost(words: list[str]) -> str:
-    """Return the line in which srun reports that its node is gone, or an empty text."""
-    return next((line.strip() for line in words if _LOST.search(line)), "")
+    """Return the line in which srun reports that a node is gone, or an empty text."""
+    lost = (line.strip() for line in words if _LOST.search(line) or UNREACHED.search(line))
+    return next(lost, "")
 
 
 def says_away(words: list[str]) -> bool:

@@ -66,6 +66,12 @@ KIND = VerdictKind
 OVER_MEMORY = re.compile(r"(?i)exceeded (?:job )?memory limit|oom.?kill|out of memory")
 """How Slurm says that it killed a step for its memory."""
 
+UNREACHED = re.compile(
+    r"Task launch for \S+ failed on node (?P<host>[\w.-]+): "
+    r".*(?i:connect|communicat|receive failure|zero bytes)"
+)
+"""How srun says that a node's slurmd did not answer when the tasks were to start."""
+
 NO_GPU = re.compile(r"No CUDA GPUs are available|no CUDA-capable device is detected")
 """The node's fault only if the training has asked for GPUs."""
 
@@ -84,6 +90,10 @@ RULES = (
         r"DUE TO NODE FAILURE|[Nn]ode fail(?:ure|ed)?\b(?: on (?P<host>[\w.-]+)\b(?!\[))?"
         r"|[Ll]ost connection to node|has lost communication with (?:a remote|its) daemon",
         LAUNCHER | JOB, KIND.NODE_LOST, GO_ON, "A node was lost",
+    ),
+    _rule(
+        UNREACHED.pattern, LAUNCHER | JOB, KIND.NODE_LOST, GO_ON,
+        "Slurm could not reach one of the job's nodes",
     ),
     _rule(
         OVER_MEMORY.pattern, LAUNCHER | JOB, KIND.OUT_OF_MEMORY,

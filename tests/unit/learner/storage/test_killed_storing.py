@@ -41,7 +41,8 @@ def test_a_kill_at_any_write_leaves_no_marker_that_names_what_is_not_there(
 
             for file in FILES[:2]:
                 (source / file).write_text(f"{file} of attempt {attempt}")
-            (source / "empty").write_bytes(b"" if attempt % 2 else b"no more")
+            # Each is another one: a file that the killed attempt left as it was is not sent again.
+            (source / "empty").write_text("" if attempt % 2 else f"no more in {attempt}")
             proxy.on_request = kill
             with program.start("save", **more, DLCTL_ATTEMPT=str(attempt)) as process:
                 told = process.communicate(timeout=60)

@@ -11,9 +11,16 @@ from learner.supervisor.preflight.judgement import Findings, judge
 
 
 @pytest.mark.parametrize("mpi", ["", MPI_PENDING])
-def test_a_node_lost_in_the_preflight_is_no_fault_of_the_site(tmp_path, mpi):
+@pytest.mark.parametrize(
+    "word",
+    [
+        "Node failure on n2",
+        "Task launch for StepId=19.0 failed on node n2: Communication connection failure",
+    ],
+)
+def test_a_node_lost_in_the_preflight_is_no_fault_of_the_site(tmp_path, mpi, word):
     plan = Job(tmp_path, "true", resources={"learners": 2, "nodes": 2}).plan
-    words = ["srun: error: Node failure on n2", "srun: Job step aborted"]
+    words = [f"srun: error: {word}", "srun: Job step aborted"]
     reports = [Preflight(rank, "n1", "3", 2, None, None, mpi) for rank in range(1 + bool(mpi))]
     objection = judge(plan, Findings(reports, 1, words))
     assert objection is not None
