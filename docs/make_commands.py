@@ -209,14 +209,13 @@ def schemas() -> dict[str, str]:
 
 def json_page() -> str:
     """Return the page about JSON."""
-    from dlctl.cli.manners.shapes import SENTENCES, SHAPES
+    from dlctl.cli.manners.shapes import SHAPES
 
     rows = [
         (words, form, f"[{name}](schemas/{name}.json)")
         for name, shape in SHAPES.items()
         for words, form in shape.commands.items()
     ]
-    rows += [(words, form, "-") for words, form in SENTENCES.items()]
     table = [f"| `dlctl {words}` | {form} | {schema} |" for words, form, schema in sorted(rows)]
     head = ["| command with `--json` | prints | schema of one thing |", "|---|---|---|"]
     return "\n".join([JSON_HEAD, *head, *table, ""])

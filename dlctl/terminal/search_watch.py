@@ -63,7 +63,7 @@ def watch_search_in_pipe(
 
     Args:
         write_json: takes objects; None: lines of text are written.
-        once: end after one look: with JSON, print the overview alone.
+        once: end after one look: with JSON, print the state and the overview alone.
     """
     told, state, pause_s, best = 0, "", 1.0, -1
     while True:
@@ -71,8 +71,8 @@ def watch_search_in_pipe(
         found = looking.look()
         now = shown(looking)
         if once and write_json is not None:
-            seen = {} if now.seen is None else plain_overview(now.seen, now.record)
-            write_json({"search": now.record.training_id, "state": str(now.record.state)} | seen)
+            seen = None if now.seen is None else plain_overview(now.seen, now.record)
+            write_json(_plain_state(now) | {"overview": seen})
             return
         said = f"{now.record.training_id} {now.record.state}"
         is_done = now.record.state is State.COMPLETED  # then the reason is the hub's exit code
@@ -83,8 +83,7 @@ def watch_search_in_pipe(
             if write_json is None:
                 write(f"{said}\n")
             else:
-                write_json({"state": str(now.record.state), "reason": now.record.reason,
-                            "trouble": now.trouble})  # fmt: skip
+                write_json(_plain_state(now))
         if now.seen is not None:
             trials = now.seen.trials
             steps = {each.number for each in trials.best_over_time()}
@@ -94,9 +93,16 @@ def watch_search_in_pipe(
                 if write_json is None:
                     write(trial_line(row, trials, best == number) + "\n")
                 else:
-                    write_json(dataclasses.asdict(row))
+                    write_json({"search": now.record.training_id, "event": "trial",
+                                "trial": dataclasses.asdict(row)})  # fmt: skip
             told = len(trials.order)
         if ended or once:
             return
         pause_s = next_pause_s(pause_s, bool(found))
         time.sleep(pause_s)
+
+
+def _plain_state(now: Shown) -> dict[str, Any]:
+    """Return the state of a search, as JSON has it."""
+    return {"search": now.record.training_id, "event": "state", "state": str(now.record.state),
+            "reason": now.record.reason, "trouble": now.trouble}  # fmt: skip

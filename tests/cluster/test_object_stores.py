@@ -202,7 +202,8 @@ def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path, wait_u
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     assert (shelf / f"out/{training_id}/copy").read_text() == "forty two"
     assert "done" in (shelf / f"out/{training_id}/learner-1/training-log.txt").read_text()
-    dlctl("stores", "save", training_id, ok=True)
+    again = dlctl("stores", "save", training_id, "--json", ok=True).json
+    assert set(again) == {"training_id", "stored"} and len(again["stored"]) == 1, again
     stored = {path.name for path in (shelf / f"out/{training_id}").iterdir()}
     assert stored == {"copy", "learner-1", "_submitted_code"}, "a second time changes nothing"
     job_dir = local_site.job_dir(training_id)

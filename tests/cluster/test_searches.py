@@ -91,10 +91,10 @@ def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
     assert_each_once(job_dir, 16)
     seen = [json.loads(line) for line in watched]
-    assert [each["number"] for each in seen if "number" in each] == [
+    assert [each["trial"]["number"] for each in seen if each["event"] == "trial"] == [
         event["number"] for event in told(job_dir)
     ], "each trial once, in the order of the ends"
-    states = [each["state"] for each in seen if "state" in each]
+    states = [each["state"] for each in seen if each["event"] == "state"]
     assert states[-1] == "COMPLETED" and len(states) > 1, "it was followed while it ran"
     status = dlctl("search", "status", search_id, "--json", ok=True).json
     assert (status["ended"], status["failed"], status["budget"]) == (16, 0, 16)

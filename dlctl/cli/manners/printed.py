@@ -6,7 +6,7 @@ Only `shapes` imports this module while a command runs.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
 from typing_extensions import NotRequired, TypedDict
@@ -267,6 +267,22 @@ class SearchDetails(TypedDict):
     workers: list[dict[str, Any]]
     brokers: list[dict[str, Any]]
     scheduler_problem: str
+
+
+class SearchOverview(SearchCounts, SearchDetails):
+    """All that a picture of a search shows."""
+
+
+class SearchNews(TypedDict):
+    """A change of a search: of its state, or a trial that has ended."""
+
+    search: str
+    event: Literal["state", "trial"]
+    state: NotRequired[str]
+    reason: NotRequired[str]
+    trouble: NotRequired[str]
+    overview: NotRequired[SearchOverview | None]
+    trial: NotRequired[TrialRow]
 
 
 class TrialDetails(TypedDict):

@@ -15,6 +15,13 @@ from dlctl.models.changes import Collected
 from dlctl.upkeep.prune import Pruned
 
 
+class StoredResults(TypedDict):
+    """A training whose results went to data stores; a sentence for each store."""
+
+    training_id: str
+    stored: list[str]
+
+
 class KnownSite(TypedDict):
     """A site."""
 

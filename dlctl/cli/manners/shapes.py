@@ -83,6 +83,8 @@ SHAPES = {
     "search": Shape("how far a search is", [_RECORD, "SearchCounts"], {"search status": OBJECT}),
     "search-details": Shape("all about a search", [_RECORD, "SearchCounts", "SearchDetails"],
                             {"search show": OBJECT}),
+    "search-news": Shape("a change of a search", ["SearchNews"],
+                         {"search watch": LINES, "search watch --once": OBJECT}),
     "search-export": Shape("a search and its trials", ["SearchExport"], {"search export": OBJECT}),
     "trial": Shape("a trial", ["dlctl.search.trials:TrialRow"],
                    {"search trials": LIST, "search best": OBJECT}),
@@ -114,6 +116,8 @@ SHAPES = {
         "StoreDetails", "dlctl.stores.types:Schema"], {"stores show": OBJECT}),
     "store-check": Shape("a check of a data store", ["dlctl.data.checks:StoreCheck"],
                          {"stores check": LIST}),
+    "results-stored": Shape("results that went to data stores", ["StoredResults"],
+                            {"stores save": OBJECT}),
     "cache": Shape("the cache of a site", ["dlctl.data.cache:SiteCache"],
                    {"stores cache": OBJECT}),
     "setting": Shape("a setting", ["Setting"], {"config": LIST}),
@@ -124,8 +128,6 @@ SHAPES = {
     "pruned": Shape("what may go at a site", ["PrunedSite"], {"prune": LIST}),
 }  # fmt: skip
 """By the name that `dlctl schema` knows."""
-SENTENCES = {"stores save": "a list of sentences", "search watch": LINES + ": states and trials"}
-"""The commands whose `--json` has no schema of its own, and what they print."""
 
 
 def schema_of(name: str) -> dict[str, Any]:

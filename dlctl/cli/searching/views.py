@@ -36,7 +36,7 @@ def watch(
     search_id: str | None = SEARCH_ID,
     once: bool = typer.Option(False, "--once", help="Print one picture and end."),
     as_json: bool = typer.Option(
-        False, "--json", help="Print each trial that ends as a JSON object; with --once, all."
+        False, "--json", help="Print a JSON object for each trial that ends; with --once, one."
     ),
 ) -> None:  # fmt: skip
     """Watch a search: the best so far, trials, workers; a pipe gets a line for each trial.

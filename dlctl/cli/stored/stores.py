@@ -17,7 +17,7 @@ from dlctl.cli.manners.trying import DRY_RUN
 from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed_sites import KnownStore
+    from dlctl.cli.manners.printed_sites import KnownStore, StoredResults
     from dlctl.data.cache import SiteCache
 
 app = typer.Typer(help="The data stores: where training data comes from and results go.",
@@ -173,4 +173,5 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
 
     with training(training_id) as (session, record, store):
         lines = store_again(session, record, store, output.note)
-    output.report(lines, as_json, lambda _: output.line("\n".join(lines)))
+    done: StoredResults = {"training_id": record.training_id, "stored": lines}
+    output.report(done, as_json, lambda _: output.line("\n".join(lines)))

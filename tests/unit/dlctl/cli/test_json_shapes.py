@@ -10,7 +10,7 @@ import pytest
 from made_search import write_search
 from repository import REPOSITORY
 
-from dlctl.cli.manners.shapes import LINES, LIST, SENTENCES, SHAPES, schema_of
+from dlctl.cli.manners.shapes import LINES, LIST, SHAPES, schema_of
 from dlctl.contract import State
 from dlctl.record import Record, RecordStore
 
@@ -71,7 +71,7 @@ def check(name, command, printed):
 
 
 def test_each_command_with_json_has_a_schema(commands):
-    told = {words for shape in SHAPES.values() for words in shape.commands} | set(SENTENCES)
+    told = {words for shape in SHAPES.values() for words in shape.commands}
     assert commands == {words.partition(" --")[0].removesuffix(" MANIFEST…") for words in told}
 
 
@@ -140,6 +140,7 @@ def test_a_training_and_what_is_left_of_it_have_their_shapes(dlctl, xdg, local_s
     ("search", "search status", []), ("search-details", "search show", []),
     ("trial", "search trials", []), ("trial", "search best", []),
     ("trial-details", "search show --trial", ["--trial", "0"]),
+    ("search-news", "search watch", []), ("search-news", "search watch --once", ["--once"]),
     ("search-export", "search export", []), ("pool", "search scale", []),
     ("would-end", "search cancel --dry-run", ["--dry-run"]),
 ])  # fmt: skip

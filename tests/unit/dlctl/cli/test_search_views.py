@@ -175,9 +175,9 @@ def test_watch_prints_a_line_for_each_trial_into_a_pipe(dlctl, known):
     assert lines[0].startswith(f"{ONE} CANCELLED")
     assert [line.split()[1] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
     objects = dlctl("search", "watch", ONE, "--json", ok=True).stdout.splitlines()
-    assert [json.loads(line).get("number") for line in objects[1:]] == [0, 1, 2, 3, 4]
+    assert [json.loads(line)["trial"]["number"] for line in objects[1:]] == [0, 1, 2, 3, 4]
     once = dlctl("search", "watch", ONE, "--json", "--once", ok=True).stdout
-    assert json.loads(once)["ended"] == 5
+    assert json.loads(once)["overview"]["ended"] == 5
 
 
 def test_a_picture_is_as_wide_as_a_terminal_and_has_no_colours(dlctl, known):
