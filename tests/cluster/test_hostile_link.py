@@ -58,6 +58,7 @@ def test_ten_that_follow_and_a_watch_share_one_connection_that_the_doctor_tells_
         for _ in range(2):
             assert state_of(dlctl, ids[0])["stale_since"] is None
             site.cluster.ssh_drop()
+        assert broken(links(dlctl, site)) == []
 
 
 @pytest.mark.long  # the job itself: test_doctor_faults.py
