@@ -42,7 +42,7 @@ settings.load_profile("tests")
 
 
 def _wait_until(
-    condition: Callable[[], T], timeout_s: float = 60.0, *, interval_s: float = 0.05, what: str = ""
+    condition: Callable[[], T], timeout_s: float = 120.0, *, interval_s: float = 0.05, what: str = ""
 ) -> T:
     """Return the first true answer of `condition`; fail when the time is up."""
     deadline = time.monotonic() + timeout_s
@@ -55,7 +55,7 @@ def _wait_until(
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., Any]:
-    """`wait_until(condition, timeout_s=60, what="…")`: its limit is for hopeless cases."""
+    """`wait_until(condition, timeout_s=120, what="…")`: its limit is for hopeless cases."""
     return _wait_until
 
 

@@ -115,6 +115,7 @@ X
 
 # cred_expire=5: a requeued job waits for the credential's lifetime, 120 s otherwise.
 # sched_min_interval, batch_sched_delay, SlurmdTimeout...: the tests wait for what a site waits minutes for.
+# TCPTimeout: in a second, the slurmd of a machine with too much to do does not always answer.
 configure_slurm() {
   local nodes="n[1-$CLUSTER_NODES]" gres=""
   [ "$CLUSTER_GPUS" = 0 ] || gres="Gres=gpu:$CLUSTER_GPUS"
@@ -154,7 +155,7 @@ ReturnToService=2
 SlurmdTimeout=5
 SlurmctldTimeout=10
 MessageTimeout=5
-TCPTimeout=1
+TCPTimeout=3
 BatchStartTimeout=10
 InactiveLimit=0
 MinJobAge=300
