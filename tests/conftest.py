@@ -42,7 +42,11 @@ settings.load_profile("tests")
 
 
 def _wait_until(
-    condition: Callable[[], T], timeout_s: float = 120.0, *, interval_s: float = 0.05, what: str = ""
+    condition: Callable[[], T],
+    timeout_s: float = 120.0,
+    *,
+    interval_s: float = 0.05,
+    what: str = "",
 ) -> T:
     """Return the first true answer of `condition`; fail when the time is up."""
     deadline = time.monotonic() + timeout_s

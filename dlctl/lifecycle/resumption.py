@@ -201,7 +201,7 @@ def changed_since_sent(session: Session, record: Record) -> list[str]:
     """Return the files in which the user's folder differs from the code of the training."""
     from dlctl.request.build import folder_index
 
-    sent, here = _sent_index(session, record), folder_index(record)
+    sent, here = _sent_index(session, record), folder_index(record, session.site)
     return [] if sent is None or here is None else differences(sent, here)
 
 

@@ -69,14 +69,14 @@ class Folder:
     git: contract.GitState | None
 
 
-def open_folder(manifest_path: Path) -> Folder:
-    """Read the folder of a manifest.
+def open_folder(manifest_path: Path, site: Site) -> Folder:
+    """Read the folder of a manifest for a site.
 
     Raises:
         BundleError: it holds what can't or must not be sent.
     """
     path = manifest_path.resolve()
-    code = collect(path.parent, DEFAULT_LIMIT_BYTES, _manifest_names(path))
+    code = collect(path.parent, DEFAULT_LIMIT_BYTES, _manifest_names(path), site)
     return Folder(code, git_state(path.parent))
 
 
@@ -94,7 +94,7 @@ def prepare(
     """
     folder = manifest_path.resolve().parent
     known = read.code if read else None
-    manifest, literal, code = read_folder(manifest_path, overrides, known=known)
+    manifest, literal, code = read_folder(manifest_path, overrides, known=known, site=site)
     request = _request(manifest, literal, code, folder, site, training_id, find_weights)
     git = read.git if read else git_state(folder)
     plan = replace(request.plan, git=git, tags=list(tags))
@@ -141,7 +141,7 @@ def prepare_made(
     """
     folder = path.resolve().parent
     manifest, literal = parse_manifest(data, str(path)).extract_secrets()
-    code = collect(folder, DEFAULT_LIMIT_BYTES, frozenset())
+    code = collect(folder, site=site)
     request = _request(manifest, literal, code, folder, site, training_id, None)
     plan = replace(request.plan, git=git_state(folder))
     scripts = {**request.scripts, **(files or {})}
@@ -150,12 +150,13 @@ def prepare_made(
 
 def read_folder(
     manifest_path: Path, overrides: Overrides, limit_bytes: int = DEFAULT_LIMIT_BYTES,
-    known: Bundle | None = None,
+    known: Bundle | None = None, site: Site | None = None,
 ) -> tuple[Manifest, dict[str, str], Bundle]:  # fmt: skip
     """Return the manifest without its credentials, the credentials, and the folder's files.
 
     Args:
         known: The files, if they have been read already.
+        site: Where they are sent.
 
     Raises:
         ManifestError
@@ -164,7 +165,8 @@ def read_folder(
     folder = manifest_path.resolve().parent
     if known is None:
         framework_of(manifest, folder)  # an unknown one is said before its files
-    code = known or collect(folder, limit_bytes, _manifest_names(manifest_path.resolve()))
+    names = _manifest_names(manifest_path.resolve())
+    code = known or collect(folder, limit_bytes, names, site)
     check_files(manifest, folder)
     lines = requirement_lines(manifest, folder)
     if lines != manifest.requirements:  # a resumption does not see the folder
@@ -313,12 +315,13 @@ def _check_sent(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
             )
 
 
-def folder_index(record: Record) -> bytes | None:
+def folder_index(record: Record, site: Site) -> bytes | None:
     """Return the index of the user's folder as it is now; None if it can't be sent or is gone."""
     manifest = Path(record.manifest_path)
     if not record.manifest_path:
         return None  # it came from a stored model
     try:
-        return collect(manifest.parent, leave_out=_manifest_names(manifest)).index
+        names = _manifest_names(manifest)
+        return collect(manifest.parent, leave_out=names, site=site).index
     except (DlctlError, OSError):
         return None

@@ -21,6 +21,7 @@ from dlctl.errors import BundleError
 from dlctl.files.archive import Entry, printable
 from dlctl.request.ignore import Ignore, is_left_out
 from dlctl.request.secrets_scan import secret_in_content, secret_in_name
+from dlctl.sites.model import Site, xdg_directory
 
 DEFAULT_LIMIT_BYTES = 16 * 1024 * 1024 * 1024
 """More is surely data. The site copies the folder for each training."""
@@ -92,12 +93,14 @@ class Bundle:
 
 
 def collect(
-    folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, leave_out: frozenset[str] = frozenset()
-) -> Bundle:
+    folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, leave_out: frozenset[str] = frozenset(),
+    site: Site | None = None,
+) -> Bundle:  # fmt: skip
     """Return the files of a folder that are sent.
 
     Args:
         leave_out: Paths that are sent separately: the manifest, whose credentials are removed.
+        site: Where they are sent; its root folder, if that is on this machine, is left out.
 
     Raises:
         BundleError: names every file that can't or must not be sent, and says what to do.
@@ -106,7 +109,7 @@ def collect(
         raise BundleError(f"{printable(folder)} is not a folder")
     problems: list[str] = []
     files: list[BundleFile] = []
-    for file, ignore in _walk(folder.resolve(), problems):
+    for file, ignore in _walk(folder.resolve(), _own_folders(site), problems):
         if file.path not in leave_out and _is_fit(file, ignore, problems):
             files.append(file)
     _refuse(problems)
@@ -137,7 +140,21 @@ def differences(before: bytes, after: bytes) -> list[str]:
     return [printable(path) + told[path] for path in sorted(told)]
 
 
-def _walk(root: Path, problems: list[str]) -> Iterator[tuple[BundleFile, Ignore]]:
+def _own_folders(site: Site | None) -> frozenset[Path]:
+    """Return dlctl's own folders on this machine: who trains in the home folder has them in it.
+
+    Each submission would send all that the ones before have sent.
+    """
+    own = [xdg_directory("XDG_STATE_HOME", ".local/state") / "dlctl",
+           xdg_directory("XDG_DATA_HOME", ".local/share") / "dlctl"]  # fmt: skip
+    if site is not None and site.transport.kind == "local":
+        own.append(Path(site.root))
+    return frozenset(path.resolve() for path in own)
+
+
+def _walk(
+    root: Path, own: frozenset[Path], problems: list[str]
+) -> Iterator[tuple[BundleFile, Ignore]]:
     pending = [(root, "", Ignore.of_ancestors(root))]
     while pending:
         folder, prefix, outer = pending.pop()
@@ -152,7 +169,7 @@ def _walk(root: Path, problems: list[str]) -> Iterator[tuple[BundleFile, Ignore]
             is_folder = item.is_dir(follow_symlinks=False)
             if is_left_out(item.name) or (not prefix and item.name == "results"):
                 continue
-            if ignore.leaves_out(path, is_folder):
+            if ignore.leaves_out(path, is_folder) or (is_folder and Path(item.path) in own):
                 continue
             if not is_folder:
                 file = _examine(root, Path(item.path), path, problems)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dlctl.request.build import Folder
     from dlctl.request.request import Request
     from dlctl.request.variants import Variant
+    from dlctl.sites.model import Site
 
 
 @dataclass
@@ -90,7 +91,7 @@ def submit_variants(
     """
     from dlctl.record_batches import broken_off
 
-    folders = {} if model else _read(wanted)
+    folders = {} if model else _read(wanted, session.site)
     command = _digest(session.site.name, wanted, folders, model, tags)
     if batch := broken_off(store, command):
         output.note(_taken_up(batch))
@@ -98,12 +99,12 @@ def submit_variants(
     return _begin(session, store, command, wanted, folders, model, tags)
 
 
-def _read(wanted: Sequence[Variant]) -> dict[Path, Folder]:
+def _read(wanted: Sequence[Variant], site: Site) -> dict[Path, Folder]:
     """Return what the folder of each manifest holds."""
     from dlctl.request.build import open_folder
 
     paths = dict.fromkeys(variant.manifest for variant in wanted)
-    return {path: open_folder(path) for path in paths if path.is_file()}
+    return {path: open_folder(path, site) for path in paths if path.is_file()}
 
 
 def _digest(

@@ -47,6 +47,20 @@ def test_no_other_name_of_the_manifest_is_sent(tmp_path, link, monkeypatch):
         assert paths(prepare(tmp_path / name, Overrides(), make_site())) == ["train.py"]
 
 
+def test_a_home_folder_is_sent_without_dlctls_own_folders(tmp_path, monkeypatch):
+    """Each training had what the ones before it had sent, and grew without end."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".local/state"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ".local/share"))
+    own = [".local/state/dlctl/trainings.db", ".local/share/dlctl/jobs/a/code/x", "mine/jobs/b/y"]
+    for name in (*own, ".local/share/other/z", "lib/dlctl/w"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    prepared(tmp_path)
+    site = make_site(transport={"kind": "local"}, root=str(tmp_path / "mine"))
+    sent = prepare(tmp_path / "manifest.yml", Overrides(), site)
+    assert paths(sent) == [".local/share/other/z", "lib/dlctl/w", "train.py"]
+
+
 def test_a_link_from_elsewhere_sends_no_manifest(tmp_path):
     folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
     folder.mkdir()
