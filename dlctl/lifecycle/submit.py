@@ -321,6 +321,7 @@ def ask_script(
     n = record.attempt
     return render_script(
         "login/submit.sh.j2", plan=plan, attempt=n, folder=folder, renews=renews,
+        copy=secrets.token_hex(4),
         here=contract.attempt_dir(n), begin=contract.submit_begin(n),
         answer=contract.submit_answer(n), submit_command=scheduler.submit_script(plan, n),
         submit_next=scheduler.submit_script(plan, contract.NEXT),

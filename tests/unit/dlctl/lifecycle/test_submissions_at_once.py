@@ -1,0 +1,72 @@
+"""Two submissions of one training at the site at once: one job, and all of its code."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+from login_side import BadTransport, Scene, run_everything
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.lifecycle import resume, submit
+from dlctl.record import RecordStore
+
+SLOW_CP = """\
+#!/bin/sh
+# The first copy of the code waits before it begins, the second one after its first file.
+case "$*" in *code.part*) ;; *) exec /bin/cp "$@" ;; esac
+if mkdir {here}/first 2>/dev/null; then
+    echo >{here}/first-waits; read -r _ <{here}/first-goes-on
+elif mkdir {here}/second 2>/dev/null; then
+    mkdir -p "$3"; cp "$2/a.txt" "$3"
+    echo >{here}/second-waits; read -r _ <{here}/second-goes-on
+    exec /bin/cp -R "$2/." "$3"
+fi
+exec /bin/cp "$@"
+"""
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("first-waits", "first-goes-on", "second-waits", "second-goes-on"):
+        os.mkfifo(programs / name)
+    (programs / "cp").write_text(SLOW_CP.format(here=programs))
+    (programs / "cp").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    scene = Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+    (scene.work / "a.txt").write_text("a")
+    scene.programs = programs
+    return scene
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_submission_that_still_copies_the_code_is_not_disturbed_by_the_next(scene):
+    """The connection was lost, the script went on, and `dlctl resume` emptied its folder."""
+    request = scene.request()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(submit, scene.session, request, scene.store)
+        (scene.programs / "first-waits").read_text()
+        record = scene.store.all()[0]
+        again = pool.submit(resume, scene.connect(BadTransport()), record, scene.store,
+                            lambda r: scene.request(r.training_id))  # fmt: skip
+        (scene.programs / "second-waits").read_text()
+        (scene.programs / "first-goes-on").write_text("\n")
+        wait([first])
+        code = Path(record.job_dir, contract.CODE)
+        of_first = names(code)
+        (scene.programs / "second-goes-on").write_text("\n")
+    assert first.result().state is State.PENDING
+    assert again.result().job_id == "1"
+    sent = sorted(["a.txt", "train.py", contract.SENT_INDEX])
+    assert (of_first, names(code)) == (sent, sent)
+    assert not list(code.parent.glob("code.part*"))
+    run_everything(scene)
+    assert len(scene.ran()) == 1
