@@ -16,6 +16,8 @@ from dlctl.transport.base import Completed
 from dlctl.transport.several import run_each
 
 _TIMEOUT_S, _REMOVAL_S = 120.0, 600.0
+_CLAIM_LATE_S = 5
+"""How long a file system may show a claim before its content."""
 
 
 Answer = Record | DlctlError
@@ -174,10 +176,13 @@ def fence(session: Session, record: Record) -> bool:
     script = f"""\
 [ -d {shlex.quote(record.job_dir)} ] || exit 0
 mkdir -p {shlex.quote(here)} || exit 71
-(set -C; echo {contract.NOBODY} >{claim}) 2>/dev/null && exit 0
-[ -s {claim} ] && [ "$(cat {claim})" = {contract.NOBODY} ] && exit 0
-[ -s {claim} ] && exit 73
-exit 71"""
+own() {{ echo {contract.NOBODY} >{claim}; }} 2>/dev/null
+(set -C; : >{claim}) 2>/dev/null && {{ own && exit 0; rm -f {claim}; exit 71; }}
+n=0
+until [ -s {claim} ] || [ $n -ge {_CLAIM_LATE_S} ]; do sleep 1; n=$((n + 1)); done
+# Still empty: a job that met a full disk has made it, and ended.
+[ -s {claim} ] || own || exit 71
+[ "$(cat {claim})" = {contract.NOBODY} ] || exit 73"""
     end = session.transport.run(script)
     if end.exit_code in (0, 73):
         return end.exit_code == 0
