@@ -125,6 +125,8 @@ class Record:
 _FIELDS = [item.name for item in fields(Record)]
 _COLUMNS = _FIELDS[: _FIELDS.index("stale_since") + 1]
 _MORE = _FIELDS[len(_COLUMNS) :]
+_PATHS = ("folder", "manifest_path")
+"""Their names may be any bytes."""
 
 
 def state_directory() -> Path:
@@ -222,15 +224,34 @@ class RecordStore:
                 saved.append(_record(row, more.get(row["training_id"], "{}")))
         return Repaired(kept_as, len(self.add_missing(saved)))
 
-    def update(self, *records: Record) -> None:
+    def update(self, *records: Record, asked: bool = False) -> None:
         """Write the current knowledge; an older attempt never overwrites a newer one.
 
         What the sites have done stays done if it can't be written: then `tell` hears of it.
+
+        Args:
+            records: Their tags are not written: another dlctl may have changed them.
+            asked: The overrides are new; else those in the file stay for the same reason.
         """
+        names = [name for name in _COLUMNS if asked or name != "overrides"]
         try:
-            self.change(lambda connection: _update(connection, records))
+            self.change(lambda connection: _update(connection, records, names))
         except RecordError as error:
             self._say(f"{error.message}; what is known is not written down")
+
+    def tag(self, records: Sequence[Record], change: Callable[[list[str]], list[str]]) -> None:
+        """Change the tags of trainings as they are now.
+
+        Raises:
+            RecordError: they can't be written.
+        """
+
+        def write_tags(connection: sqlite3.Connection) -> None:
+            for record in records:
+                tags = change(_more(connection, record.training_id).get("tags", record.tags))
+                _write_more(connection, record.training_id, {"tags": tags})
+
+        self.change(write_tags)
 
     def mark_fetched(self, record: Record) -> None:
         """Remember that the results of the record's attempt were fetched after its end."""
@@ -315,31 +336,36 @@ class RecordStore:
 
 def _insert(connection: sqlite3.Connection, record: Record) -> None:
     names, marks = ", ".join(_COLUMNS), ", ".join("?" for _ in _COLUMNS)
-    connection.execute(f"INSERT INTO trainings ({names}) VALUES ({marks})", _row(record))  # noqa: S608
-    _write_more(connection, record)
+    connection.execute(f"INSERT INTO trainings ({names}) VALUES ({marks})", _row(record, _COLUMNS))  # noqa: S608
+    _write_more(connection, record.training_id, {name: getattr(record, name) for name in _MORE})
 
 
-def _update(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
-    changes = ", ".join(f"{name} = ?" for name in _COLUMNS)
+def _update(connection: sqlite3.Connection, records: Iterable[Record], names: list[str]) -> None:
+    changes = ", ".join(f"{name} = ?" for name in names)
     for record in records:
         done = connection.execute(
             f"UPDATE trainings SET {changes} WHERE training_id = ? AND attempt <= ?",  # noqa: S608
-            [*_row(record), record.training_id, record.attempt],
+            [*_row(record, names), record.training_id, record.attempt],
         )
         if done.rowcount:
-            _write_more(connection, record)
+            before = _more(connection, record.training_id)
+            after = {name: getattr(record, name) for name in _MORE}
+            # Another dlctl may have fetched, or changed the tags, since this one read the record.
+            after["fetched_attempt"] = max(record.fetched_attempt, before.get("fetched_attempt", 0))
+            after["tags"] = before.get("tags", record.tags)
+            _write_more(connection, record.training_id, after)
 
 
-def _write_more(connection: sqlite3.Connection, record: Record) -> None:
-    """Write the later fields; those of a newer dlctl stay as they are."""
-    query = "SELECT fields FROM more WHERE training_id = ?"
-    row = connection.execute(query, [record.training_id]).fetchone()
-    before = _object(row[0]) if row else {}
-    after = before | {name: getattr(record, name) for name in _MORE}
-    # Another dlctl may have fetched since this one read the record.
-    after["fetched_attempt"] = max(record.fetched_attempt, before.get("fetched_attempt", 0))
+def _more(connection: sqlite3.Connection, training_id: str) -> dict[str, Any]:
+    found = connection.execute("SELECT fields FROM more WHERE training_id = ?", [training_id])
+    return _object((found.fetchone() or [""])[0])
+
+
+def _write_more(connection: sqlite3.Connection, training_id: str, fields: dict[str, Any]) -> None:
+    """Write later fields; the others, and those of a newer dlctl, stay as they are."""
+    after = _more(connection, training_id) | fields
     connection.execute("INSERT OR REPLACE INTO more VALUES (?, ?)",
-                       [record.training_id, json.dumps(after)])  # fmt: skip
+                       [training_id, json.dumps(after)])  # fmt: skip
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -350,11 +376,24 @@ def _object(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _row(record: Record) -> list[object]:
-    return [str(v) if isinstance(v := getattr(record, n), State) else v for n in _COLUMNS]
+def _row(record: Record, names: Iterable[str]) -> list[object]:
+    return [_value(name, getattr(record, name)) for name in names]
+
+
+def _value(name: str, value: object) -> object:
+    """Return what SQLite takes: bytes for a path that is no text."""
+    if not isinstance(value, str):
+        return value
+    raw = value.encode("utf-8", "surrogateescape" if name in _PATHS else "backslashreplace")
+    with contextlib.suppress(UnicodeDecodeError):
+        return raw.decode()
+    return raw
 
 
 def _record(row: dict[str, Any], more: str) -> Record:
     """Return a row as a record; raise ValueError, TypeError or KeyError if it is none."""
     values = _object(more) | {name: row[name] for name in _COLUMNS}
+    for name in _PATHS:
+        if isinstance(values[name], bytes):
+            values[name] = values[name].decode("utf-8", "surrogateescape")
     return contract.from_plain(Record, values)

@@ -94,7 +94,7 @@ def resume(
         record = replace(record, attempt=record.attempt + 1)
     record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
                      hint=f"dlctl resume {record.training_id}")  # fmt: skip
-    store.update(record := remember(record, asked, new_code=new_code))
+    store.update(record := remember(record, asked, new_code=new_code), asked=True)
     if record.attempt > 1:
         sent = ask_again(session, files, record, store, code)
         if wants_changes:
@@ -141,7 +141,7 @@ def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
 
 def _bring(session: Session, request: Request, record: Record, store: RecordStore) -> AttemptFiles:
     """Record the overrides, in case sending fails; then send a request that never arrived."""
-    store.update(record)
+    store.update(record, asked=True)
     send(session, request.plan.root, lacking(session, [request]))
     return attempts.of_request(request)
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import typer
 
 from dlctl.cli import output
 from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, chosen, complete_tags, fitting
 from dlctl.cli.common import IDS, JSON, open_record, plain
-
-if TYPE_CHECKING:
-    from dlctl.record import Record
 
 
 def register(app: typer.Typer) -> None:
@@ -37,14 +31,14 @@ def tag(
     store = open_record()
     new = checked_tags(add or [])
     wanted = fitting(name, state, with_tag)
-    known = [_tagged(each, new, remove or []) for each in chosen(store, training_ids, wanted)]
+    known = chosen(store, training_ids, wanted)
     if new or remove:
-        store.update(*known)
+        store.tag(known, lambda tags: _changed(tags, new, remove or []))
+        known = store.find_all(each.training_id for each in known) if known else []
     rows = [[each.training_id, ", ".join(each.tags) or "-"] for each in known]
     output.report([plain(each) for each in known], as_json,
                   lambda _: output.table(["training", "tags"], rows, NOTHING))  # fmt: skip
 
 
-def _tagged(record: Record, new: list[str], old: list[str]) -> Record:
-    kept = [each for each in record.tags if each not in old]
-    return replace(record, tags=list(dict.fromkeys([*kept, *new])))
+def _changed(tags: list[str], new: list[str], old: list[str]) -> list[str]:
+    return list(dict.fromkeys([*(each for each in tags if each not in old), *new]))

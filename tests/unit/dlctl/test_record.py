@@ -30,6 +30,25 @@ def test_a_record_comes_back_whole(store):
     assert store.all() == [record]
 
 
+def test_a_folder_whose_name_is_no_text_comes_back_whole(store):
+    """SQLite takes no such text: `dlctl submit` ended with an internal error."""
+    record = make_record(folder="/home/me/caf\udce9", manifest_path="/home/me/caf\udce9/m.yml")
+    store.add(record)
+    store.update(record := replace(record, state=State.TRAINING))
+    assert store.all() == [record]
+
+
+def test_a_poll_that_began_before_keeps_the_words_that_the_user_gave_since(store):
+    """`dlctl watch` wrote its old tags over those of `dlctl tag`."""
+    store.add(old := make_record(tags=["first"]))
+    store.tag([old], lambda tags: [*tags, "baseline"])
+    store.update(replace(old, overrides='{"learners": 2}'), asked=True)
+    store.update(replace(old, state=State.TRAINING))
+    (known,) = store.all()
+    assert (known.tags, known.overrides) == (["first", "baseline"], '{"learners": 2}')
+    assert known.state is State.TRAINING
+
+
 def test_an_id_is_there_once(store):
     store.add(make_record())
     with pytest.raises(RecordError, match="can't be used"):
