@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -113,6 +114,7 @@ def _drop_parameters(group: typer.Typer) -> None:
 
 def main() -> None:
     """Run the command line; never returns."""
+    _open_closed_streams()
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     if len(arguments) < len(sys.argv) - 1:
         os.environ["DLCTL_DEBUG"] = "1"
@@ -132,10 +134,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as fault:
-        if isinstance(fault, OSError) and fault.errno in _FULL:
-            _drop_output()
-            where = fault.filename or "standard output"
-            output.error(f"{where} can't be written: {fault.strerror}", "free space there")
+        if told := _about_surroundings(fault):
+            output.error(*told)
             sys.exit(1)
         if os.environ.get("DLCTL_DEBUG"):
             raise
@@ -144,6 +144,29 @@ def main() -> None:
             "run the same command with --debug and report what it prints",
         )
         sys.exit(1)
+
+
+def _open_closed_streams() -> None:
+    """Let output that nobody wants go nowhere; else the next file would get its descriptor."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115
+            setattr(sys, name, nowhere)
+
+
+def _about_surroundings(fault: Exception) -> tuple[str, str] | None:
+    """Return what is wrong with what dlctl was started in, and what to do, if it is that."""
+    if isinstance(fault, OSError) and fault.errno in _FULL:
+        _drop_output()
+        where = fault.filename or "standard output"
+        return f"{where} can't be written: {fault.strerror}", "free space there"
+    try:
+        Path.cwd(), Path.home()
+    except FileNotFoundError:
+        return "the current folder is gone: somebody has removed it", "cd to another folder"
+    except RuntimeError:
+        return "there is no home folder: HOME is not set, and this user has none", "set HOME"
+    return None
 
 
 def _drop_output() -> None:

@@ -77,7 +77,8 @@ class _Together(RecordStore):
         self._waiting: list[Record] = []
         self._written_s = time.monotonic()
 
-    def update(self, *records: Record) -> None:
+    def update(self, *records: Record, asked: bool = False) -> None:
+        assert not asked, "a submission changes no overrides"
         self._waiting += records
         if time.monotonic() - self._written_s > _WRITE_EVERY_S:
             self.write()

@@ -76,8 +76,10 @@ TRANSLATIONS: dict[type[BaseException], type[TransportError]] = {
     socket.gaierror: ConnectError,
     ConnectionError: ConnectionLost,
     OSError: ConnectionLost,
+    UnicodeError: ConnectError,  # a configuration that is no text, a host such as `a..b`
 }
 _FOREIGN: Foreign = (ssh_exception.SSHException, EOFError, OSError)
+_TRANSLATED: Foreign = (*_FOREIGN, UnicodeError)
 _JUMP_LIMIT = 8
 _WINDOW_ADJUST, _CHANNEL_CLOSE, _CHANNEL_FAILURE = 93, 97, 100  # RFC 4254, 9
 _REKEY_BYTES = 2**34
@@ -267,7 +269,7 @@ def _translated(
         yield
     except DlctlError:
         raise
-    except _FOREIGN as error:
+    except _TRANSLATED as error:
         kind = next(TRANSLATIONS[c] for c in type(error).__mro__ if c in TRANSLATIONS)
         # paramiko has no class for a timeout.
         late = 0 < timeout_s <= time.monotonic() - began + 0.1 or "timeout" in str(error).lower()

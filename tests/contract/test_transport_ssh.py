@@ -24,6 +24,7 @@ from dlctl.errors import (
     TransportError,
     TransportTimeout,
 )
+from dlctl.sites.files import TransportSettings
 from dlctl.transport import ssh as ssh_module
 from dlctl.transport.ssh_config import resolve, split_hop
 
@@ -472,6 +473,13 @@ def test_an_end_of_the_connection_is_told_in_words():
     wanted = pytest.raises(ConnectionLost, match="while opening a channel: the connection was lost")
     with wanted, ssh_module._translated("h", "opening a channel", 9):
         raise EOFError
+
+
+def test_a_host_that_no_name_server_takes_is_a_connection_error():
+    """Python's own encoding of names refused `a..b`: an internal error of dlctl."""
+    settings = TransportSettings(kind="ssh", host="a..b")
+    with pytest.raises(ConnectError, match="while connecting"):
+        ssh_module.SshTransport(settings).run("true")
 
 
 def test_paramiko_prints_nothing(ssh_setup, tmp_path):
