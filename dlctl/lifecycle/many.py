@@ -14,9 +14,11 @@ from dlctl.contract import State
 from dlctl.errors import DlctlError, RemoteCommandError, TransportError
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.submit import (
+    NOT_ASKED,
     answer_lost,
     ask_script,
     judge,
+    note_interrupted,
     submit_timeout_s,
     upload_noted,
 )
@@ -115,6 +117,12 @@ def _ask_all(
     timeout_s = submit_timeout_s(max(each.code.size_bytes for each in requests))
     try:
         process = session.transport.start(script, idle_timeout_s=timeout_s)
+    except NOT_ASKED as error:
+        note_interrupted(records, error, store)
+        return [error for _ in records]
+    except TransportError as error:
+        return [answer_lost(record, error, store) for record in records]
+    try:
         for number, end in answers(process.stdout, token.encode()):
             if _is_limit(session, end):
                 break

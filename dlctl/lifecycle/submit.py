@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import State, search
 from dlctl.errors import (
+    AuthError,
+    ConnectError,
     DlctlError,
+    HostKeyError,
     RecordError,
     RemoteCommandError,
     SchedulerError,
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 _SUBMIT_TIMEOUT_S = 120.0
 _COPY_BYTES_PER_S = 20e6
 """A slow shared file system's rate."""
+NOT_ASKED = (AuthError, ConnectError, HostKeyError)
+"""What says that no connection, or no session on it, was made: no script has run."""
 _BEGUN_ALREADY, _ANSWERED_ALREADY, _MODEL_GONE = 73, 74, 75
 
 
@@ -111,9 +116,14 @@ def noted(records: Sequence[Record], store: RecordStore) -> Iterator[None]:
     try:
         yield
     except DlctlError as error:
-        reason, now = f"{INTERRUPTED}{error.message}", time.time()
-        store.update(*(replace(record, reason=reason, seen_at=now) for record in records))
+        note_interrupted(records, error, store)
         raise
+
+
+def note_interrupted(records: Sequence[Record], error: DlctlError, store: RecordStore) -> None:
+    """Note in the records that the scheduler was not asked, and why."""
+    reason, now = f"{INTERRUPTED}{error.message}", time.time()
+    store.update(*(replace(record, reason=reason, seen_at=now) for record in records))
 
 
 def send(
@@ -246,6 +256,9 @@ def ask(
     script = ask_script(session.scheduler, plan, record, folder, renews)
     try:
         end = session.transport.run(script, timeout_s=submit_timeout_s(size_bytes))
+    except NOT_ASKED as error:
+        note_interrupted([record], error, store)
+        raise
     except TransportError as error:
         raise answer_lost(record, error, store) from error
     return judge(session, end, record, store)

@@ -141,13 +141,16 @@ class OpensshTransport(ScriptTransport):
                 hint="Check host and network, or raise connect_timeout_s in the site's file.",
             ) from None
         except OSError as error:
-            raise ConnectError(
-                f"{self.name}: ssh did not start: {error.strerror}",
-                hint="Install OpenSSH's client, or set `kind: ssh` in the site's file.",
-            ) from error
+            raise self._not_started(error) from error
         if done.returncode or not self.is_open():
             said.seek(0)
             raise self._refused(said.read()[-_SAID_BYTES:].decode(errors="replace"))
+
+    def _not_started(self, error: OSError) -> ConnectError:
+        return ConnectError(
+            f"{self.name}: ssh did not start: {error.strerror}",
+            hint="Install OpenSSH's client, or set `kind: ssh` in the site's file.",
+        )
 
     def _fast_ciphers(self) -> list[str]:
         """Return an option that puts first what processors compute, of what is allowed anyway."""
@@ -208,8 +211,16 @@ class OpensshTransport(ScriptTransport):
         """Hold a lock: a second master would not be one, and its connection stay for ever."""
         import fcntl  # which only systems have whose ssh shares connections
 
-        with self._socket.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as stack:
+            try:
+                lock = stack.enter_context(self._socket.with_suffix(".lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                raise ConnectError(
+                    f"{self.name}: the folder of its connection, {self._socket.parent}, can't be "
+                    f"used: {error.strerror}",
+                    hint="Make room there, or set XDG_RUNTIME_DIR to another folder of yours.",
+                ) from error
             yield
 
     def _control(self, order: str) -> int:
@@ -235,11 +246,14 @@ class OpensshTransport(ScriptTransport):
 
     def channel(self, command: str) -> subprocess.Popen[bytes]:
         """Start a command of the login shell; where the connection is gone it ends with 255."""
-        return subprocess.Popen(
-            self._ssh("-T", options=[*_CHANNEL], command=command),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-            start_new_session=True,
-        )  # fmt: skip
+        try:
+            return subprocess.Popen(
+                self._ssh("-T", options=[*_CHANNEL], command=command),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise self._not_started(error) from error
 
     def broken(self, said: bytes) -> TransportError | None:
         """Return why ssh failed; None if the code is the command's own.

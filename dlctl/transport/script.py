@@ -19,7 +19,7 @@ from typing import BinaryIO, cast
 
 from dlctl.errors import RemoteCommandError, TransportError, TransportTimeout
 from dlctl.transport.base import Completed
-from dlctl.transport.streams import SessionRefused, Streams
+from dlctl.transport.streams import Streams, once_free
 
 # GNU, busybox and BSD have `fullblock`: one read for the script (2 ms; 35 ms for 30 kB byte by
 # byte). Others refuse the word before they read anything, and take single bytes: a bigger block
@@ -32,9 +32,6 @@ _STDERR_LIMIT_BYTES = 64 * 1024
 _NOISE_LIMIT_BYTES = 1024 * 1024
 _INLINE_BYTES = 16 * 1024
 """Standard input up to this size fits the buffers on the way, and is written without a thread."""
-_FREE_S = 30.0
-"""How long a script waits for a session that another command has."""
-_LONGEST_PAUSE_S = 1.0
 _BEGIN_GRACE_S = 2.0
 """How long to wait for a script to begin before ending it: only then is its process group known."""
 
@@ -132,6 +129,14 @@ class ScriptProcess:
             elif not chunk or len(noise) > _NOISE_LIMIT_BYTES:
                 self._begun.set()  # it never will
                 raise self._never_started(noise)
+
+    def await_begin(self, timeout_s: float) -> None:
+        """Wait until the script has begun; end it if it doesn't."""
+        try:
+            self._begin(time.monotonic() + timeout_s)
+        except BaseException:
+            self.kill()
+            raise
 
     def push_back(self, data: bytes) -> None:
         """Push bytes back, to be read next."""
@@ -254,8 +259,26 @@ class ScriptTransport(ABC):
         *,
         idle_timeout_s: float = 120.0,
         on_stderr: Callable[[bytes], None] | None = None,
+        waits: bool = True,
     ) -> ScriptProcess:
-        """Start a script; see `Transport.start`."""
+        """Start a script; see `Transport.start`.
+
+        Args:
+            waits: Until the script has begun, and for that until a session is free.
+        """
+        if not waits:
+            return self._start(script, idle_timeout_s, on_stderr)
+
+        def begun() -> ScriptProcess:
+            process = self._start(script, idle_timeout_s, on_stderr)
+            process.await_begin(idle_timeout_s)
+            return process
+
+        return once_free(begun, idle_timeout_s)
+
+    def _start(
+        self, script: str, idle_timeout_s: float, on_stderr: Callable[[bytes], None] | None
+    ) -> ScriptProcess:
         text, marker = _framed(script)
         streams = self._open(_BOOTSTRAP.format(n=len(text)))
         process = ScriptProcess(streams, self.name, marker, idle_timeout_s, on_stderr)
@@ -277,22 +300,17 @@ class ScriptTransport(ABC):
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> Completed:
         """Run a script to its end; see `Transport.run`. Where no session is free, wait for one."""
-        until, pause_s = time.monotonic() + min(timeout_s, _FREE_S), 0.1
-        while True:
-            try:
-                return self._run_once(script, stdin, timeout_s, on_stderr)
-            except SessionRefused:
-                if not isinstance(stdin, bytes) or time.monotonic() > until:
-                    raise
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        if not isinstance(stdin, bytes):  # what is sent can't be sent again
+            return self._run_once(script, stdin, timeout_s, on_stderr)
+        return once_free(lambda: self._run_once(script, stdin, timeout_s, on_stderr), timeout_s)
 
     def _run_once(
         self, script: str, stdin: bytes | Iterable[bytes], timeout_s: float,
         on_stderr: Callable[[bytes], None] | None,
     ) -> Completed:  # fmt: skip
         deadline = time.monotonic() + timeout_s
-        process = self.start(script, idle_timeout_s=timeout_s, on_stderr=on_stderr)
+        waits = not isinstance(stdin, bytes)
+        process = self.start(script, idle_timeout_s=timeout_s, on_stderr=on_stderr, waits=waits)
         try:
             if isinstance(stdin, bytes) and len(stdin) <= _INLINE_BYTES:
                 with contextlib.suppress(BrokenPipeError):

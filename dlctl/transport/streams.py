@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from dlctl.errors import ConnectError
+
+T = TypeVar("T")
+
+_FREE_S = 30.0
+"""How long a script waits for a session that another command has."""
+_LONGEST_PAUSE_S = 1.0
 
 
 class SessionRefused(ConnectError):
@@ -44,3 +52,16 @@ class Streams(Protocol):
     def release(self) -> None:
         """Free this side's resources, once nothing reads any more. Idempotent."""
         ...
+
+
+def once_free(attempt: Callable[[], T], timeout_s: float) -> T:
+    """Try again until the server permits a session; what was refused has not run."""
+    until, pause_s = time.monotonic() + min(timeout_s, _FREE_S), 0.1
+    while True:
+        try:
+            return attempt()
+        except SessionRefused:
+            if time.monotonic() > until:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

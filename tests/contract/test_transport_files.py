@@ -135,7 +135,7 @@ def test_a_full_disk_is_one_sentence(transport, tmp_path):
     class Limited:
         name = transport.name
 
-        def start(self, script, **more):
+        def run(self, script, **more):
             tar = (
                 "tar() { cat >/dev/null; echo 'tar: f: Cannot write: No space left on device' >&2;"
             )
@@ -154,9 +154,9 @@ def test_damage_on_the_way_is_found(transport, tmp_path):
     class Damaging:
         name = transport.name
 
-        def start(self, script, **more):
+        def run(self, script, **more):
             tar = 'tar() { command tar "$@" && for f in *-0/f; do echo x >>"$f"; done; }\n'
-            return transport.start(tar + script, **more)
+            return transport.run(tar + script, **more)
 
     with pytest.raises(TransferError, match="not what was sent"):
         upload(Damaging(), str(tmp_path), [Tree("t", [Entry("f", b"right")])])
@@ -170,14 +170,14 @@ def test_without_hash_tools_the_bytes_are_counted(transport, tmp_path):
         def __init__(self, more):
             self.more = more
 
-        def start(self, script, **more):
+        def run(self, script, **more):
             hidden = "command() { case $* in *sum*) return 1;; esac; }\n"
             tar = (
                 'tar() { /usr/bin/env tar "$@" && for f in *-0/f; do echo x >>"$f"; done; }\n'
                 if self.more
                 else ""
             )
-            return transport.start(hidden + tar + script, **more)
+            return transport.run(hidden + tar + script, **more)
 
     upload(Bare(False), str(tmp_path), [Tree("t", [Entry("f", b"right")])])
     with pytest.raises(TransferError, match="7 bytes arrived"):

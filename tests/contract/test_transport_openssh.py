@@ -23,6 +23,7 @@ import pytest
 from ssh_servers import SSHD, block, served, start_sshd
 
 from dlctl.errors import AuthError, ConnectError, ConnectionLost, HostKeyError, TransportError
+from dlctl.files.upload import Entry, Tree, upload
 from dlctl.transport.control_path import control_path
 
 PAM_OATH = next(Path("/usr/lib").glob("*/security/pam_oath.so"), None)
@@ -130,11 +131,43 @@ def test_a_server_that_allows_one_session_at_a_time(ssh_setup, lasting, tmp_path
             assert waiting.result(30).text == "x\n"
         process = transport.start("echo begun; read line")
         assert process.stdout.read(6) == b"begun\n"
-        monkeypatch.setattr("dlctl.transport.script._FREE_S", 0.3)
+        monkeypatch.setattr("dlctl.transport.streams._FREE_S", 0.3)
         with pytest.raises(TransportError, match="one: the server allows no further session"):
             transport.run("echo x")
         process.wait(10)
         assert transport.run("echo x").text == "x\n"
+        assert served(server) == 1
+    finally:
+        server.stop()
+
+
+def test_streams_wait_for_the_only_session_too(ssh_setup, lasting, tmp_path, monkeypatch):
+    """An upload, and a script that is read while it runs, failed at once beside another command."""
+    server = start_sshd(tmp_path / "one", [ssh_setup.key], "MaxSessions 1")
+    try:
+        known = tmp_path / "known"
+        known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
+        transport = lasting("one", block(ssh_setup, "one", server, f"  UserKnownHostsFile {known}"))
+        refused, broken = threading.Event(), transport.broken
+        monkeypatch.setattr(transport, "broken", lambda said: (refused.set(), broken(said))[1])
+        root = tmp_path / "root"
+        sent = [Entry("small", b"x"), Entry("big", b"x" * 500_000)]
+        uses: list[Callable[[], object]] = [
+            lambda: upload(transport, str(root), [Tree("s", sent[:1])]),
+            lambda: upload(transport, str(root), [Tree("t", sent)]),
+            lambda: transport.run("cat >/dev/null", stdin=iter([b"x"])),
+            lambda: transport.start("echo x").wait(10),
+        ]  # fmt: skip
+        for use in uses:
+            process = transport.start("echo begun; read line")
+            assert process.stdout.read(6) == b"begun\n"
+            with ThreadPoolExecutor() as pool:
+                refused.clear()
+                waiting = pool.submit(use)
+                assert refused.wait(30)
+                process.wait(10)
+                waiting.result(30)
+        assert (root / "t/big").stat().st_size == 500_000
         assert served(server) == 1
     finally:
         server.stop()
@@ -146,6 +179,23 @@ def test_words_of_a_script_are_no_refusal_and_it_runs_once(ssh_setup, lasting, t
     transport = lasting("one", block(ssh_setup, "one", server, known))
     end = transport.run(f"echo once >>{ran}; echo 'session request failed' >&2; exit 255")
     assert (end.exit_code, ran.read_text()) == (255, "once\n")
+
+
+def test_an_ssh_that_does_not_start_is_one_sentence(ssh_setup, lasting, monkeypatch):
+    """With an open connection it was an internal error."""
+    known = f"  UserKnownHostsFile {ssh_setup.known_hosts}"
+    transport = lasting("s", block(ssh_setup, "s", ssh_setup.servers["plain"], known))
+    transport.open(ask=False)
+    with monkeypatch.context() as without, pytest.raises(ConnectError, match="ssh did not start"):
+        without.setenv("PATH", "/nonexistent")
+        transport.run("true")
+    transport.disconnect()
+    lock = transport._socket.with_suffix(".lock")
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(ConnectError, match="the folder of its connection"):
+        transport.run("true")
+    lock.rmdir()
 
 
 # The socket's folder -----------------------------------------------------------------------------

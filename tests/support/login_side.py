@@ -54,6 +54,10 @@ class ScriptedScheduler:
     """
 
     kind = "scripted"
+    no_more = ()
+
+    def prologue(self):
+        return ""
 
     def __init__(self, root):
         self.folder = Path(root) / "scripted"

@@ -11,7 +11,9 @@ from dlctl import contract, record_file
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
 from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
+from dlctl.lifecycle.many import ask_all
 from dlctl.record import RecordStore
+from dlctl.transport.streams import SessionRefused
 from learner.system.segments import segment_folder
 
 
@@ -104,6 +106,31 @@ def test_an_answer_that_was_lost_is_looked_up_and_not_sent_again(scene):
     with pytest.raises(RecordError, match="nothing to resume"):
         go_on(scene)
     assert len(scene.scheduler.jobs()) == 1
+
+
+class NoSession(BadTransport):
+    """Another command has the only session when the scheduler is to be asked."""
+
+    def start(self, script, **options):
+        if "submit.begin" in script and "set -C" in script:
+            raise SessionRefused("no further session")
+        return super().start(script, **options)
+
+
+def test_a_submission_without_a_session_was_not_heard(scene, monkeypatch):
+    """It was told as one whose answer was lost."""
+    monkeypatch.setattr("dlctl.transport.streams._FREE_S", 0.0)
+    with pytest.raises(SessionRefused):
+        send(scene, NoSession())
+    (record,) = scene.store.all()
+    assert record.reason == "the submission was interrupted: no further session"
+    request = scene.request(record.training_id)
+    answers = ask_all(scene.connect(NoSession()), [request], [record], scene.store)
+    assert [type(each) for each in answers] == [SessionRefused]
+    assert look(scene).reason == "the submission was interrupted: no further session"
+    assert go_on(scene).state is State.PENDING
+    run_everything(scene)
+    assert len(scene.ran()) == 1
 
 
 def test_the_error_says_why_a_training_cannot_be_resumed_yet(scene, monkeypatch):
