@@ -114,6 +114,8 @@ def _explained(path: Path) -> Iterator[None]:
 def _hint(path: Path, problem: str) -> str:
     if "locked" in problem or "busy" in problem:
         return f"another process holds its lock: try again later, or look for it with fuser {path}"
+    if path.is_dir():
+        return "a folder is in the file's place: move it away"
     if "full" in problem or "I/O" in problem or "No space" in problem:
         return f"make room there: df -h {path.parent}"
     if "malformed" in problem or "not a database" in problem or "corrupt" in problem:

@@ -82,6 +82,7 @@ class Transport(Protocol):
     ) -> Process:
         """Start a POSIX shell script in the home directory; no argument list shows any of it.
 
+        It has begun when this returns: where another command has the only session, this waits.
         `on_stderr` gets the script's own standard error as it comes, in another thread. A read or
         write of its streams that makes no progress for `idle_timeout_s` raises TransportTimeout.
 

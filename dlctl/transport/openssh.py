@@ -320,8 +320,9 @@ class OpensshStreams(LocalStreams):
         super().kill()
         if was_running and pid:
             group = f"kill -TERM -{pid}; sleep 0.2 2>/dev/null || sleep 1; kill -KILL -{pid}"
-            ending = self._transport.channel(f"/bin/sh -c '{group}'")
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                ending.communicate(timeout=_KILL_GRACE_S)
-            ending.kill()
-            ending.wait()
+            with contextlib.suppress(ConnectError):
+                ending = self._transport.channel(f"/bin/sh -c '{group}'")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    ending.communicate(timeout=_KILL_GRACE_S)
+                ending.kill()
+                ending.wait()

@@ -86,8 +86,21 @@ class _Login:
     def __init__(self, session: LoginSession, target: Target, prompt: Prompt | None) -> None:
         self._session = session
         self._target = target
-        self._prompt = prompt
+        self._prompt = None if prompt is None else self._answered(prompt)
         self._notes: list[str] = []
+
+    def _answered(self, prompt: Prompt) -> Prompt:
+        def ask(text: str, hidden: bool) -> str:
+            try:
+                return prompt(text, hidden)
+            except EOFError:
+                question = text.strip().splitlines()[-1]
+                raise AuthError(
+                    f"{self._target.name}: the login was cancelled: nobody answered {question!r}",
+                    hint="Answer it at a terminal, or load a key into the agent: ssh-add",
+                ) from None
+
+        return ask
 
     def run(self) -> None:
         asked = self._session.methods()
@@ -205,6 +218,8 @@ class _Login:
         self._notes.append("keyboard-interactive")
         for _ in range(_TRIES):
             result = self._session.try_answers(answer)
+            if failures and isinstance(failures[0], AuthError):
+                raise failures[0]
             if failures:
                 raise AuthError(f"{self._target.name}: the login was cancelled") from failures[0]
             if result is not None:

@@ -435,6 +435,18 @@ def test_cancelling_a_prompt_ends_the_login(ssh_setup, two_factor):
         ssh_setup.open("two", prompt=prompt, config=two_factor).run("true")
 
 
+def test_a_question_that_nobody_answers_is_said(ssh_setup, two_factor, encrypted):
+    """Without a terminal, or at Ctrl-D, the question was told as an error of the connection."""
+
+    def prompt(text, hidden):
+        raise EOFError(text)
+
+    with pytest.raises(AuthError, match="nobody answered 'Passphrase of .*'"):
+        ssh_setup.open("locked", prompt=prompt, config=encrypted).run("true")
+    with pytest.raises(AuthError, match="nobody answered 'Password:'"):
+        ssh_setup.open("two", prompt=prompt, config=two_factor).run("true")
+
+
 # The border -------------------------------------------------------------------------------------
 
 

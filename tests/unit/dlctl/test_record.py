@@ -226,6 +226,15 @@ def test_the_hint_of_a_record_that_cannot_be_written_fits_its_problem(
     assert hint in refused.value.hint
 
 
+def test_a_folder_in_the_place_of_the_file_is_said(store):
+    """The hint was to make room on the disk."""
+    store.path.mkdir()
+    for use in (store.all, lambda: store.add(make_record()), store.repair):
+        with pytest.raises(RecordError) as caught:
+            use()
+        assert caught.value.hint == "a folder is in the file's place: move it away"
+
+
 def test_a_lock_that_is_held_for_a_while_is_waited_for(store):
     store.add(make_record())
     held = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
