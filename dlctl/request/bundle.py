@@ -207,7 +207,9 @@ def _is_own_output(status: os.stat_result) -> bool:
 def _examine_link(root: Path, source: Path, path: str, problems: list[str]) -> BundleFile | None:
     link = str(source.readlink())
     lexical = Path(os.path.normpath(source.parent / link))
-    inside = lexical.is_relative_to(root) and source.resolve().is_relative_to(root)
+    # Before Python 3.13 `Path.resolve` raises RuntimeError for links in a circle.
+    real = Path(os.path.realpath(source))
+    inside = lexical.is_relative_to(root) and real.is_relative_to(root)
     if link.startswith("/") or not inside:
         problems.append(
             f"{printable(path)}: a link that points outside the folder ({printable(link)}). "

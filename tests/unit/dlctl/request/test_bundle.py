@@ -200,6 +200,14 @@ def test_a_link_through_a_link_stays_inside(folder):
         collect(folder)
 
 
+def test_links_in_a_circle_are_sent_as_they_are(folder):
+    """They were an internal error: Python's own resolution raised RuntimeError."""
+    (folder / "a").symlink_to("b")
+    (folder / "b").symlink_to("a")
+    links = {file.path: file.link for file in collect(folder).files if file.link}
+    assert links == {"a": "b", "b": "a"}
+
+
 def test_links_inside_stay_links(folder):
     (folder / "alias.py").symlink_to("train.py")
     (bundle := collect(folder))
