@@ -178,6 +178,7 @@ def fence(session: Session, record: Record) -> bool:
 mkdir -p {shlex.quote(here)} || exit 71
 own() {{ echo {contract.NOBODY} >{claim}; }} 2>/dev/null
 (set -C; : >{claim}) 2>/dev/null && {{ own && exit 0; rm -f {claim}; exit 71; }}
+[ -e {claim} ] || exit 71
 n=0
 until [ -s {claim} ] || [ $n -ge {_CLAIM_LATE_S} ]; do sleep 1; n=$((n + 1)); done
 # Still empty: a job that met a full disk has made it, and ended.
