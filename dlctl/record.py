@@ -53,6 +53,8 @@ CREATE TABLE IF NOT EXISTS more (training_id TEXT PRIMARY KEY, fields TEXT NOT N
 
 ADOPTED = "(adopted)"
 """In place of the folder of a training that a site has told of: no path is equal to it."""
+GONE = "its job directory is gone from the site"
+"""How the reason of a training ends whose files somebody, or a purge of old files, has removed."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,11 @@ class Record:
     def show_command(self) -> str:
         """Return the command that shows all about it."""
         return f"dlctl {'search ' * self.is_search}show {self.training_id}"
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether its job directory was missing when the site last answered."""
+        return self.reason.endswith(GONE)
 
 
 _FIELDS = [item.name for item in fields(Record)]

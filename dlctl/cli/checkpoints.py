@@ -34,10 +34,14 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
 
     Example: dlctl checkpoints list digits-3k9f
     """
+    from dlctl.lifecycle import refresh
     from dlctl.outputs.checkpoints import list_checkpoints
+    from dlctl.record import GONE
 
-    with training(training_id) as (session, record, _):
+    with training(training_id) as (session, record, store):
         found = list_checkpoints(session.transport, record.job_dir)
+        if not found:
+            record = refresh(session, [record], store)[0]
     rows = [
         [c.name or str(c.step), _or_dash(c.epoch), _size(c.size_bytes), _or_dash(c.learners),
          ago(time.time() - c.written_at) if c.written_at else "-",
@@ -45,9 +49,9 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
         for c in found
     ]  # fmt: skip
     columns = ["step", "epoch", "size", "learners", "written", "complete", "kept"]
-    output.report(
-        found, as_json, lambda _: output.table(columns, rows, "there is no checkpoint yet")
-    )
+    none = f"{record.training_id} ({record.state}) has no checkpoint"
+    none += f": {GONE}" if record.is_gone else "" if record.state.final else " yet"
+    output.report(found, as_json, lambda _: output.table(columns, rows, none))
 
 
 def show(training_id: str | None = ID, step: int | None = STEP, as_json: bool = JSON) -> None:

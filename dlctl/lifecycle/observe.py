@@ -17,7 +17,7 @@ from dlctl import contract
 from dlctl.contract import State, Status, Verdict
 from dlctl.contract.metrics import LOSS
 from dlctl.lifecycle.observation import Observation
-from dlctl.record import Record
+from dlctl.record import GONE, Record
 from dlctl.scheduler.base import Job, JobState
 from dlctl.scheduler.reasons import why_it_waits
 from dlctl.units import format_duration
@@ -217,12 +217,11 @@ def _gone(record: Record, seen: Observation, wall_s: float) -> Record:
     """Report that somebody removed the job directory; files left in it prove nothing."""
     if not seen.queue_answered:
         return _without_queue(record, seen, wall_s)
-    why = "its job directory is gone from the site"
     hint = f"`dlctl fetch results {record.training_id}` brings results that may still be there"
     if record.state.final and record.state is not State.HALTED:  # how it ended stays true
-        reason = record.reason.removesuffix(f"; {why}").rstrip(".")
-        return _told(record, wall_s, record.state, f"{reason}; {why}".lstrip("; "), hint)
-    return _told(record, wall_s, State.FAILED, why, hint)
+        reason = record.reason.removesuffix(GONE).rstrip("; .")
+        return _told(record, wall_s, record.state, f"{reason}; {GONE}".lstrip("; "), hint)
+    return _told(record, wall_s, State.FAILED, GONE, hint)
 
 
 def _why(verdict: Verdict) -> str:
@@ -285,8 +284,7 @@ def _unknown_word(record: Record, job: Job, wall_s: float) -> Record:
 def _running(record: Record, seen: Observation, wall_s: float, suspended: bool = False) -> Record:
     status = seen.supervisor
     if not seen.exists:
-        why = "its job directory is gone from the site, so the job is ending"
-        return _told(record, wall_s, record.state, why)
+        return _told(record, wall_s, record.state, f"{GONE}, so the job is ending")
     if status is None:
         return _told(record, wall_s, State.DEPLOYING, "the job has started")
     age_s = _heartbeat_age_s(seen)

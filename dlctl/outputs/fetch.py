@@ -25,7 +25,7 @@ from dlctl.outputs.checkpoints import whole_checkpoints
 from dlctl.outputs.fetched_folder import FetchedFolder
 from dlctl.outputs.joint_look import look
 from dlctl.outputs.metrics import read_metrics
-from dlctl.record import Record
+from dlctl.record import GONE, Record
 from dlctl.transport import Transport
 
 Progress = Callable[[int, int], None]
@@ -95,12 +95,7 @@ def fetch(
     files = run.bring()
     made = len(files) - len(run.told)
     if not made and not (run.told and wanted.include):
-        raise ResultsError(
-            f"{record.training_id} ({record.state}) has {_nothing(wanted)}",
-            hint=f"dlctl logs --follow {record.training_id}" if RESULTS in wanted.parts
-            else "checkpoint.every in the manifest says when one is written"
-            if CHECKPOINTS in wanted.parts else f"dlctl show {record.training_id}",
-        )  # fmt: skip
+        raise _nothing(record, wanted)
     return Fetched(
         record.training_id, str(destination), files,
         complete=record.state is State.COMPLETED if RESULTS in wanted.parts
@@ -109,12 +104,20 @@ def fetch(
     )  # fmt: skip
 
 
-def _nothing(wanted: Wanted) -> str:
-    if wanted.include:
-        return f"no such file: {', '.join(wanted.include)}"
-    if RESULTS in wanted.parts:
-        return "produced nothing to fetch yet"
-    return "no checkpoint" if wanted.parts == (CHECKPOINTS,) else f"no {wanted.parts[0]}"
+def _nothing(record: Record, wanted: Wanted) -> ResultsError:
+    """Return the error that says why nothing came, and what to do."""
+    training_id = record.training_id
+    has, hint = f"no {wanted.parts[0]}", f"dlctl show {training_id}"
+    if record.is_gone:
+        has, hint = f"nothing to fetch: {GONE}", f"`dlctl delete {training_id}` forgets it"
+    elif wanted.include:
+        has = f"no such file: {', '.join(wanted.include)}"
+        hint = "--include takes a path, a name or a folder, such as '*.pt' or logs"
+    elif RESULTS in wanted.parts:
+        has, hint = "produced nothing to fetch yet", f"dlctl logs --follow {training_id}"
+    elif CHECKPOINTS in wanted.parts:
+        has, hint = "no checkpoint", "checkpoint.every in the manifest says when one is written"
+    return ResultsError(f"{training_id} ({record.state}) has {has}", hint=hint)
 
 
 class _Fetch:

@@ -73,6 +73,7 @@ def logs(
 
     Example: dlctl logs --follow --rank 0 --since 10m
     """
+    from dlctl.lifecycle import refresh
     from dlctl.logs.reader import read
 
     pattern = _pattern(grep)
@@ -86,15 +87,19 @@ def logs(
         with paged(not as_json):
             count = print_pieces(read(session.transport, reader), lines)
         if not count and tail != 0:
-            _tell_nothing(record, rank, since or grep)
+            _tell_nothing(refresh(session, [record], store)[0], rank, since or grep)
     return None
 
 
 def _tell_nothing(record: Record, rank: str | None, chosen: str | None) -> None:
+    from dlctl.record import GONE
+
+    if record.is_gone:
+        return output.note(f"{record.training_id} ({record.state}) has no logs: {GONE}")
     who = "" if rank is None else f"learner {rank} of "
     yet = "" if record.state.final else " yet"
     what = "has printed nothing" if chosen is None else "has printed no such line"
-    output.note(f"{who}{record.training_id} ({record.state}) {what}{yet}")
+    return output.note(f"{who}{record.training_id} ({record.state}) {what}{yet}")
 
 
 def _checked(

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 def gather(session: Session, record: Record, store: RecordStore) -> dict[str, Any]:
     """Return record, plan, learners and verdict, as `--json` prints them.
 
-    If the site does not answer, return what is known locally, marked as stale.
+    If the site does not answer, return what is known locally, marked as stale; if the job directory
+    is gone, what is known locally.
+
+    Raises:
+        RecordError: files of the job directory are lost, or of another version of dlctl.
     """
-    from dlctl.errors import TransportError
+    from dlctl.errors import RecordError, TransportError
     from dlctl.lifecycle import details, refresh, stale
     from dlctl.lifecycle.orders import given_orders
     from dlctl.terminal.trainings import starts
@@ -33,6 +37,10 @@ def gather(session: Session, record: Record, store: RecordStore) -> dict[str, An
     except TransportError as error:
         output.warn(error.message)
         record, more = stale([record], error, store)[0], _cached_meaning(record)
+    except RecordError:
+        if not record.is_gone:
+            raise
+        more = _cached_meaning(record)
     if plan := more.get("plan"):
         more = {**more, "plan": {**plan, "created_at": unix_seconds(plan["created_at"])}}
     return (

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -252,3 +253,18 @@ def test_ctrl_c_leaves_the_training_running(dlctl, local_site):
     assert json.loads(dlctl("cancel", "--json", ok=True).stdout)["training_id"] == training_id
     assert end(dlctl, training_id).exit_code == 10, "a script that follows must not continue"
     assert dlctl("status", "--json", ok=True).json["state"] == "CANCELLED"
+
+
+def test_a_job_directory_that_is_gone_is_why_nothing_is_shown(dlctl, local_site):
+    """`logs` said that nothing was printed, `fetch` that nothing was made yet; `show` failed."""
+    training_id = dlctl("submit", manifest(dlctl), ok=True).stdout.strip()
+    end(dlctl, training_id)
+    shutil.rmtree(local_site.job_dir(training_id))
+    gone = "its job directory is gone from the site"
+    for command in (["logs"], ["checkpoints", "list"]):
+        assert dlctl(*command, ok=True).stderr.endswith(f": {gone}\n"), command
+    fetched = dlctl("fetch")
+    assert fetched.exit_code == 9
+    assert gone in fetched.stderr and f"dlctl delete {training_id}" in fetched.stderr
+    shown = dlctl("show", ok=True)
+    assert gone in shown.stdout and "COMPLETED" in shown.stdout

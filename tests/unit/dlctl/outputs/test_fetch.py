@@ -418,8 +418,9 @@ def test_parts_come_by_themselves_and_all_together(job, tmp_path):
     assert set(every.files) == set().union(always, *expected.values())
     few = fetch(HERE, record, tmp_path / "few", Wanted(PARTS, ("*.py", "checkpoints")))
     assert set(few.files) == expected["code"] | expected["checkpoints"]
-    with pytest.raises(ResultsError, match=r"has no such file: \*.onnx"):
+    with pytest.raises(ResultsError, match=r"has no such file: \*.onnx") as none:
         fetch(HERE, record, tmp_path / "none", Wanted(PARTS, ("*.onnx",)))
+    assert none.value.hint.startswith("--include takes")
 
 
 def test_of_a_training_that_runs_the_newest_whole_checkpoint_comes(job, tmp_path):
