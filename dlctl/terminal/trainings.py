@@ -101,7 +101,7 @@ def table(records: Sequence[Record], columns: int, now: float, *, fresh: bool = 
         for name in shown
     }
     fixed = [name for name in shown if name != "why"]
-    least = 2 + _LEAST_WHY if "why" in widths else 0
+    least = 2 + min(_LEAST_WHY, widths["why"]) if "why" in widths else 0
     spare = columns - _total(widths, fixed) - least
     widths["training"] = max(8, widths["training"] + min(0, spare))
     if "why" in widths:

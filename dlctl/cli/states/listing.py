@@ -40,19 +40,22 @@ def list_(
     wanted = fitting(name, state, tag)
     if watch and offline:
         raise typer.BadParameter("--watch asks the sites, and --offline asks none")
-    records = [r for r in reversed(store.all()) if site in (None, r.site)]
-    if site and not records:
+    if site and not any(record.site == site for record in store.all()):
         from dlctl.sites.files import find_site
 
         find_site(site)  # refuses a name that is no site's
+    named = fitting(name, None, tag)
+
+    def is_meant(record: Record) -> bool:
+        """Return whether a training is meant, whatever its state, which only its site knows."""
+        return site in (None, record.site) and named.fits(record)
+
     if watch:
         from dlctl.cli.states.live import watch_list
 
-        named = fitting(name, None, tag)
-        watch_list(
-            store, lambda r: site in (None, r.site) and named.fits(r), wanted.fits, as_json=as_json
-        )
+        watch_list(store, is_meant, wanted.fits, as_json=as_json)
         return
+    records = [record for record in reversed(store.all()) if is_meant(record)]
     still_open = [r for r in records if not r.state.final or r.notice_tries]
     if still_open and not offline:
         known = ask_sites(still_open, store)

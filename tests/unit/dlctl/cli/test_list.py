@@ -199,3 +199,12 @@ def test_a_named_file_that_cannot_be_written_is_said_plainly(
     done = run(*command, str(tmp_path / "file/below"))
     assert isinstance(done.exception, ResultsError), done.exception
     assert done.exception.message == f"{tmp_path}/file/below can't be written: Not a directory"
+
+
+def test_only_sites_of_trainings_that_are_meant_are_asked(store, asked, run):
+    """`list --tag` waited for a silent site that had none with that tag, and warned of it."""
+    store.add(make_record(training_id="open-1", site="a", **OPEN | {"tags": ["rates"]}))
+    store.add(make_record(training_id="open-2", site="silent", **OPEN))
+    assert "open-1" in run("list", "--tag", "rates").stdout
+    assert "open-1" in run("list", "--name", "open-1").stdout
+    assert asked == {"a": ["open-1"]}

@@ -37,3 +37,9 @@ def test_why_and_when():
     assert told.endswith("in 40 min; other jobs go first (Priority)")
     assert reason_of(RECORDS[1], NOW + 9999) == "other jobs go first (Priority)"
     assert (reason_of(RECORDS[0], NOW), time_left(RECORDS[0], NOW)) == ("", "17 min")
+
+
+def test_no_id_is_cut_off_for_reasons_that_nobody_has():
+    known = make_record(training_id="my-training-6vpg67su", site="testcluster", epoch=31, epochs=300,
+                        state=State.TRAINING, seen_at=NOW, ends_at=NOW + 120)  # fmt: skip
+    assert "my-training-6vpg67su" in table([known], 80, NOW)[1].render(False)
