@@ -230,7 +230,7 @@ def print_record(record: Record) -> None:
         "site": record.site, "attempt": record.attempt, "job": record.job_id,
     })  # fmt: skip
     if record.hint:
-        output.hint(record.hint)
+        output.advice(record.hint)
 
 
 def several(names: Sequence[str]) -> str:

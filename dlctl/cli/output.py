@@ -34,10 +34,12 @@ _STYLES = {
     "PENDING": "blue", "QUEUED": "blue", "ok": "green", "warning": "yellow", "failed": "bold red",
 }  # fmt: skip
 
+_LONG_WORD = 24
+"""A word of a table that is longer may be broken, such as a path; a state or an id is not."""
+_WIDE = 60
+"""From so many columns on a bar has room for the rate and the time left."""
 _LINK_WIDTH = 33
 """Where the third column of `link` begins."""
-
-
 REPLACING = "dlctl"
 """What a stream does with a character that it can't write: see `codecs.register_error`."""
 _ASCII = str.maketrans(
@@ -85,6 +87,10 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
+def _one_line(text: str) -> str:
+    return _printable(text).replace("\n", "\\n")
+
+
 def report(value: V, as_json: bool, human: Callable[[V], object]) -> None:
     """Print one answer, as JSON if asked for."""
     if as_json:
@@ -116,7 +122,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = ""
         return
     from dlctl.terminal.text import width_of
 
-    lines = [[_printable(str(cell)) for cell in row] for row in [columns, *rows]]
+    lines = [[_one_line(str(cell)) for cell in row] for row in [columns, *rows]]
     widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (c + " " * (w - width_of(c)) for c, w in zip(line, widths, strict=True))
@@ -124,6 +130,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = ""
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Draw a table; where it has no room, print each row as fields, one below the other."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -134,6 +141,11 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     cells = [[_printable(str(c)) for c in row] for row in [columns, *rows]]
     between = 2 * len(columns)
     widths = _widths(list(zip(*cells, strict=True)), console.width - between)
+    if widths is None:
+        for row in rows:
+            fields(dict(zip(columns, map(str, row), strict=True)))
+            print()
+        return
     for column, width in zip(columns, widths, strict=True):
         drawn.add_column(column, overflow="fold", width=width)
     for row in cells[1:]:
@@ -141,18 +153,24 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console.print(drawn)
 
 
-def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
-    """Return widths that break no word, or None for columns whose words have to be broken.
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """Return widths that break no word but very long ones; None: there is no room for that.
 
     Args:
         columns: All cells of each.
         room: For all of them together.
     """
-    whole = [max(map(len, cells)) for cells in columns]
-    words = [max(len(word) for cell in cells for word in cell.split() or [""]) for cells in columns]
+    from dlctl.terminal.text import width_of
+
+    whole = [max(map(width_of, cells)) for cells in columns]
+    words = [max(width_of(w) for cell in cells for w in cell.split() or [""]) for cells in columns]
+    longest = max(words)
+    while sum(words := [min(word, longest) for word in words]) > room:
+        if (longest := longest - 1) < _LONG_WORD:
+            return None
     spare, wanted = room - sum(words), sum(whole) - sum(words)
-    if spare < 0 or wanted <= spare:
-        return [None] * len(columns)
+    if wanted <= spare:
+        return whole
     return [
         word + (width - word) * spare // wanted for width, word in zip(whole, words, strict=True)
     ]
@@ -196,7 +214,7 @@ def fields(pairs: Mapping[str, object]) -> None:
     """Print `name  value` lines; empty values are left out."""
     from dlctl.terminal.text import width_of
 
-    shown = [(_printable(k).replace("\n", "\\n"), str(v)) for k, v in pairs.items()
+    shown = [(_one_line(k), str(v)) for k, v in pairs.items()
              if v not in (None, "", [], {})]  # fmt: skip
     width = max((width_of(name) for name, _ in shown), default=0)
     for name, value in shown:
@@ -270,27 +288,27 @@ def _say(head: str, text: str) -> None:
     print(head + "\n".join(_wrapped(_printable(text), room, sys.stderr)), file=sys.stderr)
 
 
+def advice(text: str) -> None:
+    """Print what to do, in one line: a command that it names is there to be copied."""
+    print(f"  hint: {_printable(text)}", file=sys.stderr)
+
+
 def hint(command: str) -> None:
     """Print the command to run next, in one line: it is there to be copied."""
     print(_coloured(f"  next: {_printable(command)}", "dim", sys.stderr), file=sys.stderr)
 
 
 def warn(text: str) -> None:
-    """Print a warning."""
-    _say(_coloured("warning: ", "yellow", sys.stderr), text)
-
-
-def warn_if(text: str) -> None:
-    """Print a warning unless it is empty."""
+    """Print a warning, unless it is empty."""
     if text:
-        warn(text)
+        _say(_coloured("warning: ", "yellow", sys.stderr), text)
 
 
 def error(text: str, hint_text: str = "") -> None:
     """Print what went wrong and what to do."""
     _say(_coloured("error: ", "red", sys.stderr), text)
     if hint_text:
-        print(f"  hint: {_printable(hint_text)}", file=sys.stderr)
+        advice(hint_text)
 
 
 @contextmanager
@@ -310,8 +328,9 @@ def progress(description: str) -> Iterator[Callable[[int, int], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
                TransferSpeedColumn(), TimeRemainingColumn())  # fmt: skip
-    known_total = -1
-    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+    known_total, console = -1, _console(stderr=True)
+    shown = columns if console.width >= _WIDE else columns[:3]
+    with Progress(*shown, console=console, transient=True) as bar:
         task = bar.add_task(description, total=None)
 
         def update(done: int, total: int) -> None:

@@ -21,7 +21,7 @@ def tell(plan: Plan, manifest: Path, model: str | None) -> None:
         output.warn(note)
     _say_links(plan)
     _say_models(plan)
-    output.warn_if("" if model else alone(
+    output.warn("" if model else alone(
         plan.framework.command, plan.resources.learners, manifest))  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def print_details(details: dict[str, Any]) -> None:
         for text in words:
             output.line(f"  {text}")
     if details["hint"]:
-        output.hint(details["hint"])
+        output.advice(details["hint"])
 
 
 def _as_it_was(details: dict[str, Any], role: str) -> list[dict[str, Any]]:

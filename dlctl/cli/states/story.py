@@ -50,7 +50,7 @@ def print_story(details: dict[str, Any]) -> None:
     for text in last:
         output.line(text)
     if details["hint"]:
-        output.hint(details["hint"])
+        output.advice(details["hint"])
     output.note(f"all that is known: dlctl show {details['training_id']} --all")
 
 

@@ -138,7 +138,7 @@ def _print(name: str, going: Prunable) -> None:
     for each in going.inventory.damaged:
         output.warn(f"stays: {going.inventory.root}/jobs/{each.training_id}: {each.why}; so does "
                     "all that trainings share")  # fmt: skip
-    output.warn_if(f"{name}: the cache can't be asked: {going.problem}" if going.problem else "")
+    output.warn(f"{name}: the cache can't be asked: {going.problem}" if going.problem else "")
     if not rows:
         return output.note(f"nothing on {name} may go")
     output.table(["what", "state", "ended", "size"], rows[:_SHOWN])

@@ -70,8 +70,10 @@ def test_it_fits_a_screen_whatever_there_is_to_tell(monkeypatch, columns):
 
 
 def test_a_pipe_gets_whole_sentences(capsys):
-    print_story(STORY)
-    assert capsys.readouterr().out.count(LONG.strip()) >= 5
+    print_story({**STORY, "hint": "Continue with: dlctl resume digits-abcdefgh"})
+    printed = capsys.readouterr()
+    assert printed.out.count(LONG.strip()) >= 5
+    assert "  hint: Continue with: dlctl resume" in printed.err  # "next: Continue with: …"
 
 
 def test_a_job_that_waits_says_when_it_starts(capsys):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections import Counter
 
 import pytest
 
@@ -37,12 +37,39 @@ def test_no_word_is_broken_while_there_is_room_for_the_longest_ones(draw, width:
     assert (len(lines) == 6) == (width == 200)  # a line for each row, the names, three around them
 
 
-def test_where_there_is_none_words_are_broken_and_nothing_is_lost(draw) -> None:
+def test_where_there_is_none_each_row_is_a_list_of_fields(draw) -> None:
+    """At 40 columns states and ids came in pieces: `COMPLE`, and `TED` below."""
     lines = draw(40)
     assert max(map(len, lines)) <= 40
-    told = Counter("".join(lines))
-    said = Counter("".join("".join(row) for row in [COLUMNS, *ROWS]))
-    assert all(told[letter] == said[letter] for letter in said if letter != " ")
+    assert lines.count("state    TRAINING") == 1
+    assert {word for line in lines for word in line.split()} >= WORDS
+
+
+def test_a_path_is_broken_before_the_states_beside_it(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    output.table(["what", "state", "ended"], [["/scratch" * 12, "COMPLETED", "2 min ago"]])
+    first = next(line for line in capsys.readouterr().out.splitlines() if "/scratch" in line)
+    assert "COMPLETED" in first
+
+
+def test_a_row_is_one_line_in_a_pipe(capsys) -> None:
+    output.table(["training", "varied"], [["a-1", "command=first\nsecond"], ["b-2", "x"]])
+    assert capsys.readouterr().out.splitlines()[1] == "a-1       command=first\\nsecond"
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_bar_is_one_line(monkeypatch, columns: int) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", stderr)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    with output.progress("fetching") as update:
+        update(0, 106_000_000)
+        update(65_000_000, 106_000_000)
+    assert "65.0/106.0" in stderr.getvalue()
+    assert stderr.getvalue().count("\n") == 1  # behind the last picture
 
 
 def test_columns_stand_below_each_other_whatever_is_in_them(capsys) -> None:

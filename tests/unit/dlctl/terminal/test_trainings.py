@@ -40,6 +40,6 @@ def test_why_and_when():
 
 
 def test_no_id_is_cut_off_for_reasons_that_nobody_has():
-    known = make_record(training_id="my-training-6vpg67su", site="testcluster", epoch=31, epochs=300,
-                        state=State.TRAINING, seen_at=NOW, ends_at=NOW + 120)  # fmt: skip
+    known = make_record(training_id="my-training-6vpg67su", state=State.TRAINING, seen_at=NOW,
+                        site="testcluster", epoch=31, epochs=300, ends_at=NOW + 120)  # fmt: skip
     assert "my-training-6vpg67su" in table([known], 80, NOW)[1].render(False)
