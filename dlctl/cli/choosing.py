@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -103,15 +102,6 @@ def chosen(store: RecordStore, ids: Sequence[str] | None, wanted: Filter) -> lis
     if not wanted:
         return store.find_all(ids or [])
     return [record for record in store.all() if wanted.fits(record)]
-
-
-def is_known(store: RecordStore, wanted: str) -> bool:
-    """Return whether this is the id of a training, or of several."""
-    from dlctl.errors import RecordError
-
-    with contextlib.suppress(RecordError):
-        return bool(store.find(wanted))
-    return False
 
 
 def at_sites(

@@ -9,7 +9,7 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, at_sites, chosen, fitting, tell_failures
 from dlctl.cli.common import JSON, complete_ids, open_record
-from dlctl.cli.manners.trying import DRY_RUN, tell
+from dlctl.cli.manners.trying import DRY_RUN, ask_nothing_in_json, tell
 from dlctl.errors import DlctlError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def delete(
 
     Example: dlctl delete digits-3k9f words-7h2m --yes
     """
+    ask_nothing_in_json(as_json, answered=yes or dry_run)
     wanted = fitting(name, state, tag)
     if yes and not wanted and not (training_ids and all(each.strip() for each in training_ids)):
         raise typer.BadParameter("--yes needs the id of each training: dlctl delete ID --yes")

@@ -17,7 +17,6 @@ from dlctl.cli.choosing import (
     at_sites,
     chosen,
     fitting,
-    is_known,
     one_by_one,
     tell_failures,
     whole,
@@ -68,8 +67,7 @@ def fetch(
     if what not in _PARTS:
         what, ids = _RESULTS, [what, *ids]
     store = open_record()
-    if len(ids) > 1 and not is_known(store, ids[0]):
-        raise typer.BadParameter(f"{ids[0]!r} is none of {', '.join(_PARTS)}, and no training")
+    _check_words(store, ids)
     records = chosen(store, ids, fitting(name, state, tag))
 
     def bring(session: Session, record: Record, store: RecordStore) -> tuple[Record, Fetched]:
@@ -91,6 +89,24 @@ def fetch(
     for record, each in done:
         _tell_fetched(record, each)
     tell_failures(failures)
+
+
+def _check_words(store: RecordStore, ids: list[str]) -> None:
+    """Refuse a second word for what to fetch, and one that is misspelt.
+
+    Raises:
+        typer.BadParameter
+    """
+    from difflib import get_close_matches
+
+    word, parts = ids[0] if ids else "@latest", ", ".join(_PARTS)
+    known = [record.training_id for record in store.all()]
+    if word[:1] == "@" or any(each.startswith(word) or each.endswith(word) for each in known):
+        return
+    if word in _PARTS:
+        raise typer.BadParameter(f"name one of {parts}, not several: `all` brings all of them")
+    if len(ids) > 1 or get_close_matches(word, _PARTS):
+        raise typer.BadParameter(f"{word!r} is none of {parts}, and no training")
 
 
 def _fetch(
@@ -117,18 +133,20 @@ def _fetch(
 
 
 def _tell_fetched(record: Record, fetched: Fetched) -> None:
+    """Name what did not come as it is at the site."""
     if fetched.left_out:
         output.warn(
-            "left out, because they are not regular files or can't be read: "
-            f"{', '.join(fetched.left_out)}"
+            f"{record.training_id}: left out, because they are not regular files or can't be "
+            f"read: {', '.join(fetched.left_out)}"
         )
     if fetched.kept:
         output.warn(
-            "your own or edited files were in the way, and have another name now: "
-            f"{', '.join(fetched.kept)}"
+            f"{record.training_id}: your own or edited files were in the way, and have another "
+            f"name now: {', '.join(fetched.kept)}"
         )
     if not fetched.complete:
-        output.note(f"{record.training_id} is {record.state}: these are the files so far")
+        so_far = "that it has left" if record.state.final else "so far"
+        output.note(f"{record.training_id} is {record.state}: these are the files {so_far}")
 
 
 def _restore(session: Session, record: Record, store: RecordStore) -> None:

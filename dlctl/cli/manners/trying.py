@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 DRY_RUN = typer.Option(False, "--dry-run", "-n", help="Only say what would go.")
 
 
+def ask_nothing_in_json(as_json: bool, *, answered: bool) -> None:
+    """Refuse `--json` where a command would ask a question.
+
+    Raises:
+        typer.BadParameter
+    """
+    if as_json and not answered:
+        raise typer.BadParameter("--json asks nothing: add --yes or --dry-run")
+
+
 def would_cancel(records: Sequence[Record], store: RecordStore, as_json: bool) -> None:
     """Print what `dlctl cancel` would end, as the sites know it now.
 

@@ -23,7 +23,7 @@ from dlctl.cli.common import (
     open_record,
     opened,
 )
-from dlctl.cli.manners.trying import DRY_RUN
+from dlctl.cli.manners.trying import DRY_RUN, ask_nothing_in_json
 from dlctl.cli.stored.making import confirmed, make, one_source, said, seconds
 from dlctl.cli.stored.shown import (
     print_changes,
@@ -232,6 +232,7 @@ def delete(
     from dlctl.models.known import find_model
     from dlctl.models.reference import parse_reference
 
+    ask_nothing_in_json(as_json, answered=yes or dry_run)
     wanted = parse_reference(model)
     with _site(_where(model, site)) as (session, models, record):
         old = find_model(models, wanted.model, f"at {session.site.name}")

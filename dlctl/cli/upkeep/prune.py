@@ -10,7 +10,7 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.choosing import tell_failures
 from dlctl.cli.common import JSON, ago, complete_sites, open_record, opened
-from dlctl.cli.manners.trying import DRY_RUN
+from dlctl.cli.manners.trying import DRY_RUN, ask_nothing_in_json
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed_sites import PrunedSite
@@ -43,8 +43,7 @@ def prune(
 
     Example: dlctl prune --older-than 30d --keep-results --site mycluster
     """
-    if as_json and not (yes or dry_run):
-        raise typer.BadParameter("--json asks nothing: add --yes or --dry-run")
+    ask_nothing_in_json(as_json, answered=yes or dry_run)
     older_than_s, store = _seconds(older_than), open_record()
     sites = [site] if site else sorted({record.site for record in store.all()}) or ["local"]
     shown: list[PrunedSite] = []

@@ -79,6 +79,8 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
         (3, ["validate", "absent.yml"], "absent.yml"),
         (3, ["submit", "absent.yml"], "dlctl init my-training"),
         (2, ["fetch", "log", "t-1"], "'log' is none of"),
+        (2, ["fetch", "checkpoint"], "'checkpoint' is none of"),
+        (2, ["fetch", "results", "logs"], "`all` brings all"),
         (8, ["fetch", "t-nothing"], "no training 't-nothing'"),
         (4, ["submit", path, "--site", "refusez"], "did you mean 'refuses'"),
         (5, ["submit", path, "--site", "refuses", "--cpus", "3"], "fits no partition"),

@@ -69,6 +69,12 @@ def test_only_a_yes_deletes(store, run, monkeypatch, answer, left):
     assert ("nothing was deleted" in done.stderr) == (answer == "")
 
 
+def test_no_question_is_asked_in_json(store, run, monkeypatch):
+    monkeypatch.setattr(output, "ask", lambda text, hidden: "y")
+    assert run("one", "--forget", "--json").exit_code == 2
+    assert ids(store) == ["one-aaaa", "two-bbbb"]
+
+
 def test_what_was_not_fetched_is_named_before(store, run, monkeypatch):
     monkeypatch.setattr(output, "ask", lambda text, hidden: "n")
     assert (

@@ -93,6 +93,7 @@ def test_a_training_that_sent_no_file_makes_a_model_of_its_results(dlctl, local_
 
 def test_a_deletion_asks_first(dlctl, folder):
     model = dlctl("models", "create", folder, ok=True).stdout.partition("@")[0]
+    assert "--json asks nothing" in dlctl("models", "delete", model, "--json").stderr
     asked = dlctl("models", "delete", model)
     assert asked.exit_code == 2
     assert "add --yes" in " ".join(asked.stderr.replace("│", " ").split())
