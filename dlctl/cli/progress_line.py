@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 
-_BAR = 30
+BAR = 30
 
 
 class ProgressLine:
@@ -63,10 +63,10 @@ class ProgressLine:
         self._stream.flush()
 
 
-def bar(done: float) -> str:
-    """Return `[#####.....]` for a share from 0 to 1."""
-    full = int(_BAR * done)
-    return f"[{'#' * full}{'.' * (_BAR - full)}]"
+def bar(done: float, columns: int = BAR) -> str:
+    """Return `[#####.....]` for a share from 0 to 1, with so many columns in the brackets."""
+    full = int(columns * done)
+    return f"[{'#' * full}{'.' * (columns - full)}]"
 
 
 def text_of(status: Status, first: tuple[float, float]) -> str:

@@ -145,9 +145,7 @@ class _Fetch:
         if not self._has_index:  # nothing tells what the program is still writing
             self._names = {f.path: "" for f in self._listing if f.kind == "f"
                            and not f.path.rpartition("/")[2].startswith(".")}  # fmt: skip
-        tops = self._names
-        self.folder = FetchedFolder(destination, record, tops)
-        self.folder.on_wait = wanted.on_wait  # type: ignore[method-assign]
+        self.folder = FetchedFolder(destination, record, self._names, wanted.on_wait)
 
     def _look(self) -> ResultsIndex | None:
         """List the results; read their index, and the manifest and the plan of each attempt."""

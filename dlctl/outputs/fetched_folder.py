@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from dlctl import contract
@@ -38,14 +38,18 @@ class FetchedFolder(Target):
 
     Args:
         results: The paths of the results, whose names win over dlctl's own.
+        on_wait: Called if another fetch into this folder has to end first.
 
     Raises:
         ResultsError: the folder holds something else, or can't be created.
     """
 
-    def __init__(self, folder: Path, record: Record, results: Collection[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, record: Record, results: Collection[str] = (),
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         super().__init__(folder)
-        self._training_id = record.training_id
+        self._training_id, self._on_wait = record.training_id, on_wait
         self._tops = {path.partition("/")[0] for path in results}
         self.kept: list[str] = []
         """The new names of files and folders that were in the way of newer ones."""
@@ -68,16 +72,13 @@ class FetchedFolder(Target):
             ) from error
 
     def __enter__(self) -> FetchedFolder:
-        self._lock.enter_context(alone(self.path, self.on_wait))
+        self._lock.enter_context(alone(self.path, self._on_wait))
         self._opened(with_mark=True)  # another fetch may have written since
         return self
 
     def __exit__(self, *_: object) -> None:
         self.remember()
         self._lock.close()
-
-    def on_wait(self) -> None:
-        """Do what is to be done once another fetch into this folder has to end first."""
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         """Return nothing new: the `with` statement has seen to it."""

@@ -19,8 +19,10 @@ from dlctl.contract.metrics import (
     STEP_S,
 )
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
+from dlctl.logs.shown import shown
 
-_FINAL = [state.value for state in State if state.final]
+FINAL = [state.value for state in State if state.final]
+"""States of trainings that have ended, as `gather` tells them."""
 _MOST_METRICS = 20
 _LESS_TOLD = {*RESERVED} - {LOSS}
 """Metrics that the table of learners shows in a column, or not at all."""
@@ -81,10 +83,10 @@ def print_details(details: dict[str, Any]) -> None:
 def _as_it_was(details: dict[str, Any], role: str) -> list[dict[str, Any]]:
     """Return the statuses; after the end of a training, no process is shown as still at work."""
     statuses = details.get(role) or []
-    if details["state"] not in _FINAL:
+    if details["state"] not in FINAL:
         return statuses
     return [
-        status if status["state"] in _FINAL
+        status if status["state"] in FINAL
         else status | {"state": f"was {state_and_reason(status)}", "reason": ""}
         for status in statuses
     ]  # fmt: skip
@@ -294,7 +296,7 @@ def _print_last_words(details: dict[str, Any]) -> None:
     whose = f"{role} {evidence['rank']}{where}" if role else "the job's output"
     output.line(f"\nlast lines of {whose}:")
     for text in shorten(evidence["last_lines"]):
-        output.line(f"  {without_speaker(text)}")
+        output.line(f"  {shown(without_speaker(text), colours=False)}")
     if role:
         output.line(_whole_log(details, evidence))
 

@@ -9,21 +9,21 @@ from typing import Any
 
 from dlctl.cli import output
 from dlctl.cli.common import span
-from dlctl.cli.progress_line import bar
-from dlctl.cli.states.show_all import speed_line, verdict_fields
+from dlctl.cli.progress_line import BAR, bar
+from dlctl.cli.states.show_all import FINAL, speed_line, verdict_fields
 from dlctl.contract import State
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
+from dlctl.logs.shown import shown
 from dlctl.terminal.text import cut
 
 _MOST_LINES = 21
 """A screen has 24; the hint, where more is, and the prompt need the rest."""
 _LAST_LINES = 5
-_FINAL = [state.value for state in State if state.final]
 
 
 def print_story(details: dict[str, Any]) -> None:
     """Print what `gather` returned, as much of it as one screen holds."""
-    ended = details["state"] in _FINAL
+    ended = details["state"] in FINAL
     verdict = verdict_fields(details)
     story = {
         "training": details["training_id"],
@@ -102,7 +102,9 @@ def _progress(details: dict[str, Any]) -> str:
     learner: dict[str, Any] = next(iter(details.get("learners") or []), {})
     parts = []
     if (done := learner.get("done")) is not None:
-        parts.append(f"{bar(done)} {100 * done:.0f} %")
+        columns = _columns()
+        wide = BAR if columns is None else min(BAR, columns // 4)
+        parts.append(f"{bar(done, wide)} {100 * done:.0f} %")
     of = f"/{details['epochs']}" if details["epochs"] else ""
     if learner.get("epoch") is not None:
         parts.append(f"epoch {learner['epoch']}{of}")
@@ -145,5 +147,6 @@ def _last_lines(details: dict[str, Any], most: int) -> list[str]:
     width = 10_000 if columns is None else columns - 2
     role = evidence.get("role")
     whose = f"{role} {evidence['rank']}" if role else "the job's output"
-    lines = [f"  {cut(without_speaker(text), width)}" for text in words[-most:]]
+    lines = [f"  {cut(shown(without_speaker(text), colours=False), width)}"
+             for text in words[-most:]]  # fmt: skip
     return [f"last lines of {whose}:", *lines]

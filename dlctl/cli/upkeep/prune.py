@@ -88,7 +88,7 @@ def _at(
                 for training_id in [] if keep_results else done.trainings:
                     forget(training_id)
                 if not as_json:
-                    _print_done(name, done)
+                    _print_done(name, going, done)
             return _shown(name, going, done), None
     except DlctlError as error:
         return None, error
@@ -147,11 +147,14 @@ def _print(name: str, going: Prunable) -> None:
     return output.note(f"{format_bytes(going.size_bytes)} on {name}{rest}{what}")
 
 
-def _print_done(name: str, done: Pruned) -> None:
+def _print_done(name: str, going: Prunable, done: Pruned) -> None:
     from dlctl.units import counted, format_bytes
 
     for training_id, why in done.stays.items():
         output.warn(f"{training_id} stays: {why}")
-    output.line(f"{name}: removed {format_bytes(done.freed_bytes)}: "
-                f"{counted(len(done.trainings), 'training')}, "
-                f"{counted(len(done.unused), 'unused folder')}")  # fmt: skip
+    counts = {"training": len(done.trainings), "unused folder": len(done.unused),
+              "cached folder": len(done.cached), "content": done.contents,
+              "record": len(going.forgotten)}  # fmt: skip
+    what = ", ".join(counted(count, noun) for noun, count in counts.items() if count)
+    of = (" of " if going.keep_results else ": ") if what else ""
+    output.line(f"{name}: removed {format_bytes(done.freed_bytes)}{of}{what}")

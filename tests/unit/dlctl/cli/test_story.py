@@ -12,6 +12,7 @@ import time
 import pytest
 
 from dlctl.cli.states.story import print_story
+from dlctl.terminal.text import width_of
 
 NOW = time.time()
 LONG = "learner 1 on n2 ended with exit code 3, and nobody knows why, " * 8
@@ -67,6 +68,16 @@ def test_it_fits_a_screen_whatever_there_is_to_tell(monkeypatch, columns):
                  "/lustre/home/me/dl/jobs/digits-abcdefgh"):  # fmt: skip
         assert told in text, told
     assert "\x1b" not in text
+
+
+def test_at_40_columns_no_line_is_wider_but_the_hint(monkeypatch):
+    last = ["\x1b[31mred\x1b[0m \x1b]0;title\x07" + "漢" * 40]
+    verdict = {**STORY["verdict"], "evidence": {**STORY["verdict"]["evidence"],
+                                                "last_lines": last}}  # fmt: skip
+    screen = screen_of({**STORY, "verdict": verdict}, monkeypatch, 40)
+    wide = [line for line in screen.splitlines() if width_of(line) > 40]
+    assert [line for line in wide if not line.startswith("  hint: ")] == []
+    assert "  red \\x1b]0;title\\x07漢" in screen
 
 
 def test_a_pipe_gets_whole_sentences(capsys):

@@ -1,5 +1,11 @@
 """The commands of upkeep on this machine's own site: what they print, and what they refuse."""
 
+import pytest
+
+from dlctl.cli.upkeep.prune import _print_done
+from dlctl.upkeep.inventory import Inventory
+from dlctl.upkeep.prune import Prunable, Pruned
+
 
 def test_a_site_without_anything(dlctl, local_site):
     assert dlctl("prune", "--dry-run", "--json", ok=True).json[0]["trainings"] == []
@@ -15,3 +21,17 @@ def test_what_a_prune_refuses(dlctl, local_site):
     assert dlctl("prune", "--older-than", "5x").exit_code == 2
     assert dlctl("doctor", "--deep").exit_code == 2
     assert dlctl("adopt", "nowhere").exit_code == 4
+
+
+@pytest.mark.parametrize(("keeps", "unused", "cached", "told"), [
+    (True, [], [], "removed 4.1 kB of 2 trainings"),
+    (False, [], [], "removed 4.1 kB: 2 trainings"),
+    (False, ["store/a"], ["data"], "removed 4.1 kB: 2 trainings, 1 unused folder, 1 cached folder"),
+])  # fmt: skip
+def test_a_prune_that_keeps_trainings_does_not_call_them_removed(
+    capsys, keeps, unused, cached, told
+):
+    """It said `removed 4.1 kB: 2 trainings, 0 unused folders`; cached data it did not count."""
+    going = Prunable(Inventory("here", "/", 0.0, [], [], ""), [], [], {}, keeps)
+    _print_done("here", going, Pruned(["a-1", "b-2"], unused, 4100, cached=cached))
+    assert capsys.readouterr().out == f"here: {told}\n"
