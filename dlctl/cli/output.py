@@ -130,7 +130,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = ""
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Draw a table; where it has no room, print each row as fields, one below the other."""
+    """Draw a table; where it has no room, print each cell on a line of its own."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -142,9 +142,9 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     between = 2 * len(columns)
     widths = _widths(list(zip(*cells, strict=True)), console.width - between)
     if widths is None:
-        for row in rows:
-            fields(dict(zip(columns, map(str, row), strict=True)))
-            print()
+        for row in cells[1:]:
+            pairs = zip(cells[0], row, strict=True)
+            sentence("\n".join(f"{name}: {cell}" for name, cell in pairs if cell) + "\n")
         return
     for column, width in zip(columns, widths, strict=True):
         drawn.add_column(column, overflow="fold", width=width)
