@@ -60,7 +60,8 @@ change those, not this page. `dlctl schema` lists the schemas, `dlctl schema NAM
   [exit code](commands.md#exit-codes) tells the kind. Of several trainings standard output lists
   those that succeeded, and the exit code is that of the first failure. `validate` and the checks of
   sites, stores and the doctor print what they found also if that is bad.
-- **Questions** are not asked in JSON: `prune --json` needs `--yes` or `--dry-run`.
+- **Questions** are not asked in JSON: `delete`, `models delete` and `prune` need `--yes` or
+  `--dry-run`.
 
 """
 EXIT_CODES = """\

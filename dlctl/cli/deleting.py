@@ -54,7 +54,8 @@ def delete(
     deleted, failures = _delete_all(records, store, forget)
     told: list[Deleted] = [{"training_id": r.training_id, "deleted": True} for r in deleted]
     if told:
-        names = "\n".join(f"deleted {r.training_id}" for r in deleted)
+        verb = "forgot" if forget else "deleted"
+        names = "\n".join(f"{verb} {r.training_id}" for r in deleted)
         output.report(told if len(records) > 1 else told[0], as_json, lambda _: output.line(names))
     return tell_failures(failures)
 

@@ -94,7 +94,8 @@ def _number(name: str, text: str) -> float:
         value = float("nan")
     fits = value >= least if least is not None else value > 0
     if not fits or value == float("inf"):
-        kind = "a whole number above 0" if name == "batch_size" else "a number above 0"
+        kind = "a whole number" if name == "batch_size" else "a number"
+        kind += " above 0" if least is None else " from 0 on"
         raise RecordError(f"{name}={text} is not allowed", hint=f"write {name}= and {kind}")
     return value
 

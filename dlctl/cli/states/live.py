@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlctl.cli import output
+from dlctl.cli.choosing import NOTHING
 from dlctl.cli.common import looks, plain
 from dlctl.terminal.trainings import frame, reason_of, table
 
@@ -133,7 +134,7 @@ def _in_pipe(watched: Watched, *, as_json: bool) -> None:
                 told[record.training_id] = now
                 _tell(record, as_json=as_json)
         if watched.ended:
-            return
+            return output.note("" if told else NOTHING)
         pause_s = _FAST_S if found else min(_SLOW_S, pause_s * 1.5)
         time.sleep(pause_s)
 

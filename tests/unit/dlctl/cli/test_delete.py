@@ -36,7 +36,7 @@ def test_without_a_terminal_nothing_is_deleted_unless_told(store, run):
     assert done.exit_code == 2
     assert "--yes" in done.stderr
     assert ids(store) == ["one-aaaa", "two-bbbb"]
-    assert run("one", "bbbb", "--forget", "--yes").stdout == "deleted one-aaaa\ndeleted two-bbbb\n"
+    assert run("one", "bbbb", "--forget", "--yes").stdout == "forgot one-aaaa\nforgot two-bbbb\n"
     assert ids(store) == []
 
 

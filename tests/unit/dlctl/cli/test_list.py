@@ -208,3 +208,9 @@ def test_only_sites_of_trainings_that_are_meant_are_asked(store, asked, run):
     assert "open-1" in run("list", "--tag", "rates").stdout
     assert "open-1" in run("list", "--name", "open-1").stdout
     assert asked == {"a": ["open-1"]}
+
+
+def test_a_watch_of_nothing_says_so(store, asked, run):
+    """It printed nothing, and ended."""
+    done = run("list", "--watch", "--name", "nobody")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no training fits\n")
