@@ -58,7 +58,8 @@ FOLDER = typer.Argument(
 )
 SITE = typer.Option(
     None, "--site", "-s", envvar="DLCTL_SITE", autocompletion=complete_sites,
-    help="The site of the model; by default the one where it was last seen, or `local`.",
+    help="The site of the model; by default the one where it was last seen, or that of "
+    "`dlctl config site`, or `local`.",
 )  # fmt: skip
 FROM = typer.Option(
     None, "--from", metavar="TRAINING", autocompletion=complete_ids,
@@ -102,7 +103,7 @@ def _where(wanted: str, site: str | None) -> str:
     """Return the site that has a model, as far as is known."""
     from dlctl.models.record import the_site_of
 
-    return site or the_site_of(wanted) or "local"
+    return site or the_site_of(wanted) or default_site()
 
 
 def create(
@@ -118,7 +119,7 @@ def create(
     """
     one_source(folder, training_id, needed=True)
     wish = said(name, tags, aliases, description)
-    where = open_record().find(training_id).site if training_id else site or "local"
+    where = open_record().find(training_id).site if training_id else site or default_site()
     with _site(where) as (session, _, record):
         made = make(session, wish, folder, training_id, results)
         _remember(session, record)
@@ -135,7 +136,7 @@ def list_(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """List the stored models; asks the sites where models are known.
+    """List the stored models; asks the default site, and those where models are known.
 
     Example: dlctl models list --tag reading
     """
@@ -149,8 +150,11 @@ def list_(
         for m in models
     ]  # fmt: skip
     columns = ["model", "site", "versions", "size", "newest", "aliases", "tags"]
-    output.report([shown(m) for m in models], as_json, lambda _: output.table(
-        columns, rows, "no models yet: `dlctl models create FOLDER` stores one"))  # fmt: skip
+    none = "no model has this tag" if tag else (
+        "no models yet: `dlctl models create FOLDER` stores one, `dlctl models list --site SITE` "
+        "asks another site"
+    )  # fmt: skip
+    output.report([shown(m) for m in models], as_json, lambda _: output.table(columns, rows, none))
 
 
 def show(
@@ -369,7 +373,7 @@ def _known(site: str | None, *, offline: bool) -> list[KnownModel]:
             output.warn(f"{site}: {error.message}")
             return record.stale(site)
     found: dict[str, list[KnownModel]] = {}
-    for name, answer in ask_all({"local", *record.sites()}, read_models):
+    for name, answer in ask_all({"local", default_site(), *record.sites()}, read_models):
         if isinstance(answer, DlctlError):
             output.warn(f"{name}: {answer.message}")
             unheard = isinstance(answer, TransportError)

@@ -36,12 +36,30 @@ def test_the_ids_go_to_standard_output_and_the_rest_to_standard_error(dlctl, fol
     assert [version["version"] for version in listed["versions"]] == [1, 2]
     table = dlctl("models", "list", "--tag", "b", ok=True).stdout
     assert re.search(rf"{model}  local  2 +13 B  .* ago  @best=1  a b\n", table)
-    assert dlctl("models", "list", "--tag", "c", ok=True).stdout == ""
+    nothing = dlctl("models", "list", "--tag", "c", ok=True)
+    assert (nothing.stdout, nothing.stderr) == ("", "no model has this tag\n")
     shown = dlctl("models", "show", "my-words@best", "--json", ok=True).json
     assert (shown["version"], shown["versions"], len(shown["files"])) == (1, [1, 2], 2)
     text = dlctl("models", "show", model, "--verify", ok=True).stdout
     assert "2 files, 13 B, all verified" in text
     assert re.search(r"net\.pt +weights +7 B", text)
+
+
+def test_the_default_site_is_where_models_are_stored_and_looked_for(dlctl, folder, xdg):
+    """`dlctl config site` did not count: a model went to this machine, and none was found there."""
+    sites = xdg.config / "dlctl/sites"
+    sites.mkdir(parents=True)
+    (sites / "mine.yml").write_text(
+        f"transport: {{kind: local}}\nroot: {dlctl.cwd}/root\nscheduler: {{kind: local}}\n"
+        "launcher: {kind: mpirun}\nenvironment: {}\n"
+    )
+    dlctl("config", "site", "mine", ok=True)
+    made = dlctl("models", "create", folder, ok=True)
+    assert made.stderr.endswith("at mine\n")
+    (xdg.state / "dlctl/models.db").unlink()  # another laptop
+    [listed] = dlctl("models", "list", "--json", ok=True).json
+    assert listed["site"] == "mine"
+    assert dlctl("models", "show", made.stdout.strip(), "--json", ok=True).json["site"] == "mine"
 
 
 def test_a_silent_site_makes_its_models_stale(dlctl, folder, xdg):
