@@ -377,7 +377,7 @@ class Dlctl:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         stdin: str = "",
-        timeout_s: float = 120,
+        timeout_s: float = 300,
         ok: bool = False,
     ) -> Result:
         """Run `dlctl ARGUMENTS` to its end; with `ok`, fail unless it exits with 0."""

@@ -70,7 +70,7 @@ def list_sites() -> list[SiteFile]:
     found: dict[str, SiteFile] = {}
     for folder, shipped in ((data_path("site_configs"), True), (user_directory(), False)):
         for path in folder.glob("*.yml"):
-            if NAME_PATTERN.fullmatch(path.stem):
+            if NAME_PATTERN.fullmatch(path.stem) and not path.is_dir():
                 found[path.stem] = SiteFile(path.stem, path, shipped)
     return sorted(found.values(), key=lambda site: site.name)
 

@@ -109,6 +109,8 @@ def test_a_limit_of_the_site_leaves_the_rest_for_the_same_command(
         assert [each["state"] for each in waiting] == ["QUEUED", "QUEUED"]
     finally:
         limit(-1)
+    word = first.json[0]["tags"][-1]
+    dlctl("tag", *(each["training_id"] for each in first.json), "--remove", word, ok=True)
     second = dlctl(*arguments, cwd=folder, ok=True)
     assert "takes up the submission of 4 trainings" in second.stderr
     assert "4 of 4 trainings submitted, 2 of them before" in second.stderr

@@ -47,8 +47,8 @@ class Sent:
 
     @property
     def tag(self) -> str:
-        """Return the word that all of them have."""
-        return self.batch.records[0].tags[-1]
+        """Return the word that all of them have, unless the user has taken it from them."""
+        return next(iter(self.batch.records[0].tags[-1:]), "")
 
     def rows(self) -> list[tuple[Record, DlctlError | None]]:
         """Return each training, and why it has no job."""

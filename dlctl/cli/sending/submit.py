@@ -150,7 +150,7 @@ def _end_of_many(sent: Sent, as_json: bool) -> None:
         sent.finish()
     if failed:
         raise failed[0]
-    output.hint(f"dlctl list --tag {sent.tag}")
+    output.hint(f"dlctl list --tag {sent.tag}" if sent.tag else "dlctl list")
 
 
 def _is_open(error: DlctlError) -> bool:

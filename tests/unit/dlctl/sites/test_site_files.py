@@ -177,6 +177,13 @@ def test_a_file_that_is_too_large_or_no_yaml_is_one_sentence():
         assert str(folder) in caught.value.message
 
 
+def test_a_folder_is_no_site(tmp_path):
+    (user_directory() / "mine.yml").mkdir(parents=True)
+    assert [site.name for site in list_sites()] == ["local", "slurm-example"]
+    with pytest.raises(SiteError, match="there is no site 'mine'"):
+        load_site("mine")
+
+
 def test_the_users_own_file_comes_first_and_shipped_ones_stay():
     assert save_site("local", SLURM).parent == user_directory()
     assert load_site("local").scheduler.kind == "slurm"
