@@ -180,7 +180,7 @@ cd -- {shlex.quote(f"{root}/{FOLDER}")} || exit {NO_FOLDER}
 {SHA256}
 if [ {begun_bytes} = 0 ]; then
     rm -f {part} # somebody may be writing to it: a file of its own does not mix with that
-    : >{part} || exit {NO_FOLDER}
+    true >{part} || exit {NO_FOLDER}
 else [ $(wc -c <{part}) -eq {begun_bytes} ] || exit {_OTHER}
 fi
 node=$(ls -i {part})

@@ -98,7 +98,7 @@ folder={shlex.quote(f"{each.job_dir}/{folder}")}
 mkdir -p "$folder" && cd "$folder" || exit 71
 echo {name} >.{file}.part && mv -f .{file}.part {file} && exit
 rm -f .{file}.part
-: >{file}""" for each in records]  # fmt: skip
+true >{file}""" for each in records]  # fmt: skip
     ends = run_each(session.transport, scripts)
     return {
         record.training_id: explained(session.transport.name, record.job_dir, end)
@@ -177,7 +177,7 @@ def fence(session: Session, record: Record) -> bool:
 [ -d {shlex.quote(record.job_dir)} ] || exit 0
 mkdir -p {shlex.quote(here)} || exit 71
 own() {{ echo {contract.NOBODY} >{claim}; }} 2>/dev/null
-(set -C; : >{claim}) 2>/dev/null && {{ own && exit 0; rm -f {claim}; exit 71; }}
+(set -C; true >{claim}) 2>/dev/null && {{ own && exit 0; rm -f {claim}; exit 71; }}
 [ -e {claim} ] || exit 71
 n=0
 until [ -s {claim} ] || [ $n -ge {_CLAIM_LATE_S} ]; do sleep 1; n=$((n + 1)); done

@@ -54,7 +54,7 @@ LC_ALL=C; export LC_ALL
 problem=$(ls -d -- {folder}/. 2>&1) || case $problem in *'No such file'*) exit 0 ;; esac
 cd -- {folder} || {{ printf '%s\\n' "$problem" >&2; exit 1; }}
 renew() {{
-    [ -O .. ] && [ -z "$(find ../.renewed -mtime -1 2>/dev/null)" ] && : >../.renewed || return
+    [ -O .. ] && [ -z "$(find ../.renewed -mtime -1 2>/dev/null)" ] && true >../.renewed || return
     find . -type f -mtime +7 -exec touch -c {{}} +
     find . -type f -name '*.json' -exec sed -n 's/.*"sha256": "\\([0-9a-f]*\\)".*/\\1/p' {{}} + |
         sort -u | (cd ../blobs && xargs sh -c '[ $# -eq 0 ] || find "$@" -mtime +7' sh |

@@ -4,7 +4,7 @@
 site_environment >/dev/null 2>&1
 probe=$root/.dlctl-probe.$$
 umask go-w # a submission refuses a root that others can write to
-if why=$(mkdir -p "$root" 2>&1 && { : >"$probe"; } 2>&1); then
+if why=$(mkdir -p "$root" 2>&1 && { true >"$probe"; } 2>&1); then
   rm -f "$probe"
   printf 'dlctl-root %s\n' "$(df -Pk "$root" 2>/dev/null | awk 'NR == 2 { print $4 }')" >&3
 else

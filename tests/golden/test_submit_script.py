@@ -1,6 +1,7 @@
 """The script that submits an attempt on a login node, for sites and files with any names."""
 
 import dataclasses
+import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from login_side import make_record
+from repository import REPOSITORY
 from test_golden_scripts import CASES
 
 from dlctl.lifecycle.submit import ask_script
@@ -40,3 +42,14 @@ def test_no_word_of_the_users_is_run(tmp_path):
     done = subprocess.run(["sh"], input=script, text=True, capture_output=True, cwd=tmp_path)
     assert done.returncode == 71
     assert not list(tmp_path.iterdir())
+
+
+def test_no_script_of_a_login_node_redirects_a_special_builtin():
+    """Where `: >FILE` can't write, dash ends the script, whatever follows `||`; `true` does not."""
+    folders = [REPOSITORY / name for name in
+               ("dlctl", "templates/login", "templates/search", "templates/sites")]  # fmt: skip
+    files = [path for folder in folders for path in folder.rglob("*.*")
+             if path.suffix in (".py", ".sh", ".j2")]  # fmt: skip
+    assert len(files) > 200
+    wrong = re.compile(r"(?m)(?:^|[\s;&|(]): ?>")
+    assert [path.name for path in files if wrong.search(path.read_text())] == []

@@ -83,7 +83,9 @@ def test_a_curve_is_unbroken_through_a_halt_a_resume_and_a_lost_node(
             wait_for_file(wait_until, job / contract.verdict_file(3), timeout_s=150)
             wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
             records = _check(dlctl, training_id)
-            told = [json.loads(line) for line in followed.communicate(timeout=60)[0].splitlines()]
+            lines, trouble = followed.communicate(timeout=60)
+            assert followed.returncode == 0, trouble
+            told = [json.loads(line) for line in lines.splitlines()]
         finally:
             followed.kill()
             followed.communicate()
