@@ -14,7 +14,6 @@ file keeps a rollback journal, and a reader that waits too long reads what is on
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +26,7 @@ from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.record_file import is_damaged, put_aside, read_rows, readable_rows, write
 from dlctl.record_names import fitting, latest
+from dlctl.record_rows import fields_in, more_of, sql_values, value_of, write_more
 
 _SCHEMA_VERSION = 1
 _TABLE = """
@@ -132,8 +132,6 @@ class Record:
 _FIELDS = [item.name for item in fields(Record)]
 _COLUMNS = _FIELDS[: _FIELDS.index("stale_since") + 1]
 _MORE = _FIELDS[len(_COLUMNS) :]
-_PATHS = ("folder", "manifest_path")
-"""Their names may be any bytes."""
 
 
 def state_directory() -> Path:
@@ -255,8 +253,8 @@ class RecordStore:
 
         def write_tags(connection: sqlite3.Connection) -> None:
             for record in records:
-                tags = change(_more(connection, record.training_id).get("tags", record.tags))
-                _write_more(connection, record.training_id, {"tags": tags})
+                tags = change(more_of(connection, record.training_id).get("tags", record.tags))
+                write_more(connection, record.training_id, {"tags": tags})
 
         self.change(write_tags)
 
@@ -343,8 +341,9 @@ class RecordStore:
 
 def _insert(connection: sqlite3.Connection, record: Record) -> None:
     names, marks = ", ".join(_COLUMNS), ", ".join("?" for _ in _COLUMNS)
-    connection.execute(f"INSERT INTO trainings ({names}) VALUES ({marks})", _row(record, _COLUMNS))  # noqa: S608
-    _write_more(connection, record.training_id, {name: getattr(record, name) for name in _MORE})
+    query = f"INSERT INTO trainings ({names}) VALUES ({marks})"  # noqa: S608
+    connection.execute(query, sql_values(vars(record), _COLUMNS))
+    write_more(connection, record.training_id, {name: getattr(record, name) for name in _MORE})
 
 
 def _update(connection: sqlite3.Connection, records: Iterable[Record], names: list[str]) -> None:
@@ -352,55 +351,18 @@ def _update(connection: sqlite3.Connection, records: Iterable[Record], names: li
     for record in records:
         done = connection.execute(
             f"UPDATE trainings SET {changes} WHERE training_id = ? AND attempt <= ?",  # noqa: S608
-            [*_row(record, names), record.training_id, record.attempt],
+            [*sql_values(vars(record), names), record.training_id, record.attempt],
         )
         if done.rowcount:
-            before = _more(connection, record.training_id)
+            before = more_of(connection, record.training_id)
             after = {name: getattr(record, name) for name in _MORE}
             # Another dlctl may have fetched, or changed the tags, since this one read the record.
             after["fetched_attempt"] = max(record.fetched_attempt, before.get("fetched_attempt", 0))
             after["tags"] = before.get("tags", record.tags)
-            _write_more(connection, record.training_id, after)
-
-
-def _more(connection: sqlite3.Connection, training_id: str) -> dict[str, Any]:
-    found = connection.execute("SELECT fields FROM more WHERE training_id = ?", [training_id])
-    return _object((found.fetchone() or [""])[0])
-
-
-def _write_more(connection: sqlite3.Connection, training_id: str, fields: dict[str, Any]) -> None:
-    """Write later fields; the others, and those of a newer dlctl, stay as they are."""
-    after = _more(connection, training_id) | fields
-    connection.execute("INSERT OR REPLACE INTO more VALUES (?, ?)",
-                       [training_id, json.dumps(after)])  # fmt: skip
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _row(record: Record, names: Iterable[str]) -> list[object]:
-    return [_value(name, getattr(record, name)) for name in names]
-
-
-def _value(name: str, value: object) -> object:
-    """Return what SQLite takes: bytes for a path that is no text."""
-    if not isinstance(value, str):
-        return value
-    raw = value.encode("utf-8", "surrogateescape" if name in _PATHS else "backslashreplace")
-    with contextlib.suppress(UnicodeDecodeError):
-        return raw.decode()
-    return raw
+            write_more(connection, record.training_id, after)
 
 
 def _record(row: dict[str, Any], more: str) -> Record:
     """Return a row as a record; raise ValueError, TypeError or KeyError if it is none."""
-    values = _object(more) | {name: row[name] for name in _COLUMNS}
-    for name in _PATHS:
-        if isinstance(values[name], bytes):
-            values[name] = values[name].decode("utf-8", "surrogateescape")
+    values = fields_in(more) | {name: value_of(name, row[name]) for name in _COLUMNS}
     return contract.from_plain(Record, values)
