@@ -1,24 +1,28 @@
-# demo: train the example on this machine.  test: everything the tests need, and all tests.
-# test-long: what repeats a proof too often for each commit; run it before a release.
+# demo: train the example on this machine.  test: all that a cheap test can see, ten minutes.  test-all: all the rest too.
+# test-near: the tests of the rooms that your change touches.  test-long: proofs repeated too often for each commit.
 # TORCH_SOURCE says where torch comes from: `--find-links DIR` or `--index-url URL` (see README.md).
 # test-frameworks: trains with real TensorFlow, JAX, Keras, Lightning, Hugging Face and XGBoost, which it installs.
-.PHONY: chaos demo test test-frameworks test-long check bench docs day picture protocol cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
+.PHONY: chaos demo test test-all test-near test-frameworks test-long check bench docs day picture protocol cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
 
-demo: .venv/.ready ; .venv/bin/dlctl submit examples/digits/manifest.yml --follow && .venv/bin/dlctl fetch results
-test: system-packages .venv/.ready ; @.ci/test
-chaos: system-packages .venv/.ready ; .venv/bin/python tests/cluster/chaos.py
-test-frameworks: system-packages .venv/.ready ; .ci/make-frameworks .venv/frameworks && .ci/test -m frameworks -n 1
-test-long: system-packages .venv/.ready ; @.ci/test -m long
-check: .venv/.ready ; @.ci/check
-bench: .venv/.ready ; .venv/bin/python -m benchmarks
-docs: .venv/.ready ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_architecture.py
-protocol: .venv/.ready ; .ci/make-protocol
-day: .venv/.ready ; .venv/bin/python docs/make_day.py
-picture: .venv/.ready ; .venv/bin/python docs/make_picture.py
-cluster: .venv/.ready ; @.venv/bin/python tests/cluster/by_hand.py start
-cluster-stop: .venv/.ready ; @.venv/bin/python tests/cluster/by_hand.py stop
+demo: .venv/.demo ; @.ci/demo
+test: system-packages .venv/.test ; @.ci/test first
+test-all: system-packages .venv/.all ; @.ci/test all $(if $(SHARD),--shard $(SHARD))
+test-near: system-packages .venv/.test ; @.ci/test near
+test-long: system-packages .venv/.all ; @.ci/test long
+test-frameworks: system-packages .venv/.test ; .ci/make-frameworks .venv/frameworks && .ci/test frameworks
+chaos: system-packages .venv/.test ; .venv/bin/python tests/cluster/chaos.py
+check: .venv/.test ; @.ci/check
+bench: .venv/.test ; .venv/bin/python -m benchmarks
+docs: .venv/.test ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_architecture.py
+protocol: .venv/.test ; .ci/make-protocol
+day: .venv/.test ; .venv/bin/python docs/make_day.py
+picture: .venv/.test ; .venv/bin/python docs/make_picture.py
+cluster: .venv/.test ; @.venv/bin/python tests/cluster/by_hand.py start
+cluster-stop: .venv/.test ; @.venv/bin/python tests/cluster/by_hand.py stop
 cluster-deps: ; .ci/system-packages
 web-deps: ; .ci/system-packages web
-cloud-deps: .venv/.ready ; npm install --no-audit --no-fund --prefix .venv/servers azurite@3.37.0
+cloud-deps: .venv/.all ; npm install --no-audit --no-fund --prefix .venv/servers azurite@3.37.0
 system-packages: ; @.ci/system-packages --if-harmless && .ci/system-packages --if-harmless web
-.venv/.ready: pyproject.toml constraints.txt ; .ci/make-venv .venv
+.venv/.demo: pyproject.toml constraints.txt .ci/make_venv.py ; @.ci/make-venv .venv demo
+.venv/.test: .venv/.demo ; @.ci/make-venv .venv test
+.venv/.all: .venv/.test ; @.ci/make-venv .venv all

@@ -27,6 +27,7 @@ from site_text import CLUSTER_SITE
 from dlctl.record import Record, RecordStore
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+pytest_plugins = ["cost", "tiers"]  # tests/support
 LONG_TESTS_END = 0.85
 """When the last test on the cluster is given out, as a share of all tests: it must not begin when
 no others are left to run beside it."""
@@ -35,7 +36,8 @@ T = TypeVar("T")
 
 # How long an example takes says more about the machine's load than about the code.
 settings.register_profile("tests", deadline=None)
-settings.load_profile("tests")
+settings.register_profile("first", deadline=None, max_examples=20)
+settings.load_profile("first" if os.environ.get("DLCTL_TEST_TIER") == "first" else "tests")
 
 
 # Waiting -----------------------------------------------------------------------------------------
@@ -149,11 +151,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses the cluster (`site` marks its own half), and mix all folders evenly.
 
     pytest-xdist gives out one test at a time in this order. Tests on the cluster mostly wait, while
-    others compute: side by side they use the cores best.
+    others compute: side by side they use the cores best. One worker has the first tier's cluster.
     """
     for item in items:
         if {"cluster", "cluster_site"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
+        if item.get_closest_marker("cluster") and os.environ.get("DLCTL_TEST_TIER") == "first":
+            item.add_marker(pytest.mark.xdist_group("cluster"))
     folders: dict[Path, list[pytest.Item]] = {}
     for item in items:
         folders.setdefault(item.path.parent, []).append(item)

@@ -1,0 +1,228 @@
+"""Make the environment FOLDER, or add to it: make_venv.py FOLDER STAGE.
+
+demo   what `make demo` needs: dlctl with torch for CPUs, and an MPI
+test   what `make test` needs on top
+all    what `make test-all` needs on top: the servers of object stores, XGBoost, packages of Node.js
+
+uv installs, with pip's own settings, and pip does where no uv can be had; constraints.txt pins for
+both. TORCH_SOURCE says where torch comes from (see README.md). Standard library only: this is what
+a fresh machine runs first.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+SETTINGS_OF_PIP = {
+    "index-url": "--default-index",
+    "extra-index-url": "--index",
+    "find-links": "--find-links",
+    "constraint": "--constraint",
+    "trusted-host": "--allow-insecure-host",
+}
+"""Settings that uv does not read, and its options for them; each value is a list of words."""
+CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
+PINNED = ("-c", "constraints.txt")
+RARELY_USED = "/(tests?|testing|_inductor|sympy)/"
+"""Modules that are compiled when they are first imported; half of all."""
+SILENCE_S = 1.9
+STAGES = ("demo", "test", "all")
+
+
+def say(text: str) -> None:
+    """Print a line of dlctl's own, at once."""
+    print(f"dlctl: {text}", flush=True)
+
+
+class Step:
+    """`with Step("Installing torch", folder):` says so, and every two seconds that it goes on."""
+
+    def __init__(self, what: str, folder: Path) -> None:
+        self._what, self._folder = what, folder
+        self._ended = threading.Event()
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._tell)
+
+    def _tell(self) -> None:
+        while not self._ended.wait(SILENCE_S):
+            took_s = time.monotonic() - self._began
+            print(f"  {took_s:3.0f} s, {size_mb(self._folder)} MB so far", flush=True)
+
+    def __enter__(self) -> None:
+        say(self._what)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def size_mb(folder: Path) -> int:
+    """Return what the environment takes; files that come and go meanwhile don't matter."""
+    total = 0
+    for place, _, files in os.walk(folder):
+        for file in files:
+            with suppress(OSError):
+                total += Path(place, file).lstat().st_size
+    return total // 1_000_000
+
+
+def run(argv: Sequence[str | Path]) -> None:
+    """Run a command to its end; what it prints is seen."""
+    done = subprocess.run([str(word) for word in argv], stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        sys.exit(f"dlctl: this command failed ({done.returncode}): {shlex.join(map(str, argv))}")
+
+
+def pip_for(python: Path) -> list[str]:
+    """Return the words that install into `python`'s environment with a pip, of whoever has one."""
+    if (python.parent / "pip").exists():
+        return [str(python), "-m", "pip"]
+    for base in (sys.executable, "python3"):
+        words = [base, "-m", "pip", "--python", str(python)]
+        if succeeds([*words, "--version"]):
+            return words
+    if not succeeds([str(python), "-m", "ensurepip"]):  # Debian keeps it in a package of its own
+        run([".ci/system-packages", "--if-harmless", "python"])
+        run([python, "-m", "ensurepip"])
+    return [str(python), "-m", "pip"]
+
+
+def succeeds(argv: Sequence[str | Path]) -> bool:
+    """Return whether a command exists and exits with 0; what it prints is not seen."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def pip_settings(pip: Sequence[str]) -> list[str]:
+    """Return pip's settings (its files, then its variables) as options of uv."""
+    done = subprocess.run([*pip, "config", "list"], capture_output=True, text=True)
+    found: dict[str, str] = {}
+    for line in sorted(done.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
+        name, _, value = line.partition("=")
+        found[name.rpartition(".")[2]] = shlex.split(value)[0] if value else ""
+    if "cert" in found:
+        os.environ.setdefault("SSL_CERT_FILE", found["cert"])
+    options = [
+        word
+        for name, option in SETTINGS_OF_PIP.items()
+        for value in found.get(name, "").split()
+        for word in (option, value)
+    ]
+    return [*options, *(["--no-index"] if found.get("no-index") in ("1", "true", "yes") else [])]
+
+
+def installer(python: Path) -> Callable[..., list[str]]:
+    """Return what makes the command that installs packages: uv's, or pip's where there is no uv."""
+    pip = pip_for(python)
+    uv = shutil.which("uv") or shutil.which("uv", path=str(python.parent))
+    if uv is None:
+        with Step("Installing uv, 18 MB, which installs the rest", python.parents[1]):
+            if succeeds([*pip, "install", "-q", "--only-binary", ":all:", *PINNED, "uv"]):
+                uv = str(python.with_name("uv"))
+    if uv is None:
+        say("There is no uv to be had: pip installs, which takes a few minutes")
+        run([*pip, "install", "-q", "pip>=25.1"])  # the first one that knows groups
+        return lambda into=python: [
+            *(str(python), "-m", "pip", "--python", str(into), "install"),
+            *("-q", "--disable-pip-version-check", *PINNED),
+        ]
+    settings = pip_settings(pip)
+    return lambda into=python: [
+        *(uv, "pip", "install", "--python", str(into)),
+        *(*settings, "--index-strategy", "unsafe-best-match", *PINNED),
+    ]
+
+
+def torch_source() -> list[str]:
+    """Return the options that say where torch comes from: the user's, or pytorch.org's CPU wheels."""
+    if "TORCH_SOURCE" in os.environ:
+        return shlex.split(os.environ["TORCH_SOURCE"])
+    try:
+        urllib.request.urlopen(CPU_WHEELS + "/", timeout=SILENCE_S)  # noqa: S310
+    except OSError:
+        return []
+    return ["--extra-index-url", CPU_WHEELS]
+
+
+def make_demo(folder: Path) -> None:
+    """Make the environment anew."""
+    began = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    say(f"Making {folder} with Python {sys.version.split()[0]} ({sys.executable})")
+    run([sys.executable, "-m", "venv", "--without-pip", folder])
+    python = folder.absolute() / "bin/python"
+    install = installer(python)
+    with Step("Installing torch for CPUs, about 190 MB to download and 700 MB installed", folder):
+        # A CPU build (2.13.0+cpu) counts as newer than 2.13.0, so it wins wherever one is offered.
+        run([*install(), *torch_source(), "torch"])
+    with Step("Installing dlctl and what its nodes need, about 70 MB", folder):
+        run([*install(), "-e", ".[node]", "--group", "demo"])
+    say(f"{folder} is ready: {size_mb(folder)} MB in {time.monotonic() - began:.0f} s")
+
+
+def make_test(folder: Path) -> None:
+    """Add what `make test` and `make check` need, with bytecode: the cluster's jobs can't write it."""
+    python = folder.absolute() / "bin/python"
+    install = installer(python)
+    with Step("Installing what tests, checks and docs need, about 500 MB", folder):
+        run([*install(), "-e", ".[export,gpu,node]", "--group", "test"])
+    add_servers(folder, install, "servers")
+    with Step("Compiling modules", folder):
+        subprocess.run(
+            [
+                python,
+                "-m",
+                "compileall",
+                "-qq",
+                "-j0",
+                *python.parents[1].glob("lib/*/site-packages"),
+            ]
+        )
+
+
+def make_all(folder: Path) -> None:
+    """Add what `make test-all` needs."""
+    add_servers(folder, installer(folder.absolute() / "bin/python"), "servers-all")
+    frameworks = [".ci/make-frameworks", f"{folder}/frameworks", "xgb"]
+    worker = [".ci/make-worker-node", f"{folder}/worker-node"]
+    for command in (frameworks, worker):
+        with Step(shlex.join(command), folder):
+            if subprocess.run(command).returncode != 0:
+                say("Without them their tests are skipped, or fail in CI.")
+
+
+def add_servers(folder: Path, install: Callable[..., list[str]], group: str) -> None:
+    """Install servers that tests start, apart: theirs would slow down what developers import."""
+    servers = folder.absolute() / "servers"
+    if not servers.exists():
+        run([sys.executable, "-m", "venv", "--without-pip", servers])
+    with Step(f"Installing servers that tests start (the group {group}), about 100 MB", servers):
+        run([*install(into=servers / "bin/python"), "--group", group])
+
+
+def main() -> None:
+    """Make one stage; a file named as the stage tells make that it is there."""
+    if len(sys.argv) != 3 or sys.argv[2] not in STAGES:
+        sys.exit(f"usage: .ci/make-venv FOLDER {'|'.join(STAGES)}")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    folder, stage = Path(sys.argv[1]), sys.argv[2]
+    {"demo": make_demo, "test": make_test, "all": make_all}[stage](folder)
+    (folder / f".{stage}").touch()
+
+
+if __name__ == "__main__":
+    main()
