@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-SETTINGS_OF_PIP = {
+SETTINGS = {
     "index-url": "--default-index",
     "extra-index-url": "--index",
     "find-links": "--find-links",
@@ -118,7 +118,7 @@ def pip_settings(pip: Sequence[str]) -> list[str]:
         os.environ.setdefault("SSL_CERT_FILE", found["cert"])
     options = [
         word
-        for name, option in SETTINGS_OF_PIP.items()
+        for name, option in SETTINGS.items()
         for value in found.get(name, "").split()
         for word in (option, value)
     ]
@@ -136,19 +136,25 @@ def installer(python: Path) -> Callable[..., list[str]]:
     if uv is None:
         say("There is no uv to be had: pip installs, which takes a few minutes")
         run([*pip, "install", "-q", "pip>=25.1"])  # the first one that knows groups
-        return lambda into=python: [
+        return lambda *own, into=python: [
             *(str(python), "-m", "pip", "--python", str(into), "install"),
-            *("-q", "--disable-pip-version-check", *PINNED),
+            *("-q", "--disable-pip-version-check", *PINNED, *own),
         ]
     settings = pip_settings(pip)
-    return lambda into=python: [
-        *(uv, "pip", "install", "--python", str(into)),
-        *(*settings, "--index-strategy", "unsafe-best-match", *PINNED),
+    return lambda *own, into=python: [
+        *(uv, "pip", "install", "--python", str(into), *PINNED),
+        # An index that the user names for one package is in place of pip's own.
+        *(
+            *([] if "--index-url" in own else settings),
+            *own,
+            "--index-strategy",
+            "unsafe-best-match",
+        ),
     ]
 
 
 def torch_source() -> list[str]:
-    """Return the options that say where torch comes from: the user's, or pytorch.org's CPU wheels."""
+    """Return the options for where torch comes from: the user's, or pytorch.org's CPU wheels."""
     if "TORCH_SOURCE" in os.environ:
         return shlex.split(os.environ["TORCH_SOURCE"])
     try:
@@ -168,14 +174,14 @@ def make_demo(folder: Path) -> None:
     install = installer(python)
     with Step("Installing torch for CPUs, about 190 MB to download and 700 MB installed", folder):
         # A CPU build (2.13.0+cpu) counts as newer than 2.13.0, so it wins wherever one is offered.
-        run([*install(), *torch_source(), "torch"])
+        run([*install(*torch_source()), "torch"])
     with Step("Installing dlctl and what its nodes need, about 70 MB", folder):
         run([*install(), "-e", ".[node]", "--group", "demo"])
     say(f"{folder} is ready: {size_mb(folder)} MB in {time.monotonic() - began:.0f} s")
 
 
 def make_test(folder: Path) -> None:
-    """Add what `make test` and `make check` need, with bytecode: the cluster's jobs can't write it."""
+    """Add what `make test` and `make check` need; the jobs of the cluster can't write bytecode."""
     python = folder.absolute() / "bin/python"
     install = installer(python)
     with Step("Installing what tests, checks and docs need, about 500 MB", folder):

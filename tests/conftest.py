@@ -31,6 +31,8 @@ pytest_plugins = ["cost", "tiers"]  # tests/support
 LONG_TESTS_END = 0.85
 """When the last test on the cluster is given out, as a share of all tests: it must not begin when
 no others are left to run beside it."""
+DEAR_RUNGS = ("cluster", "mpi", "rpc", "web")
+"""Folders whose tests `make test` runs only where they are marked `first`."""
 IN_CI = os.environ.get("CI") == "true"
 T = TypeVar("T")
 
@@ -148,7 +150,7 @@ def shm_folder() -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the cluster (`site` marks its own half), and mix all folders evenly.
+    """Mark what uses the cluster (`site` marks its own half) and what is slow; mix all folders.
 
     pytest-xdist gives out one test at a time in this order. Tests on the cluster mostly wait, while
     others compute: side by side they use the cores best. One worker has the first tier's cluster.
@@ -156,6 +158,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"cluster", "cluster_site"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
+        if not _is_of_the_first_tier(item):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("cluster") and os.environ.get("DLCTL_TEST_TIER") == "first":
             item.add_marker(pytest.mark.xdist_group("cluster"))
     folders: dict[Path, list[pytest.Item]] = {}
@@ -167,6 +171,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, item in enumerate(inside)
     }
     items.sort(key=place.__getitem__)
+
+
+def _is_of_the_first_tier(item: pytest.Item) -> bool:
+    """Return whether `make test` runs a test; on a dear rung only what is marked `first`."""
+    if marker := item.get_closest_marker("first"):
+        cases = getattr(item, "callspec", None)
+        return not marker.args or (cases is not None and cases.id in marker.args)
+    return item.path.relative_to(REPOSITORY / "tests").parts[0] not in DEAR_RUNGS
 
 
 def _lacks(reason: str) -> None:

@@ -16,9 +16,11 @@ import argparse
 import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -87,6 +89,13 @@ class Run:
     def go(self, words: list[str]) -> int:
         """Run the tests, and those that failed once more; return the exit code."""
         began = time.monotonic()
+        folder = tempfile.mkdtemp(prefix="dlctl-tests-")
+        try:
+            return self._go([*words, "--basetemp", f"{folder}/pytest"], began)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _go(self, words: list[str], began: float) -> int:
         workers = WORKERS.get(self._tier, 3)
         spread = ["-n", str(workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
         code = run([*PYTEST, *spread, "-m", MARKS[self._tier], *words])

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from trainings import (
     COUNTER,
     ON_THE_CLUSTER,
@@ -89,6 +90,7 @@ def test_a_supervisor_that_is_killed_is_succeeded(dlctl, site, request, wait_unt
     assert (known["state"], known["attempt"]) == ("COMPLETED", 2)
 
 
+@pytest.mark.first
 def test_a_training_that_is_longer_than_the_limit_is_a_chain_of_jobs(
     dlctl, local_site, xdg, wait_until
 ):
@@ -108,6 +110,7 @@ def test_a_training_that_is_longer_than_the_limit_is_a_chain_of_jobs(
     assert_no_step_twice(dlctl("logs", training_id, ok=True).stdout)
 
 
+@pytest.mark.first("local")
 def test_a_cancel_between_two_links_ends_the_chain(dlctl, site, wait_until):
     """The next attempt has been announced, and waits for its back-off."""
     program = {"command": "echo 1 >$CHECKPOINT_DIR/model; echo 'Connection timed out'; exit 75"}

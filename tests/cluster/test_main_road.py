@@ -100,6 +100,7 @@ def weights(folder):
     return torch.load(folder / "model.pt", weights_only=True)
 
 
+@pytest.mark.first("cluster-8")
 @pytest.mark.parametrize("epochs", [8, pytest.param(20, marks=pytest.mark.long)])
 @ON_THE_CLUSTER
 def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_path, epochs):
@@ -151,6 +152,7 @@ def fetch_in(dlctl, folder):
     return Path(answer["folder"]), answer
 
 
+@pytest.mark.first("cluster")
 @ON_THE_CLUSTER
 def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wait_until):
     """How long a batch takes changes no bit: the one that is not interrupted need not be slow."""
@@ -213,6 +215,7 @@ echo "$RANK on $SLURMD_NODENAME" >"$RESULT_DIR/$RANK"
     assert " COMPLETED: " in lines[-1]
 
 
+@pytest.mark.first("local")
 def test_submit_returns_the_id_and_list_knows_it(dlctl, site, words, wait_until):
     short = ("--learners", "1", "--set", "env.PAUSE_S=0.1")
     done = dlctl("submit", "manifest.yml", "--site", site.name, *short, ok=True)
@@ -274,6 +277,7 @@ def test_a_second_job_waits_and_can_be_halted_before_it_starts(dlctl, site, word
     wait_for_state(dlctl, wait_until, first, "CANCELLED")
 
 
+@pytest.mark.first("cluster-0.44", "local-0.44")
 @pytest.mark.parametrize(
     "delay_s",
     [
@@ -326,6 +330,7 @@ def test_ctrl_c_leaves_the_job_running(dlctl, site, words, wait_until):
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
 
 
+@pytest.mark.first
 def test_a_hung_controller_never_makes_two_jobs(dlctl, cluster, cluster_site, words, wait_until):
     """sbatch times out, the job runs all the same: found by its token, not sent again."""
     (words / "manifest.yml").write_text(
@@ -350,6 +355,7 @@ def test_a_hung_controller_never_makes_two_jobs(dlctl, cluster, cluster_site, wo
     assert (cluster_site.job_dir(training_id) / "state/runs").read_text() == "ran\n"
 
 
+@pytest.mark.first
 def test_a_lost_connection_does_not_end_following(dlctl, cluster, cluster_site, words, wait_until):
     training_id = submit(dlctl, cluster_site, words, "--learners", "1")
     with dlctl.start("logs", "--follow", training_id) as follower:
@@ -363,6 +369,7 @@ def test_a_lost_connection_does_not_end_following(dlctl, cluster, cluster_site, 
     assert [text.count(f"epoch {n}/4") for n in (1, 2, 3, 4)] == [1, 1, 1, 1]
 
 
+@pytest.mark.first
 def test_a_silent_site_makes_states_stale_not_failed(
     dlctl, cluster, cluster_site, words, xdg, wait_until
 ):

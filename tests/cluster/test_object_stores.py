@@ -246,6 +246,7 @@ while not pathlib.Path(os.environ["JOB_STATE_DIR"], "go").exists():
 """
 
 
+@pytest.mark.first
 def test_no_file_and_no_process_shows_the_password_while_a_training_runs(
     dlctl, local_site, swift, wait_until
 ):

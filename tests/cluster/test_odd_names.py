@@ -167,6 +167,7 @@ exit 4
 """
 
 
+@pytest.mark.first("cluster")
 @ON_THE_CLUSTER
 def test_secrets_reach_the_learner_and_nothing_else(dlctl, site, xdg, wait_until):
     values = [f"hunter2-{os.urandom(8).hex()}-{n}" for n in ("literal", "env", "file")]

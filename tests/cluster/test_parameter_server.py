@@ -152,6 +152,7 @@ def test_rounds_with_a_schedule_give_the_same_bits(dlctl, cluster_site, wait_unt
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.first("3-5")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("learners", "kills"), [(3, 5), pytest.param(4, 20, marks=pytest.mark.long)]

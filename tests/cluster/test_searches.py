@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from repository import REPOSITORY
 from trainings import ON_THE_CLUSTER, wait_for_state
 
@@ -84,6 +85,7 @@ def assert_each_once(job_dir, trials):
     assert {(e["outcome"], e["error"]) for e in told(job_dir)} == {("SUCCEEDED", "")}
 
 
+@pytest.mark.first("cluster")
 def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
     search_id = start(dlctl, site, 16)
     job_dir = site.job_dir(search_id)

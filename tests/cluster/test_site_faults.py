@@ -39,6 +39,7 @@ def build(arguments):
 # The wrong PMI -----------------------------------------------------------------------------------
 
 
+@pytest.mark.first("none-command")
 @pytest.mark.parametrize(
     ("mpi", "framework"),
     [("none", HELLO), ("pmi2", HELLO), ("pmi2", {"job": "train.py"})],
@@ -276,6 +277,7 @@ def test_a_node_that_is_cut_off_computes_on_until_its_successor_trains(
     assert log.count("done at 320") == 1
 
 
+@pytest.mark.first
 def test_a_job_that_was_given_up_and_wakes_up_late_changes_nothing(dlctl, cluster_site, wait_until):
     """SIGSTOP, NODE_FAIL, resume, COMPLETED, SIGCONT: `fetch` brought the old model, exit 0."""
     cluster = cluster_site.cluster

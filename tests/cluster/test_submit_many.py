@@ -65,6 +65,7 @@ def test_a_sweep_is_submitted_seen_and_fetched_by_one_command_each(
     assert not ids & {each["training_id"] for each in again}, "what has ended well is not taken up"
 
 
+@pytest.mark.first("cluster-arriving")
 @pytest.mark.parametrize("when", ["recorded", "arriving", "asking", "answered"])
 @ON_THE_CLUSTER
 def test_what_was_killed_is_taken_up_by_the_same_command(

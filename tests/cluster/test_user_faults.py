@@ -44,6 +44,7 @@ def text_of(dlctl, shown):
     return done.stdout
 
 
+@pytest.mark.first("cluster")
 def test_a_syntax_error_is_found_before_training(dlctl, site):
     files = {"train.py": TRAIN.format(line="x = (1,")}
     shown = fails(dlctl, site, write_training(dlctl.cwd, {"job": "train.py"}, files), "user_error")
@@ -80,6 +81,7 @@ def test_an_exit_code_on_rank_1(dlctl, site):
     assert "no cheese today" in text_of(dlctl, shown).split("last lines of learner 1")[1]
 
 
+@pytest.mark.first("local")
 def test_a_killed_rank(dlctl, site):
     folder = write_training(dlctl.cwd, {"command": ON_RANK_1 + "kill -9 $$"}, learners=2)
     shown = fails(dlctl, site, folder, "unknown")
@@ -88,6 +90,7 @@ def test_a_killed_rank(dlctl, site):
     assert "--memory" in shown["hint"]
 
 
+@pytest.mark.first("1")
 @pytest.mark.parametrize("learners", [1, 2])
 def test_more_memory_than_asked_for(dlctl, cluster_site, learners):
     """A single learner takes the whole job with it, and no verdict is left."""

@@ -76,6 +76,7 @@ def metrics_lines(job: Any, attempt: int = 1) -> list[dict[str, Any]]:
     return measured(job.directory / contract.metrics_file(attempt, 0))
 
 
+@pytest.mark.first("adam-numbers1")
 @pytest.mark.parametrize(
     ("optimizer", "numbers"),
     [pytest.param("sgd", (1, 2, 4), marks=pytest.mark.long), ("adam", (1, 2))],
@@ -111,6 +112,7 @@ def test_more_learners_than_samples_in_the_last_batch(make_job: MakeJob) -> None
         torch.testing.assert_close(four.weights()[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.first("sgd-2-halts2")
 @pytest.mark.parametrize(
     ("kind", "learners", "halts"),
     [
@@ -201,6 +203,7 @@ def test_the_number_of_learners_may_change_on_the_way(make_job: MakeJob) -> None
         torch.testing.assert_close(job.weights()[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.first
 def test_one_rank_that_fails_ends_all(make_job: MakeJob) -> None:
     program = PROGRAM.replace(
         "    data = torch",

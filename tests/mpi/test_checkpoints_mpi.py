@@ -48,6 +48,7 @@ def test_one_writer_that_fails_costs_one_checkpoint(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.first
 def test_a_learner_that_is_killed_leaves_a_whole_checkpoint(
     run_ranks: RunRanks, tmp_path: Path
 ) -> None:

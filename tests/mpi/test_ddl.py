@@ -52,6 +52,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.first("mpiexec 2")
 @pytest.mark.parametrize(
     "launcher",
     [
@@ -139,6 +140,7 @@ def alive(pid: int) -> bool:
     return state not in "ZX"  # nobody may be there to collect a zombie
 
 
+@pytest.mark.first
 def test_a_kill_in_the_backward_pass_ends_the_others(
     endless: Callable[[str], subprocess.Popen[str]],
 ) -> None:

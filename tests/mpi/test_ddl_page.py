@@ -42,6 +42,7 @@ def patched(text: str, diff: str) -> str:
     return "".join(after + before[at:])
 
 
+@pytest.mark.first
 def test_the_difference_is_at_most_six_lines() -> None:
     lines = block("diff").splitlines()[2:]
     added = [line for line in lines if line.startswith("+")]
@@ -49,6 +50,7 @@ def test_the_difference_is_at_most_six_lines() -> None:
     assert len(removed) <= len(added) <= 6
 
 
+@pytest.mark.first
 def test_the_example_is_what_the_page_makes() -> None:
     assert patched(block("python"), block("diff")) == (EXAMPLE / "train.py").read_text()
 

@@ -15,6 +15,7 @@ PROGRAM = Path(__file__).with_name("exchange_program.py")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.first("2-auto mpi torch-shm mpi torch")
 @pytest.mark.parametrize(
     ("ranks", "names", "found"),
     [

@@ -46,6 +46,7 @@ def test_unmodified_ddp_script(tmp_path):
         assert (job.dir / contract.RESULTS / f"gradient-{rank}").read_text() == "12.0"
 
 
+@pytest.mark.first
 def test_learners_share_one_mpi_world(tmp_path):
     job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
     job.write("train.py", "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))")
@@ -67,6 +68,7 @@ def test_import_error_on_one_rank_only(tmp_path):
     assert job.status(0).state is State.CANCELLED
 
 
+@pytest.mark.first
 def test_killed_learner_is_the_one_at_fault(tmp_path):
     job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
     job.write("train.py", SAVER)
@@ -90,6 +92,7 @@ def test_killed_mpi_process_is_the_one_at_fault(tmp_path):
     assert not alive(other)
 
 
+@pytest.mark.first
 def test_every_learner_saves_on_halt(tmp_path):
     job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
     # One is quick and the other slow: the end of the first must not end the second.

@@ -34,6 +34,7 @@ def state_of(search: Search, broker: str) -> str:
     return holder.state
 
 
+@pytest.mark.first
 def test_a_peer_adopts_a_broker_that_is_gone(search: Search) -> None:
     search.broker("b0")
     search.start("worker", "w1", "--slots", "2")
@@ -221,6 +222,7 @@ def test_no_broker_is_adopted_once_the_search_ends(search: Search) -> None:
     run_loop(run())
 
 
+@pytest.mark.first
 def test_the_model_goes_on_at_the_peer(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     search = Search(

@@ -23,6 +23,7 @@ from search.protocol.stubs import BrokerStub
 SLOW = {"x": 2, "sleep_s": 0.05}
 
 
+@pytest.mark.first
 def test_a_worker_is_killed(search: Search) -> None:
     search.broker()
     for name in ("w1", "w2"):
@@ -64,6 +65,7 @@ def test_the_task_of_a_killed_worker_runs_again_without_a_time_out(search: Searc
     run_loop(run())
 
 
+@pytest.mark.first
 def test_a_killed_worker_leaves_no_process(search: Search) -> None:
     search.broker()
     search.start("worker", "w1", "--slots", "1")
@@ -82,6 +84,7 @@ def test_a_killed_worker_leaves_no_process(search: Search) -> None:
     run_loop(run())
 
 
+@pytest.mark.first
 def test_the_broker_is_killed_and_its_successor_adopts_the_log(search: Search) -> None:
     search.broker()
     search.start("worker", "w1", "--slots", "2")
@@ -101,6 +104,7 @@ def test_the_broker_is_killed_and_its_successor_adopts_the_log(search: Search) -
     run_loop(run())
 
 
+@pytest.mark.first
 def test_results_that_no_model_has_taken_survive_the_broker(search: Search) -> None:
     search.broker()
     search.start("worker", "w1", "--slots", "2")
@@ -119,6 +123,7 @@ def test_results_that_no_model_has_taken_survive_the_broker(search: Search) -> N
     run_loop(run())
 
 
+@pytest.mark.first
 def test_a_torn_tail_is_left_out(search: Search) -> None:
     search.broker()
 
@@ -171,6 +176,7 @@ def test_a_log_stays_short_and_a_kill_at_any_moment_loses_nothing(search: Search
     assert any(not name.endswith(".0.log") for name in seen), "it began no segments"
 
 
+@pytest.mark.first
 def test_a_second_broker_of_the_same_name_ends_the_first(search: Search) -> None:
     search.broker()
     first = search.processes["b1"]
@@ -186,6 +192,7 @@ def test_a_second_broker_of_the_same_name_ends_the_first(search: Search) -> None
     run_loop(run())
 
 
+@pytest.mark.first
 def test_a_broker_that_was_stopped_acknowledges_nothing_after_its_successor_began(
     search: Search,
 ) -> None:
@@ -246,6 +253,7 @@ def test_the_nameserver_is_killed_under_load_and_is_whole_after_a_heartbeat(
     run_loop(run())
 
 
+@pytest.mark.first
 def test_workers_of_an_idle_broker_help_another_one(search: Search) -> None:
     search.nameserver()
     search.broker("b1")
@@ -304,6 +312,7 @@ def test_the_owner_is_killed_while_another_helps(search: Search) -> None:
     run_loop(run())
 
 
+@pytest.mark.first
 def test_a_repeated_submission_adds_nothing(search: Search) -> None:
     search.broker()
     search.start("worker", "w1", "--slots", "2")
@@ -397,6 +406,7 @@ def test_the_end_of_a_worker_that_was_told_to_leave_is_no_death_of_its_tasks(
     run_loop(run())
 
 
+@pytest.mark.first("worker")
 @pytest.mark.parametrize("role", ["worker", "client", "nameserver"])
 def test_who_is_no_model_can_not_send_tasks(search: Search, role: str) -> None:
     search.broker()
@@ -413,6 +423,7 @@ def test_who_is_no_model_can_not_send_tasks(search: Search, role: str) -> None:
     run_loop(run())
 
 
+@pytest.mark.first
 def test_the_late_results_of_a_worker_that_was_cut_off_are_dropped(search: Search) -> None:
     search.broker()
     first = search.start("worker", "w1", "--slots", "2")
@@ -545,6 +556,7 @@ def test_a_worker_on_a_sick_node_leaves_and_its_tasks_run_elsewhere(search: Sear
     run_loop(run())
 
 
+@pytest.mark.first
 def test_a_worker_of_another_version_ends_with_a_sentence(search: Search) -> None:
     """The broker knows other calls: to the worker the nameserver looks like one."""
     search.nameserver()

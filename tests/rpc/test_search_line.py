@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from event_loops import run_loop
 from search_processes import Search, python_task
 
@@ -10,6 +11,7 @@ from dlctl.contract import search as files
 from search.protocol import messages as m
 
 
+@pytest.mark.first
 def test_200_tasks_on_two_workers(search: Search) -> None:
     search.broker()
     for name in ("w1", "w2"):

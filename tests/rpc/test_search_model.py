@@ -55,6 +55,7 @@ def test_when_the_time_is_used_up_trials_that_wait_never_begin(started: Any) -> 
     assert all(told[n]["started_at"] == 0 for n in never) and never
 
 
+@pytest.mark.first
 def test_a_population_goes_on_from_checkpoints(started: Any) -> None:
     search = started(
         task=files.Task("python", "mine:Grows"), strategy="pbt", metric="value", maximize=True,

@@ -70,6 +70,7 @@ def started(tmp_path: Path) -> Iterator[Any]:
         search.stop()
 
 
+@pytest.mark.first("TellRaises")
 @pytest.mark.parametrize("how", WRONG)
 def test_the_model_says_what_the_strategy_did_and_is_not_started_again(
     how: str, started: Any

@@ -51,6 +51,7 @@ def test_a_task_in_message_pack_brings_its_value_so(search: Search) -> None:
     run_loop(run())
 
 
+@pytest.mark.first
 def test_each_bad_task_ends_alone(search: Search) -> None:
     search.broker()
     worker = search.start("worker", "w1", "--slots", "2", "--memory-bytes", str(2 << 30))
@@ -96,6 +97,7 @@ def test_a_task_that_closes_all_files_ends_at_once(search: Search) -> None:
     run_loop(run())
 
 
+@pytest.mark.first
 def test_what_a_task_leaves_behind_is_ended(search: Search) -> None:
     search.broker()
     search.start("worker", "w1")
@@ -170,6 +172,7 @@ def test_a_program_of_any_language_is_a_task(search: Search) -> None:
     run_loop(run())
 
 
+@pytest.mark.first("15")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_worker_that_must_leave_hands_its_tasks_back(search: Search, number: int) -> None:
     search.broker()

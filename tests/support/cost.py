@@ -29,6 +29,8 @@ DEAREST_S = 5.0
 SCRIPTS = 60
 """Processes that a test may start without being listed."""
 SHOWN = 20
+GROUP_PREFIX = "dlctl-tests-"
+"""How the control groups of processes that measure are called; their number follows."""
 
 
 # Measuring, in each process that runs tests -------------------------------------------------------
@@ -56,8 +58,23 @@ class Meter:
         """Leave the group, and remove it once it is empty."""
         if self._group is not None:
             (self._group.parent / "cgroup.procs").write_text(str(os.getpid()))
-            with suppress(OSError):  # a process of the session still ends
-                self._group.rmdir()
+            remove_group(self._group)
+
+
+def remove_group(group: Path) -> None:
+    """Remove a control group; one in which a process still ends stays."""
+    with suppress(OSError):
+        group.rmdir()
+
+
+def groups_left() -> list[Path]:
+    """Return the control groups of processes that measured and are gone."""
+    return [
+        group
+        for pattern in ("/sys/fs/cgroup/cpuacct/**/", "/sys/fs/cgroup/")
+        for group in Path("/").glob(pattern.lstrip("/") + f"{GROUP_PREFIX}*")
+        if not Path("/proc", group.name.removeprefix(GROUP_PREFIX)).exists()
+    ]
 
 
 def _make_group() -> tuple[Path | None, Any]:
@@ -70,7 +87,7 @@ def _make_group() -> tuple[Path | None, Any]:
             parent, file = Path("/sys/fs/cgroup" + own), "cpu.stat"
         else:
             continue
-        group = parent / f"dlctl-tests-{os.getpid()}"
+        group = parent / f"{GROUP_PREFIX}{os.getpid()}"
         try:
             group.mkdir()
             (group / "cgroup.procs").write_text(str(os.getpid()))
@@ -234,6 +251,8 @@ class Teller:
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
         yield
+        for group in groups_left():  # a worker that was ended could not remove its own
+            remove_group(group)
         if "DLCTL_TEST_TIER" not in os.environ or not self._told.tests:
             return
         self._told.write()

@@ -33,6 +33,7 @@ def saved(page, label: str, click) -> str:
     return Path(found.value.path()).read_text()
 
 
+@pytest.mark.first
 def test_all_trainings_are_listed_and_lead_to_their_pages(server: Served, visit):
     page = visit(server.page("/"))
     page.wait_for_selector(".training")
@@ -61,6 +62,7 @@ def test_what_is_left_out_is_said(visit):
         page.get_by_text("curves are shown").wait_for(state="hidden")
 
 
+@pytest.mark.first
 def test_a_training_is_followed_as_it_grows(server: Served, visit):
     page = visit(server.page(ONE))
     page.wait_for_selector(DRAWN)
@@ -115,6 +117,7 @@ def test_the_url_holds_the_view(server: Served, visit):
     page.get_by_text("FAILED: node n7 was lost").first.wait_for()
 
 
+@pytest.mark.first
 def test_runs_are_compared_and_the_table_sorts(server: Served, visit):
     page = visit(server.page(BOTH))
     page.wait_for_selector(DRAWN)
@@ -129,6 +132,7 @@ def test_runs_are_compared_and_the_table_sorts(server: Served, visit):
         page.wait_for_url(re.compile(f"x={kind}"))
 
 
+@pytest.mark.first
 def test_charts_are_saved_as_pictures_and_numbers(server: Served, visit):
     page = visit(server.page(ONE))
     page.wait_for_selector(DRAWN)
@@ -146,6 +150,7 @@ def test_charts_are_saved_as_pictures_and_numbers(server: Served, visit):
     assert Path(found.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.first
 def test_an_action_is_confirmed_first(server: Served, visit):
     page = visit(server.page(ONE))
     page.get_by_role("button", name="Halt").click()
@@ -157,6 +162,7 @@ def test_an_action_is_confirmed_first(server: Served, visit):
     page.locator(".head .state", has_text="HALTED").wait_for()
 
 
+@pytest.mark.first
 def test_names_with_html_are_text(server: Served, visit):
     page = visit(server.page("/training/hostile-9z9z?tab=Events"))
     page.wait_for_selector(DRAWN)

@@ -170,6 +170,7 @@ def test_failed_trials_are_drawn_when_asked_for(server: Served, visit):
     assert page.evaluate(INK) > before
 
 
+@pytest.mark.first
 def test_a_search_is_followed_as_it_grows(server: Served, visit):
     page = visit(server.page(PAGE))
     page.wait_for_selector(READY)

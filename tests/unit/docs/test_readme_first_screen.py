@@ -15,8 +15,9 @@ from repository import REPOSITORY
 
 README = REPOSITORY / "README.md"
 FIRST_SCREEN = """\
-make demo     # fresh machine → virtual environment, install, trains the example on this machine, follows it, fetches results
-make test     # fresh machine → everything the tests need, and all tests pass
+make demo     # fresh machine → an environment, trains the example on this machine, follows it, fetches results
+make test     # fresh machine → adds what tests need, and runs all that a cheap test can see: ten minutes
+. .venv/bin/activate                          # from here on the shell knows dlctl
 
 dlctl init my-training && cd my-training      # a manifest, a train.py, a .gitignore, ready to run
 dlctl submit manifest.yml                     # on this machine; --site NAME for a cluster

@@ -1,0 +1,54 @@
+"""The thin road of `make test`: each verb once, on one training, on both sites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trainings import (
+    COUNTER,
+    assert_no_step_twice,
+    submit,
+    verdict,
+    wait_for_state,
+    write_training,
+)
+
+from dlctl import contract
+
+
+@pytest.mark.first
+def test_from_submission_to_results_through_a_halt_and_a_lost_node(dlctl, site, wait_until):
+    """submit → logs → halt → resume → (a node is lost) → fetch; no step is done twice or lost."""
+    goal = 80
+    program = f"python3 counter.py {goal} && cp $CHECKPOINT_DIR/count-0 $RESULT_DIR/model.pt"
+    folder = write_training(dlctl.cwd, {"command": program}, {"counter.py": COUNTER}, retries=2)
+    training_id = submit(dlctl, site, folder)
+    job_dir = site.job_dir(training_id)
+    count = job_dir / "checkpoints/count-0"
+
+    def counted() -> int:
+        return int(count.read_text() or 0) if count.exists() else 0
+
+    with dlctl.start("logs", "--follow", training_id) as follower:
+        assert any("begins at 0" in line for line in follower.stdout)
+        dlctl("halt", training_id, ok=True)
+        assert "saved" in follower.stdout.read(), "the log is followed to the end of the attempt"
+    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    saved = counted()
+    dlctl("resume", training_id, ok=True)
+    wait_until(lambda: counted() > saved, what="the training to go on")
+    if site.cluster is not None:
+        host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
+        site.cluster.node_kill(int(host.removeprefix("n")))
+    known = wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    assert known["attempt"] == (3 if site.is_cluster else 2)
+    if site.is_cluster:
+        lost = verdict(job_dir, 2)
+        assert lost is None or lost.kind == contract.VerdictKind.NODE_LOST, lost
+    answer = dlctl("fetch", "results", training_id, "--json", ok=True).json
+    assert (Path(answer["folder"]) / "model.pt").read_text() == str(goal)
+    log = dlctl("logs", training_id, ok=True).stdout
+    assert f"begins at {saved}\n" in log, "it went on where it was halted"
+    if not site.is_cluster:  # where a node is lost, so is what it had not said yet
+        assert_no_step_twice(log)
