@@ -37,6 +37,7 @@ def old(tmp_path: Path, xdg, dlctl):
     return dlctl
 
 
+@pytest.mark.slow
 def test_an_old_training_is_read_resumed_fetched_and_exported(old, tmp_path):
     listed = old("list", "--json", ok=True).json
     assert [(row["training_id"], row["state"]) for row in listed] == [(ID, "HALTED")]
@@ -62,6 +63,7 @@ def test_an_old_training_is_read_resumed_fetched_and_exported(old, tmp_path):
     assert (tmp_path / "model.ts").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_an_old_training_is_resumed_by_the_new_runtime_when_it_asks_for_more(old):
     before = list((old.cwd.parent / "data/dlctl/runtime").iterdir())
     old("resume", "--follow", "--time", "1h", ok=True)

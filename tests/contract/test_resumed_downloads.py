@@ -83,6 +83,7 @@ def test_a_killed_download_goes_on_where_it_was(transport, site, tmp_path, recei
     assert [p.name for p in (tmp_path / "here").iterdir()] == ["big"]
 
 
+@pytest.mark.first("plain")
 @over_ssh
 def test_a_beginning_that_was_damaged_here_is_sent_again(transport, site, tmp_path):
     digest = digest_of(site / "big")
@@ -99,6 +100,7 @@ def test_a_beginning_that_was_damaged_here_is_sent_again(transport, site, tmp_pa
         (here / "big").unlink()
 
 
+@pytest.mark.first("plain")
 @over_ssh
 def test_another_file_of_the_same_name_does_not_go_on(transport, tmp_path):
     base, here = tmp_path / "site", tmp_path / "here"
@@ -111,6 +113,7 @@ def test_another_file_of_the_same_name_does_not_go_on(transport, tmp_path):
     assert (here / "big").read_bytes() == b"2" * SIZE_BYTES
 
 
+@pytest.mark.first("5")
 @pytest.mark.parametrize("cut", [5, SIZE_BYTES // 2, SIZE_BYTES - 20_000])
 def test_a_lost_connection_is_opened_again_in_mid_file(ssh_setup, site, tmp_path, cut):
     proxy = FaultyProxy(ssh_setup.servers["plain"].port)
@@ -135,6 +138,7 @@ def test_a_lost_connection_is_opened_again_in_mid_file(ssh_setup, site, tmp_path
         proxy.close()
 
 
+@pytest.mark.slow
 @over_ssh
 def test_several_streams_bring_the_same(transport, site, tmp_path, monkeypatch):
     monkeypatch.setattr(large, "_LOOK_S", 0.0)
@@ -150,6 +154,7 @@ def test_several_streams_bring_the_same(transport, site, tmp_path, monkeypatch):
         assert digest_of(tmp_path / "here" / name) == digest_of(site / name)
 
 
+@pytest.mark.first("plain")
 @over_ssh
 def test_a_file_that_changes_meanwhile_comes_as_it_is_then(transport, tmp_path):
     base, here = tmp_path / "site", tmp_path / "here"
@@ -169,6 +174,7 @@ def test_a_file_that_changes_meanwhile_comes_as_it_is_then(transport, tmp_path):
     assert (here / "other").read_bytes() == b"o" * SIZE_BYTES
 
 
+@pytest.mark.slow
 @over_ssh
 def test_a_file_that_always_changes_is_left_out_by_name(transport, tmp_path):
     base, here = tmp_path / "site", tmp_path / "here"

@@ -89,6 +89,7 @@ def leftovers(root):
     return [path.name for path in (root / contents.FOLDER).iterdir()]
 
 
+@pytest.mark.first("plain", "local")
 def test_a_large_folder_arrives_whole(transport, folder, tmp_path):
     seen = []
     root = tmp_path / "ro ot's"
@@ -98,6 +99,7 @@ def test_a_large_folder_arrives_whole(transport, folder, tmp_path):
     assert seen[-1][0] == seen[-1][1] >= BIG_BYTES + 600_000
 
 
+@pytest.mark.first("plain")
 @over_ssh
 def test_of_a_changed_folder_only_what_is_new_is_sent(transport, folder, tmp_path, sent):
     send(transport, tmp_path / "root", folder)
@@ -110,6 +112,7 @@ def test_of_a_changed_folder_only_what_is_new_is_sent(transport, folder, tmp_pat
     assert leftovers(tmp_path / "root") == []
 
 
+@pytest.mark.first("0.3-openssh")
 @over_ssh
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_a_killed_upload_goes_on_where_it_was(transport, folder, tmp_path, sent, share):
@@ -148,6 +151,7 @@ def test_a_lost_connection_is_opened_again(ssh_setup, folder, tmp_path):
     assert_same(there, folder)
 
 
+@pytest.mark.first("plain")
 @over_ssh
 def test_a_part_that_was_damaged_is_sent_again(transport, folder, tmp_path):
     root = tmp_path / "root"
@@ -159,6 +163,7 @@ def test_a_part_that_was_damaged_is_sent_again(transport, folder, tmp_path):
     assert_same(send(transport, root, folder), folder)
 
 
+@pytest.mark.first("openssh")
 @over_ssh
 def test_a_content_of_another_folder_that_was_changed_there_is_not_taken(
     transport, folder, tmp_path

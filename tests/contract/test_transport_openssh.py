@@ -303,6 +303,7 @@ def test_a_site_that_wants_a_code_asks_once(ssh_setup, lasting, with_code, tmp_p
         transport.run("true")
 
 
+@pytest.mark.slow
 def test_a_site_that_asks_is_added_with_a_connection_that_stays(
     ssh_setup, lasting, with_code, tmp_path, monkeypatch
 ):

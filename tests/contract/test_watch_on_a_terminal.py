@@ -97,6 +97,7 @@ def shell(dlctl, terminal):
     process.wait()
 
 
+@pytest.mark.first("q")
 @pytest.mark.parametrize("how", ["q", "SIGTERM"])
 def test_watch_draws_and_leaves_the_terminal_as_it_was(dlctl, command, terminal, how):
     before = terminal.modes
@@ -118,6 +119,7 @@ def test_watch_draws_and_leaves_the_terminal_as_it_was(dlctl, command, terminal,
         process.wait()
 
 
+@pytest.mark.slow
 def test_watch_stops_and_continues_with_the_terminal_as_it_belongs(shell, command, terminal):
     before = terminal.modes
     terminal.type(shlex.join(command) + "\n")
@@ -140,6 +142,7 @@ def test_watch_stops_and_continues_with_the_terminal_as_it_belongs(shell, comman
     assert terminal.modes == before
 
 
+@pytest.mark.slow
 def test_watch_leaves_the_terminal_alone_in_the_background(shell, command, terminal):
     before = terminal.modes
     terminal.type(shlex.join(command) + "\n")
@@ -158,6 +161,7 @@ def test_watch_leaves_the_terminal_alone_in_the_background(shell, command, termi
     assert terminal.modes == before
 
 
+@pytest.mark.slow
 def test_watch_draws_anew_at_once_when_the_window_changes(dlctl, command, terminal):
     process = terminal.start(command, dlctl)
     try:

@@ -82,6 +82,7 @@ def test_the_wheel_holds_packages_data_and_licence(wheel):
     assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name]
 
 
+@pytest.mark.slow
 def test_the_login_side_pulls_neither_torch_nor_mpi(laptop):
     listed = run([sys.executable, "-m", "pip", "--python", laptop, "list", "--format", "json"])
     names = {item["name"].lower() for item in json.loads(listed)}
@@ -89,6 +90,7 @@ def test_the_login_side_pulls_neither_torch_nor_mpi(laptop):
     assert not names & NODE_ONLY
 
 
+@pytest.mark.slow
 def test_a_submission_from_the_wheel_completes(laptop, xdg, tmp_path):
     folder = tmp_path / "digits"
     shutil.copytree(
@@ -114,6 +116,7 @@ def test_a_submission_from_the_wheel_completes(laptop, xdg, tmp_path):
     assert (folder / "results" / record["training_id"] / "model.pt").is_file()
 
 
+@pytest.mark.slow
 def test_the_wheel_finds_its_data(laptop, xdg, tmp_path):
     env = {k: v for k, v in xdg.env.items() if k != "PYTHONPATH"}
     dlctl = laptop.with_name("dlctl")

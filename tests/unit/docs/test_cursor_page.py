@@ -10,9 +10,11 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 from repository import REPOSITORY
 
 
+@pytest.mark.slow
 def test_the_example_runs_as_printed(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs/cursor.md").read_text()
     (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)

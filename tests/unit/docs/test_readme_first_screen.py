@@ -60,6 +60,7 @@ def run_as_printed(lines, xdg, folder):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_first_screen_trains_and_fetches_a_model(shell_lines, xdg, tmp_path):
     done = run_as_printed(shell_lines, xdg, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

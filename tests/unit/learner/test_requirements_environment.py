@@ -81,6 +81,7 @@ def test_an_environment_has_the_requirements_and_all_that_the_site_has(site):
     assert {path.name for path in site.folder.parent.iterdir()} == {"abc", "abc.log"}
 
 
+@pytest.mark.slow
 def test_it_is_made_once_and_again_when_the_site_has_changed(site):
     assert site.install("useful") is True
     mark = site.folder / "mark"

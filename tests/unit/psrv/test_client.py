@@ -409,6 +409,7 @@ def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
     shm_folder: Path,
 ) -> None:
@@ -449,6 +450,7 @@ def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
     client.leave()
 
 
+@pytest.mark.first("parallel")
 @pytest.mark.parametrize(
     "solver",
     [

@@ -161,6 +161,7 @@ def end(dlctl, training_id):
     return dlctl("logs", "--follow", training_id)
 
 
+@pytest.mark.first("exit 3*")
 @pytest.mark.parametrize(("command", "code", "state"), [
     ("echo hello", 0, "COMPLETED"), ("exit 3", 10, "FAILED"),
 ])  # fmt: skip
@@ -178,6 +179,7 @@ def test_a_local_training_to_its_end(dlctl, local_site, command, code, state):
     assert not local_site.job_dir(training_id).exists()
 
 
+@pytest.mark.slow
 def test_what_is_followed_is_json_as_well(dlctl, local_site):
     """`dlctl submit --follow --json | jq` stopped at the first line of the log."""
     for command in (["submit", manifest(dlctl, "echo hello; exit 3")], ["resume"]):
@@ -189,6 +191,7 @@ def test_what_is_followed_is_json_as_well(dlctl, local_site):
         assert "hello" in [each["line"] for each in lines if each["source"] == "learner-0"]
 
 
+@pytest.mark.slow
 def test_a_learner_that_printed_nothing_is_named(dlctl, local_site):
     training_id = dlctl("submit", manifest(dlctl), ok=True).stdout.strip()
     end(dlctl, training_id)
@@ -257,6 +260,7 @@ def test_ctrl_c_leaves_the_training_running(dlctl, local_site):
     assert dlctl("status", "--json", ok=True).json["state"] == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_a_job_directory_that_is_gone_is_why_nothing_is_shown(dlctl, local_site):
     """`logs` said that nothing was printed, `fetch` that nothing was made yet; `show` failed."""
     training_id = dlctl("submit", manifest(dlctl), ok=True).stdout.strip()

@@ -82,6 +82,7 @@ def test_the_names_of_schemas_are_listed_and_nothing_else_is_one(dlctl):
     assert "lists their names" in " ".join(dlctl("schema", "nothing").stderr.split())
 
 
+@pytest.mark.first("[!ls]*", "s[!i]*", "site-[!c]*")
 @pytest.mark.parametrize(("name", "command", "arguments"), [
     ("version", "version", []), ("scaffold", "init", ["new"]), ("validated", "validate", []),
     ("validated", "validate", ["wrong.yml"]), ("rendered", "render", []),
@@ -99,6 +100,7 @@ def test_what_needs_no_training_has_its_shape(dlctl, local_site, name, command, 
     check(name, command, dlctl(*command.split(), *arguments, "--json").stdout)
 
 
+@pytest.mark.slow
 def test_a_training_and_what_is_left_of_it_have_their_shapes(dlctl, xdg, local_site):
     """Trains twice on this machine: longer than five seconds, but each command sees real files."""
     (dlctl.cwd / "manifest.yml").write_text(MANIFEST)

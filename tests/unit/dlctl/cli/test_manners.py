@@ -88,6 +88,7 @@ def test_deleting_can_be_tried_first(dlctl, three):
     assert len(three.all()) == 3
 
 
+@pytest.mark.slow
 def test_a_running_training_that_would_be_cancelled_runs_on(dlctl, local_site):
     """A real job: only that can show that nothing was sent to it."""
     (dlctl.cwd / "manifest.yml").write_text(

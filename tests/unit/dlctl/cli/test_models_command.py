@@ -208,6 +208,7 @@ def test_a_list_waits_for_no_silent_site_longer_than_for_one(dlctl, folder, xdg)
     assert took_s < 18, "one after the other they take 20 s"
 
 
+@pytest.mark.slow
 def test_the_session_on_the_page_of_models_runs_as_printed(dlctl, local_site):
     """The commands of docs/models.md, in their order; a training id replaces TRAINING."""
     page = (REPOSITORY / "docs/models.md").read_text()

@@ -74,6 +74,7 @@ def too_wide(text, columns):
     return found
 
 
+@pytest.mark.first("60-*")
 @pytest.mark.parametrize(("columns", "commands"), [
     (40, [*READING, ["--help"], ["submit", "--help"]]), (60, READING[:8]),
     pytest.param(80, [*READING, ["logs", "--help"]], marks=pytest.mark.long), (300, READING[:8]),
@@ -113,6 +114,7 @@ def told_without_colours(dlctl, command):
     return printed.decode(), re.compile(r"\x1b\[[0-9;]*[34][0-9]m")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tell", [
     told_in_ascii,  # which is a pipe, too
     pytest.param(told_in_a_pipe, marks=pytest.mark.long),
@@ -128,6 +130,7 @@ def test_nothing_is_written_that_the_reader_can_not_show(dlctl, lived_in, tell):
     assert not wrong, "\n".join(f"{name}: {each}" for name, each in wrong.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["show"], ["logs"]])
 def test_json_is_json_where_only_ascii_can_be_written(dlctl, lived_in, command):
     """`\\xf6` is no escape of JSON."""

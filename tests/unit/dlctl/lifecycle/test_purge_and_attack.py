@@ -130,6 +130,7 @@ def test_code_that_was_purged_comes_back_with_the_next_attempt(scene):
 # Damaged ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first("runtime-purge", "runtime-index", "store-*")
 @pytest.mark.parametrize("harm", ["purge", "change", "same size", "more", "index"])
 @pytest.mark.parametrize("kind", ["runtime", "store"])
 def test_what_was_damaged_is_sent_again(scene, kind, harm):

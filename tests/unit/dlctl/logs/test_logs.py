@@ -123,6 +123,7 @@ class EveryNth(BadTransport):
         return self.calls % self.nth == 0
 
 
+@pytest.mark.first("3-before", "4-after")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", [3, 4, 5])
 def test_no_line_is_lost_or_doubled_over_lost_connections(job, fast, nth, when):

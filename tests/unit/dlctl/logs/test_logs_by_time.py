@@ -149,6 +149,7 @@ def random_logs(job, count, seed, notes_per_line=1.0):
     return [line for *_, line in sorted(lines, key=lambda each: each[:3])]
 
 
+@pytest.mark.first("150", "4000")
 @pytest.mark.parametrize("chunk_bytes", [40, 150, 4000])
 def test_parts_of_any_size_are_merged_alike(job, monkeypatch, chunk_bytes):
     monkeypatch.setattr(logs, "_CHUNK_BYTES", chunk_bytes)
@@ -172,6 +173,7 @@ def test_logs_of_different_speed_need_no_more_looks_than_the_biggest(job, monkey
     assert transport.calls < 2 * 10 + 5  # the biggest log has 10 parts
 
 
+@pytest.mark.slow
 def test_many_logs_take_little_memory(job, monkeypatch):
     monkeypatch.setattr(logs, "_LOOK_BYTES", 1 << 20)
     line = b"x" * 99 + b"\n"

@@ -126,6 +126,7 @@ def test_a_folder_that_is_stored_again_sends_nothing(site, folder):
     assert [f.sha256 for f in again.files] == [f.sha256 for f in first.files]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.long)])
 def test_thousands_of_files_take_as_few_round_trips(site, tmp_path, count):
     folder = write_folder(tmp_path / "many")
@@ -233,6 +234,7 @@ ModelSite(Path(sys.argv[1])).store(Path(sys.argv[2]))
 """
 
 
+@pytest.mark.first("0", "5")
 @pytest.mark.parametrize("moment", range(6))
 def test_a_create_that_is_killed_leaves_no_version_or_a_whole_one(site, folder, moment):
     """Killed with all processes of its own when the site's folder has changed so many times."""

@@ -80,6 +80,7 @@ def test_bins_hold_every_point_once(written, budget_bytes):
     assert kinds == ["begin", *["checkpoint"] * (LINES // VALIDATED_EVERY)]
 
 
+@pytest.mark.first("1-16393-16", "4000-13-2")
 @pytest.mark.parametrize(
     ("names", "lines", "rare"), [(1, 16_393, 16), (60, 4999, 7), (100, 3011, 5), (4000, 13, 2)]
 )

@@ -81,6 +81,7 @@ def test_a_training_opens_without_its_site(record):
     assert len(losses(again)) == 100
 
 
+@pytest.mark.slow
 def test_a_long_training_that_has_ended_opens_again_without_its_bytes(record):
     file = MetricsFile(path_of(record))
     file.tell(0, 1, "training begins", EventKind.BEGIN)
@@ -187,6 +188,7 @@ def test_a_home_that_cannot_be_written_changes_nothing(record, tmp_path, monkeyp
     assert len(losses(read(record))) == 100
 
 
+@pytest.mark.slow
 def test_lines_of_a_long_watch_do_not_fill_the_memory(record, monkeypatch):
     """Once they are many, the file is opened anew by its bins."""
     monkeypatch.setattr("dlctl.outputs.metrics.reader._MOST_KEPT_BYTES", 1024 * 1024)

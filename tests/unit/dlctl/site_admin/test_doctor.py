@@ -144,6 +144,7 @@ def test_a_python_that_lacks_things_and_one_that_is_not_there(tmp_path):
     assert none["python"].seen == "/no/python does not start on the site"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("installed", [True, False])
 def test_whether_the_nodes_gpus_can_be_measured(tmp_path, installed):
     lib = tmp_path / "lib"
@@ -171,6 +172,7 @@ def test_whether_the_nodes_gpus_can_be_measured(tmp_path, installed):
         assert check.hint == f"on the site: {python} -m pip install nvidia-ml-py"
 
 
+@pytest.mark.slow
 def test_failures_of_the_sites_shell_lines_and_of_modules_differ(tmp_path):
     module = local(tmp_path, more="  modules: [no-such]\n")
     assert "no-such" in named(check_site(module, LocalTransport()))["environment"].seen
@@ -259,6 +261,7 @@ def test_a_check_makes_no_root_that_submissions_refuse(tmp_path):
     assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.slow
 def test_an_environment_without_its_python_is_named(tmp_path):
     environments = "environments:\n  good: {{frameworks: {{jax: 1}}, python: {}}}\n{}"
     bad = "  bad: {frameworks: {tensorflow: 2}, python: /absent/python}\n"
@@ -270,6 +273,7 @@ def test_an_environment_without_its_python_is_named(tmp_path):
         assert (check.outcome, check.seen) == (outcome, seen)
 
 
+@pytest.mark.slow
 def test_the_name_of_the_mpi_library_is_short(tmp_path):
     """Who built Open MPI, and when, filled the table beyond the width of a terminal."""
     told = "Open MPI v5.0.11, package: Open MPI builder@host Distribution, ident: 5.0.11\0"

@@ -67,6 +67,7 @@ def offline(wheels: Path) -> list[str]:
     return ["--no-index", "--find-links", str(wheels)]
 
 
+@pytest.mark.slow
 def test_it_makes_an_environment_once_and_again_after_an_interruption_and_keeps_a_given_one(
     tmp_path, wheels
 ):
@@ -93,6 +94,7 @@ def test_it_makes_an_environment_once_and_again_after_an_interruption_and_keeps_
     assert not (tmp_path / "two/env").exists()
 
 
+@pytest.mark.slow
 def test_each_failure_is_one_sentence_with_a_next_step(tmp_path, wheels):
     def why(site: Site) -> tuple[str, str]:
         with pytest.raises(SiteError) as caught:
@@ -149,6 +151,7 @@ def test_too_little_space_is_reported_before_anything_is_created(tmp_path, wheel
     assert not (tmp_path / "r/env").exists()
 
 
+@pytest.mark.slow
 def test_variables_and_bash_lines_of_the_site_hold_in_the_setup(tmp_path, wheels):
     (tmp_path / "links").symlink_to(wheels)
     here = site(
@@ -226,6 +229,7 @@ def test_a_complete_python_of_dlctl_stays_that_of_the_site_local(local_site):
     assert find_site("local").shipped
 
 
+@pytest.mark.slow
 def test_an_environment_for_the_site_local_is_told_and_its_file_is_true(local_site, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     answer = setup_site("local")

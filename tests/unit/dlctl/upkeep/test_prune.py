@@ -191,6 +191,7 @@ def test_checkpoints_of_a_training_that_was_resumed_after_the_look_stay(scene):
     assert record.training_id in done.stays and share.exists()
 
 
+@pytest.mark.slow
 def test_a_resumption_and_a_prune_at_the_same_time_leave_all_or_nothing(scene):
     """Real processes side by side: a job never runs without its directory."""
     for _ in range(8):
@@ -347,6 +348,7 @@ def test_a_submission_that_has_only_asked_keeps_what_it_will_use(scene):
     assert len(shared(scene)) == 2
 
 
+@pytest.mark.slow
 def test_submissions_and_prunes_at_the_same_time(scene):
     """Real processes side by side: whatever the order, what a job needs is whole."""
     completed(scene)

@@ -88,6 +88,7 @@ def test_bytes_that_all_learners_hold_are_divided_evenly(learners: int) -> None:
     assert max(written) - min(written) < 300_000
 
 
+@pytest.mark.first("True-True", "False-True")
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_crash_at_any_write_leaves_a_complete_checkpoint(

@@ -212,6 +212,7 @@ def test_a_killed_learner_loses_no_complete_checkpoint(tmp_path: Path) -> None:
     assert newest >= complete > 0
 
 
+@pytest.mark.first("os.fork()-os.kill*")
 @pytest.mark.parametrize(
     ("fork", "end"),
     [

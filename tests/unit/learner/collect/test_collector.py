@@ -122,6 +122,7 @@ def test_a_training_has_parsed_and_measured_lines(tmp_path):
     assert list(state["files"]) == [contract.learner_log(1, 0)]
 
 
+@pytest.mark.slow
 def test_a_regex_that_explodes_costs_a_sentence_and_its_group(tmp_path):
     groups = {"bad": {"regex": "(a+)+[!?]", "scalars": {}, "etimes": {}}, **GROUPS}
     log = f"{tmp_path}/jobs/*/{contract.learner_log(1, 0)}"

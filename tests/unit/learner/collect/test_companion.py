@@ -49,6 +49,7 @@ def test_a_killed_watchdog_takes_its_collector_with_it(job):
     assert job.finish(process).state is State.FAILED
 
 
+@pytest.mark.slow
 def test_a_collector_that_hangs_is_killed(tmp_path, job, monkeypatch):
     process = job.start()
     wait_until(lambda: collectors(job.dir))

@@ -42,6 +42,7 @@ def test_values_become_lines_and_a_report(job):
     assert (told["step"], told["metrics"]) == (10, {"loss": 0.5})  # twice a second at most
 
 
+@pytest.mark.slow
 def test_the_last_step_is_reported_when_the_program_ends(job):
     program = """if True:
         import os, sys

@@ -88,6 +88,7 @@ def serve(path, format, model):
     return run
 
 
+@pytest.mark.first("safetensors", "torch*")
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_exported_file_matches_the_model_for_any_batch(net, format, tmp_path):
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -107,6 +108,7 @@ def test_an_exported_file_matches_the_model_for_any_batch(net, format, tmp_path)
             assert torch.allclose(server(fresh), net(fresh), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.first("safetensors", "torch*")
 @pytest.mark.parametrize("format", FORMATS)
 def test_two_inputs_and_outputs_keep_their_names(format, tmp_path):
     model = Two()

@@ -176,6 +176,7 @@ def test_two_jobs_that_fit_run_together(bench):
     assert [bench.end(job_id).state for job_id in ids] == [JobState.COMPLETED] * 2
 
 
+@pytest.mark.slow
 def test_usr2_comes_before_the_time_limit_ends_a_job(bench):
     script = "trap 'echo usr2; exec true' USR2\nwhile :; do sleep 0.05; done"
     assert bench.end(bench.submit(script, time_s=60, halt_margin_s=57)).state is JobState.COMPLETED

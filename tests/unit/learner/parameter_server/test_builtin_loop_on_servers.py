@@ -121,6 +121,7 @@ def checkpoint(job: ServedJob) -> Any:
 # Learning ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.first("downpour_sgd-2*")
 @pytest.mark.parametrize(
     ("solver", "learners", "settings", "least"),
     [
@@ -190,6 +191,7 @@ def test_parallel_sgd_has_the_bits_of_steps_for_whole_batches(
 # Faults ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first("downpour*")
 @pytest.mark.parametrize("solver", ["downpour_sgd", "model_averaging"])
 def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
     make_job: Callable[..., ServedJob], solver: str
@@ -658,6 +660,7 @@ def test_the_solver_s_rows_are_fetched_only_to_be_saved() -> None:
     assert saved.state_dict()["rows"].shape == (2, 3)
 
 
+@pytest.mark.first("diloco")
 @pytest.mark.parametrize("solver", ["elastic_averaging", "diloco"])
 def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
     make_job: Callable[..., ServedJob], solver: str
@@ -835,6 +838,7 @@ def test_from_a_server_to_allreduce_and_back(make_job: Callable[..., ServedJob])
 HELD_UP = "time.sleep(60 if os.environ['RANK'] == '1' else 0.004)"
 
 
+@pytest.mark.first("False")
 @pytest.mark.parametrize("halts", [False, True])
 def test_an_allreduce_skips_samples_that_a_server_training_did(
     make_job: Callable[..., ServedJob], *, halts: bool
@@ -994,6 +998,7 @@ print(server.rank, server.size, samples, error.item())
 """
 
 
+@pytest.mark.slow
 def test_joining_twice_is_an_error(make_job: Callable[..., ServedJob]) -> None:
     """The second join once got no batches, without an error: the job had used them up."""
     again = SCRIPT[SCRIPT.index("with ") : SCRIPT.index("error = ")]

@@ -101,6 +101,7 @@ def shard_of(server: Server) -> Shard:
     return Shard(server.folder / "shard-0", layout, 1)
 
 
+@pytest.mark.slow
 def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_until: Wait) -> None:
     server.tell()
     path = server.folder / "shard-0"
@@ -278,6 +279,7 @@ def test_a_server_reports_why_it_ended_unless_its_node_was_given_up(
         assert seen.reason == told
 
 
+@pytest.mark.first("100000-2*")
 @pytest.mark.parametrize(
     ("count", "rows", "said"),
     [
@@ -307,6 +309,7 @@ def test_the_tightest_memory_limit_counts(server: Server, monkeypatch: pytest.Mo
     assert settings.memory_left() is None
 
 
+@pytest.mark.slow
 def test_the_server_waits_for_learner_0_s_parameters_unless_they_are_unreadable(
     server: Server, wait_until: Wait
 ) -> None:

@@ -14,6 +14,7 @@ WRITES = len(FILES) + 2
 """The marker STORING, the files, the marker that names them."""
 
 
+@pytest.mark.first("True")
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_kill_at_any_write_leaves_no_marker_that_names_what_is_not_there(
     tmp_path, swift, arrives

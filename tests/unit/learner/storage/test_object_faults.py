@@ -121,6 +121,7 @@ def test_a_missing_object_is_named(program, swift):
     assert code == 1 and f"has no object 'gone' in the container '{name}'" in told
 
 
+@pytest.mark.first("s3")
 def test_a_killed_fetcher_is_taken_over_and_only_chunks_in_flight_come_again(program, proxy, swift):
     size_bytes = 160 << 20  # 20 chunks, 8 of which are in flight at a time
     name = swift.container(f"killed_{program.kind}", {"big.bin": BIG * 4})
@@ -319,6 +320,7 @@ def _saving(program, name, content):
             "DLCTL_ATTEMPT": "1"}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_the_server_has_taken_is_told_while_it_is_stored(program, proxy, swift):
     more = _saving(program, swift.container(f"stored_{program.kind}", {}), BIG * 4)
     proxy.on_request = lambda _: time.sleep(0.004)

@@ -269,6 +269,7 @@ def moto():
         yield server
 
 
+@pytest.mark.slow
 def test_another_server_of_s3(tmp_path, moto):
     bucket = Place("m", "tf_data", "", {"auth_url": moto.url, "user_name": "id", "password": "key"})
     program = StoreProgram(tmp_path, "s3", moto.url, moto, "tf_data")

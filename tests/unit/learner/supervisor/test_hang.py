@@ -138,6 +138,7 @@ stall()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_an_attempt_that_hangs_ends_with_the_stacks_of_all(tmp_path):
     command = f"{shlex.quote(sys.executable)} train.py"

@@ -153,6 +153,7 @@ def test_results_of_an_older_version_become_the_next_attempts(tmp_path: Path) ->
     assert take_over(tmp_path, 2, lambda: None) == own
 
 
+@pytest.mark.slow
 def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("no folder")
     store = DataStore("s", "mount_volume", str(tmp_path), None, "out")

@@ -129,6 +129,7 @@ def test_the_reader_shows_the_nodes_plateau_and_finds_no_second_one(training: Tr
     assert found_events(run) == [] and [event.kind for event in run.events] == ["plateau"]
 
 
+@pytest.mark.slow
 def test_a_million_points_cost_little_memory_and_hide_no_trend() -> None:
     watch, draw = Watch(), random.Random(3)
     for step in range(100_000):
@@ -259,6 +260,7 @@ while not told.exists() or step < 200:
 """
 
 
+@pytest.mark.slow
 def test_a_running_training_tells_of_its_plateau_and_goes_on(tmp_path: Path) -> None:
     notify = Notify(["plateau"], command="cat >> ../told")
     job = Job(tmp_path, f"{PYTHON} program.py", notify=notify)
@@ -272,6 +274,7 @@ def test_a_running_training_tells_of_its_plateau_and_goes_on(tmp_path: Path) -> 
     assert file.name == f"0-plateau-{notice['since_step']}.command"
 
 
+@pytest.mark.slow
 def test_a_program_of_ones_own_ends_at_its_plateau(tmp_path: Path) -> None:
     job = Job(tmp_path, f"exec {PYTHON} program.py", stop=StopRules(plateau=Plateau()))
     (job.code / "program.py").write_text(PROGRAM_THAT_STANDS_STILL)

@@ -39,6 +39,7 @@ def test_completes_with_indexed_results(tmp_path):
         assert word in job.output
 
 
+@pytest.mark.first("*nope_nope*", "no-such*", "echo*")
 @pytest.mark.parametrize(
     ("command", "reason", "hint"),
     [
@@ -68,6 +69,7 @@ def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
     assert "  | " not in job.output
 
 
+@pytest.mark.slow
 def test_a_command_fails_at_its_users_line_not_in_a_package(tmp_path):
     job = Job(tmp_path, f"{PY} train.py")
     job.write("net.py", "import json\ndef read():\n    return json.loads('{')\n")
@@ -79,6 +81,7 @@ def test_a_command_fails_at_its_users_line_not_in_a_package(tmp_path):
     assert "  … 3 calls in packages, the last at json/decoder.py:" in shown
 
 
+@pytest.mark.slow
 def test_a_full_disk_for_the_output_changes_no_verdict(tmp_path):
     job = Job(tmp_path, "true")
     job.env.pop("PYTHONUNBUFFERED", None)
@@ -87,6 +90,7 @@ def test_a_full_disk_for_the_output_changes_no_verdict(tmp_path):
     assert (verdict.state, job.code_seen) == (State.COMPLETED, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
 def test_when_logs_grow_is_noted_and_a_full_disk_for_the_notes_does_no_harm(tmp_path, full):
     job = Job(tmp_path, "echo a; sleep 1.2; echo b")
@@ -160,6 +164,7 @@ def test_a_crash_of_the_supervisor_leaves_a_verdict(tmp_path):
     assert "FileExistsError" in verdict.reason
 
 
+@pytest.mark.slow
 def test_one_store_serves_the_data_and_receives_the_results(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.txt").write_text("data")
@@ -188,6 +193,7 @@ def test_results_that_cannot_be_stored_fail_the_attempt(tmp_path):
     assert "dlctl fetch results" in verdict.hint
 
 
+@pytest.mark.first("; touch*")
 @pytest.mark.parametrize("tail", ["", " | cat", "; touch more"])
 def test_a_halt_request_saves_and_halts(tmp_path, tail):
     job = Job(tmp_path, f"{PY} train.py{tail}")
@@ -385,6 +391,7 @@ sys.exit(1)
 """
 
 
+@pytest.mark.first("*time.sleep(600)*")
 @pytest.mark.parametrize("program", [SLEEPER, ENDS_WITH_ITS_FOLDER])
 def test_a_removed_job_directory_is_not_created_again(tmp_path, program):
     job = Job(tmp_path, f"{PY} train.py")

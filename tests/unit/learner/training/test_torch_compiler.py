@@ -28,6 +28,7 @@ step(model)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "use"),
     [

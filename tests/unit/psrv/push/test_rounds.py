@@ -68,6 +68,7 @@ def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path, zygote: Z
     assert run(zygote, "kills", path) == "rounds True True\n"
 
 
+@pytest.mark.slow
 def test_kills_tear_no_native_round(zygote: Zygote, path: Path) -> None:
     assert run(zygote, "native_kills", path) == "rounds True True True\n"
 

@@ -59,18 +59,21 @@ def play(shm_folder: Path, zygote: Zygote) -> Play:
     return run
 
 
+@pytest.mark.slow
 def test_learners_of_two_nodes_reach_the_minimum_with_every_solver(play: Play) -> None:
     names = ("downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco")
     both = "node 0 at 1: True\nnode 1 at 1: True\n"
     assert play("solvers") == "".join(f"{name}\n{both}" for name in names)
 
 
+@pytest.mark.first("kill")
 @pytest.mark.parametrize("fault", ["cut", "kill"])
 def test_no_push_is_lost_or_counted_twice(play: Play, fault: str) -> None:
     faults = "faults while learners pushed: True\n"
     assert play(f"exact:{fault}") == f"{faults}node 0: 1.0\nnode 1: 1.0\n"
 
 
+@pytest.mark.slow
 def test_rounds_are_bit_equal_despite_cut_connections_and_kills(play: Play) -> None:
     said = [play(f"rounds:{fault}") for fault in ("", "cut", "kill")]
     faults, first, second = said[0].splitlines()
@@ -92,10 +95,12 @@ def test_learners_that_join_and_leave_lose_no_push_in_rounds(play: Play) -> None
     assert play("often", REJOINING) == "node 0: 1.0\nnode 1: 1.0\n"
 
 
+@pytest.mark.slow
 def test_rounds_end_whole_while_learners_and_servers_are_killed(play: Play) -> None:
     assert play("killed", REJOINING) == "nodes have the same weights: True\n"
 
 
+@pytest.mark.first("downpour")
 @pytest.mark.parametrize("solver", ["downpour", "elastic", "parallel"])
 def test_a_lost_node_s_shard_moves_to_another_node(play: Play, solver: str) -> None:
     assert play(f"lost:{solver}") == "node 0 at 1: True\nnode 2 at 1: True\n"
@@ -120,6 +125,7 @@ def test_a_node_that_was_given_up_is_refused(play: Play) -> None:
     )
 
 
+@pytest.mark.first("1")
 @pytest.mark.parametrize("slow", [0, 1])
 def test_learners_wait_for_a_slow_one_on_another_node(play: Play, slow: int) -> None:
     """Node 0 is the primary of the first shard, which has all clocks."""

@@ -256,6 +256,7 @@ def run(zygote: Zygote, what: str, path: Path, times: int) -> str:
     return done.stdout
 
 
+@pytest.mark.first("kills-30")
 @pytest.mark.parametrize("kills", [30, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("what", ["kills", "native_kills", "gather_kills"])
 def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote, what: str, kills: int) -> None:

@@ -60,6 +60,7 @@ def opened():
         yield open_search
 
 
+@pytest.mark.first("tpe", "nsga2")
 @pytest.mark.parametrize("sampler", [
     pytest.param(sampler, marks=pytest.mark.long if sampler == "gp" else ()) for sampler in SAMPLERS
 ])  # fmt: skip

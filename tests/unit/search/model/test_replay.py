@@ -55,6 +55,7 @@ def end(search, chance, window, most):
         most -= 1
 
 
+@pytest.mark.first("[!nt]*")
 @pytest.mark.parametrize("strategy", [*sorted(SEARCHED), "nsga2", "tpe"])
 def test_a_deterministic_search_is_the_same_with_any_timing(tmp_path, strategy):
     what = spec(strategy, deterministic=True, window=4)

@@ -32,6 +32,7 @@ def test_each_learner_is_a_step_and_servers_end_last(tmp_path):
     assert job.homes() == contract.Homes(2, [0], ended=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("early", "words"),
     [
@@ -76,6 +77,7 @@ def test_only_the_killed_learner_is_restarted(tmp_path):
     assert len(set(job.done())) == len(job.done())
 
 
+@pytest.mark.slow
 def test_a_learner_killed_with_its_watchdog_is_restarted(tmp_path):
     job = WorkerGroupJob(tmp_path, 2)
     process = job.start()
@@ -90,6 +92,7 @@ def test_a_learner_killed_with_its_watchdog_is_restarted(tmp_path):
 KILLS_ITSELF = "os.kill(os.getpid(), 9)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "least", "state", "words"),
     [
@@ -115,6 +118,7 @@ def test_a_learner_that_dies_without_progress_is_given_up(tmp_path, rank, least,
         assert "Traceback" not in job.output
 
 
+@pytest.mark.slow
 def test_a_user_error_ends_all_learners(tmp_path):
     job = WorkerGroupJob(tmp_path, 3)
     (job.dir / "bad-learner-1").write_text("time.sleep(0.5); raise ValueError('so it goes')")
@@ -169,6 +173,7 @@ def test_a_server_that_cannot_run_is_named(tmp_path, code, times):
 # Nodes -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["lost", "cut off"])
 def test_the_others_continue_without_a_lost_node(tmp_path, how):
     """A partitioned learner computes until its watchdog sees that it is out of the training."""
@@ -206,6 +211,7 @@ def test_a_node_that_slurm_took_away_silently_is_given_up(tmp_path):
     assert verdict.reason.endswith("learner 1 was lost with node n2.")
 
 
+@pytest.mark.slow
 def test_too_few_learners_left_end_the_training(tmp_path):
     job = WorkerGroupJob.on_fake_slurm(tmp_path, 4, 2, min_learners=3)
     process = job.start()
@@ -238,6 +244,7 @@ def test_a_halt_stops_all_learners(tmp_path):
     halt(WorkerGroupJob(tmp_path, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 2])
 def test_only_learner_0_is_restarted_while_halting(tmp_path, rank):
     """A halt needs only learner 0, which saves."""
