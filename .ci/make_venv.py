@@ -2,7 +2,7 @@
 
 demo   what `make demo` needs: dlctl with torch for CPUs, and an MPI
 test   what `make test` needs on top
-all    what `make test-all` needs on top: the servers of object stores, XGBoost, packages of Node.js
+all    what `make test-all` needs on top: Keystone, XGBoost, packages of Node.js
 
 uv installs, with pip's own settings, and pip does where no uv can be had; constraints.txt pins for
 both. TORCH_SOURCE says where torch comes from (see README.md). Standard library only: this is what

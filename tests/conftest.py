@@ -179,8 +179,6 @@ def _is_of_the_first_tier(item: pytest.Item) -> bool:
     if marker := item.get_closest_marker("first"):
         case = item.callspec.id if hasattr(item, "callspec") else ""
         return not marker.args or any(fnmatchcase(case, each) for each in marker.args)
-    if "swift" in getattr(item, "fixturenames", ()) or "swift" in item.name:
-        return False  # its servers come with the second tier
     return item.path.relative_to(REPOSITORY / "tests").parts[0] not in DEAR_RUNGS
 
 

@@ -11,7 +11,7 @@ from repository import REPOSITORY
 
 OWN = REPOSITORY / ".venv/frameworks"
 IN_CI = ("xgb",)
-"""Light enough for each commit."""
+"""Light enough for `make test-all`."""
 
 
 def place() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 
@@ -146,7 +147,7 @@ def test_an_attempt_that_hangs_ends_with_the_stacks_of_all(tmp_path):
     job.write("train.py", PROGRAM)
     verdict = job.run()
     assert (verdict.state, verdict.kind) == (State.FAILED, "hung"), job.output
-    assert "(limit: 15 s); learner 1 on " in verdict.reason
+    assert re.search(r"\(limit: \d+ s\); learner 1 on ", verdict.reason)  # by the slowest step
     assert "was waited for, at train.py:9 in stall (at step 20, behind" in verdict.reason
     for rank in range(2):
         text = (job.dir / contract.stacks_file(1, rank)).read_text()

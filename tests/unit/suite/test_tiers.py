@@ -1,0 +1,147 @@
+"""The tiers of the tests: shards, second tries, costs, and the environment that they run in."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import cost
+import near
+import pytest
+import tiers
+from repository import REPOSITORY
+
+
+def load(path):
+    """Load a program that is no module of a package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def runner(tmp_path, monkeypatch):
+    """tests/run.py with a build folder of its own; `fails` says what fails at each try."""
+    program = load(REPOSITORY / "tests/run.py")
+    monkeypatch.setattr(program, "BUILD", tmp_path)
+    monkeypatch.setattr(program.os, "environ", {})
+    tries = []
+
+    def start(fails):
+        def run(argv):
+            failed = fails[len(tries)]
+            tries.append(argv)
+            book = Path(program.os.environ[tiers.FAILED_VARIABLE])
+            book.write_text(book.read_text() + "".join(f"{name}\n" for name in failed))
+            return 1 if failed else 0
+
+        monkeypatch.setattr(program, "run", run)
+        return program.Run("first", "1/1").go([]), tries
+
+    return start
+
+
+NAMES = [f"tests/unit/test_x.py::test_{number}" for number in range(100)]
+
+
+def test_shards_are_all_tests_once():
+    taken = [{n for n in NAMES if tiers.is_in_shard(n, f"{k}/4")} for k in (1, 2, 3, 4)]
+    assert sorted(name for part in taken for name in part) == sorted(NAMES)
+    assert all(len(part) > 10 for part in taken)
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ("a.py::test_x@cluster", "a.py::test_x"),
+        ("a.py::test_x[you@here]@web", "a.py::test_x[you@here]"),
+        ("a.py::test_x[you@here]", "a.py::test_x[you@here]"),
+    ],
+)
+def test_the_group_is_no_part_of_a_name(told, name):
+    assert tiers.name_of(told) == name
+
+
+def test_a_run_without_failures_has_one_try(runner):
+    code, tries = runner([[]])
+    assert (code, len(tries)) == (0, 1)
+
+
+def test_two_tests_that_pass_alone_are_unsteady_and_told(runner, capsys):
+    code, tries = runner([NAMES[:2], []])
+    assert (code, tries[1][-2:]) == (0, NAMES[:2])
+    assert "unsteady" in capsys.readouterr().out
+
+
+def test_three_unsteady_tests_fail_the_run(runner):
+    assert runner([NAMES[:3], []])[0] == 1
+
+
+def test_a_test_that_fails_alone_too_fails_the_run(runner, capsys):
+    code, _ = runner([NAMES[:2], NAMES[:1]])
+    assert code == 1
+    assert f"  {NAMES[1]}\n" in capsys.readouterr().out
+
+
+def test_many_failures_are_not_tried_again(runner):
+    code, tries = runner([NAMES[:50]])
+    assert (code, len(tries)) == (1, 1)
+
+
+def told_of(**costs):
+    told = cost.Told()
+    for name, (cpu_s, scripts, limit_s) in costs.items():
+        bill = {"cpu_s": cpu_s, "scripts": scripts, "limit_s": limit_s, "fixtures": {}}
+        nodeid = f"tests/unit/dlctl/test_x.py::{name}"
+        told.pytest_runtest_logreport(SimpleNamespace(nodeid=nodeid, duration=1, dlctl_cost=bill))
+    return told
+
+
+def test_dear_tests_are_listed_and_too_dear_ones_refused():
+    told = told_of(cheap=(0.2, 3, 5.0), scripts=(0.5, 61, 5.0), dear=(2.0, 0, 5.0),
+                   road=(9.0, 0, 20.0), worse=(5.1, 0, 5.0), slow=(60.0, 0, None))  # fmt: skip
+    assert [name.partition("::")[2] for name, _ in told.dear()] == [
+        "road", "worse", "dear", "scripts",
+    ]  # fmt: skip
+    (line,) = told.too_dear()
+    assert "::worse: 5.1 s" in line and "make it cheaper or mark it" in line
+    assert any(line.split()[:3] == ["unit/dlctl", "6", "tests"] for line in cost.summary(told))
+
+
+def test_the_meter_counts_what_children_use():
+    meter = cost.Meter()
+    try:
+        before, started = meter.used_s(), meter.started
+        subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
+        assert meter.used_s() - before > 0.01
+        assert meter.started == started + 1
+    finally:
+        meter.close()
+
+
+def test_rooms_near_to_a_change_are_those_that_import_it():
+    assert near.module_of("dlctl/plan/__init__.py") == "dlctl.plan"
+    assert near.room_of("dlctl.plan.decide") == "dlctl.plan"
+    assert "tests/unit/suite/test_tiers.py" in near.naming(REPOSITORY, ["near"])
+
+
+def test_uv_gets_pips_own_settings(tmp_path):
+    program = load(REPOSITORY / ".ci/make_venv.py")
+    pip = tmp_path / "pip"
+    pip.write_text(
+        "#!/bin/sh\n"
+        "echo \":env:.find-links='/own'\"\n"
+        "echo \"global.extra-index-url='https://a.example/simple file:///b'\"\n"
+        "echo \"global.find-links='/wheels'\"\n"
+        "echo \"global.no-index='true'\"\n"
+        "echo \"install.constraint='/etc/c.txt'\"\n"
+    )
+    pip.chmod(0o755)
+    assert program.pip_settings([str(pip)]) == [
+        "--index", "https://a.example/simple", "--index", "file:///b", "--find-links", "/own",
+        "--constraint", "/etc/c.txt", "--no-index",
+    ]  # fmt: skip
