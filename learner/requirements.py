@@ -185,7 +185,9 @@ def _pips_environment(part: Path) -> dict[str, str]:
 
 def _explained(said: str, log: Path) -> UserFault:
     errors = [line.strip() for line in said.splitlines() if line.startswith("ERROR:")]
-    last = (errors[-1] if errors else _cause(said))[:300]
+    # A newer pip ends with a line that says only which of its programs has failed.
+    says_why = errors and not errors[-1].startswith("ERROR: Failed to build ")
+    last = (errors[-1] if says_why else _cause(said))[:300]
     if re.search(r"No module named '?(pip|ensurepip)\b", said):
         return UserFault(f"{sys.executable} has no pip, and can't install one itself",
                          hint="install pip for it, or run `dlctl sites setup`")  # fmt: skip

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,8 +31,6 @@ pytest_plugins = ["cost", "tiers"]  # tests/support
 LONG_TESTS_END = 0.85
 """When the last test on the cluster is given out, as a share of all tests: it must not begin when
 no others are left to run beside it."""
-DEAR_RUNGS = ("cluster", "mpi", "rpc", "web")
-"""Folders whose tests `make test` runs only where they are marked `first`."""
 IN_CI = os.environ.get("CI") == "true"
 T = TypeVar("T")
 
@@ -150,19 +147,13 @@ def shm_folder() -> Iterator[Path]:
 # The cluster -------------------------------------------------------------------------------------
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the cluster (`site` marks its own half) and what is slow; mix all folders.
+    """Mix all folders evenly.
 
     pytest-xdist gives out one test at a time in this order. Tests on the cluster mostly wait, while
-    others compute: side by side they use the cores best. One worker has the first tier's cluster.
+    others compute: side by side they use the cores best.
     """
-    for item in items:
-        if {"cluster", "cluster_site"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.cluster)
-        if not _is_of_the_first_tier(item):
-            item.add_marker(pytest.mark.slow)
-        if item.get_closest_marker("cluster") and os.environ.get("DLCTL_TEST_TIER") == "first":
-            item.add_marker(pytest.mark.xdist_group("cluster"))
     folders: dict[Path, list[pytest.Item]] = {}
     for item in items:
         folders.setdefault(item.path.parent, []).append(item)
@@ -172,14 +163,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, item in enumerate(inside)
     }
     items.sort(key=place.__getitem__)
-
-
-def _is_of_the_first_tier(item: pytest.Item) -> bool:
-    """Return whether `make test` runs a test; on a dear rung only what is marked `first`."""
-    if marker := item.get_closest_marker("first"):
-        case = item.callspec.id if hasattr(item, "callspec") else ""
-        return not marker.args or any(fnmatchcase(case, each) for each in marker.args)
-    return item.path.relative_to(REPOSITORY / "tests").parts[0] not in DEAR_RUNGS
 
 
 def _lacks(reason: str) -> None:
@@ -425,7 +408,14 @@ class Dlctl:
 
     def record(self, training_id: str) -> Record:
         """Return what dlctl has written down about a training; no site is asked."""
-        return RecordStore(Path(self.env["XDG_STATE_HOME"], "dlctl/trainings.db")).find(training_id)
+        return self._store().find(training_id)
+
+    def records(self) -> list[Record]:
+        """Return all that dlctl has written down; no site is asked."""
+        return self._store().all()
+
+    def _store(self) -> RecordStore:
+        return RecordStore(Path(self.env["XDG_STATE_HOME"], "dlctl/trainings.db"))
 
 
 @pytest.fixture(scope="session")

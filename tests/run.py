@@ -76,7 +76,7 @@ class Run:
         self._failed.write_text("")
         passed = BUILD / f"passed-{tree()}.txt"
         os.environ |= {
-            "DLCTL_TEST_TIER": tier,
+            tiers.TIER_VARIABLE: tier,
             tiers.FAILED_VARIABLE: str(self._failed),
             tiers.PASSED_VARIABLE: str(passed),
         }
@@ -114,7 +114,7 @@ class Run:
         self._failed.write_text("")
         os.environ.pop(tiers.SKIP_VARIABLE, None)
         os.environ.pop(tiers.SHARD_VARIABLE, None)
-        os.environ.pop("DLCTL_TEST_TIER")
+        os.environ.pop(tiers.TIER_VARIABLE)
         code = run([*PYTEST, "-p", "no:xdist", *failed])
         still = set(self._failed.read_text().splitlines())
         unsteady = [name for name in failed if name not in still]

@@ -156,6 +156,7 @@ def test_a_full_disk_is_told_before_and_by_the_job(dlctl, cluster_site, xdg):
 
 
 @pytest.mark.first
+@pytest.mark.costs(30)
 def test_a_job_proves_the_nodes_and_leaves_nothing(dlctl, cluster_site, tmp_path, monkeypatch):
     """Takes as long as two learners need to import torch."""
     bundle = tmp_path / "report.tgz"

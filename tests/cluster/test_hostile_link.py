@@ -70,7 +70,6 @@ def test_the_doctors_job_needs_one_connection(dlctl, cluster_site, xdg, tmp_path
         assert broken(found) == [] and found["job"]["state"] == "ok"
 
 
-@pytest.mark.first("ssh")
 @pytest.mark.parametrize("kind", ["ssh", pytest.param("openssh", marks=pytest.mark.long)])
 def test_a_link_that_is_cut_in_the_middle_of_each_command(
     dlctl, cluster_site, xdg, tmp_path, wait_until, kind

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -101,6 +100,7 @@ def weights(folder):
 
 
 @pytest.mark.first("cluster-8")
+@pytest.mark.costs(30)
 @pytest.mark.parametrize("epochs", [8, pytest.param(20, marks=pytest.mark.long)])
 @ON_THE_CLUSTER
 def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_path, epochs):
@@ -153,6 +153,7 @@ def fetch_in(dlctl, folder):
 
 
 @pytest.mark.first("cluster")
+@pytest.mark.costs(40)
 @ON_THE_CLUSTER
 def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wait_until):
     """How long a batch takes changes no bit: the one that is not interrupted need not be slow."""
@@ -216,6 +217,7 @@ echo "$RANK on $SLURMD_NODENAME" >"$RESULT_DIR/$RANK"
 
 
 @pytest.mark.first("local")
+@pytest.mark.costs(12)
 def test_submit_returns_the_id_and_list_knows_it(dlctl, site, words, wait_until):
     short = ("--learners", "1", "--set", "env.PAUSE_S=0.1")
     done = dlctl("submit", "manifest.yml", "--site", site.name, *short, ok=True)
@@ -277,35 +279,25 @@ def test_a_second_job_waits_and_can_be_halted_before_it_starts(dlctl, site, word
     wait_for_state(dlctl, wait_until, first, "CANCELLED")
 
 
-@pytest.mark.first("cluster-0.44", "local-0.44")
-@pytest.mark.parametrize(
-    "delay_s",
-    [
-        pytest.param(0.25, marks=pytest.mark.long),
-        0.32,
-        pytest.param(0.38, marks=pytest.mark.long),
-        0.44,
-        0.5,
-        pytest.param(0.6, marks=pytest.mark.long),
-    ],
-)
-def test_killed_while_submitting_loses_nothing_and_runs_once(
-    dlctl, site, words, wait_until, delay_s
-):
-    """kill -9 of `dlctl submit` at many moments; then `resume` brings one run to its end."""
+@pytest.mark.first("cluster-asking", "cluster-recorded", "local-asking")
+@pytest.mark.parametrize("when", ["recorded", "arriving", "asking", "answered"])
+def test_killed_while_submitting_loses_nothing_and_runs_once(dlctl, site, words, wait_until, when):
+    """kill -9 of `dlctl submit` at each stage; then `resume` brings one run to its end."""
     marker = (
         "framework: {name: sh, command: 'echo $LEARNER_ID >> \"$JOB_STATE_DIR/runs\"; sleep 1'}"
     )
     (words / "manifest.yml").write_text(f"name: once\nlearners: 1\ntime: 2m\n{marker}\n")
-    process = dlctl.start("submit", "manifest.yml", "--site", site.name)
-    with process:
-        time.sleep(delay_s)
-        process.send_signal(signal.SIGKILL)
-    known = dlctl("list", "--json", ok=True).json
-    if not known:
-        assert not list(site.root.glob("jobs/*")), "nothing was sent without a record"
-        return
-    training_id = known[0]["training_id"]
+    reached = {
+        "recorded": dlctl.records,
+        "arriving": lambda: list(site.root.glob("jobs/*")),
+        "asking": lambda: list(site.root.glob(f"jobs/*/{contract.submit_begin(1)}")),
+        "answered": lambda: list(site.root.glob(f"jobs/*/{contract.submit_answer(1)}")),
+    }[when]
+    with dlctl.start("submit", "manifest.yml", "--site", site.name) as killed:
+        wait_until(reached, interval_s=0.001, what=when)
+        killed.send_signal(signal.SIGKILL)
+    (record,) = dlctl.records()
+    training_id = record.training_id
 
     def ended():
         now = dlctl("status", training_id, "--json", ok=True).json
@@ -314,7 +306,7 @@ def test_killed_while_submitting_loses_nothing_and_runs_once(
             dlctl("resume", training_id)
         return now["state"] == "COMPLETED"
 
-    wait_until(ended, 60, interval_s=0.3, what="the training to complete")
+    wait_until(ended, interval_s=0.3, what="the training to complete")
     assert (site.job_dir(training_id) / "state/runs").read_text() == "1\n", "ran once"
 
 

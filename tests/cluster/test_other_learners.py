@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 import pytest
 from trainings import COUNTER, ON_THE_CLUSTER, submit, wait_for_state, write_training
+
+from dlctl import contract
 
 GOAL = 80
 WAITS = "touch \"$CHECKPOINT_DIR/here-$RANK\"; trap 'exit 0' USR2; while :; do sleep 0.1; done"
@@ -43,27 +44,23 @@ def test_two_learners_then_one_then_three(dlctl, site, wait_until):
     assert plan["resources"]["learners"] == 3
 
 
-@pytest.mark.parametrize(
-    "delay_s",
-    [
-        pytest.param(0.3, marks=pytest.mark.long),
-        0.4,
-        pytest.param(0.5, marks=pytest.mark.long),
-        pytest.param(0.7, marks=pytest.mark.long),
-    ],
-)
-def test_killed_while_resuming_runs_once_with_what_was_asked(dlctl, site, wait_until, delay_s):
-    """kill -9 of `dlctl resume --learners 2` at many moments."""
+@pytest.mark.parametrize("when", ["arriving", "asking", "answered"])
+def test_killed_while_resuming_runs_once_with_what_was_asked(dlctl, site, wait_until, when):
+    """kill -9 of `dlctl resume --learners 2` at each stage."""
     folder = write_training(dlctl.cwd, {"command": WAITS}, learners=1)
     training_id = submit(dlctl, site, folder)
     here = site.job_dir(training_id) / "checkpoints"
     wait_until((here / "here-0").exists, 90)
     dlctl("halt", training_id, ok=True)
     wait_for_state(dlctl, wait_until, training_id, "HALTED")
-    process = dlctl.start("resume", training_id, "--learners", "2")
-    with process:
-        time.sleep(delay_s)
-        process.send_signal(signal.SIGKILL)
+    reached = {
+        "arriving": contract.attempt_dir(2),
+        "asking": contract.submit_begin(2),
+        "answered": contract.submit_answer(2),
+    }[when]
+    with dlctl.start("resume", training_id, "--learners", "2") as killed:
+        wait_until((site.job_dir(training_id) / reached).exists, interval_s=0.001, what=when)
+        killed.send_signal(signal.SIGKILL)
 
     def trains():
         now = dlctl("status", training_id, "--json", ok=True).json
@@ -74,7 +71,7 @@ def test_killed_while_resuming_runs_once_with_what_was_asked(dlctl, site, wait_u
             dlctl("resume", training_id)
         return (here / "here-1").exists()
 
-    wait_until(trains, 60, interval_s=0.3, what="the second learner")
+    wait_until(trains, interval_s=0.3, what="the second learner")
     shown = dlctl("show", training_id, "--json", ok=True).json
     assert [each["resources"]["learners"] for each in shown["attempts"]] == [1, 2]
     dlctl("cancel", training_id, ok=True)

@@ -153,6 +153,7 @@ def test_rounds_with_a_schedule_give_the_same_bits(dlctl, cluster_site, wait_unt
 
 
 @pytest.mark.first("3-5")
+@pytest.mark.costs(60)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("learners", "kills"), [(3, 5), pytest.param(4, 20, marks=pytest.mark.long)]

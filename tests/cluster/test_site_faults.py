@@ -278,6 +278,7 @@ def test_a_node_that_is_cut_off_computes_on_until_its_successor_trains(
 
 
 @pytest.mark.first
+@pytest.mark.costs(12)
 def test_a_job_that_was_given_up_and_wakes_up_late_changes_nothing(dlctl, cluster_site, wait_until):
     """SIGSTOP, NODE_FAIL, resume, COMPLETED, SIGCONT: `fetch` brought the old model, exit 0."""
     cluster = cluster_site.cluster

@@ -66,6 +66,7 @@ def test_a_sweep_is_submitted_seen_and_fetched_by_one_command_each(
 
 
 @pytest.mark.first("cluster-arriving")
+@pytest.mark.costs(15)
 @pytest.mark.parametrize("when", ["recorded", "arriving", "asking", "answered"])
 @ON_THE_CLUSTER
 def test_what_was_killed_is_taken_up_by_the_same_command(

@@ -18,6 +18,7 @@ from dlctl import contract
 
 
 @pytest.mark.first
+@pytest.mark.costs(20)
 def test_from_submission_to_results_through_a_halt_and_a_lost_node(dlctl, site, wait_until):
     """submit → logs → halt → resume → (a node is lost) → fetch; no step is done twice or lost."""
     goal = 80

@@ -113,6 +113,7 @@ def test_more_learners_than_samples_in_the_last_batch(make_job: MakeJob) -> None
 
 
 @pytest.mark.first("sgd-2-halts2")
+@pytest.mark.costs(15)
 @pytest.mark.parametrize(
     ("kind", "learners", "halts"),
     [

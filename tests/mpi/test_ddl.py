@@ -53,6 +53,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.first("mpiexec 2")
+@pytest.mark.costs(15)
 @pytest.mark.parametrize(
     "launcher",
     [

@@ -16,6 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.first("2-auto mpi torch-shm mpi torch")
+@pytest.mark.costs(25)
 @pytest.mark.parametrize(
     ("ranks", "names", "found"),
     [

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+TESTS = Path(__file__).resolve().parents[1]
+DEAR_RUNGS = ("cluster", "mpi", "rpc", "web")
+"""Folders whose tests `make test` runs only where they are marked `first`."""
+TIER_VARIABLE = "DLCTL_TEST_TIER"
+ONE_CLUSTER = ("first", "near")
+"""Tiers whose tests share one cluster, which one worker has."""
 SHARD_VARIABLE = "DLCTL_TEST_SHARD"
 """`2/4`: take the second quarter of the tests."""
 SKIP_VARIABLE = "DLCTL_TEST_PASSED_BEFORE"
@@ -36,22 +43,40 @@ def is_in_shard(group: str, shard: str) -> bool:
 
 def _group(item: pytest.Item) -> str:
     marker = item.get_closest_marker("xdist_group")
-    return str(marker.args[0]) if marker and marker.args else name_of(item.nodeid)
+    return str(marker.args[0]) if marker and marker.args else item.nodeid
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what uses the cluster and what is slow, and leave out what this run is not to do.
+
+    Before pytest-xdist looks for groups, and pytest for marks.
+    """
+    for item in items:
+        if {"cluster", "cluster_site"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.cluster)
+        if not _is_of_the_first_tier(item):
+            item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("cluster") and os.environ.get(TIER_VARIABLE) in ONE_CLUSTER:
+            item.add_marker(pytest.mark.xdist_group("cluster"))
     before = Path(os.environ[SKIP_VARIABLE]).read_text() if SKIP_VARIABLE in os.environ else ""
     shard, passed = os.environ.get(SHARD_VARIABLE), set(before.splitlines())
-    left_out = [
+    left_out = {
         item
         for item in items
-        if name_of(item.nodeid) in passed or (shard and not is_in_shard(_group(item), shard))
-    ]
+        if item.nodeid in passed or (shard and not is_in_shard(_group(item), shard))
+    }
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _is_of_the_first_tier(item: pytest.Item) -> bool:
+    """Return whether `make test` runs a test; on a dear rung only what is marked `first`."""
+    if marker := item.get_closest_marker("first"):
+        case = item.callspec.id if hasattr(item, "callspec") else ""
+        return not marker.args or any(fnmatchcase(case, each) for each in marker.args)
+    return item.path.relative_to(TESTS).parts[0] not in DEAR_RUNGS
 
 
 class Book:
