@@ -45,18 +45,17 @@ def say(text: str) -> None:
 
 
 class Step:
-    """`with Step("Installing torch", folder):` says so, and every two seconds that it goes on."""
+    """`with Step("Installing torch"):` says so, and every two seconds that it goes on."""
 
-    def __init__(self, what: str, folder: Path) -> None:
-        self._what, self._folder = what, folder
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._ended = threading.Event()
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._tell)
 
     def _tell(self) -> None:
         while not self._ended.wait(SILENCE_S):
-            took_s = time.monotonic() - self._began
-            print(f"  {took_s:3.0f} s, {size_mb(self._folder)} MB so far", flush=True)
+            print(f"  {time.monotonic() - self._began:3.0f} s", flush=True)
 
     def __enter__(self) -> None:
         say(self._what)
@@ -130,7 +129,7 @@ def installer(python: Path) -> Callable[..., list[str]]:
     pip = pip_for(python)
     uv = shutil.which("uv") or shutil.which("uv", path=str(python.parent))
     if uv is None:
-        with Step("Installing uv, 18 MB, which installs the rest", python.parents[1]):
+        with Step("Installing uv, 18 MB, which installs the rest"):
             if succeeds([*pip, "install", "-q", "--only-binary", ":all:", *PINNED, "uv"]):
                 uv = str(python.with_name("uv"))
     if uv is None:
@@ -172,11 +171,22 @@ def make_demo(folder: Path) -> None:
     run([sys.executable, "-m", "venv", "--without-pip", folder])
     python = folder.absolute() / "bin/python"
     install = installer(python)
-    with Step("Installing torch for CPUs, about 190 MB to download and 700 MB installed", folder):
+    with Step("Installing torch for CPUs, about 190 MB to download and 700 MB installed"):
         # A CPU build (2.13.0+cpu) counts as newer than 2.13.0, so it wins wherever one is offered.
         run([*install(*torch_source()), "torch"])
-    with Step("Installing dlctl and what its nodes need, about 70 MB", folder):
+    # Learners that compile what they import would all do so at the same time, and in silence.
+    compiling = subprocess.Popen([python, "-W", "ignore", "-c", "import torch"])
+    with Step("Installing dlctl and what its nodes need, about 70 MB"):
         run([*install(), "-e", ".[node]", "--group", "demo"])
+    with Step("Compiling the modules that a training loads"):
+        compiling.wait()
+        run(
+            [
+                python,
+                "-c",
+                "import learner.train, learner.agent.preflight, dlctl.cli.main, mpi4py.MPI",
+            ]
+        )
     say(f"{folder} is ready: {size_mb(folder)} MB in {time.monotonic() - began:.0f} s")
 
 
@@ -184,10 +194,10 @@ def make_test(folder: Path) -> None:
     """Add what `make test` and `make check` need; the jobs of the cluster can't write bytecode."""
     python = folder.absolute() / "bin/python"
     install = installer(python)
-    with Step("Installing what tests, checks and docs need, about 500 MB", folder):
+    with Step("Installing what tests, checks and docs need, about 500 MB"):
         run([*install(), "-e", ".[export,gpu,node]", "--group", "test"])
     add_servers(folder, install, "servers")
-    with Step("Compiling modules", folder):
+    with Step("Compiling modules"):
         subprocess.run(
             [
                 python,
@@ -206,7 +216,7 @@ def make_all(folder: Path) -> None:
     frameworks = [".ci/make-frameworks", f"{folder}/frameworks", "xgb"]
     worker = [".ci/make-worker-node", f"{folder}/worker-node"]
     for command in (frameworks, worker):
-        with Step(shlex.join(command), folder):
+        with Step(shlex.join(command)):
             if subprocess.run(command).returncode != 0:
                 say("Without them their tests are skipped, or fail in CI.")
 
@@ -216,7 +226,7 @@ def add_servers(folder: Path, install: Callable[..., list[str]], group: str) -> 
     servers = folder.absolute() / "servers"
     if not servers.exists():
         run([sys.executable, "-m", "venv", "--without-pip", servers])
-    with Step(f"Installing servers that tests start (the group {group}), about 100 MB", servers):
+    with Step(f"Installing servers that tests start (the group {group}), about 100 MB"):
         run([*install(into=servers / "bin/python"), "--group", group])
 
 
