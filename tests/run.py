@@ -41,6 +41,7 @@ MARKS = {
 WORKERS = {"frameworks": 1}
 """Processes that run tests at the same time: more than cores, because tests mostly wait."""
 UNSTEADY_AT_MOST = 2
+SHORT = {"combine": ["-q"], "report": ["--format=total", "--precision=2"]}
 AGAIN_AT_MOST = 12
 """Failed tests that run once more; if more fail, the change is at fault and not its neighbours."""
 PYTEST = [sys.executable, "-m", "pytest", "--tb=short", "-q"]
@@ -51,6 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog=".ci/test", description=__doc__.splitlines()[0])
     parser.add_argument("tier", choices=MARKS)
     parser.add_argument("--shard", metavar="K/N", help="run the K-th of N parts", default="1/1")
+    parser.add_argument("--coverage", action="store_true", help="measure it: build/coverage")
     given, words = parser.parse_known_args()
     if not re.fullmatch(r"[1-9]\d*/[1-9]\d*", given.shard):
         parser.error(f"--shard {given.shard}: write K/N, such as 2/4")
@@ -64,7 +66,14 @@ def main() -> None:
         if not words:
             print("No test is near to what changed.")
             return
-    sys.exit(Run(given.tier, given.shard).go(words))
+    if given.coverage:
+        shutil.rmtree(BUILD / "coverage", ignore_errors=True)
+        PYTEST[1:1] = ["-m", "coverage", "run"]
+    code = Run(given.tier, given.shard).go(words)
+    if given.coverage:
+        for word in ("combine", "report"):
+            subprocess.run([sys.executable, "-m", "coverage", word, *SHORT[word]], check=True)
+    sys.exit(code)
 
 
 class Run:
