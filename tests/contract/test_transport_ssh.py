@@ -256,7 +256,7 @@ def test_a_connection_that_drops_is_lost_and_then_made_again(ssh_setup, tmp_path
             with contextlib.suppress(ProcessLookupError):  # one's end may be another's
                 os.kill(pid, signal.SIGKILL)
         with pytest.raises(ConnectionLost):
-            process.wait(20)
+            process.wait(60)
         assert transport.run("echo again").text == "again\n"
     finally:
         transport.close()
@@ -399,7 +399,7 @@ def two_factor(ssh_setup, tmp_path):
     known.write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
     yield f"Host two\n  HostName 127.0.0.1\n  Port {port}\n  UserKnownHostsFile {known}\n"
     listener.close()
-    thread.join(10)
+    thread.join(60)
     for transport in transports:
         transport.close()
 
