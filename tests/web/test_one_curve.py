@@ -127,7 +127,7 @@ def _check_terminal(drawn):
 
 def _wait_for_steps(page, newest):
     """Wait until the page draws all steps; it never draws one twice, and leaves none out."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 90
     while (steps := steps_of(page_rows(page)))[-1:] != [float(newest)]:
         assert steps == [float(step) for step in range(1, len(steps) + 1)]
         assert time.monotonic() < end, f"step {newest} did not come: {steps[-3:]}"
