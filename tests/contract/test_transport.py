@@ -137,9 +137,11 @@ def test_a_process_left_by_a_script_does_not_delay_the_answer(transport):
         # OpenSSH's client passes the exit code on only when the output has ended.
         assert transport.run("sleep 1 & echo x", timeout_s=60).stdout == b"x\n"
         return
-    end = transport.run("sleep 300 & echo $!", timeout_s=60)
-    os.kill(int(end.text), signal.SIGKILL)
-    assert end.exit_code == 0
+    process = transport.start("sleep 300 & echo $!")
+    left = int(process.stdout.readline())
+    process._streams.exit_code(60)
+    assert process.wait(0.2).exit_code == 0
+    os.kill(left, signal.SIGKILL)
 
 
 def test_streams_can_be_written_and_read_in_turns(transport):
