@@ -126,11 +126,13 @@ def meet(tmp_path, present, nodes, address="127.0.0.1"):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     return found
 
 
-def test_nodes_reach_their_neighbours_and_leave_no_file(tmp_path):
+def test_nodes_reach_their_neighbours_and_leave_no_file(tmp_path, monkeypatch):
+    for limit in ("MEETING_S", "_CONNECT_S"):
+        monkeypatch.setattr(f"learner.agent.health.network.{limit}", 60.0)
     found = meet(tmp_path, [0, 1, 2], 3)
     assert [found[n].reached for n in range(3)] == [[1, 2], [0, 2], [0, 1]]
     assert not any(each.unreached for each in found.values())

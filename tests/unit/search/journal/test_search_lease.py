@@ -85,7 +85,7 @@ def test_a_process_that_died_here_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_holder_ends_when_a_successor_has_claimed(tmp_path: Path) -> None:
-    first = Lease.claim(tmp_path, LEASE_S)
+    first = Lease.claim(tmp_path, 10 * LEASE_S)
     try:
         assert first.held() and first.incarnation == 1
         second = Lease.claim(tmp_path, LEASE_S)
