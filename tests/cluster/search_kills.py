@@ -142,7 +142,7 @@ class Killed:
     def kill(self, module: str, *words: str) -> None:
         """Kill one of the processes that run a module, with these words in the command line."""
         found = self.wait_until(
-            lambda: processes(module, self.job_dir, *words), 30, what=f"{module} {words}"
+            lambda: processes(module, self.job_dir, *words), 60, what=f"{module} {words}"
         )
         self.kills.append(" ".join((module, *words)))
         with contextlib.suppress(ProcessLookupError):

@@ -77,7 +77,7 @@ class Job:
     def run(self, job_id="7", plan=None, **env):
         return subprocess.run(
             ["bash", "-c", render(plan or self.plan), "job.sbatch", "1"], text=True,
-            capture_output=True, timeout=30, cwd=self.root,
+            capture_output=True, timeout=60, cwd=self.root,
             env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": job_id, **env},
         )  # fmt: skip
 
