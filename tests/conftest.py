@@ -102,7 +102,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         return
     session.stash[_SEGMENTS].__exit__(None, None, None)
     token, before = os.environ[SESSION_VARIABLE], session.stash[_BEFORE]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := left_behind(token, before)) and time.monotonic() < deadline:
         time.sleep(0.1)
     del os.environ[SESSION_VARIABLE]

@@ -151,9 +151,11 @@ def _start(
     if starter.runs_here and _runs_elsewhere(situation.plan):
         say("Slurm has taken the job from this node: it goes on elsewhere.")
         return False
-    if not _patiently(
+    has_begun = _patiently(
         lambda: begin(situation.job_dir, situation.attempt, situation.plan, situation.action)
-    ):
+    )
+    # Who was to submit it may have been killed. If it has a job, one of the two claims it.
+    if not has_begun and not (starter.runs_here and situation.is_fresh):
         say(f"Somebody else has begun attempt {number}.")
         return False
     try:
@@ -162,7 +164,8 @@ def _start(
             lambda: claim(situation.job_dir, number, job_id)
         )
     except CanNotStart:
-        withdraw(situation.job_dir, number)
+        if has_begun:
+            withdraw(situation.job_dir, number)
         raise
     if not is_ours:
         say(f"Somebody else has claimed attempt {number}.")

@@ -163,7 +163,7 @@ class Cluster:
     def story(self) -> str:
         """Return what tells why a job did not start or end: the queue, the nodes, Slurm's log."""
         asked = "squeue -l; sinfo -N -l; tail -n 40 " + str(self.logs / "slurmctld.log")
-        return self._call("exec", "sh", "-c", asked, timeout_s=30, check=False)
+        return self._call("exec", "sh", "-c", asked, timeout_s=60, check=False)
 
     def cancel_all(self) -> None:
         """Cancel every job."""
@@ -250,7 +250,7 @@ class Cluster:
 
     def _is_whole_without_jobs(self) -> bool:
         """Cancel every job, and return whether all nodes are usable: one call for both."""
-        told = self._call("exec", "sh", "-c", _CANCEL_ALL + _COUNT_NODES, timeout_s=30, check=False)
+        told = self._call("exec", "sh", "-c", _CANCEL_ALL + _COUNT_NODES, timeout_s=60, check=False)
         return told.strip() == str(self.nodes)
 
     # Facts -------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ class Killed:
     def kill(self, module: str, *words: str) -> None:
         """Kill one of the processes that run a module, with these words in the command line."""
         found = self.wait_until(
-            lambda: processes(module, self.job_dir, *words), 30, what=f"{module} {words}"
+            lambda: processes(module, self.job_dir, *words), 60, what=f"{module} {words}"
         )
         self.kills.append(" ".join((module, *words)))
         with contextlib.suppress(ProcessLookupError):
@@ -157,7 +157,7 @@ class Killed:
         """Kill all processes and cancel all jobs of the search; go on with it as a person does."""
         self.site.cluster.cancel_all()  # nothing that dies now is started again
         self._kill_all_processes()
-        self.wait_until(lambda: not processes("", self.job_dir), 30, what="all processes to end")
+        self.wait_until(lambda: not processes("", self.job_dir), 60, what="all processes to end")
         self.wait_until(lambda: self.state() in ("FAILED", "CANCELLED", "HALTED"), 90)
         self._settled.append((len(self.begun()), self._told_ids()))
         self.dlctl("search", "resume", self.id, ok=True)

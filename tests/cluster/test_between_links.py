@@ -128,3 +128,22 @@ def test_a_requeue_by_an_administrator_is_no_failure(dlctl, cluster, start, wait
         wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=200)["attempt"] == 2
     )
     assert verdict(job_dir, 1).kind == "preempted"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_lost_node_ends_no_training_whichever_it_is(dlctl, cluster, start, wait_until, rank):
+    """Slurm runs the job again, because its first node is lost, or another one.
+
+    In that moment the supervisor submits the next job, if it lives, and is killed with its sbatch.
+    """
+    training_id, job_dir = start(200, 600, learners=2, nodes=2)
+    (job_dir / contract.SUBMIT_NEXT).write_text("while :; do sleep 1; done\n")
+    wait_until(lambda: all((job_dir / f"checkpoints/count-{n}").exists() for n in (0, 1)), 90)
+    path = job_dir / contract.status_file(1, "learner", rank)
+    cluster.node_kill(int(contract.read_record(contract.Status, path).host.removeprefix("n")))
+    claim = job_dir / contract.claim(2)
+    wait_until(claim.exists, 150, what="attempt 2, with nobody looking")
+    assert claim.read_text() == (job_dir / contract.claim(1)).read_text()
+    known = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=200)
+    assert known["attempt"] == 2
+    assert verdict(job_dir, 1).action.starter == "requeue"

@@ -56,7 +56,7 @@ def test_a_log_is_followed_through_a_halt_and_a_cut_link(dlctl, cluster_site, tm
     assert "% |" not in halted, "a bar is one line, in its last state"
 
     between = datetime.fromtimestamp(time.time() + 1).isoformat()
-    wait_until(lambda: datetime.now().isoformat() > between, 10, what="a second to pass")
+    wait_until(lambda: datetime.now().isoformat() > between, 60, what="a second to pass")
     dlctl("resume", training_id, ok=True)
     second = dlctl.start("logs", training_id, "--follow")
     log = job_dir / "attempts/2/learner-0.log"

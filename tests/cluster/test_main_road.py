@@ -315,7 +315,7 @@ def test_ctrl_c_leaves_the_job_running(dlctl, site, words, wait_until):
     with dlctl.start("logs", "--follow", training_id) as follower:
         assert any("TRAINING" in line for line in follower.stdout)
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(20) == 130
+        assert follower.wait(60) == 130
         assert "the training continues" in follower.stderr.read()
     assert state_of(dlctl, training_id)["state"] in ("TRAINING", "COMPLETED")
     (site.job_dir(training_id) / "state/hurry").touch()

@@ -53,7 +53,7 @@ def test_jobs_that_were_submitted_beforehand_are_the_links(dlctl, cluster, start
     ids = (job_dir / contract.successors_file(1)).read_text().split()
     assert len(ids) > 2, (job_dir / contract.successors_log(1)).read_text()
     wait_until(lambda: completed(job_dir), 240)
-    wait_until(lambda: not queued(cluster), 30)  # those that are not needed have gone
+    wait_until(lambda: not queued(cluster), 60)  # those that are not needed have gone
     ran = assert_one_chain(dlctl, training_id, job_dir, "successor")
     assert ran == ids[: len(ran)]
 
@@ -63,7 +63,7 @@ def test_a_cancel_takes_the_waiting_jobs_out_of_the_queue(dlctl, cluster, start,
     wait_until(lambda: (job_dir / contract.claim(1)).exists(), 60)
     assert len(queued(cluster)) > 2
     dlctl("cancel", training_id, ok=True)
-    wait_until(lambda: not queued(cluster), 30)
+    wait_until(lambda: not queued(cluster), 60)
     assert not (job_dir / contract.submit_begin(2)).exists()
     known = dlctl("status", training_id, "--json", ok=True).json
     assert (known["state"], known["attempt"]) == ("CANCELLED", 1), known

@@ -244,14 +244,14 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     # It comes again and again: at least as many refusals as totals have ways, and one for clocks.
     refused = re.compile(r"refused \S+: node 1 was given up")
     home_log = job_dir / contract.server_log(1, 0)
-    wait_until(lambda: len(refused.findall(home_log.read_text())) > MOST_STRIPES, 30)
+    wait_until(lambda: len(refused.findall(home_log.read_text())) > MOST_STRIPES, 60)
     cluster.exec("umount", shared, node=2)
-    wait_until(lambda: 1 not in servers_of(job_dir), 30)  # it cleans up; KillWait is 2 s here
+    wait_until(lambda: 1 not in servers_of(job_dir), 60)  # it cleans up; KillWait is 2 s here
     cluster.exec("pkill", "-CONT", "-x", "slurmd", node=2)
     with contextlib.suppress(ProcessLookupError):  # slurmd may have ended it by now
         os.kill(watchdog, signal.SIGCONT)
-    wait_until(lambda: watchdog not in learners_of(job_dir, "learner.agent").values(), 30)
-    wait_until(lambda: cut_off not in learners_of(job_dir).values(), 30)
+    wait_until(lambda: watchdog not in learners_of(job_dir, "learner.agent").values(), 60)
+    wait_until(lambda: cut_off not in learners_of(job_dir).values(), 60)
     hurry(job_dir)
     found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
     assert found["reason"] == (

@@ -74,7 +74,7 @@ def test_nothing_shared_goes_while_it_is_used_and_all_of_it_afterwards(
     wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
     # What the training names is asked for once more: its plan is there until it goes itself.
     assert age(root) == shared
-    found = wait_until(lambda: prune("--dry-run")["trainings"], 30, what="a second")
+    found = wait_until(lambda: prune("--dry-run")["trainings"], 60, what="a second")
     assert [each["training_id"] for each in found] == [training_id]
     assert prune("--yes")["removed"]["trainings"] == [training_id]
     age(root)

@@ -27,7 +27,7 @@ def test_the_hours_of_a_training_that_was_resumed(dlctl, site, wait_until):
         found = dlctl("report", training_id, "--json", ok=True).json
         return found if not site.is_cluster or found["cpus_used"] is not None else None
 
-    found = wait_until(settled, 30, what="the accounting")
+    found = wait_until(settled, 60, what="the accounting")
     assert found["attempts"] == 2
     assert sum(found["node_hours_by_use"].values()) == pytest.approx(found["node_hours"])
     assert found["node_hours_by_use"]["useful"] > 0 and found["node_hours_by_use"]["starting"] > 0

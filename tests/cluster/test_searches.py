@@ -378,7 +378,7 @@ def test_brokers_in_worker_jobs_borrow_and_hand_back(dlctl, site, wait_until):
     assert [(job_dir / names.WORKERS / "w1" / name).read_text() for name in ("before", "count")] \
         == ["0\n", "2\n"]  # fmt: skip
     if site.is_cluster:
-        wait_until(lambda: not broker.exists(), 30)
+        wait_until(lambda: not broker.exists(), 60)
 
 
 def test_workers_go_on_while_the_hub_is_gone_and_its_successor_takes_over(

@@ -264,10 +264,10 @@ def test_a_node_that_is_cut_off_computes_on_until_its_successor_trains(
     old = [int(pid) for pid in found.stdout.split()]
     cluster.node_cut(int(host.removeprefix("n")))
     at = int(count.read_text() or 0)
-    wait_until(lambda: int(count.read_text() or 0) > at + 10, 30)  # it computes on
+    wait_until(lambda: int(count.read_text() or 0) > at + 10, 60)  # it computes on
     # Slurm gives the node up and runs the job elsewhere; the old processes end before it trains.
     wait_until((job_dir / contract.claim(2)).exists, 120)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old), 30)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old), 60)
     cluster.node_heal(int(host.removeprefix("n")))
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     first = contract.read_record(contract.Verdict, job_dir / contract.verdict_file(1))

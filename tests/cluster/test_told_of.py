@@ -32,7 +32,7 @@ def test_start_and_end_are_told_once_each(dlctl, site, wait_until, env):
             state_of(dlctl, training_id)  # a look while the node still tries leaves it the notice
             return any(got["event"] == "finished" for got in hook.got)
 
-        wait_until(told, 30)
+        wait_until(told, 60)
         state_of(dlctl, training_id)
         events = [got["event"] for got in hook.got]
     # The cluster's nodes reach no network: what happens between two looks is not told from here.

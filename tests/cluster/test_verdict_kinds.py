@@ -56,7 +56,7 @@ def test_what_a_learner_says_is_the_kind_and_slurm_calls_the_job_failed(
         assert verdict["evidence"]["role"] == "learner"
         job = known["job_id"]
         wait_until(
-            lambda job=job: "JobState=FAILED" in cluster.user("scontrol", "show", "job", job), 30
+            lambda job=job: "JobState=FAILED" in cluster.user("scontrol", "show", "job", job), 60
         )
 
 

@@ -15,7 +15,7 @@ from dlctl.transport.openssh import OpensshTransport
 from dlctl.transport.ssh import SshTransport
 
 CSH = shutil.which("csh") or shutil.which("tcsh")
-CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 60.0
 
 
 @dataclass

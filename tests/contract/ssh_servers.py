@@ -96,7 +96,7 @@ def start_sshd(
             stdout=subprocess.DEVNULL,
             stderr=log,
         )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()

@@ -73,7 +73,7 @@ def test_a_connection_that_breaks_is_said_and_the_next_command_makes_another(ssh
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     with pytest.raises(ConnectionLost, match="the connection was lost while a command ran"):
-        process.wait(10)
+        process.wait(60)
     assert transport.run("echo again").text == "again\n"
 
 
@@ -126,15 +126,15 @@ def test_a_server_that_allows_one_session_at_a_time(ssh_setup, lasting, tmp_path
         assert process.stdout.read(6) == b"begun\n"
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(transport.run, "echo x")
-            refused.wait(30)
-            process.wait(10)
-            assert waiting.result(30).text == "x\n"
+            refused.wait(60)
+            process.wait(60)
+            assert waiting.result(60).text == "x\n"
         process = transport.start("echo begun; read line")
         assert process.stdout.read(6) == b"begun\n"
         monkeypatch.setattr("dlctl.transport.streams._FREE_S", 0.3)
         with pytest.raises(TransportError, match="one: the server allows no further session"):
             transport.run("echo x")
-        process.wait(10)
+        process.wait(60)
         assert transport.run("echo x").text == "x\n"
         assert served(server) == 1
     finally:
@@ -156,7 +156,7 @@ def test_streams_wait_for_the_only_session_too(ssh_setup, lasting, tmp_path, mon
             lambda: upload(transport, str(root), [Tree("s", sent[:1])]),
             lambda: upload(transport, str(root), [Tree("t", sent)]),
             lambda: transport.run("cat >/dev/null", stdin=iter([b"x"])),
-            lambda: transport.start("echo x").wait(10),
+            lambda: transport.start("echo x").wait(60),
         ]  # fmt: skip
         for use in uses:
             process = transport.start("echo begun; read line")
@@ -164,9 +164,9 @@ def test_streams_wait_for_the_only_session_too(ssh_setup, lasting, tmp_path, mon
             with ThreadPoolExecutor() as pool:
                 refused.clear()
                 waiting = pool.submit(use)
-                assert refused.wait(30)
-                process.wait(10)
-                waiting.result(30)
+                assert refused.wait(60)
+                process.wait(60)
+                waiting.result(60)
         assert (root / "t/big").stat().st_size == 500_000
         assert served(server) == 1
     finally:

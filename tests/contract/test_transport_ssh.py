@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import paramiko
@@ -232,9 +231,10 @@ def test_a_server_that_hangs_in_the_middle(ssh_setup, tmp_path):
     known = tmp_path / "known"
     known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
     block = host_block(ssh_setup, "stops", server, known=known)
-    transport = ssh_setup.open("stops", config=block, timeout_s=1.0)
+    transport = ssh_setup.open("stops", config=block)
     try:
         transport.run("true")
+        transport._settings = transport._settings.model_copy(update={"connect_timeout_s": 0.5})
         for pid in server.connections():
             os.kill(pid, signal.SIGSTOP)
         with pytest.raises(TransportTimeout):
@@ -256,7 +256,7 @@ def test_a_connection_that_drops_is_lost_and_then_made_again(ssh_setup, tmp_path
             with contextlib.suppress(ProcessLookupError):  # one's end may be another's
                 os.kill(pid, signal.SIGKILL)
         with pytest.raises(ConnectionLost):
-            process.wait(20)
+            process.wait(60)
         assert transport.run("echo again").text == "again\n"
     finally:
         transport.close()
@@ -309,8 +309,7 @@ def test_a_key_of_the_agent(ssh_setup, encrypted, tmp_path):
     agent_socket = tmp_path / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(agent_socket)], stdout=subprocess.PIPE)
     try:
-        while not agent_socket.exists():
-            time.sleep(0.01)
+        agent.stdout.readline()  # once it listens; its socket is there a moment earlier
         environment = {**os.environ, "SSH_AUTH_SOCK": str(agent_socket)}
         subprocess.run(
             ["ssh-add", "-q", str(ssh_setup.key)], env=environment, check=True, capture_output=True
@@ -399,7 +398,7 @@ def two_factor(ssh_setup, tmp_path):
     known.write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
     yield f"Host two\n  HostName 127.0.0.1\n  Port {port}\n  UserKnownHostsFile {known}\n"
     listener.close()
-    thread.join(10)
+    thread.join(60)
     for transport in transports:
         transport.close()
 

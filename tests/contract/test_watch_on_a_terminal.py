@@ -112,7 +112,7 @@ def test_watch_draws_and_leaves_the_terminal_as_it_was(dlctl, command, terminal,
         if how == "SIGTERM":
             process.terminate()
         terminal.until(LEAVE)
-        assert process.wait(timeout=30) == (0 if how == "q" else 128 + 15)
+        assert process.wait(timeout=60) == (0 if how == "q" else 128 + 15)
         assert terminal.modes == before
     finally:
         process.kill()
@@ -171,7 +171,7 @@ def test_watch_draws_anew_at_once_when_the_window_changes(dlctl, command, termin
         terminal.until("\033[30;1H")  # its last line
         terminal.type("q")
         terminal.until(LEAVE)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
     finally:
         process.kill()
         process.wait()
@@ -201,7 +201,7 @@ def test_a_search_is_watched_in_the_same_way(dlctl, xdg, terminal, tmp_path):
         terminal.until("1 outstanding")
         terminal.type("q")
         terminal.until(LEAVE)
-        assert process.wait(timeout=30) == 0 and terminal.modes == before
+        assert process.wait(timeout=60) == 0 and terminal.modes == before
     finally:
         process.kill()
         process.wait()

@@ -58,9 +58,9 @@ def test_workers_of_two_languages_share_a_search(search: Search) -> None:
             exec_task("echo no JSON; sleep 0.1"),
         ]  # fmt: skip
         await model.submit([*ours, *its])
-        await model.collect(40, most_s=60)
+        await model.collect(40)
         await model.submit([*both, *bad])  # both workers are there now
-        results = {r.task_id: r for r in await model.collect(83, most_s=60)}
+        results = {r.task_id: r for r in await model.collect(83)}
         for n, task in enumerate(ours):
             assert results[task.id].worker == "python"
             assert json.loads(results[task.id].value)["value"] == n**2

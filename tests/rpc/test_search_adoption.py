@@ -45,8 +45,7 @@ def test_a_peer_adopts_a_broker_that_is_gone(search: Search) -> None:
         model = search.model("b0")
         await model.submit([python_task("mine:Square", **SLOW) for _ in range(60)])
         await model.collect(10)
-        while (await model.status()).results < 5:  # the model has not taken them
-            await asyncio.sleep(0.02)
+        await model.wait_for(lambda status: status.results >= 5)
         search.kill("b0")
         await model.collect(60)
         model.check()
@@ -119,8 +118,8 @@ def test_a_broker_that_is_started_again_takes_its_log_back(search: Search) -> No
 
 
 def test_a_broker_that_leaves_hands_back_what_it_borrowed(search: Search) -> None:
-    """The owner would bear silence for a minute."""
-    search.bear_silence(60)
+    """The owner would bear silence for an hour."""
+    search.bear_silence(3600)
     search.broker("b1")
     worker = search.start("worker", "w1", "--slots", "1", "--grace-s", "0.2")
     search.wait_for(lambda: "takes tasks from the broker b1" in search.logs())
@@ -129,8 +128,7 @@ def test_a_broker_that_leaves_hands_back_what_it_borrowed(search: Search) -> Non
     async def run() -> None:
         model = search.model("b0")
         await model.submit([python_task("mine:Square", x=3, sleep_s=60)])
-        while (await model.status()).processing == 0:
-            await asyncio.sleep(0.02)
+        await model.wait_for(lambda status: status.processing)
         for process in (worker, search.processes["b1"]):
             os.kill(process.pid, signal.SIGTERM)
         search.wait_for(lambda: search.processes["b1"].poll() == 0)
@@ -175,7 +173,7 @@ def test_a_broker_that_leaves_waits_for_the_loan_that_it_asked_for(search: Searc
         try:
             write_endpoint(search.job_dir, Endpoint("b0", lease.incarnation, address))
             await search.model("b0").submit([python_task("mine:Square", x=3)])
-            await asyncio.wait_for(lender.lent.wait(), 15)
+            await asyncio.wait_for(lender.lent.wait(), 60)
             search.processes["b1"].send_signal(signal.SIGTERM)
             await asyncio.sleep(0.3)  # the signal arrives, and finds b1 waiting for the answer
             lender.may_answer.set()
@@ -245,7 +243,7 @@ def test_the_model_goes_on_at_the_peer(tmp_path: Path) -> None:
         model = search.start("model", "model")
         search.wait_for(lambda: len(told()) >= 10)
         search.kill("b0")
-        search.wait_for(lambda: model.poll() == 0, 30)
+        search.wait_for(lambda: model.poll() == 0)
         assert sorted(told()) == list(range(40))
         assert "adopts the broker b0" in search.logs()
     finally:
@@ -254,8 +252,8 @@ def test_the_model_goes_on_at_the_peer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_broker_in_a_workers_job_ends_with_its_worker(search: Search, number: int) -> None:
-    """The owner would bear silence for a minute."""
-    search.bear_silence(60)
+    """The owner would bear silence for an hour."""
+    search.bear_silence(3600)
     worker = search.start("worker", "w1", "--broker", "b.w1", "--grace-s", "0.2")
     search.wait_for(lambda: "takes tasks from the broker b.w1" in search.logs())
     (child,) = broker_beside(worker.pid)
@@ -264,17 +262,15 @@ def test_a_broker_in_a_workers_job_ends_with_its_worker(search: Search, number: 
     async def run() -> None:
         model = search.model("b0")
         await model.submit([python_task("mine:Square", x=3, sleep_s=60) for _ in range(3)])
-        while (await model.status()).processing == 0:
-            await asyncio.sleep(0.02)
+        await model.wait_for(lambda status: status.processing)
         if number == signal.SIGTERM:  # a scheduler signals all processes of a job
             os.kill(child, number)
         os.kill(worker.pid, number)
-        worker.wait(15)
+        worker.wait(60)
         search.wait_for(lambda: not Path("/proc", str(child)).exists())
         assert state_of(search, "b.w1") == RETIRED, search.logs()
         assert not list((search.job_dir / files.BROKERS / "b.w1").glob("*.log"))
-        while (await model.status()).owned < 3:
-            await asyncio.sleep(0.02)
+        await model.wait_for(lambda status: status.owned >= 3)
         assert (await model.status()).dropped == 0
         await model.cancel(model.acknowledged)
         await model.collect(3)
@@ -304,7 +300,7 @@ def test_a_worker_starts_the_broker_beside_it_again(search: Search) -> None:
 
     run_loop(run())
     os.kill(worker.pid, signal.SIGTERM)
-    assert worker.wait(15) == 0
+    assert worker.wait(60) == 0
     assert not Path("/proc", str(child)).exists()
     assert state_of(search, "b.w1") == RETIRED, search.logs()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from event_loops import run_loop
 from search_processes import Search, python_task
 
@@ -36,12 +34,10 @@ def test_a_death_counts_for_what_the_worker_had_begun_alone(search: Search) -> N
             python_task("mine:Square", x=1, sleep_s=sleep_s) for sleep_s in (60.0, 0.0, 0.0)
         ]
         await model.submit(tasks)
-        while (await model.status()).processing < 3:
-            await asyncio.sleep(0.02)
+        await model.wait_for(lambda status: status.processing >= 3)
         search.wait_for((search.job_dir / files.TASKS / runs.id / "log").exists)
         search.kill("w1")
-        while (await model.status()).processing > 0:
-            await asyncio.sleep(0.02)
+        await model.wait_for(lambda status: not status.processing)
         assert deaths_recorded(search) == {runs.id: 1} | {task.id: 0 for task in wait}
 
     run_loop(run())

@@ -42,8 +42,8 @@ def test_a_worker_is_killed(search: Search) -> None:
 
 
 def test_the_task_of_a_killed_worker_runs_again_without_a_time_out(search: Search) -> None:
-    """The broken connection tells the broker, which would bear silence for a minute."""
-    search.bear_silence(60)
+    """The broken connection tells the broker, which would bear silence for an hour."""
+    search.bear_silence(3600)
     search.broker()
     search.start("worker", "w1", "--slots", "1")
 
@@ -54,12 +54,10 @@ def test_the_task_of_a_killed_worker_runs_again_without_a_time_out(search: Searc
         search.wait_for(lambda: list(folder.glob("*/log")))
         search.start("worker", "w2", "--slots", "1")
         search.wait_for(lambda: "takes tasks" in (search.job_dir / "w2.log").read_text())
-        killed_at = time.time()
         search.kill("w1")
         may_end.touch()
         (result,) = await model.collect(1)
         assert result.worker == "w2"
-        assert result.started_at - killed_at < 30
         model.check()
 
     run_loop(run())
@@ -112,8 +110,7 @@ def test_results_that_no_model_has_taken_survive_the_broker(search: Search) -> N
     async def run() -> None:
         model = search.model()
         await model.submit([python_task("mine:Square", x=3) for _ in range(5)])
-        while (await model.status()).accepted < 5:
-            await asyncio.sleep(0.05)
+        await model.wait_for(lambda status: status.accepted >= 5)
         search.kill("w1")
         search.kill("b1")
         search.broker()
@@ -207,7 +204,7 @@ def test_a_broker_that_was_stopped_acknowledges_nothing_after_its_successor_bega
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 task = python_task("mine:Square", x=3)
                 await BrokerStub(channel).Submit(
-                    m.SubmitRequest(model="model", tasks=[task]), timeout=5
+                    m.SubmitRequest(model="model", tasks=[task]), timeout=60
                 )
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert (await search.model().status()).owned == 0
@@ -230,7 +227,7 @@ def test_the_nameserver_is_killed_under_load_and_is_whole_after_a_heartbeat(
         ) as channel:
             from search.protocol.stubs import NameserverStub
 
-            reply = await NameserverStub(channel).Lookup(m.LookupRequest(), timeout=2)
+            reply = await NameserverStub(channel).Lookup(m.LookupRequest(), timeout=60)
             return reply.broker == "b1" and reply.address == search.address()
 
     async def run() -> None:
@@ -243,7 +240,7 @@ def test_the_nameserver_is_killed_under_load_and_is_whole_after_a_heartbeat(
             await model.submit([python_task("mine:Square", **SLOW) for _ in range(10)])
             await model.collect(len(model.results) + 10)
         search.nameserver()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not await known():
             assert time.monotonic() < end
             await asyncio.sleep(0.05)
@@ -322,8 +319,7 @@ def test_a_repeated_submission_adds_nothing(search: Search) -> None:
         tasks = [python_task("mine:Square", x=number) for number in range(10)]
         await model.submit(tasks)
         await model.submit(tasks)
-        while (await model.status()).accepted < 10:
-            await asyncio.sleep(0.05)
+        await model.wait_for(lambda status: status.accepted >= 10)
         reply = await model.submit(tasks)
         assert list(reply.accepted) == [task.id for task in tasks]
         await model.collect(10)
@@ -368,8 +364,7 @@ def test_a_task_that_kills_its_workers_is_given_up(search: Search) -> None:
             run = f"*/run-{number + 1}"
             search.wait_for(lambda run=run: list((search.job_dir / files.TASKS).glob(run)))
             search.kill(name)
-            while (await model.status()).processing == 1:
-                await asyncio.sleep(0.05)
+            await model.wait_for(lambda status: status.processing != 1)
         (result,) = await model.collect(1)
         assert result.outcome == m.KILLED_WORKERS
         assert result.error == "3 workers died while they ran it, the last was w2"
@@ -388,17 +383,12 @@ def test_the_end_of_a_worker_that_was_told_to_leave_is_no_death_of_its_tasks(
         await model.submit([python_task("mine:Bad", how="sleeps_deaf", time_limit_s=60)])
         for number in range(4):  # one more than a task may kill
             worker = search.start("worker", f"w{number}", "--grace-s", "60")
-            while (await model.status()).processing == 0:
-                await asyncio.sleep(0.02)
+            await model.wait_for(lambda status: status.processing)
             os.kill(worker.pid, signal.SIGTERM)
             log = search.job_dir / f"w{number}.log"
-            end = time.monotonic() + 15
-            while "knows that this worker leaves" not in log.read_text():
-                assert time.monotonic() < end, (await model.status(), worker.poll(), search.logs())
-                await asyncio.sleep(0.02)
+            search.wait_for(lambda log=log: "knows that this worker leaves" in log.read_text())
             search.kill(f"w{number}")  # before the task has saved
-            while (await model.status()).owned == 0:
-                await asyncio.sleep(0.02)
+            await model.wait_for(lambda status: status.owned)
         await model.cancel(model.acknowledged)
         (result,) = await model.collect(1)
         assert result.outcome == m.CANCELLED
@@ -416,9 +406,9 @@ def test_who_is_no_model_can_not_send_tasks(search: Search, role: str) -> None:
         async with open_channel(search.address(), credentials) as channel:
             stub = BrokerStub(channel)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.Submit(m.SubmitRequest(model="x", tasks=[]), timeout=5)
+                await stub.Submit(m.SubmitRequest(model="x", tasks=[]), timeout=60)
             assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert (await stub.Status(m.StatusRequest(), timeout=5)).broker == "b1"
+            assert (await stub.Status(m.StatusRequest(), timeout=60)).broker == "b1"
 
     run_loop(run())
 
@@ -431,16 +421,14 @@ def test_the_late_results_of_a_worker_that_was_cut_off_are_dropped(search: Searc
     async def run() -> None:
         model, may_end = search.model(), search.job_dir / "may end"
         await model.submit([patient_task(may_end) for _ in range(2)])
-        while (await model.status()).processing < 2:
-            await asyncio.sleep(0.02)
+        await model.wait_for(lambda status: status.processing >= 2)
         os.kill(first.pid, signal.SIGSTOP)  # its connections stay open, and say nothing
         may_end.touch()
         search.start("worker", "w2", "--slots", "2")
         results = await model.collect(2)
         assert {r.worker for r in results} == {"w2"}
         os.kill(first.pid, signal.SIGCONT)
-        while (await model.status()).dropped < 2:
-            await asyncio.sleep(0.02)
+        await model.wait_for(lambda status: status.dropped >= 2)
         await model.look(0.3)
         model.check()
 
@@ -450,7 +438,7 @@ def test_the_late_results_of_a_worker_that_was_cut_off_are_dropped(search: Searc
 def test_a_run_that_was_cut_off_and_goes_on_writes_into_no_other_runs_folder(
     search: Search,
 ) -> None:
-    search.bear_silence(1.5)
+    search.bear_silence(5)
     search.broker()
     first = search.start("worker", "w1")
 
@@ -478,21 +466,17 @@ def test_a_run_that_was_cut_off_and_goes_on_writes_into_no_other_runs_folder(
 
 
 def test_a_helper_that_is_lost_gives_its_tasks_back_without_a_time_out(search: Search) -> None:
-    """The broken connection tells the owner, which would bear silence for a minute."""
-    search.bear_silence(60)
+    """The broken connection tells the owner, which would bear silence for an hour."""
+    search.bear_silence(3600)
     search.start_with_helper("--grace-s", "0.2")
 
     async def run() -> None:
         model = search.model("b2")
-        await model.submit([python_task("mine:Square", x=3, sleep_s=60)])
-        while (await model.status()).processing == 0:
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(1.0)  # b1 has renewed its lease
-        killed_at = time.monotonic()
+        await model.submit([python_task("mine:Reports", 600.0, steps=30_000)])
+        while not (await model.look(1.0)).reports:
+            pass  # they come with b1's renewals of the lease, one of which always waits at b2
         search.kill("b1")
-        while (await model.status()).owned == 0:
-            assert time.monotonic() - killed_at < 20
-            await asyncio.sleep(0.02)
+        await model.wait_for(lambda status: status.owned)
         search.kill("w1")  # it would wait for b1, to bring its result
 
     run_loop(run())
@@ -517,7 +501,7 @@ def test_a_brokers_disk_is_full_for_a_while(search: Search) -> None:
             for _ in range(2):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     request = m.SubmitRequest(model="model", tasks=more)
-                    await BrokerStub(channel).Submit(request, timeout=5)
+                    await BrokerStub(channel).Submit(request, timeout=60)
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
                 assert "the disk is full" in str(caught.value.details())
         assert "free some space" in str(caught.value.details())
@@ -543,7 +527,7 @@ def test_a_worker_on_a_sick_node_leaves_and_its_tasks_run_elsewhere(search: Sear
     async def run() -> None:
         model = search.model()
         await model.submit([python_task("mine:Square", x=3) for _ in range(5)])
-        sick.wait(20)
+        sick.wait(60)
         assert sick.returncode == 1
         assert "this worker can't run tasks: " in (search.job_dir / "sick.log").read_text()
         tasks.unlink()
@@ -564,7 +548,7 @@ def test_a_worker_of_another_version_ends_with_a_sentence(search: Search) -> Non
     assert where is not None
     write_endpoint(search.job_dir, Endpoint("b9", 1, where.address))
     worker = search.start("worker", "w1", "--grace-s", "0.1")
-    worker.wait(20)
+    worker.wait(60)
     assert worker.returncode == 1
     said = (search.job_dir / "w1.log").read_text()
     assert "worker w1: the broker b9 refuses this worker: /search.v1.Broker/" in said
@@ -576,7 +560,7 @@ def test_a_broker_whose_folder_can_not_be_written_says_so(search: Search) -> Non
     (search.job_dir / files.BROKERS).mkdir(parents=True)
     (search.job_dir / files.BROKERS / "b1").write_text("no folder")
     broker = search.start("broker", "b1")
-    assert broker.wait(15) == 1
+    assert broker.wait(60) == 1
     said = (search.job_dir / "b1.log").read_text()
     assert said.startswith("broker b1: the broker b1 can't use its folder: ")
     assert "Traceback" not in said

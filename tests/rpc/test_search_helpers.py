@@ -1,7 +1,6 @@
 """A broker that helps another one loses its workers: what it borrowed goes back to its owner."""
 
 import signal
-import time
 
 from event_loops import run_loop
 from search_processes import Search, patient_task
@@ -29,12 +28,10 @@ def test_a_helper_without_workers_gives_back_what_it_borrowed(search: Search) ->
         await model.submit([patient_task(may_end)])
         search.wait_for(lambda: list((search.job_dir / "search/tasks").glob("*/log")))
         other = start_worker_at(search, "b2", "w2")
-        began = time.monotonic()
         search.kill("w1")
         may_end.touch()
-        (result,) = await model.collect(1, most_s=15)
+        (result,) = await model.collect(1)
         assert (result.worker, result.error) == (other, "")
-        assert time.monotonic() - began < 15
         model.check()
 
     run_loop(run())

@@ -93,7 +93,7 @@ def test_a_model_that_hung_ends_when_another_one_goes_on(started: Any) -> None:
     search.wait_for(lambda: len(told()) >= before + 5)
     del search.processes["model"]  # it may end with an exit code
     first.send_signal(signal.SIGCONT)
-    assert first.wait(30) == 1
+    assert first.wait(60) == 1
     assert "another model of this search has begun" in (search.job_dir / "model.log").read_text()
     search.wait_for(lambda: second.poll() == 0, 60)
     assert sorted(told()) == list(range(60))

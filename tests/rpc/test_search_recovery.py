@@ -1,4 +1,4 @@
-"""Work goes on soon after its broker was killed; how soon, `benchmarks.search` measures."""
+"""Work goes on after its broker was killed; how soon, `benchmarks.search` measures."""
 
 import asyncio
 import time
@@ -9,11 +9,11 @@ from search_processes import Search, python_task
 from dlctl.contract import search as files
 from search.hub.children import Child
 
-SILENCE_S = 60.0
+SILENCE_S = 3600.0
 """A successor that waited for the lease to lapse would take as long."""
 
 
-def test_work_is_leased_again_soon_after_its_broker_was_killed(search: Search) -> None:
+def test_work_is_leased_again_without_a_time_out_after_a_broker_was_killed(search: Search) -> None:
     """The hub starts it again, as in a search; nobody waits for a time-out."""
     search.bear_silence(SILENCE_S)
     child = Child("broker", ["search.broker", str(search.job_dir), "--name", "b1"])
@@ -33,12 +33,7 @@ def test_work_is_leased_again_soon_after_its_broker_was_killed(search: Search) -
             child.look(logs)
             await asyncio.sleep(0.1)
         results = await model.collect(100)
-        again = [
-            r.started_at for r in results if r.lease_id >> 40 == 2 and r.started_at > killed_at
-        ]
-        took_s = min(again) - killed_at
-        print(f"broker killed, its work leased again after {took_s:.2f} s")
-        assert took_s < SILENCE_S / 2
+        assert any(r.lease_id >> 40 == 2 and r.started_at > killed_at for r in results)
         model.check()
 
     try:

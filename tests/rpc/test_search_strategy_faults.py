@@ -78,13 +78,13 @@ def test_the_model_says_what_the_strategy_did_and_is_not_started_again(
     options, said = WRONG[how]
     name = how.partition(" ")[0]
     search = started(name, options, "mine:Square")
-    assert search.processes["model"].wait(30) == files.EXIT_WRONG, search.logs()
+    assert search.processes["model"].wait(60) == files.EXIT_WRONG, search.logs()
     assert f"dlctl: the strategy theirs:{name} {said}" in (search.job_dir / "model.log").read_text()
 
 
 def test_a_strategy_needs_no_more_than_ask_and_tell(started: Any) -> None:
     search = started("Plain", {"answer": "{'x': (1, 2)}"}, "mine:Tells")
-    assert search.processes["model"].wait(30) == 0, search.logs()
+    assert search.processes["model"].wait(60) == 0, search.logs()
     lines = (search.job_dir / files.TRIALS).read_text().splitlines()
     events = [json.loads(line)["event"] for line in lines]
     assert (events.count("tell"), events.count("report")) == (5, 5)

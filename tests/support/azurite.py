@@ -51,7 +51,7 @@ class Azurite:
         told = f"SharedKey {self.user}:{base64.b64encode(signature).decode()}"
         request = Request(f"{self.url}/{name}?restype=container", method="PUT",
                           headers={**of_azure, "Authorization": told})  # fmt: skip
-        urlopen(request, timeout=30).close()
+        urlopen(request, timeout=60).close()
 
 
 @contextmanager

@@ -168,7 +168,7 @@ def _limit_s(item: pytest.Item) -> float | None:
 # Telling, in the process that collects the reports ------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets
 class Told:
     """The costs of all tests, as the reports bring them."""
 

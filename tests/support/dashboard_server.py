@@ -52,7 +52,7 @@ class Served:
         """Ask with the token; headers are written with `_` for `-`, an empty one is left out."""
         sent = {"x-dlctl-token": self.token, "host": self.host}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection(self.host, timeout=30)
+        connection = http.client.HTTPConnection(self.host, timeout=60)
         try:
             connection.putrequest(method, path, skip_host=True)
             for name, value in sent.items():

@@ -230,7 +230,7 @@ END
 
 
 def run_script(script, attempt, job_id):
-    return subprocess.run(["bash", script, attempt], capture_output=True, text=True, timeout=30,
+    return subprocess.run(["bash", script, attempt], capture_output=True, text=True, timeout=60,
                           env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": str(job_id)})  # fmt: skip
 
 

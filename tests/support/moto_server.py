@@ -29,7 +29,7 @@ class Moto:
 
     def bucket(self, name: str, files: Mapping[str, bytes]) -> None:
         """Make a bucket with these objects."""
-        urlopen(Request(f"{self.url}/{name}", method="PUT"), timeout=20).close()
+        urlopen(Request(f"{self.url}/{name}", method="PUT"), timeout=60).close()
         for key, content in files.items():
             obstore.put(self._store(name), key, content)
 

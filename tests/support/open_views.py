@@ -51,7 +51,7 @@ class WatchedTerminal:
         """Return all text that was ever drawn, without colours and places."""
         return _ESCAPES.sub("", bytes(self._drawn).decode(errors="replace"))
 
-    def wait_for(self, text: str, timeout_s: float = 30) -> None:
+    def wait_for(self, text: str, timeout_s: float = 90) -> None:
         """Wait until a text was drawn."""
         end = time.monotonic() + timeout_s
         while text not in self.drawn:
@@ -83,7 +83,7 @@ def dashboard_url(dlctl: Any, *ids: str, **how: Any) -> Iterator[str]:
         yield process.stdout.readline().strip()
     finally:
         process.terminate()
-        told = process.communicate(timeout=30)[1]
+        told = process.communicate(timeout=60)[1]
     assert "Traceback" not in told
 
 

@@ -33,7 +33,7 @@ def relayed(cluster: Any, port: int) -> Iterator[str]:
         relay = subprocess.Popen(
             [*cluster.command("exec"), *argv], env=cluster.environment(), stdin=subprocess.DEVNULL
         )
-        server.settimeout(20)
+        server.settimeout(60)
         life, _ = server.accept()
         server.settimeout(None)
         threading.Thread(target=_serve, args=(server, port), daemon=True).start()

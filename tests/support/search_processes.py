@@ -25,6 +25,8 @@ from search.protocol.endpoints import read_endpoints, read_nameserver
 from search.protocol.stubs import BrokerStub
 
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120.0
+"""For hopeless cases: on a busy machine everything is late."""
 CODE = (Path(__file__).parent / "search_tasks.py").read_text()
 
 
@@ -106,7 +108,7 @@ class Search:
         self.start("nameserver", "nameserver")
         self.wait_for(lambda: read_nameserver(self.job_dir) != before)
 
-    def wait_for(self, ready: Callable[[], object], most_s: float = 15.0) -> None:
+    def wait_for(self, ready: Callable[[], object], most_s: float = PATIENCE_S) -> None:
         end = time.monotonic() + most_s
         while not ready():
             ended = [n for n, p in self.processes.items() if p.poll() not in (None, 0, -9, -15)]
@@ -174,7 +176,7 @@ class Model:
         self.results: list[m.Result] = []
         self.acknowledged: set[str] = set()
 
-    async def _call(self, method: str, request: Any, most_s: float = 20.0) -> Any:
+    async def _call(self, method: str, request: Any, most_s: float = PATIENCE_S) -> Any:
         import asyncio
 
         import grpc.aio
@@ -198,7 +200,7 @@ class Model:
     async def cancel(self, ids: Iterable[str]) -> None:
         await self._call("Cancel", m.CancelRequest(model=self.name, task_ids=ids))
 
-    async def collect(self, count: int, most_s: float = 30.0) -> list[m.Result]:
+    async def collect(self, count: int, most_s: float = PATIENCE_S) -> list[m.Result]:
         """Wait until there are so many results in all."""
         end = time.monotonic() + most_s
         while len(self.results) < count:
@@ -215,6 +217,16 @@ class Model:
 
     async def status(self) -> m.StatusReply:
         return await self._call("Status", m.StatusRequest())
+
+    async def wait_for(self, ready: Callable[[m.StatusReply], object]) -> m.StatusReply:
+        """Return the broker's first status that is as a test waits for."""
+        import asyncio
+
+        end = time.monotonic() + PATIENCE_S
+        while not ready(status := await self.status()):
+            assert time.monotonic() < end, f"{status}\n{self._search.logs()}"
+            await asyncio.sleep(0.02)
+        return status
 
     def check(self) -> None:
         """Each acknowledged task has exactly one accepted result."""

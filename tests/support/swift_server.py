@@ -131,7 +131,7 @@ class Swift:
     def _ask(
         self, method: str, path: str, body: bytes, headers: dict[str, str]
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(connection):
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
@@ -172,7 +172,7 @@ class Swift:
     def _put_all(self, name: str, keys: list[str], objects: dict[str, bytes]) -> None:
         if not keys:
             return
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         headers = {"X-Auth-Token": self.token()}
         with contextlib.closing(connection):
             for key in keys:

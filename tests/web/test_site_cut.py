@@ -80,7 +80,7 @@ def test_a_site_that_is_cut_off_and_comes_back(dlctl, cluster_site, xdg, wait_un
             for each in (page, cached, bare):
                 each.locator(".head .state", has_text="COMPLETED").wait_for()
                 assert each.locator(".head .state").inner_text() == "COMPLETED"
-                wait_until(lambda each=each: len(_steps(each)) == _count(lines), 30)
+                wait_until(lambda each=each: len(_steps(each)) == _count(lines), 60)
                 assert _steps(each) == list(range(1, _count(lines) + 1))
             assert _count(lines) > at
             told = page.locator(".log > div", has_text="line ").all_inner_texts()

@@ -44,8 +44,10 @@ class Job:
         """Submit the attempt, and keep the scheduler's answer as `dlctl resume` does."""
         number = situation.attempt + 1
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+        # Slurm may begin to end this job: it signals sbatch, too, which needs but a moment.
+        deaf = "trap '' TERM\n" if situation.plan.batch.scheduler == "slurm" else ""
         try:
-            text = (situation.job_dir / contract.SUBMIT_NEXT).read_text()
+            text = deaf + (situation.job_dir / contract.SUBMIT_NEXT).read_text()
             done = subprocess.run(
                 ["/bin/sh", "-c", text.replace(contract.NEXT, str(number))],
                 cwd=situation.job_dir, env=kept, stdin=subprocess.DEVNULL,

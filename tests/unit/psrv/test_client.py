@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from dlctl import contract
 from dlctl.contract import Parameters, snapshot_file
 from psrv.client import Client, Handle, join
 from psrv.errors import LateError, ServerError
+from psrv.push import waiting
 from psrv.push.flow_control import MOST
 from psrv.push.snapshots import fresh_snapshots, write_snapshot
 from psrv.push.waiting import WaitPolicy
@@ -61,7 +64,7 @@ class Slow(Downpour):
         scratch: torch.Tensor,
         rate: float,
     ) -> None:
-        assert self.go.wait(30)
+        assert self.go.wait(60)
         if Slow.fail:
             raise ValueError("no push")
         super().push(server, mine, scratch, rate)
@@ -251,7 +254,12 @@ def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: st
     layout = layout_of(PARAMETERS, 1, 0, Downpour(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
     late = how == "halt"
-    policy = WaitPolicy(0.2, late=lambda _: late)
+
+    def come_back(_: str) -> None:
+        if not late:
+            client._shards[0].all_added().fill(0)
+
+    policy = WaitPolicy(0.2, warn=come_back, late=lambda _: late)
     client = join(ShardSet(shm_folder, PARAMETERS, 1, 1), Downpour(), policy)
     gradient = torch.ones(170_000)
     for _ in range(MOST + 1):
@@ -261,8 +269,7 @@ def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: st
         with pytest.raises(LateError, match="the server of another node"):
             client.wait_for_others()
     else:
-        threading.Timer(0.3, lambda: client._shards[0].all_added().fill(0)).start()
-        assert 0.2 < client.wait_for_others() < 5
+        assert client.wait_for_others() > 0.2, "it has warned"
         assert client.wait_for_others() == 0
     client.leave()
 
@@ -344,7 +351,13 @@ def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
     client.leave()
 
 
-def test_a_halt_ends_waits_for_other_nodes(shm_folder: Path, tmp_path: Path) -> None:
+def test_a_halt_ends_waits_for_other_nodes(
+    shm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count()  # each look at the clock takes a second
+    monkeypatch.setattr(
+        waiting, "time", SimpleNamespace(monotonic=looks.__next__, sleep=lambda _: None)
+    )
     layout = layout_of(PARAMETERS, 1, 0, Downpour(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
     said: list[str] = []
@@ -353,7 +366,6 @@ def test_a_halt_ends_waits_for_other_nodes(shm_folder: Path, tmp_path: Path) -> 
         Downpour(),
         WaitPolicy(60, warn=said.append, late=lambda _: True),
     )
-    began = time.monotonic()
     with pytest.raises(ServerError, match="has not answered for as long as the halt leaves time"):
         client.refresh(60)
     client.push(torch.ones(170_000), 1.0)
@@ -362,7 +374,7 @@ def test_a_halt_ends_waits_for_other_nodes(shm_folder: Path, tmp_path: Path) -> 
     (tmp_path / "attempts/1").mkdir(parents=True)
     with pytest.raises(ServerError, match="no snapshot of shard 0 .* as long as the halt"):
         fresh_snapshots(tmp_path, 1, 1, 60, lambda _: True)
-    assert time.monotonic() - began < 5
+    assert next(looks) < 30
 
 
 def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folder: Path) -> None:
@@ -441,8 +453,12 @@ def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
             client.push(gradient, 0.0).wait()
         assert client.wait_for_others() == 0
         client.push(gradient, 0.0).wait()
-        threading.Timer(0.2, other.kill).start()
-        assert 0.1 < client.wait_for_others() < 5
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(client.wait_for_others)
+            with pytest.raises(TimeoutError):
+                waits.result(0.2)
+            other.kill()
+            assert waits.result(60) > 0
     with fork_learner(shm_folder, staleness=2, pushes=1) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "8\n"  # it begins with the clock of the slowest

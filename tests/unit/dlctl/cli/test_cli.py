@@ -251,7 +251,7 @@ def test_ctrl_c_leaves_the_training_running(dlctl, local_site):
                 break
         follower.send_signal(signal.SIGINT)
         said = follower.stderr.read()
-        assert follower.wait(30) == 130
+        assert follower.wait(60) == 130
     assert f"the training continues as {training_id}" in said
     assert "Traceback" not in said
     assert dlctl("status", "--json", ok=True).json["state"] == "TRAINING"

@@ -111,7 +111,7 @@ def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
         raise ConnectError("no route to host")
 
     release = threading.Event()
-    asked.answers |= {"dead": refuse, "hangs": lambda records: release.wait(30) and records}
+    asked.answers |= {"dead": refuse, "hangs": lambda records: release.wait(60) and records}
     warned = []
     monkeypatch.setattr(output, "warn", warned.append)
     done = run("list")

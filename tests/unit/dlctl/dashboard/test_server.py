@@ -115,7 +115,7 @@ def test_a_refused_action_says_why(server: Served):
 
 
 def test_changes_are_streamed_and_the_feed_knows_what_is_looked_at(server: Served):
-    connection = http.client.HTTPConnection(server.host, timeout=30)
+    connection = http.client.HTTPConnection(server.host, timeout=60)
     connection.request("GET", "/api/changes?id=digits-3k9f", headers={
         "x-dlctl-token": server.token})  # fmt: skip
     stream = connection.getresponse()
@@ -145,7 +145,7 @@ def test_a_websocket_needs_the_token_and_this_page(server: Served):
 
 def test_the_end_of_the_server_ends_open_streams():
     with served(make_feed()) as running:
-        connection = http.client.HTTPConnection(running.host, timeout=30)
+        connection = http.client.HTTPConnection(running.host, timeout=60)
         connection.request("GET", "/api/changes", headers={"x-dlctl-token": running.token})
         stream = connection.getresponse()
         stream.readline()

@@ -38,11 +38,11 @@ def test_two_that_send_the_same_content_do_not_mix_it(tmp_path, root, wait_until
         sent.append(size_bytes)
         if len(sent) > 1:
             return
-        wait_until(lambda: part.exists() and part.stat().st_size == size_bytes, 30, what="a part")
+        wait_until(lambda: part.exists() and part.stat().st_size == size_bytes, 60, what="a part")
         script = contents._script(str(root), entry.sha256, part.name, 0, entry.size_bytes, UMASK)
         other = transport.start(script)
         other.stdin.write(os.urandom(size_bytes))
-        wait_until(lambda: part.stat().st_size == size_bytes, 30, what="the other's part")
+        wait_until(lambda: part.stat().st_size == size_bytes, 60, what="the other's part")
         other.stdin.flush()
         other.kill()
 

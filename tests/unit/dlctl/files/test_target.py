@@ -124,7 +124,7 @@ def test_the_second_download_into_a_folder_waits_for_the_first(tmp_path):
         assert not (here / "f").exists()
     finally:
         os.close(lock)
-    assert second.wait(30) == 0
+    assert second.wait(60) == 0
     assert (here / "f").read_text() == "1"
 
 

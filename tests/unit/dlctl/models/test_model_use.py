@@ -92,7 +92,7 @@ def test_a_stored_version_is_trained_and_nothing_is_sent(scene, base, tmp_path):
 
 
 def run_script(script, attempt, job_id):
-    return subprocess.run(["bash", script, attempt], capture_output=True, text=True, timeout=30,
+    return subprocess.run(["bash", script, attempt], capture_output=True, text=True, timeout=60,
                           env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": str(job_id)})  # fmt: skip
 
 

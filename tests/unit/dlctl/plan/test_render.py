@@ -77,7 +77,7 @@ class Job:
     def run(self, job_id="7", plan=None, **env):
         return subprocess.run(
             ["bash", "-c", render(plan or self.plan), "job.sbatch", "1"], text=True,
-            capture_output=True, timeout=30, cwd=self.root,
+            capture_output=True, timeout=60, cwd=self.root,
             env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": job_id, **env},
         )  # fmt: skip
 
@@ -131,10 +131,26 @@ def test_a_job_that_was_requeued_leaves_the_attempt_of_another_job_alone(tmp_pat
     assert job.ran() == ["digits-abcdefgh 1"]
 
 
-def begin_next(job, job_id):
+@pytest.mark.parametrize(("answer", "ran"), [
+    (None, ["digits-abcdefgh 1 requeued"]), ("-15\n0\n", ["digits-abcdefgh 1 requeued"]),
+    ("0\n2\n8\n", []),
+])  # fmt: skip
+def test_a_job_that_was_ended_while_it_submitted_goes_on_itself(tmp_path, answer, ran):
+    """It once left the training to a job that did not exist."""
+    job = Job(tmp_path)
+    job.run("7")
+    begin_next(job)
+    if answer is not None:
+        (job.dir / contract.submit_answer(2)).write_text(answer)
+    assert job.run("7", SLURM_RESTART_COUNT="1").returncode == 0
+    assert job.ran()[1:] == ran
+
+
+def begin_next(job, job_id=""):
     (job.dir / contract.attempt_dir(2)).mkdir(parents=True)
     (job.dir / contract.submit_begin(2)).write_text("digits-abcdefgh.2\n")
-    (job.dir / contract.claim(2)).write_text(f"{job_id}\n")
+    if job_id:
+        (job.dir / contract.claim(2)).write_text(f"{job_id}\n")
 
 
 def test_a_job_that_was_requeued_before_it_began_runs(tmp_path):

@@ -34,7 +34,7 @@ def test_a_program_that_saves_at_the_signal_says_so_by_its_exit_code():
     )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGUSR2)
-    assert (process.communicate(timeout=30)[0], process.returncode) == ("saved", EXIT_HALTED)
+    assert (process.communicate(timeout=60)[0], process.returncode) == ("saved", EXIT_HALTED)
 
 
 def test_the_room_needs_no_framework_until_it_is_used():

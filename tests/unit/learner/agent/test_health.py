@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 
 from dlctl.contract import NodeFault, VerdictKind, attempt_dir
 from dlctl.contract.launchers import Ranks
+from learner.agent import health
 from learner.agent.health import Findings, Here, disk, examine, gpu, gpu_probe, memory
 from learner.agent.health.network import Meeting, neighbours
 
@@ -27,11 +27,11 @@ def here(tmp_path, node=0, nodes=1, gpus=0, memory_bytes=None, scheduler="slurm"
     return Here(plan, tmp_path, 1, Ranks(node, nodes, 0, 1, node))
 
 
-def test_a_healthy_node_has_no_fault(tmp_path):
+def test_a_healthy_node_has_no_fault_and_alone_waits_for_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(health, "Meeting", lambda *_: pytest.fail("it is alone"))
     found = Findings()
-    began = time.monotonic()
     examine(here(tmp_path, memory_bytes=1 << 20), "127.0.0.1", found)()
-    assert (found.faults, time.monotonic() - began < 5) == ([], True), found
+    assert found.faults == [], found
 
 
 def test_a_temporary_folder_that_can_not_be_written_is_the_nodes_fault(tmp_path, monkeypatch):
@@ -126,11 +126,13 @@ def meet(tmp_path, present, nodes, address="127.0.0.1"):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     return found
 
 
-def test_nodes_reach_their_neighbours_and_leave_no_file(tmp_path):
+def test_nodes_reach_their_neighbours_and_leave_no_file(tmp_path, monkeypatch):
+    for limit in ("MEETING_S", "_CONNECT_S"):
+        monkeypatch.setattr(f"learner.agent.health.network.{limit}", 60.0)
     found = meet(tmp_path, [0, 1, 2], 3)
     assert [found[n].reached for n in range(3)] == [[1, 2], [0, 2], [0, 1]]
     assert not any(each.unreached for each in found.values())

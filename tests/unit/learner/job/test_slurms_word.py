@@ -53,6 +53,12 @@ def test_an_error_is_no_answer():
     assert read("slurm_load_jobs error: Unable to contact slurm controller") is None
 
 
+@pytest.fixture(autouse=True)
+def _slow_machine(monkeypatch):
+    for limit in ("ASK_S", "WAIT_S"):
+        monkeypatch.setattr(f"learner.job.slurms_word.{limit}", 60.0)
+
+
 HALTED = Outcome(State.HALTED, K.SCHEDULER, UNEXPLAINED.capitalize() + ", before all was saved.")
 
 

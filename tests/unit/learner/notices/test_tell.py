@@ -96,12 +96,10 @@ def test_a_silent_webhook_does_not_hold_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tell, "LONGEST_S", 0.2)
-    released = threading.Event()
-    monkeypatch.setattr(tell, "_send", lambda *_: released.wait(10))
-    job = Job(tmp_path, Notify(webhook="file:x"), FAILED)
-    began = time.monotonic()
-    job.end()
-    assert time.monotonic() - began < 5
+    released, answered = threading.Event(), threading.Event()
+    monkeypatch.setattr(tell, "_send", lambda *_: released.wait(60) or answered.set())
+    Job(tmp_path, Notify(webhook="file:x"), FAILED).end()
+    assert not answered.is_set()
     released.set()
 
 
@@ -176,7 +174,7 @@ def test_the_start_is_told_once_for_all_attempts(tmp_path: Path) -> None:
         job = Job(tmp_path, Notify(on=["started"], webhook=secret(tmp_path, hook.url)), FAILED)
         for attempt in (1, 2):
             tell.tell_started(job.dir, job.plan, attempt, job.said.append)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not hook.got and time.monotonic() < until:
             time.sleep(0.01)
         job.end()

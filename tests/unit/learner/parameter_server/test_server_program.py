@@ -134,7 +134,7 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
         server.process.wait(0.5)
     assert path.exists()
     shard.close()
-    assert server.process.wait(20) == 0, server.log.read_text()
+    assert server.process.wait(60) == 0, server.log.read_text()
     assert not server.folder.exists()
     assert server.status().state is contract.State.COMPLETED
 
@@ -152,7 +152,7 @@ def test_a_server_survives_a_full_log_disk(server: Server, wait_until: Wait) -> 
         request.write_text(f"{number}\n")
         wait_until(lambda n=number: request_answered(rows) == n, what="a snapshot")
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(20) == 0
+    assert server.process.wait(60) == 0
 
 
 class World:

@@ -66,4 +66,4 @@ def test_a_script_ends_with_a_supervisor_that_is_killed(run, tmp_path, wait_unti
     script = Path("/proc", told.read_text().strip(), "stat")
     os.kill(supervisor, signal.SIGKILL)
     os.waitpid(supervisor, 0)
-    wait_until(lambda: not script.exists() or ") Z " in script.read_text(), 10)
+    wait_until(lambda: not script.exists() or ") Z " in script.read_text(), 60)

@@ -98,7 +98,7 @@ def test_files_of_a_running_job_are_touched_but_not_its_results(job: Job, tmp_pa
     assert keeper.keep() == []
     assert keeper._thread is not None
     keeper._thread.join()
-    assert all(time.time() - path.stat().st_mtime < 60 for path in files)
+    assert all(path.stat().st_mtime > 5 for path in files)
     assert files[3].stat().st_mtime == files[4].stat().st_mtime
     assert result.stat().st_mtime == 5
 

@@ -156,9 +156,9 @@ def test_tuned_values_survive_a_restart_from_a_checkpoint(tmp_path: Path, wait_u
         return engine.saved_step is not None
 
     run.at_step(2, lambda: run.order(1, values={"lr": 0.02, "batch_size": 6}))
-    run.at_step(3, lambda: wait_until(engine.ready, 20, what="a writer"))
+    run.at_step(3, lambda: wait_until(engine.ready, 60, what="a writer"))
     run.at_step(4, lambda: run.order(2, save=True))
-    run.at_step(5, lambda: wait_until(saved, 20, what="the checkpoint that was asked for"))
+    run.at_step(5, lambda: wait_until(saved, 60, what="the checkpoint that was asked for"))
     assert run.run()
     (final,) = (tmp_path / "checkpoints").glob("step-*[!4]")
     shutil.rmtree(final)

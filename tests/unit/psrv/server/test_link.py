@@ -86,7 +86,7 @@ def refreshed(shard: ThreadedShard, primary: FakePrimary, ahead: int) -> bool:
     thread = threading.Thread(target=stripe.run)
     thread.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not stripe.refreshed[0] and time.monotonic() < deadline and not failed:
             thread.join(0.01)
         assert not failed

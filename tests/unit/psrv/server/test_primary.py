@@ -115,14 +115,14 @@ def test_a_new_connection_waits_for_the_end_of_the_one_before_it(
     ]
     for thread, end in zip(threads, ends, strict=True):
         thread.start()
-        wait_until(lambda end=end: end in served._connections, 10)
-    closed.wait(1)
+        wait_until(lambda end=end: end in served._connections, 60)
+    closed.wait(60)
     old.frames.put(total(11))  # it was received before, but is merged late
     old.frames.put(None)
-    threads[0].join(10)
-    wait_until(lambda: len(new.answers) == 2, 10)
+    threads[0].join(60)
+    wait_until(lambda: len(new.answers) == 2, 60)
     new.close()
-    threads[1].join(10)
+    threads[1].join(60)
     assert primary.shard.rows[0].eq(-2).all() and closed.is_set()
     primary.shard.close()
 
@@ -168,17 +168,17 @@ def test_a_primary_added_after_a_connection_is_served_in_rounds(
     greeting = Greeting(1, 2, 0, Purpose.EXCHANGE, 5)
     thread = threading.Thread(target=served.serve, args=(greeting, end))
     thread.start()
-    wait_until(lambda: end in served._connections, 10)
+    wait_until(lambda: end in served._connections, 60)
     served.add(waiting)
     waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
     assert waiting.begun()
     waiting.shard.members.pause(waiting.shard.slot)
     waiting.pause(0)
     end.frames.put(total(0)._replace(mask=0b100))
-    wait_until(lambda: end.answers, 10)
+    wait_until(lambda: end.answers, 60)
     assert end.answers[0].number == 1 and waiting.shard.rows[0].eq(-1).all()
     end.close()
-    thread.join(10)
+    thread.join(60)
 
 
 class Sum(ParallelSGD):
@@ -219,13 +219,13 @@ def serving_moved(
         greeting = Greeting(1, node, 0, Purpose.EXCHANGE, 5)
         threads.append(threading.Thread(target=served.serve, args=(greeting, end)))
         threads[-1].start()
-        wait_until(lambda end=end: end in served._connections, 10)
+        wait_until(lambda end=end: end in served._connections, 60)
     served.give_up([1], 2)
     served.add(moved)
     yield served, ends
     for thread, end in zip(threads, ends.values(), strict=True):
         end.close()
-        thread.join(10)
+        thread.join(60)
 
 
 def test_a_round_on_a_promoted_primary_has_the_sums_of_all_nodes(
@@ -236,10 +236,10 @@ def test_a_round_on_a_promoted_primary_has_the_sums_of_all_nodes(
     clock(moved, 0, 0b001)
     ends[0].frames.put(total(3)._replace(mask=0b001))
     ends[0].frames.put(Frame(Kind.PULL, 0))
-    wait_until(lambda: ends[0].answers, 10)  # the answer to the PULL behind it
+    wait_until(lambda: ends[0].answers, 60)  # the answer to the PULL behind it
     ends[2].frames.put(total(3)._replace(mask=0b100))
     clock(moved, 2, 0b100)
-    wait_until(lambda: ends[2].answers and len(ends[0].answers) == 2, 10)
+    wait_until(lambda: ends[2].answers and len(ends[0].answers) == 2, 60)
     assert moved.shard.progress(0) == (4, 0)
     assert moved.shard.rows[0].eq(2).all()
 
@@ -251,7 +251,7 @@ def test_a_promoted_primary_waits_for_no_unconnected_node(
     served, ends = serving_moved
     clock(moved, 0, 0b001)
     ends[2].close()
-    wait_until(lambda: ends[2] not in served._connections, 10)
+    wait_until(lambda: ends[2] not in served._connections, 60)
     assert served.pause_absent() == [] and not moved.begun()
     monkeypatch.setattr(connections, "ABSENT_S", 0.0)
     assert served.pause_absent() == [2]

@@ -121,7 +121,7 @@ def test_merges_on_the_cpu_do_not_wait_for_one_another() -> None:
     queues.chooser.done("meta", 8, 1000.0)
     together = threading.Barrier(2)
     threads = [
-        threading.Thread(target=queues.run, args=(8, lambda _: together.wait(10))) for _ in range(2)
+        threading.Thread(target=queues.run, args=(8, lambda _: together.wait(60))) for _ in range(2)
     ]
     for thread in threads:
         thread.start()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -123,15 +126,23 @@ def test_a_hanging_compiler_and_its_children_are_killed_and_no_other_is_tried(
     path: Path, bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Learners wait for the shards meanwhile."""
-    late, other = tmp_path / "late", tmp_path / "other"
-    sleep = os.path.realpath("/bin/sleep")
-    compiler(bin_folder, "cc", f"({sleep} 0.6; echo > {late}) & wait")
+    nap, other = f"600.{secrets.randbelow(10**9):09}", tmp_path / "other"
+    compiler(bin_folder, "cc", f"{os.path.realpath('/bin/sleep')} {nap} & wait")
     compiler(bin_folder, "gcc", f"echo > {other}; exit 1")
     monkeypatch.setattr(native_build, "_COMPILER_TIMEOUT_S", 0.2)
     line = native_build.build(path.parent)
     assert line == "pushes are not compiled, and take longer: cc timed out after 0.2 seconds"
-    time.sleep(0.8)
-    assert not late.exists() and not other.exists()
+    deadline = time.monotonic() + 60
+    while any(nap in line for line in command_lines()):
+        assert time.monotonic() < deadline, "the compiler's child is left"
+    assert not other.exists()
+
+
+def command_lines() -> Iterator[str]:
+    """Yield those of all processes."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            yield path.read_text(errors="replace")
 
 
 def test_a_compiler_s_leftover_processes_are_not_waited_for(

@@ -111,3 +111,33 @@ def test_a_worker_that_has_ended_what_it_ran_begins_one_of_the_tasks_that_it_wai
             lease.close()
 
     run_loop(run())
+
+
+def test_a_large_task_goes_to_a_worker_whose_small_ones_ended_meanwhile(tmp_path: Path) -> None:
+    """The call that waits was made when less was free. The worker need not ask again."""
+
+    async def run() -> None:
+        lease, log = Lease.claim(tmp_path, 10.0), Log(log_path(tmp_path, 1))
+        service = BrokerService("b", Queues(1, 10.0, log.append), log, lease)
+
+        async def submit(number: int, cpus: int) -> None:
+            task = m.Task(id=f"{number:032x}", type="python", needs=m.Needs(cpus=cpus))
+            await service.Submit(m.SubmitRequest(model="m", tasks=[task]), NO_CONTEXT)
+
+        try:
+            await submit(0, 1)
+            ask = m.ExchangeRequest(worker="w1", want=1, free=m.Needs(cpus=2))
+            (small,) = (await service.Exchange(ask, NO_CONTEXT)).leases
+            ask = m.ExchangeRequest(worker="w1", want=1, free=m.Needs(cpus=1), wait_s=60.0)
+            waits = asyncio.ensure_future(service.Exchange(ask, NO_CONTEXT))
+            await asyncio.sleep(0)
+            ended = m.Result(task_id=small.task.id, lease_id=small.id, outcome=m.SUCCEEDED)
+            bring = m.ExchangeRequest(worker="w1", results=[ended], free=m.Needs(cpus=2))
+            await service.Exchange(bring, NO_CONTEXT)
+            await submit(1, 2)
+            assert [each.task.id for each in (await waits).leases] == [f"{1:032x}"]
+        finally:
+            log.close()
+            lease.close()
+
+    run_loop(run())

@@ -81,19 +81,17 @@ def test_a_process_that_died_here_is_not_waited_for(tmp_path: Path) -> None:
     root = Path(__file__).parents[4]
     environment = os.environ | {"PYTHONPATH": str(root)}
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=environment)
-    began = time.monotonic()
-    wait_for_lapse(Watch(tmp_path, 1, 60.0))
-    assert time.monotonic() - began < 5
+    wait_for_lapse(Watch(tmp_path, 1, 60.0), lambda _: pytest.fail("it was waited for"))
 
 
 def test_a_holder_ends_when_a_successor_has_claimed(tmp_path: Path) -> None:
-    first = Lease.claim(tmp_path, LEASE_S)
+    first = Lease.claim(tmp_path, 10 * LEASE_S)
     try:
         assert first.held() and first.incarnation == 1
         second = Lease.claim(tmp_path, LEASE_S)
         second.close()
         assert second.incarnation == 2
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while not first.superseded:
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -159,7 +157,7 @@ def test_a_holder_that_sees_its_successor_says_that_it_ends(tmp_path: Path) -> N
     second = Lease.claim_after(tmp_path, 1, LEASE_S)
     assert second is not None
     watch = Watch(tmp_path, 1, 60.0)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while watch.look() == HOLDS:
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -200,13 +198,13 @@ def test_the_newest_segment_with_a_whole_snapshot_counts(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["12.lease"]
 
 
-def test_a_sealed_log_is_not_waited_for_again(tmp_path: Path) -> None:
+def test_a_sealed_log_is_not_waited_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log(tmp_path, 1, (SNAPSHOT_COMPLETE, b""))
     adopt(tmp_path, 2, 0.05)
-    write_lease(tmp_path, 1, lease_s=60.0)
-    began = time.monotonic()
+    monkeypatch.setattr(epochs, "wait_for_lapse", lambda _: pytest.fail("it was waited for"))
     assert adopt(tmp_path, 3, 60.0).incarnation == 1
-    assert time.monotonic() - began < 5
 
 
 def test_nothing_is_adopted_where_nothing_was(tmp_path: Path) -> None:

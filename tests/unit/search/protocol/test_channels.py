@@ -51,7 +51,7 @@ def job_dir(tmp_path: Path) -> Path:
 
 async def beat(address: str, credentials: Credentials) -> m.HeartbeatReply:
     async with open_channel(address, credentials) as channel:
-        return await NameserverStub(channel).Heartbeat(m.HeartbeatRequest(broker="b"), timeout=5)
+        return await NameserverStub(channel).Heartbeat(m.HeartbeatRequest(broker="b"), timeout=60)
 
 
 def test_the_right_role_is_answered(job_dir: Path) -> None:
@@ -95,11 +95,11 @@ def test_a_caller_without_a_certificate_is_refused(job_dir: Path) -> None:
         options = [("grpc.ssl_target_name_override", "search.dlctl")]
         async with grpc.aio.secure_channel(address, tls, options=options) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await NameserverStub(channel).Lookup(m.LookupRequest(), timeout=5)
+                await NameserverStub(channel).Lookup(m.LookupRequest(), timeout=60)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         async with grpc.aio.insecure_channel(address) as channel:
             with pytest.raises(grpc.aio.AioRpcError):
-                await NameserverStub(channel).Lookup(m.LookupRequest(), timeout=5)
+                await NameserverStub(channel).Lookup(m.LookupRequest(), timeout=60)
 
     serve(job_dir, use)
 
@@ -117,7 +117,7 @@ def test_another_version_of_the_protocol_is_told_apart(job_dir: Path) -> None:
     async def use(address: str) -> None:
         async with open_channel(address, Credentials.load(job_dir, "model")) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await BrokerStub(channel).Submit(m.SubmitRequest(), timeout=5)
+                await BrokerStub(channel).Submit(m.SubmitRequest(), timeout=60)
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     serve(job_dir, use)
@@ -143,7 +143,7 @@ def test_another_version_of_the_protocol_is_refused_in_a_sentence(tmp_path: Path
         async with open_channel(address, Credentials.load(tmp_path, "worker")) as channel:
             for method in ("/search.v2.Broker/Exchange", "/search.v1.Nameserver/Guess"):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await channel.unary_unary(method)(b"what it says", timeout=5)
+                    await channel.unary_unary(method)(b"what it says", timeout=60)
                 assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
                 assert caught.value.details() == (
                     f"{method} is not known here, where search.v1 is spoken: use the version of "

@@ -31,7 +31,7 @@ def test_a_fault_of_the_workers_own_fails_one_task_and_stops_no_slot(tmp_path):
             crew.take("b0", [m.Lease(task=task, id=number, duration_s=10)])
         while len(outbox.waiting.get("b0", {})) < 2:
             changed.clear()
-            await asyncio.wait_for(changed.wait(), 10)
+            await asyncio.wait_for(changed.wait(), 60)
         first, second = outbox.waiting["b0"].values()
         assert (first.outcome, "KeyError" in first.error) == (m.FAILED, True)
         assert second.outcome == m.SUCCEEDED

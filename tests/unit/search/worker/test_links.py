@@ -38,4 +38,4 @@ def test_a_fault_of_the_workers_own_ends_it_instead_of_the_calls_to_a_broker_alo
             await link.close()
             await crew.close()
 
-    run_loop(asyncio.wait_for(play(), 10))
+    run_loop(asyncio.wait_for(play(), 60))
