@@ -23,6 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import grimp
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "tests/support"))
 
@@ -136,17 +138,22 @@ class Copy:
 def steps(mutant: Mutant, *, only_near: bool) -> list[list[str]]:
     """Return pytest's words for each run, in the order in which they find a fault fast."""
     cheap, spread = f"{FIRST_TIER} and not cluster", ["-n", "3", "--dist", "loadgroup"]
-    module = near.module_of(mutant.file)
+    module, graph = near.module_of(mutant.file), grimp.build_graph(*near.PACKAGES, cache_dir=None)
+    users = graph.find_modules_that_directly_import(module) if module in graph.modules else ()
     room = f"tests/unit/{near.room_of(module).replace('.', '/')}"
-    naming = near.naming(REPOSITORY, [module])
     places = [
-        [name for name in naming if not name.startswith(("tests/cluster", "tests/web"))],
-        [name for name in (room, f"{room}.py") if (REPOSITORY / name).is_dir()],
+        _of_no_cluster(near.naming(REPOSITORY, [module])),
+        [name for name in (room, f"{room}.py") if (REPOSITORY / name).exists()],
         *([name] for name in mutant.near),
-    ]  # fmt: skip
+        _of_no_cluster(near.naming(REPOSITORY, users)),
+    ]
     found = [["-m", cheap, "-p", "no:xdist", *names] for names in places if names]
     rest = [["-m", cheap, *spread], ["-m", f"{FIRST_TIER} and cluster", "-p", "no:xdist"]]
     return found if only_near else [*found, *rest]
+
+
+def _of_no_cluster(names: list[str]) -> list[str]:
+    return [name for name in names if not name.startswith(("tests/cluster", "tests/web"))]
 
 
 def try_one(copy: Copy, number: int, *, only_near: bool) -> dict[str, object]:
