@@ -77,6 +77,8 @@ class Copy:
                     digest.update(f"{name}\0".encode() + source.read_bytes())
         self.digest = digest.hexdigest()[:16]
         subprocess.run(["git", "init", "--quiet", root], check=True)
+        self.why = ""
+        """What the last test that failed said."""
         self._passed, self._before, self._failed = (
             root.parent / name for name in ("passed", "before", "failed")
         )
@@ -120,7 +122,7 @@ class Copy:
             "pytest",
             "-x",
             "-q",
-            "--tb=no",
+            "--tb=short",
             f"--timeout={TEST_LIMIT_S}",
         ]
         with (self.root.parent / "log").open("w+") as log:
@@ -129,10 +131,11 @@ class Copy:
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
             log.seek(0)
-            last = (log.read().strip().splitlines() or ["nothing"])[-1]
+            lines = log.read().strip().splitlines() or ["nothing"]
+        self.why = next((line[1:].strip() for line in lines if line.startswith("E  ")), lines[-1])
         if failed := self._failed.read_text().splitlines():
             return failed[0]
-        return "" if done.returncode in (0, _NOTHING) else f"pytest itself: {last}"
+        return "" if done.returncode in (0, _NOTHING) else f"pytest itself: {self.why}"
 
 
 def steps(mutant: Mutant, *, only_near: bool) -> list[list[str]]:
@@ -173,20 +176,22 @@ def try_one(copy: Copy, number: int, *, only_near: bool) -> dict[str, object]:
             break
     copy.heal(mutant)
     took_s = round(time.monotonic() - began)
-    print(f"    killed by {killed_by} after {took_s} s" if killed_by else
+    print(f"    killed by {killed_by} after {took_s} s ({copy.why[:120]})" if killed_by else
           f"    SURVIVED {'the tests near to it' if only_near else 'all tests'}, {took_s} s",
           flush=True)  # fmt: skip
     return {"tree": copy.digest, "number": number, "area": mutant.area, "name": mutant.name,
-            "killed_by": killed_by, "near": only_near, "took_s": took_s}  # fmt: skip
+            "killed_by": killed_by, "why": copy.why if killed_by else "", "near": only_near, "took_s": took_s}  # fmt: skip
 
 
 def is_killer(copy: Copy, mutant: Mutant, test: str) -> bool:
     """Return whether a test that failed fails again, and passes without the fault."""
     if not copy.run(["-p", "no:xdist", test], skips=False):
         return False  # the machine is busy, or the test is unsteady
+    why = copy.why
     copy.heal(mutant)
     failed = copy.run(["-p", "no:xdist", test], skips=False)
     copy.plant(mutant)
+    copy.why = why
     return not failed
 
 

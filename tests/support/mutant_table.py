@@ -44,7 +44,7 @@ MUTANTS = (
         "two submissions of an attempt both ask the scheduler",
         _SUBMIT,
         "(set -C; true >{{ begin }}) 2>/dev/null || {",
-        "(true >{{ begin }}) 2>/dev/null || {",
+        "(set -C; true >>{{ begin }}) 2>/dev/null || {",
         _SUBMISSION,
     ),
     Mutant(
@@ -120,7 +120,7 @@ MUTANTS = (
         "a cancellation claims an attempt that a job has claimed",
         "dlctl/lifecycle/end.py",
         "(set -C; true >{claim}) 2>/dev/null && {{ own &&",
-        "(true >{claim}) 2>/dev/null && {{ own &&",
+        "(set -C; true >>{claim}) 2>/dev/null && {{ own &&",
     ),
     Mutant(
         FENCING,
