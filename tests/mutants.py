@@ -168,9 +168,9 @@ def try_one(copy: Copy, number: int, *, only_near: bool) -> dict[str, object]:
     guiltless: list[str] = []
     killed_by = ""
     for words in steps(mutant, only_near=only_near):
-        while (killed_by := copy.run([*words, *(f"--deselect={name}" for name in guiltless)])) and (
-            "::" in killed_by and not is_killer(copy, mutant, killed_by)
-        ):
+        while (
+            killed_by := copy.run([*words, *(f"--deselect={name}" for name in guiltless)])
+        ) and not is_killer(copy, mutant, killed_by, words):
             guiltless.append(killed_by)
         if killed_by:
             break
@@ -179,18 +179,27 @@ def try_one(copy: Copy, number: int, *, only_near: bool) -> dict[str, object]:
     print(f"    killed by {killed_by} after {took_s} s ({copy.why[:120]})" if killed_by else
           f"    SURVIVED {'the tests near to it' if only_near else 'all tests'}, {took_s} s",
           flush=True)  # fmt: skip
-    return {"tree": copy.digest, "number": number, "area": mutant.area, "name": mutant.name,
-            "killed_by": killed_by, "why": copy.why if killed_by else "", "near": only_near, "took_s": took_s}  # fmt: skip
+    return {
+        "tree": copy.digest, "number": number, "area": mutant.area, "name": mutant.name,
+        "killed_by": killed_by, "why": copy.why if killed_by else "", "near": only_near,
+        "took_s": took_s,
+    }  # fmt: skip
 
 
-def is_killer(copy: Copy, mutant: Mutant, test: str) -> bool:
-    """Return whether a test that failed fails again, and passes without the fault."""
-    if not copy.run(["-p", "no:xdist", test], skips=False):
+def is_killer(copy: Copy, mutant: Mutant, test: str, words: list[str]) -> bool:
+    """Return whether a test that failed fails again, and passes without the fault.
+
+    If pytest itself failed, such as by an import, its words count instead of a test.
+    """
+    by_itself, why = "::" not in test, copy.why
+    again = words if by_itself else ["-p", "no:xdist", test]
+    if not copy.run(again, skips=by_itself) and not by_itself:
         return False  # the machine is busy, or the test is unsteady
-    why = copy.why
     copy.heal(mutant)
-    failed = copy.run(["-p", "no:xdist", test], skips=False)
+    failed = copy.run(again, skips=by_itself)
     copy.plant(mutant)
+    if failed and by_itself:
+        sys.exit(f"pytest fails without any fault: {copy.why}")
     copy.why = why
     return not failed
 

@@ -151,7 +151,7 @@ def _limit_s(item: pytest.Item) -> float | None:
 # Telling, in the process that collects the reports ------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)  # plugins must be hashable
 class Told:
     """The costs of all tests, as the reports bring them."""
 
