@@ -123,6 +123,7 @@ class Copy:
             "-x",
             "-q",
             "--tb=short",
+            "--hypothesis-profile=no-shrinking",
             f"--timeout={TEST_LIMIT_S}",
         ]
         with (self.root.parent / "log").open("w+") as log:
