@@ -14,8 +14,8 @@ AREAS = (ONCE, FENCING, CHECKPOINT, TRANSFER, SECRETS)
 _LIFECYCLE = ("tests/unit/dlctl/lifecycle",)
 _SUBMISSION = (*_LIFECYCLE, "tests/golden/test_submit_script.py")
 _BATCH_SCRIPT = (
-    "tests/unit/learner/supervisor", "tests/unit/learner/lifecycle", "tests/unit/dlctl/plan",
-    *_LIFECYCLE, "tests/golden",
+    "tests/unit/dlctl/plan", *_LIFECYCLE, "tests/unit/learner/lifecycle",
+    "tests/unit/learner/supervisor", "tests/golden",
 )  # fmt: skip
 _PUBLISH = "learner/checkpoint_files/publish.py"
 _SUBMIT = "templates/login/submit.sh.j2"

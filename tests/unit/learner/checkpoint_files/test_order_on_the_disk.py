@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
-from checkpoint_tools import store
+from checkpoint_tools import newest_step, store
 
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.disk import Disk
@@ -60,3 +61,15 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
         ("sync", "share-0.h5"), folder, ("name", "share-0.json"), ("name", "state.json"),
         ("name", "complete.json"), folder, ("name", new), ("sync", root.name), ("remove", old),
     ]  # fmt: skip
+
+
+def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path, 10)
+    newer = store(tmp_path, 20)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+        Disk().remove(newer)
+    assert (newer / "share-0.h5").exists()
+    assert newest_step(tmp_path) == 10
