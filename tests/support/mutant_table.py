@@ -140,7 +140,7 @@ MUTANTS = (
     ),
     Mutant(
         FENCING,
-        "a supervisor that comes back late tells people of an end, and cancels what waits",
+        "a supervisor that comes back late cancels the jobs that wait for its successor",
         "learner/supervisor/__main__.py",
         "if leaving.following is None and not is_superseded(job_dir, attempt):",
         "if leaving.following is None:",
@@ -298,10 +298,10 @@ MUTANTS = (
     ),
     Mutant(
         TRANSFER,
-        "an upload goes on behind more than has arrived",
+        "a large file that was damaged on the way is put into place",
         "dlctl/files/contents.py",
-        "else [ $(wc -c <{part}) -eq {begun_bytes} ] ||",
-        "else [ -s {part} ] ||",
+        """[ "$size" -eq {size_bytes} ] && [ "${{sum:-{sha256}}}" = {sha256} ] ||""",
+        """[ "$size" -eq {size_bytes} ] ||""",
     ),
     Mutant(
         TRANSFER,
@@ -385,8 +385,8 @@ MUTANTS = (
         SECRETS,
         "a key is sent with the user's code",
         "dlctl/request/bundle.py",
-        "found = found or secret_in_content(file.source, file.size_bytes)",
-        "found = found and secret_in_content(file.source, file.size_bytes)",
+        "        found = found or secret_in_content(file.source, file.size_bytes)\n",
+        "",
     ),
     Mutant(
         SECRETS,
