@@ -36,8 +36,8 @@ ROWS = REPOSITORY / "build/mutants.jsonl"
 FIRST_TIER = "not slow and not long and not frameworks"
 TEST_LIMIT_S = 150
 """A fault may make a test wait for ever: that counts as failed."""
-_FAILED, _NOTHING = 1, 5
-"""Exit codes of pytest: tests failed; no test was left to run."""
+_ALL_PASSED, _NONE_LEFT = 0, 5
+"""Exit codes of pytest."""
 
 
 def main() -> None:
@@ -77,6 +77,8 @@ class Copy:
                     digest.update(f"{name}\0".encode() + source.read_bytes())
         self.digest = digest.hexdigest()[:16]
         subprocess.run(["git", "init", "--quiet", root], check=True)
+        self._healthy = ""
+        """The text of the file that has a fault."""
         self.why = ""
         """What the last test that failed said."""
         self._passed, self._before, self._failed = (
@@ -89,17 +91,17 @@ class Copy:
         Raises:
             SystemExit: the table no longer fits the file.
         """
-        path = self.root / mutant.file
-        text = path.read_text()
-        if text.count(mutant.old) != 1:
+        self._healthy = (self.root / mutant.file).read_text()
+        if self._healthy.count(mutant.old) != 1:
             sys.exit(f"{mutant.file} must have this once: {mutant.old!r}")
-        self._write(path, text.replace(mutant.old, mutant.new))
+        self._write(mutant, self._healthy.replace(mutant.old, mutant.new))
 
     def heal(self, mutant: Mutant) -> None:
         """Take the fault away."""
-        self._write(self.root / mutant.file, (REPOSITORY / mutant.file).read_text())
+        self._write(mutant, self._healthy)
 
-    def _write(self, path: Path, text: str) -> None:
+    def _write(self, mutant: Mutant, text: str) -> None:
+        path = self.root / mutant.file
         path.write_text(text)
         # Python compares a file with what it has compiled by size and whole seconds.
         shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
@@ -117,15 +119,9 @@ class Copy:
                tiers.PASSED_VARIABLE: str(self._passed)}  # fmt: skip
         env |= {tiers.SKIP_VARIABLE: str(self._before)} if skips else {}
         pytest = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "--tb=short",
-            "--hypothesis-profile=no-shrinking",
-            f"--timeout={TEST_LIMIT_S}",
-        ]
+            sys.executable, "-m", "pytest", "-x", "-q", "--tb=short",
+            "--hypothesis-profile=no-shrinking", f"--timeout={TEST_LIMIT_S}",
+        ]  # fmt: skip
         with (self.root.parent / "log").open("w+") as log:
             done = subprocess.run(
                 [*pytest, *words], cwd=self.root, env=env, stdin=subprocess.DEVNULL, stdout=log,
@@ -136,7 +132,7 @@ class Copy:
         self.why = next((line[1:].strip() for line in lines if line.startswith("E  ")), lines[-1])
         if failed := self._failed.read_text().splitlines():
             return failed[0]
-        return "" if done.returncode in (0, _NOTHING) else f"pytest itself: {self.why}"
+        return "" if done.returncode in (_ALL_PASSED, _NONE_LEFT) else f"pytest itself: {self.why}"
 
 
 def steps(mutant: Mutant, *, only_near: bool) -> list[list[str]]:
@@ -226,10 +222,8 @@ def show(known: dict[int, dict[str, object]]) -> None:
         what = "not tried" if row is None else row["killed_by"] or "SURVIVED"
         print(f"{number:2}. {mutant.name}: {what}")
     for area in AREAS:
-        tried = [row for row in known.values() if row["area"] == area]
-        print(
-            f"{area:24} {sum(bool(row['killed_by']) for row in tried):2} of {len(tried):2} killed"
-        )
+        found = [bool(row["killed_by"]) for row in known.values() if row["area"] == area]
+        print(f"{area:24} {sum(found):2} of {len(found):2} killed")
     killed = sum(bool(row["killed_by"]) for row in known.values())
     share = killed / len(known) if known else 0.0
     print(f"{killed} of {len(known)} killed: {share:.0%}")
