@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import pytest
 from cluster import Cluster, missing_programs, one_at_a_time, wipe_leftovers
 from command_server import CommandServer
-from hypothesis import settings
+from hypothesis import Phase, settings
 from leftovers import SESSION_VARIABLE, left_behind, shared_memory
 from site_text import CLUSTER_SITE
 
@@ -37,6 +37,10 @@ T = TypeVar("T")
 # How long an example takes says more about the machine's load than about the code.
 settings.register_profile("tests", deadline=None)
 settings.register_profile("first", deadline=None, max_examples=20)
+# For tests/mutants.py, which asks whether a test fails, and not by what example.
+settings.register_profile(
+    "no-shrinking", settings.get_profile("first"), phases=set(Phase) - {Phase.shrink, Phase.explain}
+)
 settings.load_profile("first" if os.environ.get("DLCTL_TEST_TIER") == "first" else "tests")
 
 

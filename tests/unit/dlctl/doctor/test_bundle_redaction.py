@@ -49,15 +49,17 @@ def test_what_this_shell_calls_a_secret_goes_wherever_it_stands():
 def test_the_archive_is_private_and_clean(tmp_path, monkeypatch):
     for name in ("CONFIG", "STATE", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    monkeypatch.setenv("MY_TOKEN", "opensesame")
     save_site("mine", SITE)
-    found = Examined([Link("tcp", "broken", "refused by https://a:hunter2@b/", "fix it", "mine")])
+    said = "refused by https://a:hunter2@b/ and opensesame"
+    found = Examined([Link("tcp", "broken", said, "fix it", "mine")])
     path = write_bundle(tmp_path / "b.tgz", found, "mine", None)
     assert path.stat().st_mode & 0o777 == 0o600
     with tarfile.open(path) as archive:
         texts = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}
     assert set(texts) == {f"dlctl-doctor/{name}" for name in (
         "versions.json", "doctor.json", "trainings.json", "sites/mine.yml")}  # fmt: skip
-    assert not [name for name, text in texts.items() if "hunter2" in text]
+    assert not [n for n, text in texts.items() if "hunter2" in text or "opensesame" in text]
     site = texts["dlctl-doctor/sites/mine.yml"]
     assert "WANDB_API_KEY: (removed)" in site and "python: /usr/bin/python3" in site
     with pytest.raises(ResultsError, match="can't be written"):

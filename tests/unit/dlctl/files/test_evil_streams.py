@@ -158,3 +158,25 @@ def test_a_part_that_is_whole_is_read_and_not_sent_again(tmp_path, is_known, is_
     assert (here / "big").read_bytes() == content
     if not is_damaged:
         assert seen[0][0] == file.size_bytes  # nothing was to come
+
+
+def test_a_chunk_that_was_damaged_on_the_way_is_not_kept(tmp_path):
+    class Damages(LocalTransport):
+        def start(self, script, **options):
+            there = script.replace("tee /dev/fd/4 >&5", "tee /dev/fd/4 | tr a b >&5")
+            return super().start(there, **options)
+
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/big").write_bytes(b"a" * 3_000_000)
+    with pytest.raises(TransferError, match="big is damaged"):
+        download(Damages(), str(tmp_path / "site"), ["big"], tmp_path / "here")
+    assert [path for path in (tmp_path / "here").rglob("*") if path.is_file()] == []
+
+
+def test_the_name_of_a_large_file_is_no_word_of_the_shells(tmp_path):
+    name, content = "a  b'$(touch evil) *", os.urandom(3_000_000)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / name).write_bytes(content)
+    paths = download(LocalTransport(), str(tmp_path / "site"), [name], tmp_path / "here")
+    assert [path.read_bytes() for path in paths] == [content]
+    assert [path.name for path in (tmp_path / "site").iterdir()] == [name]

@@ -10,8 +10,9 @@ import pytest
 from dlctl.errors import TransferError
 from dlctl.files.download import download
 from dlctl.files.sending import last_telling_line
-from dlctl.files.small_files import read_files
+from dlctl.files.small_files import read_files, write_file
 from dlctl.transport import Completed
+from dlctl.transport.local import LocalTransport
 
 
 class Site:
@@ -128,6 +129,19 @@ def test_an_answer_without_its_frame_is_refused():
 
     with pytest.raises(TransferError, match="cut short"):
         read_files(Short([]), ["x"])
+
+
+def test_a_file_whose_content_was_cut_short_leaves_the_old_one(tmp_path):
+    """A connection that was lost looks like the end of the input."""
+
+    class Cuts(LocalTransport):
+        def run(self, script, *, stdin=b"", **options):
+            return super().run(script, stdin=stdin[:-1], **options)
+
+    (tmp_path / "f").write_text("old")
+    with pytest.raises(TransferError, match="was cut short"):
+        write_file(Cuts(), str(tmp_path / "f"), b"new content")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_the_last_informative_line_of_tar_is_shown():

@@ -158,6 +158,16 @@ def test_a_job_that_was_lost_never_runs_beside_its_successor(scene):
     assert token.endswith(".1")
 
 
+def test_a_job_that_was_taken_for_ended_never_runs_beside_its_successor(scene):
+    """Slurm runs a job again that a node failed, or forgets that it was cancelled."""
+    halt(scene.session, send(scene), scene.store)
+    second = go_on(scene)
+    late = run_script(scene.root / "jobs" / second.training_id / "job.sbatch", "1", 1)
+    assert (late.returncode, "nothing to do" in late.stdout) == (0, True)
+    run_everything(scene)
+    assert scene.ran() == [f"{second.training_id} 2"]
+
+
 def test_a_refusal_is_failed_and_can_be_sent_again(scene):
     scene.scheduler.mode("reject")
     with pytest.raises(SubmitRejected):

@@ -11,7 +11,9 @@ from login_side import BadTransport, Scene, run_everything
 
 from dlctl import contract
 from dlctl.contract import State
+from dlctl.errors import SubmitUnknown
 from dlctl.lifecycle import resume, submit
+from dlctl.lifecycle.submit import ask
 from dlctl.record import RecordStore
 
 SLOW_CP = """\
@@ -70,3 +72,16 @@ def test_a_submission_that_still_copies_the_code_is_not_disturbed_by_the_next(sc
     assert not list(code.parent.glob("code.part*"))
     run_everything(scene)
     assert len(scene.ran()) == 1
+
+
+def test_the_scheduler_is_asked_by_the_submission_that_was_first(tmp_path):
+    scene = Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+    with pytest.raises(SubmitUnknown):
+        submit(scene.connect(BadTransport(3, "before")), scene.request(), scene.store)
+    (record,) = scene.store.all()
+    plan = scene.request(record.training_id).plan
+    begin = Path(record.job_dir, contract.submit_begin(1))  # of one that waits for its answer
+    begin.parent.mkdir(parents=True, exist_ok=True)
+    begin.write_text(f"{contract.token(record.training_id, 1)}\n")
+    assert ask(scene.session, plan, record, scene.store).state is State.QUEUED
+    assert scene.scheduler.jobs() == {}

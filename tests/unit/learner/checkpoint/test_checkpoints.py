@@ -31,14 +31,17 @@ from checkpoint_tools import (
 )  # fmt: skip
 from repository import REPOSITORY
 
+from dlctl import contract
 from learner.checkpoint.engine import Keep
 from learner.checkpoint.load import check_settings
+from learner.checkpoint.newest import use_newest
 from learner.checkpoint.partition import parts_of
 from learner.checkpoint.state_tree import Pieces, pack
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.disk import Disk
 from learner.checkpoint_files.publish import remove_leftovers
 from learner.errors import UserFault
+from learner.job.context import ATTEMPT_VARIABLE, JOB_VARIABLE
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int64,
@@ -178,6 +181,32 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, kind: st
     assert words in said[0]
 
 
+class OneOfTwo:
+    """Rank 0, which finds all whole, while its peer finds the newest checkpoint damaged."""
+
+    rank, size = 0, 2
+
+    def __init__(self) -> None:
+        self._of_peer = ["share-1.h5 ends too early", None]
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def collect(self, value: Any) -> list[Any]:
+        return [value, self._of_peer.pop(0)]
+
+
+def test_all_learners_go_back_if_one_of_them_finds_damage(tmp_path: Path) -> None:
+    for step in (10, 20):
+        store(tmp_path, step)
+    said: list[str] = []
+    found = use_newest(tmp_path, OneOfTwo(), said.append, lambda loaded: loaded.marker.step)
+    assert found is not None
+    assert (found.step, found.used, found.damaged) == (10, 10, [20])
+    name = layout.directory_name(20)
+    assert said == [f"the checkpoint {name} is skipped: share-1.h5 ends too early"]
+
+
 @pytest.mark.parametrize(
     "place",
     [
@@ -245,6 +274,23 @@ def test_a_writer_of_an_earlier_attempt_completes_nothing(tmp_path: Path) -> Non
     assert layout.steps_present(tmp_path) == [20, 10]
     assert newest_step(tmp_path) == 20
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_writer_publishes_nothing_once_a_later_attempt_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if that has not saved anything, and so has not disowned the folder."""
+    root, begun = tmp_path / "checkpoints", tmp_path / contract.submit_begin(2)
+    begun.parent.mkdir(parents=True)
+    monkeypatch.setenv(JOB_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(ATTEMPT_VARIABLE, "1")
+    said: list[str] = []
+    engine = make_engine(root, said)
+    assert engine.save(10, state_of(10)) and engine.wait()
+    begun.touch()
+    assert engine.save(20, state_of(20)) and not engine.wait()
+    assert "a later attempt of this training has begun" in said[0]
+    assert layout.steps_present(root) == [10]
 
 
 def test_a_script_that_only_reads_leaves_a_running_training_alone(tmp_path: Path) -> None:

@@ -273,6 +273,20 @@ def test_a_waiting_job_whose_runner_was_killed_gets_another(bench):
     assert bench.output(2) == "ran once\n"
 
 
+def test_a_waiting_job_has_one_runner(bench):
+    """Two calls of `list` at the same time may each start one."""
+    gate = bench.folder / "gate"
+    first = bench.submit(f"while [ ! -e {gate} ]; do sleep 0.05; done", cpus=2)
+    bench.wait(first, JobState.RUNNING)
+    second = bench.submit("echo ran once")
+    pid = wait_for(lambda: bench.record(second)["runner_pid"], "the second runner")
+    assert bench.call("run", second).returncode == 0  # ends at once, though it can't run yet
+    assert bench.record(second)["runner_pid"] == pid
+    gate.touch()
+    assert bench.end(second).state is JobState.COMPLETED
+    assert bench.output(2) == "ran once\n"
+
+
 def test_after_a_reboot_running_jobs_are_lost_and_waiting_ones_run(bench):
     folder = bench.root / "queue" / "active"
     first = bench.submit("true")

@@ -198,6 +198,19 @@ def test_the_newest_segment_with_a_whole_snapshot_counts(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["12.lease"]
 
 
+def test_a_log_whose_holder_may_still_acknowledge_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log(tmp_path, 1, (SNAPSHOT_COMPLETE, b""))
+
+    def acknowledges_meanwhile(watch: Watch) -> None:
+        log(tmp_path, watch.incarnation, (SNAPSHOT_COMPLETE, b""), (1, b"acknowledged"))
+
+    monkeypatch.setattr(epochs, "wait_for_lapse", acknowledges_meanwhile)
+    found = adopt(tmp_path, 2, 60.0)
+    assert [each.payload for each in found.records] == [b"", b"acknowledged"]
+
+
 def test_a_sealed_log_is_not_waited_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

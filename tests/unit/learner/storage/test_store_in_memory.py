@@ -1,0 +1,77 @@
+"""What is brought from and to a store of objects, which is a dictionary here."""
+
+import hashlib
+import json
+import zlib
+
+import pytest
+
+from learner.storage import fetch
+from learner.storage.claim import claimed
+from learner.storage.objects import Object
+from learner.storage.objects.digests import Digests
+from learner.storage.progress import Progress
+from learner.storage.upload import Superseded, Upload, save
+
+CHUNK = 8
+
+
+class Memory:
+    """A store that notes what was written, in order."""
+
+    def __init__(self, contents):
+        self.contents, self.written, self.read_from = dict(contents), [], []
+
+    def stat(self, key):
+        content = self.contents.get(key)
+        return None if content is None else Object(key, len(content), "opaque")
+
+    def read(self, item, start, into):
+        self.read_from.append(start)
+        into.put(self.contents[item.key][start : start + len(into.room)])
+
+    def write(self, key, source, _moved):
+        self.contents[key] = content = source.read_bytes()
+        self.written.append(key.rpartition("/")[2])
+        return Digests(len(content), hashlib.sha256(content).hexdigest(), ())
+
+
+def saved(tmp_path, store, attempt):
+    source = tmp_path / "results"
+    source.mkdir(exist_ok=True)
+    (source / "a").write_text(f"of attempt {attempt}")
+    upload = Upload(source, "t-1/", "t-1", attempt, "COMPLETED")
+    return save(upload, store, Progress(None, "stores"), lambda: None)
+
+
+def test_a_late_attempt_replaces_nothing_of_a_later_one(tmp_path):
+    store = Memory({})
+    saved(tmp_path, store, 2)
+    with pytest.raises(Superseded):
+        saved(tmp_path, store, 1)
+    assert store.contents["t-1/a"] == b"of attempt 2"
+
+
+def test_no_marker_names_files_that_are_not_there_yet(tmp_path):
+    store = Memory({})
+    saved(tmp_path, store, 1)
+    assert store.written == ["a", "_complete.json"]
+    store.written.clear()
+    saved(tmp_path, store, 2)
+    assert store.written == ["_complete.json", "a", "_complete.json"]
+    assert json.loads(store.contents["t-1/_complete.json"])["attempt"] == 2
+
+
+def test_a_chunk_that_a_killed_fetcher_left_damaged_is_fetched_again(tmp_path, monkeypatch):
+    """The etag can't tell: the sum beside the chunk does."""
+    monkeypatch.setattr(fetch, "CHUNK_BYTES", CHUNK)
+    content = bytes(range(3 * CHUNK))
+    store, item = Memory({"k": content}), Object("k", len(content), "opaque")
+    file = tmp_path / "content"
+    file.with_name("content.dead.part").write_bytes(content[:CHUNK] + b"never on the disk"[:CHUNK])
+    sums = [zlib.crc32(content[at : at + CHUNK]) for at in (0, CHUNK)]
+    file.with_name("content.dead.chunks").write_text(f"0 {sums[0]}\n1 {sums[1]}\n")
+    with claimed(tmp_path / "claim", lambda _: None) as claim:
+        fetch.Fetcher(store, claim, lambda _: None).fetch([fetch.Wanted(item, file)])
+    assert file.read_bytes() == content
+    assert sorted(store.read_from) == [CHUNK, 2 * CHUNK]
