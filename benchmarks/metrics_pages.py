@@ -227,7 +227,9 @@ def _open(
               for name, work in (("ours", ours), ("floor", floor))}  # fmt: skip
     middle["tensorboard"] = theirs()
     # Its fast loader can't send so many points at once (a limit of gRPC).
-    middle["tensorboard_all"] = theirs(f"--samples_per_plugin=scalars={points}", "--load_fast=false")
+    middle["tensorboard_all"] = theirs(
+        f"--samples_per_plugin=scalars={points}", "--load_fast=false"
+    )
     return _result("view_open_20x1m", "s", middle, runs)
 
 

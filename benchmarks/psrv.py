@@ -44,21 +44,21 @@ _UPDATES = 8, 8, 1
 
 def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
+    peers = ["floor_torch", "mpi_two_sided"]
     restless = _restless()
     for what, learners in _KEYS:
-        yield _measure(what, learners[load], restless, load)
+        yield _measure(what, learners[load], peers, restless, load)
         if load is Load.SMOKE:
-            restless = []  # they have run
+            peers, restless = [], []  # they have run
     yield _memory(_KEYS[-1][1][load])
     yield from psrv_nodes.measure(load)
     yield from psrv_straggler.measure(load)
 
 
-def _measure(what: str, learners: int, restless: list[str], load: Load) -> Result:
-    counts = {
-        "ours": learners, "floor": learners, "floor_torch": learners,
-        "mpi_two_sided": learners + 1,
-    }  # fmt: skip
+def _measure(what: str, learners: int, peers: list[str], restless: list[str], load: Load) -> Result:
+    counts = dict.fromkeys(("ours", "floor", *peers), learners)
+    if "mpi_two_sided" in counts:
+        counts["mpi_two_sided"] += 1  # the server
     with _rates(counts, learners, _UPDATES[load]) as rates:
         result = compare(what, rates.pop("ours"), rates.pop("floor"), rates, unit="updates/s",
                          rounds=_ROUNDS[load])  # fmt: skip
@@ -66,8 +66,8 @@ def _measure(what: str, learners: int, restless: list[str], load: Load) -> Resul
     for way in restless:
         with _rates({way: learners + 1}, learners, _UPDATES[load]) as rates:
             alone.update(medians(rates, _ROUNDS[load]))
-    peers = {name: round(value, 4) for name, value in alone.items()}
-    return replace(result, peers={**result.peers, **peers})
+    rounded = {name: round(value, 4) for name, value in alone.items()}
+    return replace(result, peers={**result.peers, **rounded})
 
 
 def _memory(learners: int) -> Result:

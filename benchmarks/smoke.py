@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cluster import wipe_leftovers  # type: ignore[import-not-found]
+from cluster import one_at_a_time, wipe_leftovers  # type: ignore[import-not-found]
 from leftovers import (  # type: ignore[import-not-found]
     SESSION_VARIABLE,
     left_behind,
@@ -38,6 +38,11 @@ _GRACE_S, _LEFT_S = 30.0, 10.0
 _LAST_WORDS = 3000
 
 
+def program(group: str) -> list[str]:
+    """Return the command that runs a group."""
+    return [sys.executable, "-m", f"benchmarks.{group}", "--smoke"]
+
+
 class Group:
     """One group while it runs, and what came of it."""
 
@@ -51,9 +56,8 @@ class Group:
         self._memory = shared_memory()
         with self._said.open("wb") as said, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"benchmarks.{name}", "--smoke"], cwd=REPOSITORY,
-                env=os.environ | {SESSION_VARIABLE: self._token}, stdin=subprocess.DEVNULL,
-                stdout=said, stderr=errors,
+                program(name), cwd=REPOSITORY, env=os.environ | {SESSION_VARIABLE: self._token},
+                stdin=subprocess.DEVNULL, stdout=said, stderr=errors,
             )  # fmt: skip
 
     def has_ended(self) -> bool:
@@ -76,15 +80,16 @@ class Group:
             self._process.kill()
             self._process.wait()
         until = time.monotonic() + _LEFT_S
-        while left := left_behind(self._token, self._memory):
-            if time.monotonic() > until:
-                self.problems += [f"it left {each}" for each in left]
-                break
+        while (left := left_behind(self._token, self._memory)) and time.monotonic() < until:
             time.sleep(0.1)
-        for pid in re.findall(r"(?m)^process (\d+):", "\n".join(left)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        wipe_leftovers()
+        for each in left:
+            self.problems.append(f"it left {each}")
+            if found := re.match(r"process (\d+):", each):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(found[1]), signal.SIGKILL)
+        if left:
+            with one_at_a_time():
+                wipe_leftovers()
 
     def _judge(self) -> None:
         try:
@@ -131,7 +136,7 @@ def _ended(names: Sequence[str]) -> Iterator[Group]:
         try:
             while waiting or running:
                 while waiting and len(running) < _AT_ONCE:
-                    running.append(Group(waiting.pop(0), Path(folder)))
+                    running.append(Group(waiting.pop(), Path(folder)))  # long ones stand last
                 for group in [group for group in running if group.has_ended()]:
                     running.remove(group)
                     yield group

@@ -59,7 +59,7 @@ _LEARNERS, _BATCH = 2, 64
 _ROUNDS = rounds(11, 1)
 _LEAST_S = 0.5, 0.5, 0.01
 """A run has as many steps as take the floor this long."""
-_STEPS_COMPARED = 5
+_STEPS_COMPARED = 5, 5, 1
 _TOLD = 1000
 """Steps that are reported in a run."""
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-4, 1e-6
@@ -107,7 +107,7 @@ def _measure(what: str, model: str, optimizer: str, bucket_mb: int, load: Load) 
             way: stack.enter_context(_start(way, way, model, optimizer, bucket_mb)) for way in ways
         }
         for learner_set in sets.values():
-            learner_set.ask("steps", _STEPS_COMPARED)
+            learner_set.ask("steps", _STEPS_COMPARED[load])
         _check(sets)
         count = _count_steps(sets[_FLOOR], _LEAST_S[load])
         rates = {way: _rate(learner_set, count) for way, learner_set in sets.items()}
