@@ -83,7 +83,8 @@ def measure(load: Load) -> Iterator[Result]:
 
 def _measure_metrics(load: Load) -> Result:
     """Return the cost of metrics, in percent of a step."""
-    with _start("ours", "ours", "lenet", "sgd", _BUCKETS_MB[0]) as learner_set:
+    learners = 1 if load is Load.SMOKE else _LEARNERS
+    with _start("ours", "ours", "lenet", "sgd", _BUCKETS_MB[0], learners) as learner_set:
         count = _count_steps(learner_set, _LEAST_S[load])
 
         def percent_of_step(order: str) -> Callable[[], float]:
@@ -101,10 +102,11 @@ def _measure_metrics(load: Load) -> Result:
 
 def _measure(what: str, model: str, optimizer: str, bucket_mb: int, load: Load) -> Result:
     is_first = what == _KEYS[0][0]
-    ways = _WAYS if is_first or load is not Load.SMOKE else _FEW_WAYS
+    ways, learners = (_WAYS, _LEARNERS) if is_first or load is not Load.SMOKE else (_FEW_WAYS, 1)
     with contextlib.ExitStack() as stack:
         sets = {
-            way: stack.enter_context(_start(way, way, model, optimizer, bucket_mb)) for way in ways
+            way: stack.enter_context(_start(way, way, model, optimizer, bucket_mb, learners))
+            for way in ways
         }
         for learner_set in sets.values():
             learner_set.ask("steps", _STEPS_COMPARED[load])
@@ -118,10 +120,10 @@ def _measure(what: str, model: str, optimizer: str, bucket_mb: int, load: Load) 
 
 
 def _start(
-    name: str, way: str, model: str, optimizer: str, bucket_mb: int
+    name: str, way: str, model: str, optimizer: str, bucket_mb: int, learners: int = _LEARNERS
 ) -> contextlib.AbstractContextManager[LearnerSet]:
     module = "benchmarks.training_learner"
-    return start(name, _LEARNERS, module, way, model, optimizer, str(bucket_mb))
+    return start(name, learners, module, way, model, optimizer, str(bucket_mb))
 
 
 def _rate(learner_set: LearnerSet, count: int) -> Callable[[], float]:
@@ -129,7 +131,7 @@ def _rate(learner_set: LearnerSet, count: int) -> Callable[[], float]:
 
     def rate() -> float:
         learner_set.ask("steps", 2)  # bring its memory back into the processor's caches
-        return count * _BATCH * _LEARNERS / learner_set.time_s("steps", count)
+        return count * _BATCH * learner_set.size / learner_set.time_s("steps", count)
 
     return rate
 
@@ -164,7 +166,7 @@ def _check(sets: dict[str, LearnerSet]) -> None:
         sets[way].ask("write_weights", "weights")
     expected: Any = None
     for way in alike:
-        for number in range(_LEARNERS):
+        for number in range(sets[way].size):
             file = sets[way].folder / f"weights.{number}"
             weights = np.fromfile(file, np.float32)
             file.unlink()
