@@ -1,21 +1,21 @@
 """Run benchmarks and write their tables in docs/benchmarks.md (`make bench`).
 
-    python -m benchmarks [--quick] [GROUP …]      all groups, or only these; other tables stay
+    python -m benchmarks [--quick | --smoke] [GROUP …]     all groups, or these; other tables stay
 
 Prints each result as one line of JSON, as each benchmark does by itself. The table of a group that
 fails stays as it was. `--quick` runs one round of each benchmark and writes nothing to the page.
+`--smoke` writes nothing either: it sees whether each benchmark works, see benchmarks/smoke.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 import traceback
 
-from benchmarks import page
+from benchmarks import page, smoke
 from benchmarks.peer_environment import PeerEnvironment
-from benchmarks.report import end_in_order, say
+from benchmarks.report import Load, end_in_order, options, say
 
 _CLIENT = ("dlctl", "typer", "rich", "pydantic", "paramiko")
 _LEARNERS = ("torch", "mpi4py", "numpy")
@@ -50,28 +50,30 @@ PROGRAMS = {
 
 def main() -> None:
     """Measure the groups, print the results and write the tables; exit 1 if one failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser = options("benchmarks")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(PACKAGES))
-    parser.add_argument("--quick", action="store_true", help="one round; write nothing")
     given = parser.parse_args()
     if unknown := set(given.groups) - set(PACKAGES):
         parser.error(f"no group {', '.join(sorted(unknown))}: there are {', '.join(PACKAGES)}")
     end_in_order()
-    failed = [group for group in given.groups or PACKAGES if not _run(group, given.quick)]
+    groups = given.groups or list(PACKAGES)
+    if given.load is Load.SMOKE:
+        sys.exit(0 if smoke.run(groups) else 1)
+    failed = [group for group in groups if not _run(group, given.load)]
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 
 
-def _run(group: str, quick: bool) -> bool:
+def _run(group: str, load: Load) -> bool:
     results = []
     try:
-        for result in importlib.import_module(f"benchmarks.{group}").measure(quick):
-            say(result)
+        for result in importlib.import_module(f"benchmarks.{group}").measure(load):
+            say(result.to_json())
             results.append(result)
     except Exception:
         traceback.print_exc()
         return False
-    if not quick:
+    if load is Load.FULL:
         mpi = "mpi4py" in PACKAGES[group]
         conditions = page.conditions(PACKAGES[group], PROGRAMS.get(group, ()), mpi)
         page.write(group, f"{conditions}\n\n{page.table(results)}")

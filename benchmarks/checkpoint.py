@@ -28,33 +28,36 @@ from pathlib import Path
 
 from benchmarks.checkpoint_kills import losses
 from benchmarks.learners import run_learners
-from benchmarks.report import Result, main
+from benchmarks.report import Load, Result, main, rounds
 
-_RUNS = 7
-_KILLS, _KILLS_OF_PEERS = 100, 20
+_ROUNDS = rounds(7, 1)
+_STATE_BYTES = 1_000_000_000, 1_000_000_000, 10_000_000
+_KILLS, _KILLS_OF_PEERS = (100, 2, 1), (20, 1, 1)
 _KEYS = ("checkpoint_restore_2gb", "checkpoint_stall_2gb", "checkpoint_save_2gb")
 """Restore first: for minutes after writing tens of GB the disk reads at half its speed."""
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
     for what in _KEYS:
-        yield _timed(what, 1 if quick else _RUNS)
-    yield _killed(2 if quick else _KILLS, 1 if quick else _KILLS_OF_PEERS)
+        yield _timed(what, load)
+    yield _killed(load)
 
 
-def _timed(what: str, runs: int) -> Result:
+def _timed(what: str, load: Load) -> Result:
     folder = _folder_on_disk()
+    sizes = map(str, (_STATE_BYTES[load], *_ROUNDS[load]))
     try:
-        (line,) = run_learners(2, "benchmarks.checkpoint_learner", what, str(runs), str(folder))
+        (line,) = run_learners(2, "benchmarks.checkpoint_learner", what, *sizes, str(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     medians = {name: round(value, 4) for name, value in line["medians"].items()}
-    return Result(what, "s", medians.pop("ours"), medians.pop("floor"), medians, runs)
+    return Result(what, "s", medians.pop("ours"), medians.pop("floor"), medians, line["runs"])
 
 
-def _killed(kills: int, kills_of_peers: int) -> Result:
-    counts = {"ours": kills} | dict.fromkeys(("torch_save", "h5py", "dcp"), kills_of_peers)
+def _killed(load: Load) -> Result:
+    kills, peers = _KILLS[load], ("torch_save", "h5py", "dcp")
+    counts = {"ours": kills} | dict.fromkeys(peers, _KILLS_OF_PEERS[load])
     lost = {}
     for name, count in counts.items():
         folder = _folder_on_disk()

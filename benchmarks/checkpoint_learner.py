@@ -1,4 +1,4 @@
-"""One learner of the checkpoint benchmark: `… WHAT RUNS FOLDER FILE` (see checkpoint.py)."""
+"""One learner of checkpoint.py: `… WHAT BYTES RUNS WARM_UP FOLDER FILE`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_dcp  # n
 from torch.distributed.checkpoint.state_dict_saver import async_save as async_save_dcp  # noqa: E402
 from torch.distributed.checkpoint.state_dict_saver import save as save_dcp  # noqa: E402
 
+from benchmarks.report import Rounds  # noqa: E402
 from benchmarks.rounds import Candidate, measure, one_thread, start_gloo, write  # noqa: E402
 from learner.checkpoint.engine import CheckpointEngine  # noqa: E402
 from learner.checkpoint.share_reader import read_all  # noqa: E402
 from learner.checkpoint.state_tree import Pieces  # noqa: E402
 
-TENSORS, ELEMENTS = 24, 1_000_000_000 // 24 // 4
+TENSORS = 24
 _CHUNK_BYTES = 16 * 1024**2
 _PAGE_BYTES = 4096
 
@@ -49,20 +50,21 @@ class Learners:
 class Bench:
     """The state, and every method to save and load it."""
 
-    def __init__(self, comm: MPI.Intracomm, folder: Path) -> None:
+    def __init__(self, comm: MPI.Intracomm, folder: Path, size_bytes: int) -> None:
         self.comm, self.folder, self.rank = comm, folder, comm.Get_rank()
         generator = torch.Generator().manual_seed(self.rank)
+        elements = size_bytes // TENSORS // 4
         # One page-aligned buffer, as the floor with O_DIRECT requires.
-        raw = torch.empty(TENSORS * ELEMENTS * 4 + 2 * _PAGE_BYTES, dtype=torch.uint8)
+        raw = torch.empty(TENSORS * elements * 4 + 2 * _PAGE_BYTES, dtype=torch.uint8)
         skip = -raw.data_ptr() % _PAGE_BYTES
-        self.flat = raw[skip : skip + TENSORS * ELEMENTS * 4]
-        self.values = self.flat.view(torch.float32).view(TENSORS, ELEMENTS)
+        self.flat = raw[skip : skip + TENSORS * elements * 4]
+        self.values = self.flat.view(torch.float32).view(TENSORS, elements)
         self.values.normal_(generator=generator)
         self.copy = self.flat.clone()
         self.state = {f"rank{self.rank}.{n}": self.values[n] for n in range(TENSORS)}
-        shape = (comm.Get_size(), ELEMENTS)
+        shape = (comm.Get_size(), elements)
         self.tree = {
-            str(n): Pieces(shape, torch.float32, [(self.rank * ELEMENTS, self.values[n])])
+            str(n): Pieces(shape, torch.float32, [(self.rank * elements, self.values[n])])
             for n in range(TENSORS)
         }
         self.engine = CheckpointEngine(folder / "ours", Learners(comm), print, writer=WRITER)
@@ -89,10 +91,10 @@ class Bench:
 
     def load(self) -> None:
         """Load into existing memory."""
-        target = self.copy.view(torch.float32).view(TENSORS, ELEMENTS)
+        target = self.copy.view(torch.float32).view(TENSORS, -1)
 
         def use(loaded: Any) -> bool:
-            tree, first = loaded.tree(), self.rank * ELEMENTS * target.itemsize
+            tree, first = loaded.tree(), self.rank * target[0].nbytes
             raw = target.view(torch.uint8)
             read_all((tree[str(n)], raw[n], first) for n in range(TENSORS))
             return True
@@ -138,7 +140,7 @@ class Bench:
 
     def torch_load(self) -> None:
         """Load with torch.load, into existing memory."""
-        target = self.copy.view(torch.float32).view(TENSORS, ELEMENTS)
+        target = self.copy.view(torch.float32).view(TENSORS, -1)
         loaded = torch.load(self.folder / f"torch-{self.rank}", weights_only=True)
         for n, value in enumerate(loaded.values()):
             target[n].copy_(value)
@@ -149,7 +151,7 @@ class Bench:
 
     def dcp_load(self) -> None:
         """Load with DCP, in place."""
-        target = self.copy.view(torch.float32).view(TENSORS, ELEMENTS)
+        target = self.copy.view(torch.float32).view(TENSORS, -1)
         state = {f"rank{self.rank}.{n}": target[n] for n in range(TENSORS)}
         load_dcp(state, checkpoint_id=self.folder / "dcp")
 
@@ -221,13 +223,13 @@ def _candidates(what: str, bench: Bench) -> list[Candidate]:
     return [Candidate(name, run, b.forget, b.compare) for name, run in loads.items()]
 
 
-def main(what: str, runs: str, folder: str, file: str) -> None:
+def main(what: str, size_bytes: str, runs: str, warm_up: str, folder: str, file: str) -> None:
     """Measure one key and write the result."""
     one_thread()
     comm = MPI.COMM_WORLD
     start_gloo(comm)
-    bench = Bench(comm, Path(folder))
-    medians = measure(comm, _candidates(what, bench), int(runs), warm_up=1)
+    bench = Bench(comm, Path(folder), int(size_bytes))
+    medians = measure(comm, _candidates(what, bench), Rounds(int(runs), int(warm_up)))
     write(comm, file, what=what, medians=medians, runs=int(runs))
     bench.engine.close()
     comm.Barrier()

@@ -17,29 +17,25 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.report import Command, Result, compare, main
+from benchmarks.learners import REPOSITORY
+from benchmarks.report import Command, Load, Result, compare, leave_out, main, rounds
+from benchmarks.slurm import Cluster, slurm
 from benchmarks.start_up import dlctl_argv, environment
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY / "tests/cluster"))
-from cluster import (  # type: ignore[import-not-found] # noqa: E402
-    Cluster,
-    missing_programs,
-)
-
+_ROUNDS, _FETCH_ROUNDS = rounds(15), rounds(7, 1)
+_FETCHED_MB = 300, 300, 1
 _SITE = """\
 transport: {{kind: {kind}, host: {host}}}
 root: {root}
 scheduler: {{kind: slurm}}
 partitions:
   debug: {{nodes: 4, cpus_per_node: 2, memory_per_node: 4000MiB, gpus_per_node: 2, default: true}}
-  short: {{nodes: 1, cpus_per_node: 2, memory_per_node: 4000MiB, max_time: 2m}}
+  short: {{nodes: 1, cpus_per_node: 2, memory_per_node: 4000MiB, max_time: {short_s}s}}
 launcher: {{kind: srun, mpi: pmix}}
 environment: {{python: {python}}}
 """
@@ -49,8 +45,10 @@ _SCRIPT = b"#!/bin/sh\n#SBATCH --ntasks=2 --time=10\nsrun true\n"
 class Client:
     """A user's folders and site, and the commands to time."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, short_s: int = 120) -> None:
         self.cluster = cluster
+        self._short_s = short_s
+        """How long jobs of the partition `short` may run."""
         self.folder = folder
         self.env = environment(folder) | cluster.env
         self.work = folder / "digits"
@@ -66,7 +64,8 @@ class Client:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(_SITE.format(kind=self._kind, host=self.cluster.host,
                                      root=self.cluster.home / name,
-                                     python=self.cluster.node_python))  # fmt: skip
+                                     python=self.cluster.node_python,
+                                     short_s=self._short_s))  # fmt: skip
 
     def use_kind(self, kind: str) -> None:
         """Write the site's file with this transport."""
@@ -106,42 +105,31 @@ class Client:
         target.mkdir()
         return Command([*argv, str(target)], self.env, self.work).time_s()
 
-    def write_result(self) -> str:
-        """Give the only training below the root set by `use_root` 300 MB of results."""
+    def write_result(self, size_mb: int) -> str:
+        """Give the only training below the root set by `use_root` so much of results."""
         (job_dir,) = (self.cluster.home / "dl-status/jobs").iterdir()
         file = job_dir / "results/model.bin"
+        file.parent.mkdir()
         with file.open("wb") as stream:
-            for _ in range(300):
+            for _ in range(size_mb):
                 stream.write(os.urandom(1_000_000))
         return str(file)
 
 
 @contextmanager
-def _client() -> Iterator[Client]:
-    cluster = Cluster(venv=Path(sys.prefix), hide=REPOSITORY)
-    try:
-        cluster.start()
+def on_cluster(*results: str) -> Iterator[Client | None]:
+    """Yield a client of a cluster; None if programs are missing, and leave these results out."""
+    with slurm(*results) as cluster, tempfile.TemporaryDirectory(prefix="dlctl-bench-") as folder:
+        if cluster is None:
+            yield None
+            return
         cluster.exec("scontrol", "update", "PartitionName=debug", "State=DOWN")
-        with tempfile.TemporaryDirectory(prefix="dlctl-bench-") as folder:
-            yield Client(cluster, Path(folder))
-    finally:
-        cluster.wipe()
+        yield Client(cluster, Path(folder))
 
 
-@contextmanager
-def on_cluster() -> Iterator[Client | None]:
-    """Yield a client of a cluster; None, and a line that says so, if programs are missing."""
-    if missing := missing_programs():
-        print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
-        yield None
-        return
-    with _client() as client:
-        yield client
-
-
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known; nothing if the cluster's programs are missing."""
-    with on_cluster() as client:
+    with on_cluster("submit_", "status_", "fetch_") as client:
         if client is None:
             return
         submissions: dict[str, Callable[[], float]] = {
@@ -151,7 +139,7 @@ def measure(quick: bool = False) -> Iterator[Result]:
         }
         for what, ours in submissions.items():
             client.use_root("dl")
-            yield compare(what, ours, client.sbatch, runs=1 if quick else 15)
+            yield compare(what, ours, client.sbatch, rounds=_ROUNDS[load])
             client.cluster.cancel_all()
         client.use_root("dl-status")
         client.submit()
@@ -159,21 +147,24 @@ def measure(quick: bool = False) -> Iterator[Result]:
             "status_cold",
             lambda: client.dlctl("status"),
             lambda: client.ssh("squeue"),
-            runs=1 if quick else 15,
+            rounds=_ROUNDS[load],
         )
-        yield _compare_fetch(client, 1 if quick else 7)
+        yield _compare_fetch(client, load)
 
 
-def _compare_fetch(client: Client, runs: int) -> Result:
-    config, there = str(client.cluster.ssh_config), f"{client.cluster.host}:{client.write_result()}"
+def _compare_fetch(client: Client, load: Load) -> Result:
+    file = client.write_result(_FETCHED_MB[load])
+    config, there = str(client.cluster.ssh_config), f"{client.cluster.host}:{file}"
     peers = {}
     if shutil.which("rsync"):
         peers["rsync"] = lambda: client.fetch("rsync", "-e", f"ssh -F {config}", there)
+    else:
+        leave_out("rsync", why="it is not installed")
     return compare(
         "fetch_300mb",
         lambda: client.fetch(*dlctl_argv("fetch", "results", "--to")),
         lambda: client.fetch("scp", "-q", "-F", config, there),
-        peers, runs=runs, warm_up=1,
+        peers, rounds=_FETCH_ROUNDS[load],
     )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ ProxyCommand counts.
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 import re
 import statistics
@@ -27,14 +26,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import REPOSITORY, Client, _client, missing_programs
+from benchmarks.client import Client, on_cluster
 from benchmarks.client_peers import ClientPeers
-from benchmarks.report import Result, compare, main
+from benchmarks.report import Load, Result, compare, main, rounds
 from benchmarks.start_up import dlctl_argv
 from dlctl import contract
 from dlctl.record import Record, RecordStore
 
-_MEGABYTES, _LINES_PER_S = 20, 20
+_LINES_PER_S = 20
+_LOG_S, _LOG_MB, _TRAININGS = (10.0, 2.0, 0.5), (20, 20, 1), (1000, 1000, 10)
+_LOG_ROUNDS, _LIST_ROUNDS = rounds(5), rounds(7, 1)
 _PROXY = """\
 import os, selectors, socket, sys
 host, port, count = sys.argv[1:]
@@ -147,11 +148,11 @@ def _end(reader: subprocess.Popen[str]) -> None:
     reader.communicate()
 
 
-def log_text() -> str:
+def log_text(size_mb: int) -> str:
     """Return a log as a training writes it."""
     chance = random.Random(1)
     lines, size = [], 0
-    while size < _MEGABYTES * 1_000_000:
+    while size < size_mb * 1_000_000:
         step = len(lines)
         lines.append(
             f"12:{step // 60 % 60:02d}:{step % 60:02d} epoch {step // 9000} step {step} "
@@ -162,8 +163,8 @@ def log_text() -> str:
     return "".join([*lines, "ends\n"])
 
 
-def list_1000(client: Client) -> tuple[Callable[[], float], Callable[[], float]]:
-    """Queue a thousand trainings; return what times ours and the floor."""
+def list_many(client: Client, count: int) -> tuple[Callable[[], float], Callable[[], float]]:
+    """Queue so many trainings; return what times ours and the floor."""
     client.use_root("dl-list")
     client.submit()
     (job_dir,) = (client.cluster.home / "dl-list/jobs").iterdir()
@@ -172,7 +173,7 @@ def list_1000(client: Client) -> tuple[Callable[[], float], Callable[[], float]]
     for other in store.all():
         if other.training_id != record.training_id:
             store.remove(other.training_id)
-    names = [f"{record.name}-{number:08d}" for number in range(999)]
+    names = [f"{record.name}-{number:08d}" for number in range(count - 1)]
     script = "cd dl-list/jobs\n" + "\n".join(
         f"cp -r {job_dir.name} {name}; sbatch -Q --job-name={contract.token(name, 1)}"
         f" --comment=dlctl:{contract.token(name, 1)} --ntasks=2 --time=10 -o /dev/null --wrap true"
@@ -192,26 +193,24 @@ def _copy(record: Record, name: str) -> Record:
     return dataclasses.replace(record, **changes)
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known; nothing if the cluster's programs are missing."""
-    if missing := missing_programs():
-        print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
-        return
-    os.chdir(REPOSITORY)
-    with _client() as client:
-        job, seconds = Followed(client), 2 if quick else 10
+    with on_cluster("log_", "status_") as client:
+        if client is None:
+            return
+        job, seconds = Followed(client), _LOG_S[load]
         yield compare("log_lag", lambda: job.lag_s(job.dlctl, seconds),
-                      lambda: job.lag_s(job.tail, seconds), runs=1 if quick else 5)  # fmt: skip
-        text = log_text()
+                      lambda: job.lag_s(job.tail, seconds), rounds=_LOG_ROUNDS[load])  # fmt: skip
+        text = log_text(_LOG_MB[load])
         ours, tail = job.share(job.dlctl, text), job.share(job.tail, text)
         floor = len(zlib.compress(text.encode())) / len(text)
         yield Result("log_bytes", "× the log", round(ours, 3), round(floor, 3),
                      {"ssh tail -F": round(tail, 3)})  # fmt: skip
         client.cluster.cancel_all()
-        ours_s, floor_s = list_1000(client)
-        peers = ClientPeers(client)
-        yield compare("status_1000", ours_s, floor_s, peers.status(1000),
-                      runs=1 if quick else 7, warm_up=1)  # fmt: skip
+        ours_s, floor_s = list_many(client, _TRAININGS[load])
+        peers = ClientPeers(client, load)
+        yield compare("status_1000", ours_s, floor_s, peers.status(_TRAININGS[load]),
+                      rounds=_LIST_ROUNDS[load])  # fmt: skip
         peers.close()
         client.cluster.cancel_all()
 

@@ -26,15 +26,17 @@ from pathlib import Path
 from benchmarks.client import Client, on_cluster
 from benchmarks.client_peers import ClientPeers
 from benchmarks.fetching import Fetching, put_aside
-from benchmarks.report import Command, Result, compare, main
+from benchmarks.report import Command, Load, Result, compare, main, rounds
 from benchmarks.slow_link import slow_link
 from benchmarks.start_up import dlctl_argv
 
-_MANY, _OF_NEMO, _SMALL, _SMALL_BYTES = 200, 20, 2000, 4096
+_MANY, _OF_NEMO, _SMALL = (200, 200, 2), (20, 20, 2), (2000, 2000, 2)
+_SMALL_BYTES = 4096
+_WARM_ROUNDS, _MANY_ROUNDS, _LINK_ROUNDS = rounds(15), rounds(3, 1), rounds(5, 0)
 _ROUND_TRIP_S, _BYTES_PER_S = 0.1, 20e6 / 8
-_SBATCH_MANY = f"""\
+_SBATCH_MANY = """\
 printf '#!/bin/sh\\nsrun true\\n' >bare.sh
-i=0; while [ $i -lt {_MANY} ]; do sbatch --parsable bare.sh >/dev/null || exit; i=$((i + 1)); done
+i=0; while [ $i -lt COUNT ]; do sbatch --parsable bare.sh >/dev/null || exit; i=$((i + 1)); done
 """
 
 
@@ -56,28 +58,32 @@ def _open_connection(client: Client) -> Iterator[list[str]]:
         client.use_kind("ssh")
 
 
-def _warm(client: Client, peers: ClientPeers, runs: int) -> Result:
+def _warm(client: Client, peers: ClientPeers, load: Load) -> Result:
     with _open_connection(client) as control:
         argv = [*control, client.cluster.host, "sbatch", "--parsable"]
         script = b"#!/bin/sh\n#SBATCH --ntasks=2 --time=10\nsrun true\n"
         sbatch = Command(argv, client.env, client.work, stdin=script)
-        return compare("submit_warm", client.submit, sbatch.time_s, peers.submit_one(), runs=runs)
+        return compare("submit_warm", client.submit, sbatch.time_s, peers.submit_one(),
+                       rounds=_WARM_ROUNDS[load])  # fmt: skip
 
 
-def _many(client: Client, peers: ClientPeers, runs: int) -> Result:
+def _many(client: Client, peers: ClientPeers, load: Load) -> Result:
+    count = _MANY[load]
+    script = _SBATCH_MANY.replace("COUNT", str(count)).encode()
+
     def ours() -> float:
         taken_s = client.dlctl("submit", "manifest.yml", "--site", "testbed", "--repeat",
-                               str(_MANY))  # fmt: skip
+                               str(count))  # fmt: skip
         client.cluster.cancel_all()
-        return round(_MANY / taken_s, 1)
+        return round(count / taken_s, 1)
 
     def floor() -> float:
-        taken_s = client.ssh("sh", stdin=_SBATCH_MANY.encode())
+        taken_s = client.ssh("sh", stdin=script)
         client.cluster.cancel_all()
-        return round(_MANY / taken_s, 1)
+        return round(count / taken_s, 1)
 
-    return compare("submit_200", ours, floor, peers.submit_many(_MANY, _OF_NEMO), runs=runs,
-                   warm_up=1, unit="trainings/s")  # fmt: skip
+    return compare("submit_200", ours, floor, peers.submit_many(count, _OF_NEMO[load]),
+                   rounds=_MANY_ROUNDS[load], unit="trainings/s")  # fmt: skip
 
 
 class _Links:
@@ -116,10 +122,10 @@ session.close()
 """What every command needs: the log-in, and one script."""
 
 
-def _links(client: Client, runs: int) -> Iterator[Result]:
+def _links(client: Client, load: Load) -> Iterator[Result]:
     links = _Links(client)
     fetching = Fetching(client)
-    fetching.make("many", {f"{number}.bin": _SMALL_BYTES for number in range(_SMALL)})
+    fetching.make("many", {f"{number}.bin": _SMALL_BYTES for number in range(_SMALL[load])})
     log_in = [sys.executable, "-c", _LOG_IN]
     commands = {
         "link_submit": dlctl_argv("submit", "manifest.yml", "--site", "testbed"),
@@ -131,24 +137,24 @@ def _links(client: Client, runs: int) -> Iterator[Result]:
         return links.round_trips(argv, fetching.target)
 
     for name, argv in commands.items():
-        yield compare(name, lambda argv=argv: trips(argv), lambda: trips(log_in), runs=runs,
-                      warm_up=0, unit="round trips")  # fmt: skip
+        yield compare(name, lambda argv=argv: trips(argv), lambda: trips(log_in),
+                      rounds=_LINK_ROUNDS[load], unit="round trips")  # fmt: skip
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known; nothing if the cluster's programs are missing."""
-    with on_cluster() as client:
+    with on_cluster("submit_", "link_") as client:
         if client is None:
             return
         client.use_root("dl")
         client.submit()
-        peers = ClientPeers(client)
-        yield _warm(client, peers, 1 if quick else 15)
+        peers = ClientPeers(client, load)
+        yield _warm(client, peers, load)
         client.cluster.cancel_all()
-        yield _many(client, peers, 1 if quick else 3)
+        yield _many(client, peers, load)
         peers.close()
-        yield from _links(client, 1 if quick else 5)
+        yield from _links(client, load)
 
 
 if __name__ == "__main__":
-    sys.exit(main(measure))
+    main(measure)

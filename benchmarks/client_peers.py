@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.client import Client
 from benchmarks.peer_environment import PeerEnvironment
+from benchmarks.report import Load
 
 PEERS = PeerEnvironment("client")
 NEMO_PROGRAM = Path(__file__).with_name("nemo_program.py")
@@ -24,8 +25,8 @@ class ClientPeers:
     between commands; nemo-run opens one for each.
     """
 
-    def __init__(self, client: Client) -> None:
-        self.installed = PEERS.install()
+    def __init__(self, client: Client, load: Load) -> None:
+        self.installed = PEERS.install(load)
         self._client = client
         self._home = client.folder / "peers"
         if self.installed:

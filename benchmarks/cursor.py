@@ -11,7 +11,6 @@ like the paper's cursor; it runs where Debian's `zookeeper` and Python's `kazoo`
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -21,20 +20,34 @@ from pathlib import Path
 from types import TracebackType
 
 from benchmarks import cursor_accounting, zookeeper
-from benchmarks.cursor_process import COUNTS
 from benchmarks.learners import REPOSITORY
-from benchmarks.report import Result, compare, end_in_order
+from benchmarks.report import (
+    Load,
+    Result,
+    compare,
+    end_in_order,
+    leave_out,
+    options,
+    rounds,
+    say,
+)
 
 PROCESSES = 2
 UNIT = "chunks/s"
+_ROUNDS = rounds(11)
+_COUNTS = {
+    "ours": (20_000, 20_000, 100), "floor": (20_000, 20_000, 100),
+    "sqlite": (4000, 4000, 20), "zookeeper": (100, 100, 5),
+}  # fmt: skip
+"""Chunks that a process takes per turn."""
 
 
 class Processes:
     """Two processes that take chunks by one method, and sleep between their turns."""
 
-    def __init__(self, kind: str, where: str) -> None:
-        self._count = COUNTS[kind]
-        argv = [sys.executable, "-m", "benchmarks.cursor_process", kind, where]
+    def __init__(self, kind: str, where: str, count: int) -> None:
+        self._count = count
+        argv = [sys.executable, "-m", "benchmarks.cursor_process", kind, where, str(count)]
         self._processes = [
             subprocess.Popen(argv, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             for _ in range(PROCESSES)
@@ -55,7 +68,7 @@ class Processes:
             process.communicate()
 
     def chunks_per_s(self) -> float:
-        """Let each take as many chunks as COUNTS says; return the chunks per second of both."""
+        """Let each take its chunks; return the chunks per second of both."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(b"go\n")
@@ -73,7 +86,7 @@ class Processes:
         return line
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield the one result."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dlctl-bench-")))
@@ -81,13 +94,13 @@ def measure(quick: bool = False) -> Iterator[Result]:
         if zookeeper.is_installed():
             places["zookeeper"] = stack.enter_context(zookeeper.server(folder))
         else:
-            print("no peer `zookeeper`: it or kazoo is not installed", file=sys.stderr)
+            leave_out("zookeeper", why="it or kazoo is not installed")
         ways = {
-            kind: stack.enter_context(Processes(kind, where)).chunks_per_s
+            kind: stack.enter_context(Processes(kind, where, _COUNTS[kind][load])).chunks_per_s
             for kind, where in places.items()
         }
         yield compare("cursor_file_2", ways.pop("ours"), ways.pop("floor"), ways,
-                      runs=1 if quick else 11, warm_up=0 if quick else 2, unit=UNIT)  # fmt: skip
+                      rounds=_ROUNDS[load], unit=UNIT)  # fmt: skip
 
 
 def account(rounds: int) -> bool:
@@ -99,16 +112,15 @@ def account(rounds: int) -> bool:
 
 def main() -> None:
     """Print each result as a line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cursor")
-    parser.add_argument("--quick", action="store_true", help="run one round")
+    parser = options("benchmarks.cursor")
     parser.add_argument("--accounting", type=int, metavar="ROUNDS",
                         help="kill learners at random for so many rounds instead")  # fmt: skip
     given = parser.parse_args()
     end_in_order()
     if given.accounting is not None:
         sys.exit(0 if account(given.accounting) else 1)
-    for result in measure(given.quick):
-        print(result.to_json(), flush=True)
+    for result in measure(given.load):
+        say(result.to_json())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One process that benchmarks.cursor times: KIND WHERE; takes chunks for each line that it reads.
+"""One process of cursor.py: KIND WHERE COUNT; takes so many chunks for each line that it reads.
 
 Prints when it began and ended (CLOCK_MONOTONIC, which all processes of a machine share).
 """
@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable
 
 SAMPLES, PASSES, CHUNK = 1_000_003, 10**6, 64
-COUNTS = {"ours": 20_000, "floor": 20_000, "sqlite": 4_000, "zookeeper": 100}
-"""Chunks that a process takes per turn."""
 Loop = Callable[[int], None]
 
 
@@ -100,12 +98,12 @@ def zookeeper(address: str) -> Loop:
 
 def main() -> None:
     """Take chunks for each line on standard input, until it ends."""
-    kind, where = sys.argv[1:]
+    kind, where, count = sys.argv[1:]
     loop = {"ours": ours, "floor": floor, "sqlite": sqlite, "zookeeper": zookeeper}[kind](where)
     print("ready", flush=True)
     for _ in sys.stdin:
         start = time.monotonic()
-        loop(COUNTS[kind])
+        loop(int(count))
         print(start, time.monotonic(), flush=True)
 
 

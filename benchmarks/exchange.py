@@ -29,39 +29,29 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from benchmarks.learners import ONE_THREAD, REPOSITORY, read_results, run_learners
-from benchmarks.report import Result, main
-
-sys.path.insert(0, str(REPOSITORY / "tests/cluster"))
-from cluster import (  # type: ignore[import-not-found] # noqa: E402
-    Cluster,
-    missing_programs,
-)
+from benchmarks.report import Load, Result, Rounds, main, rounds
+from benchmarks.slurm import slurm
 
 _LEARNER = "benchmarks.exchange_learner"
 _KEYS = (
-    ("allreduce_161_2", "in_place", 2, 31),
-    ("allreduce_161_4", "in_place", 4, 15),
-    ("allreduce_161_2_copied", "copied", 2, 15),
+    ("allreduce_161_2", "in_place", 2, rounds(31)),
+    ("allreduce_161_4", "in_place", 4, rounds(15)),
+    ("allreduce_161_2_copied", "copied", 2, rounds(15)),
 )
-_RUNS_ON_NODES = 9
+_ON_NODES = "allreduce_nodes_2"
+_ROUNDS_ON_NODES = rounds(9)
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known; skip the nodes if cluster programs are missing."""
-    for what, kind, learners, runs in _KEYS:
-        count = 1 if quick else runs
-        for line in run_learners(learners, _LEARNER, kind, what, str(count)):
+    for what, kind, learners, counts in _KEYS:
+        for line in run_learners(learners, _LEARNER, kind, what, *map(str, counts[load])):
             yield _result(line)
-    if missing := missing_programs():
-        print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
-        return
-    yield from _on_nodes(1 if quick else _RUNS_ON_NODES)
+    yield from _on_nodes(_ROUNDS_ON_NODES[load])
 
 
 def _result(line: dict[str, Any]) -> Result:
@@ -71,18 +61,18 @@ def _result(line: dict[str, Any]) -> Result:
     )
 
 
-def _on_nodes(runs: int) -> Iterator[Result]:
+def _on_nodes(counts: Rounds) -> Iterator[Result]:
     """Yield the result of 2 learners on each of 2 nodes, started with an ordinary user's srun."""
-    cluster = Cluster(nodes=2, venv=Path(sys.prefix), hide=REPOSITORY)
-    try:
-        cluster.start()
+    with slurm(_ON_NODES, nodes=2) as cluster:
+        if cluster is None:
+            return
         code = cluster.folder / "benchmark"
         for package in ("benchmarks", "learner", "psrv", "dlctl"):
             shutil.copytree(REPOSITORY / package, code / package,
                             ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
         settings = {**ONE_THREAD, "OMPI_MCA_mpi_yield_when_idle": "1", "PYTHONPATH": str(code)}
         learner = [str(cluster.node_python), "-m", "mpi4py", "-m", _LEARNER,
-                   "in_place", "allreduce_nodes_2", str(runs), "results.jsonl"]  # fmt: skip
+                   "in_place", _ON_NODES, *map(str, counts), "results.jsonl"]  # fmt: skip
         script = "\n".join([
             *(f"export {name}={shlex.quote(value)}" for name, value in settings.items()),
             "srun -N 2 --ntasks-per-node=2 --mem=0 --mpi=pmix " + shlex.join(learner),
@@ -92,8 +82,6 @@ def _on_nodes(runs: int) -> Iterator[Result]:
             raise RuntimeError(f"srun: exit code {exit_code}: {errors[-3000:]} {said[-1000:]}")
         for line in read_results(cluster.home / "results.jsonl"):
             yield _result(line)
-    finally:
-        cluster.wipe()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One learner of benchmarks.exchange (see there for what is measured); learners.py starts it.
 
-python -m benchmarks.exchange_learner in_place|copied KEY RUNS FILE
+python -m benchmarks.exchange_learner in_place|copied KEY RUNS WARM_UP FILE
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from benchmarks.report import Rounds
 from benchmarks.rounds import Candidate, measure, one_thread, start_gloo, write
 
 SLICE = 1 << 20
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("kind", choices=["in_place", "copied"])
     parser.add_argument("what")
     parser.add_argument("runs", type=int)
+    parser.add_argument("warm_up", type=int)
     parser.add_argument("file")
     given = parser.parse_args()
     one_thread()
@@ -178,7 +180,7 @@ def main() -> None:
     ddl.init()
     try:
         candidates = (in_place if given.kind == "in_place" else copied)(comm)
-        seconds = measure(comm, candidates, given.runs)
+        seconds = measure(comm, candidates, Rounds(given.runs, given.warm_up))
         write(comm, given.file, what=given.what, medians=seconds, runs=given.runs)
     finally:
         dist.destroy_process_group()

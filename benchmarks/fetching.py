@@ -16,24 +16,24 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.client import REPOSITORY, Client, on_cluster
-from benchmarks.report import Command, Result, compare, main
+from faulty_proxy import faulty_proxy  # type: ignore[import-not-found]
+
+from benchmarks.client import Client, on_cluster
+from benchmarks.report import Command, Load, Result, compare, leave_out, main, rounds
 from benchmarks.start_up import dlctl_argv
 from dlctl.contract import ResultFile, ResultsIndex, to_json
 
-sys.path.insert(0, str(REPOSITORY / "tests/support"))
-from faulty_proxy import faulty_proxy  # type: ignore[import-not-found] # noqa: E402
-
-_BIG_BYTES = 1_000_000_000
-_SMALL = 2000
+_ROUNDS = rounds(2, 1)
+_BIG_BYTES = 1_000_000_000, 1_000_000_000, 10_000_000
+_SMALL = 2000, 2000, 5
 _SMALL_BYTES = 4096
 _STEP_BYTES = 1_000_000
 _POLL_S = 0.002
@@ -104,7 +104,8 @@ class Fetching:
         there = f"{self.client.cluster.host}:{self.job_dirs[name]}/results"
         rsync = ["rsync", "-r", "-e", f"ssh {' '.join(options)}", there, str(self.target)]
         scp = ["scp", "-rq", *options, there, str(self.target)]
-        return {"rsync": lambda: self.time_s(rsync), "scp": lambda: self.time_s(scp)}
+        programs = {"rsync": lambda: self.time_s(rsync), "scp": lambda: self.time_s(scp)}
+        return {name: time_s for name, time_s in programs.items() if shutil.which(name)}
 
     def floor(self, name: str, command: str, *, is_open: bool) -> float:
         """Time ssh alone with a command that sends the results."""
@@ -130,13 +131,16 @@ class Fetching:
             subprocess.run([*control, "-O", "exit", host], check=True, capture_output=True)
             self.client.use_kind("ssh")
 
-    def resumed(self, argv: list[str], config: Path, stop: signal.Signals) -> float:
+    def resumed(
+        self, argv: list[str], config: Path, stop: signal.Signals, size_bytes: int
+    ) -> float:
         """Return the share of the bytes that cross the link after a command was stopped half-way.
 
         Args:
             argv: The command, which goes on where it was if it runs again.
             config: The ssh configuration that it uses, which gets a counting port.
             stop: The signal that stops it.
+            size_bytes: How much it fetches.
         """
         put_aside(self.target)
         plain = Path(self.config).read_text()
@@ -146,30 +150,32 @@ class Fetching:
             env = self.client.env | {"DLCTL_SSH_CONFIG": str(config)}
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             first = subprocess.Popen(argv, env=env, cwd=self.client.work, **quiet)
-            while proxy.served_bytes < _BIG_BYTES // 2 and first.poll() is None:
+            while proxy.served_bytes < size_bytes // 2 and first.poll() is None:
                 time.sleep(_POLL_S)
             first.send_signal(stop)
             first.wait()
             before = proxy.served_bytes
             Command(argv, env, self.client.work).time_s()
-            return 100 * (proxy.served_bytes - before) / _BIG_BYTES
+            return 100 * (proxy.served_bytes - before) / size_bytes
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known; nothing if the cluster's programs are missing."""
-    with on_cluster() as client:
+    with on_cluster("fetch_") as client:
         if client is None:
             return
+        if not shutil.which("rsync"):
+            leave_out("rsync", why="it is not installed")
         run = Fetching(client)
-        run.make("big", {"model.bin": _BIG_BYTES})
-        run.make("many", {f"file-{n}": _SMALL_BYTES for n in range(_SMALL)})
-        yield from _compare(run, "", 1 if quick else 2)
+        run.make("big", {"model.bin": _BIG_BYTES[load]})
+        run.make("many", {f"file-{n}": _SMALL_BYTES for n in range(_SMALL[load])})
+        yield from _compare(run, "", load)
         with run.open_connections():
-            yield from _compare(run, "_openssh", 1 if quick else 2)
-        yield _compare_resumed(run)
+            yield from _compare(run, "_openssh", load)
+        yield _compare_resumed(run, _BIG_BYTES[load])
 
 
-def _compare(run: Fetching, suffix: str, runs: int) -> Iterator[Result]:
+def _compare(run: Fetching, suffix: str, load: Load) -> Iterator[Result]:
     is_open = bool(suffix)
     for what, name, command in (
         ("fetch_1gb", "big", "cat results/model.bin"),
@@ -180,20 +186,22 @@ def _compare(run: Fetching, suffix: str, runs: int) -> Iterator[Result]:
         yield compare(
             f"{what}{suffix}", lambda ours=ours: run.time_s(ours),  # type: ignore[misc]
             lambda name=name, command=command: run.floor(name, command, is_open=is_open),  # type: ignore[misc]
-            peers, runs=runs, warm_up=1,
+            peers, rounds=_ROUNDS[load],
         )  # fmt: skip
 
 
-def _compare_resumed(run: Fetching) -> Result:
+def _compare_resumed(run: Fetching, size_bytes: int) -> Result:
     run.client.use_root("dl-big")
     folder, ours = run.client.folder, run.dlctl("big")
     config = folder / "counted_config"
     there = f"{run.client.cluster.host}:{run.job_dirs['big']}/results/model.bin"
     rsync = ["rsync", "--partial", "--append-verify", "-e", f"ssh -F {config}", there,
              str(run.target)]  # fmt: skip
-    moved = run.resumed(ours, config, signal.SIGKILL)
-    return Result("fetch_resumed", "%", round(moved, 1), 50.0,
-                  {"rsync": round(run.resumed(rsync, config, signal.SIGINT), 1)})  # fmt: skip
+    moved = run.resumed(ours, config, signal.SIGKILL, size_bytes)
+    peers = {}
+    if shutil.which("rsync"):
+        peers["rsync"] = round(run.resumed(rsync, config, signal.SIGINT, size_bytes), 1)
+    return Result("fetch_resumed", "%", round(moved, 1), 50.0, peers)
 
 
 if __name__ == "__main__":

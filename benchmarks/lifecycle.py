@@ -13,19 +13,23 @@ On the test cluster, with the built-in loop, two learners and a checkpoint every
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.client import Client, Cluster, missing_programs
-from benchmarks.report import Result, main
+from benchmarks.client import Client
+from benchmarks.report import Load, Result, main
+from benchmarks.slurm import slurm
 from dlctl import contract
 from dlctl.contract import HangPolicy, State, Status, Verdict
 from learner.supervisor.oversight.hang import HangWatch
 
 _EVERY_STEPS = 10
+_RUNS, _LINKS = (5, 1, 1), (2, 1, 1)
+_LOOKS = 2000, 2000, 20
+_LINK_S = 120, 120, 40
+"""How long a link may run, its start included."""
 _TRAIN = """\
 import time, torch
 class Slow(torch.utils.data.Dataset):
@@ -78,8 +82,9 @@ class Trainings(Client):
         status = _status(job_dir, 1, "learner", rank)
         assert status is not None
         node = int(status.host.removeprefix("n"))
-        children = self.cluster.exec("pgrep", "-P", str(status.pid), node=node).split()
-        self.cluster.exec("kill", "-9", children[-1], node=node)
+        # The watchdog has another child, which collects what was measured.
+        argv = ["pkill", "-9", "-P", str(status.pid), "-f", "learner.train"]
+        self.cluster.exec(*argv, node=node)
         return time.time()
 
 
@@ -144,7 +149,7 @@ def _preflight_s(client: Trainings) -> float:
     return took_s
 
 
-def _hang_watch_share(looks: int = 2000) -> float:
+def _hang_watch_share(looks: int) -> float:
     """Return the share of the time that looking for a hang takes."""
     watch = HangWatch(HangPolicy(floor_s=600.0, factor=10.0))
     began = time.perf_counter()
@@ -158,33 +163,29 @@ def _hang_watch_share(looks: int = 2000) -> float:
     return (time.perf_counter() - began) / looks / _LOOK_EVERY_S
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known; the cheapest only without a test cluster."""
-    yield Result("hang_watch_cost", "of a step", round(_hang_watch_share(), 7), 0.0)
-    if missing := missing_programs():
-        print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
-        return
-    cluster = Cluster(venv=Path(sys.prefix))
-    try:
-        cluster.start()
-        with tempfile.TemporaryDirectory(prefix="dlctl-bench-") as folder:
-            client = Trainings(cluster, Path(folder))
-            client.use_root("dl-lifecycle")
-            yield from _results(client, 1 if quick else 5)
-    finally:
-        cluster.wipe()
+    share = _hang_watch_share(_LOOKS[load])
+    yield Result("hang_watch_cost", "of a step", round(share, 7), 0.0)
+    with (
+        slurm("restart_", "lost_work", "preflight_") as cluster,
+        tempfile.TemporaryDirectory(prefix="dlctl-bench-") as folder,
+    ):
+        if cluster is None:
+            return
+        client = Trainings(cluster, Path(folder), _LINK_S[load])
+        client.use_root("dl-lifecycle")
+        yield from _results(client, _RUNS[load], _LINKS[load])
 
 
-def _results(client: Trainings, runs: int) -> Iterator[Result]:
+def _results(client: Trainings, runs: int, links: int) -> Iterator[Result]:
     restarts = sorted(_restart(client) for _ in range(runs))
     ours_s, floor_s, _ = restarts[runs // 2]
     yield Result("restart_in_allocation", "s", round(ours_s, 2), round(floor_s, 2), runs=runs)
     lost = max(lost for _, _, lost in restarts)
     yield Result("lost_work", "steps", lost, _EVERY_STEPS, runs=runs)
-    links = sorted(_next_link(client) for _ in range(1 if runs == 1 else 2))
-    yield Result(
-        "restart_by_job", "s", round(links[-1][0], 2), round(links[-1][1], 2), runs=len(links)
-    )
+    ours_s, floor_s = max(_next_link(client) for _ in range(links))
+    yield Result("restart_by_job", "s", round(ours_s, 2), round(floor_s, 2), runs=links)
     preflights = sorted(_preflight_s(client) for _ in range(runs))
     yield Result("preflight_4_nodes", "s", round(preflights[runs // 2], 2), 0.0, runs=runs)
 

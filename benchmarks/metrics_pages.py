@@ -5,7 +5,7 @@ The system brings Chromium, the development requirements bring TensorBoard.
     view_start       command → first paint; floor: `http.server` with a blank page
     view_open_20x1m  a page of twenty runs, cold, until the last curve is drawn; peers: TensorBoard
                      from its start until its HTTP interface has each run's last point, as it is and
-                     with `--samples_per_plugin scalars=0` (120 s means: not within 120 s)
+                     with `--samples_per_plugin` for all points (120 s means: not within 120 s)
     view_spikes      spikes of one point that are not seen, of 100; TensorBoard's are looked for in
                      what it sends to its page
     view_lag         a line is appended on the node → it is on the page, over SSH, 95 of 100 times;
@@ -31,8 +31,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import REPOSITORY, Client, Cluster, missing_programs
-from benchmarks.report import Result
+from canvas import SPIKES_SEEN  # type: ignore[import-not-found]
+
+from benchmarks.client import Client
+from benchmarks.report import Load, Result
+from benchmarks.slurm import slurm
 from benchmarks.start_up import dlctl_argv
 from dlctl import contract
 from dlctl.contract.metrics import Source
@@ -41,9 +44,7 @@ from dlctl.outputs.metrics.event_file import scalar_event, write_events
 from dlctl.record import Record, RecordStore
 from learner.job.metrics import MetricsFile
 
-sys.path.insert(0, str(REPOSITORY / "tests/support"))
-from canvas import SPIKES_SEEN  # noqa: E402
-
+_RUNS, _LAGS = (5, 1, 1), (100, 20, 2)
 _PATIENCE_S = 600.0
 _PEER_S = 120.0
 """A peer that takes longer is given this time."""
@@ -59,7 +60,7 @@ _PAINTED = """() => new Promise(found => {
 })"""
 
 
-def measure(records: Sequence[Record], folder: Path, points: int, runs: int) -> Iterator[Result]:
+def measure(records: Sequence[Record], folder: Path, points: int, load: Load) -> Iterator[Result]:
     """Yield the results.
 
     Args:
@@ -69,6 +70,7 @@ def measure(records: Sequence[Record], folder: Path, points: int, runs: int) -> 
     """
     from playwright.sync_api import sync_playwright
 
+    runs = _RUNS[load]
     events = _write_events(folder / "events", len(records), points)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
@@ -76,8 +78,7 @@ def measure(records: Sequence[Record], folder: Path, points: int, runs: int) -> 
             yield _start(browser, folder, runs)
             yield _open(browser, records, folder, events, points, runs)
             yield _spikes(browser, records[:1], folder, events, points)
-            if not missing_programs():
-                yield _lag(browser, folder, 20 if runs == 1 else 100)
+            yield from _lag(browser, folder, _LAGS[load])
         finally:
             browser.close()
 
@@ -226,7 +227,9 @@ def _open(
               for name, work in (("ours", ours), ("floor", floor))}  # fmt: skip
     middle["tensorboard"] = theirs()
     # Its fast loader can't send so many points at once (a limit of gRPC).
-    middle["tensorboard_all"] = theirs("--samples_per_plugin=scalars=0", "--load_fast=false")
+    middle["tensorboard_all"] = theirs(
+        f"--samples_per_plugin=scalars={points}", "--load_fast=false"
+    )
     return _result("view_open_20x1m", "s", middle, runs)
 
 
@@ -247,18 +250,16 @@ def _spikes(
     return _result("view_spikes", "missed of 100", middle, 1)
 
 
-def _lag(browser: Any, folder: Path, count: int) -> Result:
-    cluster = Cluster(venv=Path(sys.prefix))
-    try:
-        cluster.start()
+def _lag(browser: Any, folder: Path, count: int) -> Iterator[Result]:
+    with slurm("view_lag") as cluster:
+        if cluster is None:
+            return
         client = Client(cluster, folder / "lag")
         client.use_root("bench")
         ours = _lags_of_page(browser, client, count)
-    finally:
-        cluster.wipe()
     theirs = _lags_of_tensorboard(folder / "lag-events", min(count, 20))
     middle = {"ours": _p95(ours), "floor": 0.0, "tensorboard": _p95(theirs)}
-    return _result("view_lag", "s", middle, count)
+    yield _result("view_lag", "s", middle, count)
 
 
 def _lags_of_page(browser: Any, client: Client, count: int) -> list[float]:
@@ -288,7 +289,8 @@ def _lags_of_page(browser: Any, client: Client, count: int) -> list[float]:
             page.get_by_text(str(1000 + number), exact=True).first.wait_for(state="attached")
             lags.append(time.perf_counter() - began)
         page.close()
-    subprocess.run(dlctl_argv("cancel", training_id), cwd=work, env=client.env, check=False)
+    cancel = dlctl_argv("cancel", training_id)
+    subprocess.run(cancel, cwd=work, env=client.env, check=False, stdout=subprocess.DEVNULL)
     return lags
 
 

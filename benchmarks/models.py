@@ -16,14 +16,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.report import Result, say
+from benchmarks.report import Load, Result, leave_out, main
 from dlctl.contract import MODELS
 from dlctl.lifecycle import open_session
 from dlctl.models.create import Wish, from_folder
 from dlctl.models.reading import read_models
 from dlctl.sites.files import parse_site
 
-_VERSIONS, _FILES, _FILE_BYTES = 20, 50, 200_000
+_VERSIONS, _FILES, _FILE_BYTES = (20, 3, 2), 50, 200_000
 _SITE = """\
 transport: {{kind: local}}
 root: {root}
@@ -46,10 +46,10 @@ _PEERS = {"MLflow": (_MLFLOW, "artifacts")}
 """Of each peer: what stores one version, and the folder with the contents."""
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield the result."""
     with tempfile.TemporaryDirectory(prefix="dlctl-models.") as name:
-        yield _twenty(Path(name), 3 if quick else _VERSIONS)
+        yield _twenty(Path(name), _VERSIONS[load])
 
 
 def _twenty(place: Path, versions: int) -> Result:
@@ -57,6 +57,8 @@ def _twenty(place: Path, versions: int) -> Result:
     folder, draw = place / "folder", random.Random(1)  # noqa: S311
     folder.mkdir()
     peers = [name for name in _PEERS if _has(name)]
+    if absent := _PEERS.keys() - set(peers):
+        leave_out(*absent, why="MODEL_PEERS names no Python that has it")
     contents = 0
     session = open_session(parse_site("bench", _SITE.format(root=place / "root")))
     try:
@@ -96,5 +98,4 @@ def _size_bytes(place: Path) -> int:
 
 
 if __name__ == "__main__":
-    for result in measure():
-        say(result)
+    main(measure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,12 +22,24 @@ _END = "<!-- end -->\n"
 
 def write(group: str, text: str, page: Path = PAGE) -> None:
     """Replace the group's part of the page; exit if the page has none."""
+    before, _, after = _around(group, page)
+    page.write_text(f"{before}\n{text}\n{_END}{after}", encoding="utf-8")
+
+
+def known(group: str, page: Path = PAGE) -> dict[str, set[str]]:
+    """Return the results in the group's table, each with its peers."""
+    rows = re.findall(r"(?m)^\| `([^`]+)` (.*)$", _around(group, page)[1])
+    return {what: set(re.findall(r"`([^`]+)`", rest.split(" | ")[3])) for what, rest in rows}
+
+
+def _around(group: str, page: Path) -> tuple[str, str, str]:
+    """Return what stands before the group's part of the page, the part, and what stands after."""
     begin = f"<!-- written by `python -m benchmarks {group}` -->\n"
     before, found, rest = page.read_text(encoding="utf-8").partition(begin)
-    _, end, after = rest.partition(_END)
+    part, end, after = rest.partition(_END)
     if not found or not end:
         sys.exit(f"{page}: the lines {begin.strip()} and {_END.strip()} are not there")
-    page.write_text(f"{before}{begin}\n{text}\n{_END}{after}", encoding="utf-8")
+    return before + begin, part, after
 
 
 def table(results: Iterable[Result]) -> str:

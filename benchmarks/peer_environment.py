@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.learners import REPOSITORY
+from benchmarks.report import Load, leave_out
 
 
 class PeerEnvironment:
@@ -37,11 +39,18 @@ class PeerEnvironment:
         """Return the path of a program that the peers' packages install."""
         return str(self.python.with_name(name))
 
-    def install(self) -> bool:
-        """Install the peers, if they are not there; return whether they are."""
+    def install(self, load: Load) -> bool:
+        """Install the peers, if they are not there; return whether they are.
+
+        The smallest load installs nothing.
+        """
         wanted, made = self.requirements.read_text(), self._folder / ".requirements"
         if made.exists() and made.read_text() == wanted:
             return True
+        names = [name.replace("_", "-") for name in re.findall(r"(?m)^([\w-]+)", wanted)]
+        if load is Load.SMOKE:
+            leave_out(*names, why=f"not in {self._folder.relative_to(REPOSITORY)}")
+            return False
         base = Path(sys.executable).resolve()
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "-qq",
                "--only-binary", ":all:", "-r", str(self.requirements)]  # fmt: skip
@@ -50,7 +59,7 @@ class PeerEnvironment:
             subprocess.run(venv, check=True)
             subprocess.run(pip, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            print(f"no peers: they can't be installed: {error}", file=sys.stderr)
+            leave_out(*names, why=f"they can't be installed: {error}")
             return False
         made.write_text(wanted)
         return True

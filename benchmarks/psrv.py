@@ -28,42 +28,46 @@ even while idle. After the last round the weights are checked: they must contain
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from benchmarks import psrv_nodes, psrv_ray, psrv_straggler
-from benchmarks.report import Result, compare, main, medians
+from benchmarks.report import Load, Result, compare, leave_out, main, medians, rounds
 from benchmarks.turns import LearnerSet, start
 
-_KEYS = (("psrv_2", 2), ("psrv_4", 4))
-_RUNS, _WARM_UP = 11, 1
-_UPDATES = 8
+_KEYS = (("psrv_2", (2, 2, 1)), ("psrv_4", (4, 4, 2)))
+"""Each with its learners."""
+_ROUNDS = rounds(11, 1)
+_UPDATES = 8, 8, 1
 """Per learner and run."""
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
-    runs, warm_up = (1, 0) if quick else (_RUNS, _WARM_UP)
+    peers = ["floor_torch", "mpi_two_sided"]
+    restless = _restless()
     for what, learners in _KEYS:
-        counts = {
-            "ours": learners, "floor": learners, "floor_torch": learners,
-            "mpi_two_sided": learners + 1,
-        }  # fmt: skip
-        with _rates(counts, learners) as rates:
-            result = compare(
-                what, rates.pop("ours"), rates.pop("floor"), rates, unit="updates/s",
-                runs=runs, warm_up=warm_up,
-            )  # fmt: skip
-        alone = {}
-        for way in _restless():
-            with _rates({way: learners + 1}, learners) as rates:
-                alone.update(medians(rates, runs, warm_up))
-        peers = {name: round(value, 4) for name, value in alone.items()}
-        yield replace(result, peers={**result.peers, **peers})
-    yield _memory(_KEYS[-1][1])
-    yield from psrv_nodes.measure(quick)
-    yield from psrv_straggler.measure(quick)
+        yield _measure(what, learners[load], peers, restless, load)
+        if load is Load.SMOKE:
+            peers, restless = [], []  # they have run
+    yield _memory(_KEYS[-1][1][load])
+    yield from psrv_nodes.measure(load)
+    yield from psrv_straggler.measure(load)
+
+
+def _measure(what: str, learners: int, peers: list[str], restless: list[str], load: Load) -> Result:
+    counts = dict.fromkeys(("ours", "floor", *peers), learners)
+    if "mpi_two_sided" in counts:
+        counts["mpi_two_sided"] += 1  # the server
+    with _rates(counts, learners, _UPDATES[load]) as rates:
+        result = compare(what, rates.pop("ours"), rates.pop("floor"), rates, unit="updates/s",
+                         rounds=_ROUNDS[load])  # fmt: skip
+    alone = {}
+    for way in restless:
+        with _rates({way: learners + 1}, learners, _UPDATES[load]) as rates:
+            alone.update(medians(rates, _ROUNDS[load]))
+    rounded = {name: round(value, 4) for name, value in alone.items()}
+    return replace(result, peers={**result.peers, **rounded})
 
 
 def _memory(learners: int) -> Result:
@@ -77,25 +81,27 @@ def _restless() -> list[str]:
     """Return the methods whose processes work even while idle."""
     if psrv_ray.is_installed():
         return ["torch_rpc", "ray", "ray_in_place"]
-    print("no peers `ray`, `ray_in_place`: Ray is not installed", file=sys.stderr)
+    leave_out("ray", "ray_in_place", why="Ray is not installed")
     return ["torch_rpc"]
 
 
 @contextlib.contextmanager
-def _rates(counts: dict[str, int], learners: int) -> Iterator[dict[str, Callable[[], float]]]:
+def _rates(
+    counts: dict[str, int], learners: int, updates: int
+) -> Iterator[dict[str, Callable[[], float]]]:
     """Start the processes of each method; at the end check their weights."""
     with contextlib.ExitStack() as stack:
         sets = {
             way: stack.enter_context(start(way, count, "benchmarks.psrv_learner", way))
             for way, count in counts.items()
         }
-        yield {way: _rate(learner_set, learners) for way, learner_set in sets.items()}
+        yield {way: _rate(learner_set, learners, updates) for way, learner_set in sets.items()}
         for learner_set in sets.values():
             learner_set.ask("check", None)
 
 
-def _rate(learner_set: LearnerSet, learners: int) -> Callable[[], float]:
-    return lambda: learners * _UPDATES / learner_set.time_s("update", _UPDATES)
+def _rate(learner_set: LearnerSet, learners: int, updates: int) -> Callable[[], float]:
+    return lambda: learners * updates / learner_set.time_s("update", updates)
 
 
 if __name__ == "__main__":

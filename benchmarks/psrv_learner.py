@@ -134,20 +134,19 @@ class Floor(FloorTorch):
     """The same arithmetic on private memory in one pass, as in ours."""
 
     def join(self) -> None:
-        """Compile the C functions."""
+        """Compile the C functions: each learner does, as the others may be asked sooner."""
         from psrv.solvers import native, native_build
         from psrv.solvers.solver import Downpour
 
         super().join()
         folder = Path(os.environ[_MEMORY])
-        if self.place.number == 0:
-            native.build(folder, Downpour())
+        native.build(folder, Downpour())
         self._kept = torch.zeros(1, dtype=torch.int64)
-        self._native = lambda: native_build.load(folder / native_build.LIBRARY)
+        self._library = native_build.load(folder / native_build.LIBRARY)
 
     def run(self, updates: int) -> None:
         """Update `updates` times."""
-        if (library := self._native()) is None:
+        if (library := self._library) is None:
             raise RuntimeError("no compiler: there is no floor")
         kept = self._kept.data_ptr()
         for _ in range(updates):

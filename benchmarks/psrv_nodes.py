@@ -33,7 +33,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
@@ -41,18 +40,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.learners import ONE_THREAD, REPOSITORY, Started
-from benchmarks.report import Result, compare, main, medians
+from benchmarks.report import Load, Result, compare, main, medians, rounds
+from benchmarks.slurm import slurm
 from benchmarks.turns import LearnerSet, accept
 
-sys.path.insert(0, str(REPOSITORY / "tests/cluster"))
-from cluster import (  # type: ignore[import-not-found] # noqa: E402
-    Cluster,
-    missing_programs,
-)
-
 _NODES = 2
-_RUNS, _WARM_UP = 9, 1
-_UPDATES, _LOOP_UPDATES = 4, 16
+_ROUNDS = rounds(9, 1)
+_UPDATES, _LOOP_UPDATES = (4, 4, 1), (16, 16, 2)
 """Per learner and run."""
 _BARE, _LOOP = "bare", "loop"
 _END_LIMIT_S = 60.0
@@ -61,24 +55,18 @@ _LINKS = {"psrv_nodes_2": 0, "psrv_nodes_2_10gbit": 10, "psrv_nodes_2_5gbit": 5}
 """In Gbit/s in each direction; 0: as fast as this machine's memory."""
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result; nothing if the cluster's programs are missing."""
-    if missing := missing_programs():
-        print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
-        return
-    runs, warm_up = (1, 0) if quick else (_RUNS, _WARM_UP)
-    cluster = Cluster(nodes=_NODES, venv=Path(sys.prefix), hide=REPOSITORY)
-    try:
-        cluster.start()
+    with slurm("psrv_nodes_", nodes=_NODES) as cluster:
+        if cluster is None:
+            return
         for package in ("benchmarks", "learner", "psrv", "dlctl"):
             shutil.copytree(REPOSITORY / package, cluster.folder / "benchmark" / package,
                             ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
         for what, gbit in _LINKS.items():
             if gbit:
                 _limit(cluster, gbit)
-            yield from _measure(cluster, what, runs, warm_up)
-    finally:
-        cluster.wipe()
+            yield from _measure(cluster, what, load)
 
 
 def _limit(cluster: Any, gbit: int) -> None:
@@ -87,15 +75,19 @@ def _limit(cluster: Any, gbit: int) -> None:
         cluster.exec(*_TBF, "rate", f"{gbit}gbit", node=node)
 
 
-def _measure(cluster: Any, what: str, runs: int, warm_up: int) -> Iterator[Result]:
-    with _rates(cluster, what, ("ours", "link", _BARE)) as rates:
-        result = compare(what, rates["ours"], rates["link"],
-                         {_BARE: rates[_BARE], _LOOP: rates[_LOOP]},
-                         unit="updates/s", runs=runs, warm_up=warm_up)  # fmt: skip
-    with _rates(cluster, what, ("torch_rpc",)) as rates:
-        alone = {n: round(v, 4) for n, v in medians(rates, runs, warm_up).items()}
-    loop = result.peers[_LOOP]
-    peers = {**alone, _BARE: result.peers[_BARE]}
+def _measure(cluster: Any, what: str, load: Load) -> Iterator[Result]:
+    with_peers = load is not Load.SMOKE or what not in list(_LINKS)[1:]  # else they have run
+    ways = ("ours", "link", *([_BARE] if with_peers else []))
+    with _rates(cluster, what, ways, load) as rates:
+        others = {name: rates[name] for name in (_BARE, _LOOP) if name in rates}
+        result = compare(what, rates["ours"], rates["link"], others, unit="updates/s",
+                         rounds=_ROUNDS[load])  # fmt: skip
+    peers = dict(result.peers)
+    loop = peers.pop(_LOOP)
+    if with_peers:
+        with _rates(cluster, what, ("torch_rpc",), load) as rates:
+            alone = {n: round(v, 4) for n, v in medians(rates, _ROUNDS[load]).items()}
+        peers = {**alone, **peers}
     yield replace(result, peers=peers)
     yield replace(result, what=f"{what}_{_LOOP}", ours=loop, peers=peers)
 
@@ -110,7 +102,7 @@ class NodeSet(LearnerSet):
 
 @contextlib.contextmanager
 def _rates(
-    cluster: Any, what: str, ways: Sequence[str]
+    cluster: Any, what: str, ways: Sequence[str], load: Load
 ) -> Iterator[dict[str, Callable[[], float]]]:
     """Start the processes of these methods on both nodes; at the end check their weights."""
     with contextlib.ExitStack() as stack:
@@ -127,9 +119,9 @@ def _rates(
                 streams[-1].write(f"{number} {_NODES}\n")
                 streams[-1].flush()
             sets[way] = NodeSet(way, folder, started, streams)
-        rates = {way: _rate(node_set, "update", _UPDATES) for way, node_set in sets.items()}
+        rates = {way: _rate(node_set, "update", _UPDATES[load]) for way, node_set in sets.items()}
         if "ours" in sets:
-            rates[_LOOP] = _rate(sets["ours"], _LOOP, _LOOP_UPDATES)
+            rates[_LOOP] = _rate(sets["ours"], _LOOP, _LOOP_UPDATES[load])
         yield rates
         for node_set in sets.values():
             node_set.ask("check", None)

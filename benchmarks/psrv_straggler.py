@@ -20,50 +20,50 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.digits import Digits, digits, manifest
-from benchmarks.report import Result, compare, main
+from benchmarks.report import Load, Result, compare, main, rounds
 
-_LEARNERS, _SLOW, _NOBODY = 4, 3, -1
-_EPOCHS, _RUNS = 12, 5
-_ACCURACY = 0.97
+_LEARNERS, _NOBODY = (4, 4, 2), -1
+_EPOCHS, _ROUNDS = (12, 12, 1), rounds(5, 0)
+_ACCURACY = 0.97, 0.97, 0.0
 _SERVER = {"solver": "downpour_sgd", "learning_rate": 0.2}
 _PROGRAM = Path(__file__).with_name("slow_digits.py")
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield the result."""
     with digits() as example:
         shutil.copy(_PROGRAM, example.code / "slow.py")
-        served = {"parameter_server": _SERVER}
+        served, slow = {"parameter_server": _SERVER}, _LEARNERS[load] - 1
         yield compare(
             "psrv_straggler",
-            _time(example, _SLOW, served),
-            _time(example, _NOBODY, served),
+            _time(example, load, slow, served),
+            _time(example, load, _NOBODY, served),
             {
-                "allreduce": _time(example, _SLOW, {}),
-                "allreduce_equal": _time(example, _NOBODY, {}),
+                "allreduce": _time(example, load, slow, {}),
+                "allreduce_equal": _time(example, load, _NOBODY, {}),
             },
-            runs=1 if quick else _RUNS, warm_up=0,
+            rounds=_ROUNDS[load],
         )  # fmt: skip
 
 
-def _time(example: Digits, slow: int, more: dict[str, Any]) -> Callable[[], float]:
+def _time(example: Digits, load: Load, slow: int, more: dict[str, Any]) -> Callable[[], float]:
     seeds = itertools.count(1)
 
     def time_s() -> float:
-        asked = manifest(_LEARNERS, _EPOCHS, next(seeds), **more)
+        asked = manifest(_LEARNERS[load], _EPOCHS[load], next(seeds), **more)
         asked["framework"].update(job="slow.py", arguments={"lr": 0.002, "slow": slow})
-        return _time_to_accuracy_s(example.train(asked))
+        return _time_to_accuracy_s(example.train(asked), _ACCURACY[load])
 
     return time_s
 
 
-def _time_to_accuracy_s(job_dir: Path) -> float:
+def _time_to_accuracy_s(job_dir: Path, accuracy: float) -> float:
     began = min(float(file.read_text()) for file in (job_dir / "state").glob("began-*"))
     for line in (job_dir / "metrics/1-0.jsonl").read_text().splitlines():
         values = json.loads(line)
-        if values.get("validation_accuracy", 0.0) >= _ACCURACY:
+        if values.get("validation_accuracy", -1.0) >= accuracy:
             return float(values["time"]) - began
-    raise RuntimeError(f"{job_dir.name} has not reached {_ACCURACY:.0%} in {_EPOCHS} epochs")
+    raise RuntimeError(f"{job_dir.name} has not reached {accuracy:.0%}")
 
 
 if __name__ == "__main__":

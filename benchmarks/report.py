@@ -1,6 +1,7 @@
 """How every benchmark measures and what it prints: one JSON object per line.
 
     {"what": key, "unit": "s", "ours": …, "floor": …, "peers": {name: …}, "runs": n}
+    {"left_out": [name, …], "why": …}
 
 Ours, the floor (the least work that could do the same) and the peers take turns, so that other load
 on the machine affects all of them. Each number is the median of its runs. A number alone says
@@ -22,7 +23,31 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
+
+
+class Load(IntEnum):
+    """How much a benchmark does; it chooses from a tuple of three sizes."""
+
+    FULL = 0
+    QUICK = 1
+    """One round."""
+    SMOKE = 2
+    """The least that still yields every result, whose numbers then mean nothing."""
+
+
+class Rounds(NamedTuple):
+    """How often to run candidates in turn: timed, and untimed before that."""
+
+    runs: int
+    warm_up: int = 0
+
+
+def rounds(runs: int, warm_up: int = 2) -> tuple[Rounds, Rounds, Rounds]:
+    """Return the rounds for each load; only the full one has as many as given."""
+    return Rounds(runs, warm_up), Rounds(1, min(1, warm_up)), Rounds(1)
 
 
 @dataclass(frozen=True)
@@ -98,50 +123,57 @@ def compare(
     floor: Callable[[], float],
     peers: Mapping[str, Callable[[], float]] | None = None,
     *,
-    runs: int = 15,
-    warm_up: int = 2,
+    rounds: Rounds,
     unit: str = "s",
 ) -> Result:
-    """Run all in turn, `warm_up` rounds untimed and then `runs` rounds; return medians."""
+    """Run all in turn, first the untimed rounds and then the timed ones; return medians."""
     # Keys that no peer can have.
     candidates = {"\0ours": ours, "\0floor": floor, **(peers or {})}
-    seen = {name: round(value, 4) for name, value in medians(candidates, runs, warm_up).items()}
-    return Result(what, unit, seen.pop("\0ours"), seen.pop("\0floor"), seen, runs)
+    seen = {name: round(value, 4) for name, value in medians(candidates, rounds).items()}
+    return Result(what, unit, seen.pop("\0ours"), seen.pop("\0floor"), seen, rounds.runs)
 
 
-def medians(
-    candidates: Mapping[str, Callable[[], float]], runs: int, warm_up: int
-) -> dict[str, float]:
-    """Run all candidates in turn, each round starting with the next one; return their medians.
-
-    There are at most as many warm-up rounds as timed ones.
-    """
+def medians(candidates: Mapping[str, Callable[[], float]], rounds: Rounds) -> dict[str, float]:
+    """Run all candidates in turn, each round starting with the next one; return their medians."""
     seen: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
-    warm_up = min(warm_up, runs)
-    for turn in range(warm_up + runs):
+    for turn in range(sum(rounds)):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             value = candidates[name]()
-            if turn >= warm_up:
+            if turn >= rounds.warm_up:
                 seen[name].append(value)
     return {name: statistics.median(values) for name, values in seen.items()}
 
 
-def main(measure: Callable[[bool], Iterator[Result]]) -> None:
-    """Run one benchmark as a program: print each result as a line; `--quick` runs one round."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{Path(sys.argv[0]).stem}")
-    parser.add_argument("--quick", action="store_true", help="run one round")
-    given = parser.parse_args()
+def options(program: str) -> argparse.ArgumentParser:
+    """Return the parser of what every benchmark's program is given: its `load`."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}")
+    loads = parser.add_mutually_exclusive_group()
+    loads.add_argument("--quick", dest="load", action="store_const", const=Load.QUICK,
+                       default=Load.FULL, help="run one round")  # fmt: skip
+    loads.add_argument("--smoke", dest="load", action="store_const", const=Load.SMOKE,
+                       help="only see whether it works; install no peers")  # fmt: skip
+    return parser
+
+
+def main(measure: Callable[[Load], Iterator[Result]]) -> None:
+    """Run one benchmark as a program: print each result as a line."""
+    given = options(f"benchmarks.{Path(sys.argv[0]).stem}").parse_args()
     end_in_order()
-    for result in measure(given.quick):
-        say(result)
+    for result in measure(given.load):
+        say(result.to_json())
 
 
-def say(result: Result) -> None:
-    """Print a result as one line; end the program quietly if the reader has gone."""
+def leave_out(*names: str, why: str) -> None:
+    """Say that peers, or results, are not measured; a name stands for all that begin with it."""
+    say(json.dumps({"left_out": names, "why": why}, ensure_ascii=False))
+
+
+def say(line: str) -> None:
+    """Print a line; end the program quietly if the reader has gone."""
     try:
-        print(result.to_json(), flush=True)
+        print(line, flush=True)
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # for what Python flushes at exit

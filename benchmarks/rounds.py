@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from benchmarks.report import Rounds
+
 
 def _nothing() -> None:
     pass
@@ -39,14 +41,11 @@ class Candidate:
 
 
 def measure(
-    comm: MPI.Intracomm, candidates: Sequence[Candidate], runs: int, warm_up: int = 2
+    comm: MPI.Intracomm, candidates: Sequence[Candidate], rounds: Rounds
 ) -> dict[str, float]:
-    """Return each candidate's median time in seconds, the same on every learner.
-
-    There are at most as many warm-up rounds as timed ones.
-    """
+    """Return each candidate's median time in seconds, the same on every learner."""
     seen: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
-    for turn in range(-min(warm_up, runs), runs):
+    for turn in range(-rounds.warm_up, rounds.runs):
         first = turn % len(candidates)
         for candidate in [*candidates[first:], *candidates[:first]]:
             if turn >= candidate.max_runs:

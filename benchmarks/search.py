@@ -29,20 +29,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from benchmarks import search_faults, search_scale
-from benchmarks.report import Result, main, medians
+from benchmarks.report import Load, Result, Rounds, main, medians, rounds
 from benchmarks.search_peers import PEERS, peer
 from benchmarks.search_rig import bare_latency_s, latency_s, rate, searching, start_workers
 
 _OURS, _FLOOR = "\0ours", "\0floor"
-_RUNS = 3
+_ROUNDS = rounds(3, 0)
+_SHARE = 1, 10, 100
+"""By how much the numbers of tasks are divided."""
+_KILLS, _KILLS_OF_OPTUNA = (100, 10, 1), (4, 1, 1)
 Candidates = dict[str, Callable[[], float]]
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
-    peers = PEERS.install()
-    some = 10 if quick else 1
-    runs = 1 if quick else _RUNS
+    peers = PEERS.install(load)
+    some, times = _SHARE[load], _ROUNDS[load]
     at_once = 30_000 // some
     tasks: Candidates = {_OURS: lambda: tasks_1(at_once)}
     processes: Candidates = {_OURS: lambda: tasks_process(5000 // some)}
@@ -58,26 +60,26 @@ def measure(quick: bool = False) -> Iterator[Result]:
             for name in ("dask", "ray", "parsl", "hyperqueue")
         }
         latencies |= {name: peer(name, "latency", 300 // some) for name in ("dask", "ray", "parsl")}
-    yield _compare("search_tasks_1", "tasks/s", tasks, runs)
-    yield _compare("search_tasks_process", "tasks/s", processes, runs)
-    yield _compare("search_latency", "s", latencies, runs)
+    yield _compare("search_tasks_1", "tasks/s", tasks, times)
+    yield _compare("search_tasks_process", "tasks/s", processes, times)
+    yield _compare("search_latency", "s", latencies, times)
     shared: Candidates = {_OURS: lambda: share(at_once), _FLOOR: lambda: tasks_1(at_once)}
-    yield _compare("search_share", "tasks/s", shared, runs)
-    yield from search_faults.recover(quick)
-    lost = search_faults.lost(100 // some)
+    yield _compare("search_share", "tasks/s", shared, times)
+    yield from search_faults.recover(load)
+    lost = search_faults.lost(_KILLS[load])
     if peers:
-        kills = 1 if quick else 4
+        kills = _KILLS_OF_OPTUNA[load]
         optuna, dask = peer("optuna", "lost", kills), peer("dask", "lost", 20)
         beside = {f"optuna_{kills}_kills": optuna(), "dask_1_kill": dask()}
         lost = replace(lost, peers=beside)
     yield lost
-    yield from search_scale.scale(quick)
-    yield search_scale.busy(quick)
+    yield from search_scale.scale(load)
+    yield search_scale.busy(load)
 
 
-def _compare(what: str, unit: str, candidates: Candidates, runs: int) -> Result:
-    seen = {name: round(value, 5) for name, value in medians(candidates, runs, 0).items()}
-    return Result(what, unit, seen.pop(_OURS), seen.pop(_FLOOR, 0.0), seen, runs)
+def _compare(what: str, unit: str, candidates: Candidates, times: Rounds) -> Result:
+    seen = {name: round(value, 5) for name, value in medians(candidates, times).items()}
+    return Result(what, unit, seen.pop(_OURS), seen.pop(_FLOOR, 0.0), seen, times.runs)
 
 
 def tasks_1(count: int) -> float:

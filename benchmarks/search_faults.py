@@ -8,12 +8,13 @@ import os
 import random
 import signal
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.report import Result
+from benchmarks.report import Load, Result
 from benchmarks.search_rig import searching, start_workers, task
 from search.hub.__main__ import TICK_S
 from search.hub.children import Child
@@ -21,12 +22,16 @@ from search.hub.children import Child
 _INCARNATION_BITS = 40
 _BROKERS, _WORKERS = ("b1", "b2"), ("w1", "w2", "w3", "w4")
 _OUTSTANDING = 100
+_RUNS = 5, 1, 1
+_SILENCE_S = 10.0, 10.0, 2.0
+"""How long a worker may be silent."""
 
 
-def recover(quick: bool) -> Iterator[Result]:
+def recover(load: Load) -> Iterator[Result]:
     """Yield how soon work goes on after a broker, a worker or a worker's node was lost."""
-    for what, measure in (("broker", broker_s), ("worker", worker_s), ("node", node_s)):
-        runs = 1 if quick or what == "node" else 5
+    measures = {"broker": broker_s, "worker": worker_s, "node": lambda: node_s(_SILENCE_S[load])}
+    for what, measure in measures.items():
+        runs = 1 if what == "node" else _RUNS[load]
         seen = [measure() for _ in range(runs)]
         yield Result(
             f"search_recover_{what}", "s", round(statistics.median(seen), 3), 0.0, runs=runs
@@ -86,13 +91,13 @@ def worker_s() -> float:
     return _lose_worker(signal.SIGKILL)
 
 
-def node_s() -> float:
+def node_s(silence_s: float) -> float:
     """Return the same for a worker that falls silent, as on a lost node: its connections stay."""
-    return _lose_worker(signal.SIGSTOP)
+    return _lose_worker(signal.SIGSTOP, heartbeat_timeout_s=silence_s)
 
 
-def _lose_worker(number: signal.Signals) -> float:
-    with searching() as search:
+def _lose_worker(number: signal.Signals, **settings: float) -> float:
+    with searching(**settings) as search:
         search.broker()
         start_workers(search, 1, 1)
 
@@ -100,13 +105,15 @@ def _lose_worker(number: signal.Signals) -> float:
             model = search.model()
             await model.submit([task("bench:Sleeps", seconds=0.1)])
             await model.collect(1)
-            await model.submit([task("bench:Sleeps", seconds=1.0)])
+            lost = search.job_dir / "lost"  # its worker must not end the task before
+            await model.submit([task("bench:Waits", file=str(lost))])
             while (await model.status()).processing == 0:
                 await asyncio.sleep(0.02)
             await asyncio.to_thread(_start_other, search)
             await asyncio.sleep(0.3)  # the other one waits for a task
             os.kill(search.processes["w0"].pid, number)
             lost_at = time.time()
+            lost.touch()
             result = (await model.collect(2, most_s=60))[1]
             model.check()
             if result.worker != "other":
@@ -142,7 +149,8 @@ def lost(kills: int) -> Result:
         missing += len(model.acknowledged - set(ids))
         twice += len(ids) - len(set(ids))
     tasks = sum(len(model.acknowledged) for model in models)
-    print(f"search_lost: {tasks} tasks, {kills} kills: {missing} without, {twice} with two results")
+    print(f"search_lost: {tasks} tasks, {kills} kills: {missing} without, {twice} with two results",
+          file=sys.stderr)  # fmt: skip
     return Result("search_lost", "results", float(missing + twice), 0.0, runs=kills)
 
 

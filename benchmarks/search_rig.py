@@ -23,10 +23,8 @@ from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel, open_server
 from search.protocol.stubs import BrokerStub
 
-sys.path.append(str(REPOSITORY / "tests/support"))
-
 PROGRAM = """\
-import time
+import os, time
 from search.tasks import BaseTask
 
 class Empty(BaseTask):
@@ -40,6 +38,14 @@ class Sleeps(BaseTask):
     def run(self):
         time.sleep(self.seconds)
         return {"loss": self.x}
+
+class Waits(BaseTask):
+    def __init__(self, file):
+        self.file = file
+
+    def run(self):
+        while not os.path.exists(self.file):
+            time.sleep(0.02)
 """
 _BATCH, _BATCHES_AT_A_TIME = 500, 3
 _MOST = 5000

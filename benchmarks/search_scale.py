@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc.aio
 
-from benchmarks.report import Result
+from benchmarks.report import Load, Result
 from benchmarks.search_rig import model_of, program, rate, searching, start_workers, task
 from dlctl import contract
 from dlctl.contract import search as names
@@ -26,18 +26,18 @@ from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import read_endpoints
 from search.protocol.stubs import BrokerStub
 
-FEW, MANY, SLOTS = 10, 1000, 8
+_FEW, _MANY, _SLOTS = 10, (1000, 1000, 20), 8
+_TASKS = 16_000, 4000, 100
 _SIMULATORS = 2
-_BUSY_WORKERS, _ROUNDS = 16, 20
+_BUSY_WORKERS, _TRIALS = (16, 16, 2), (20, 3, 1)
 
 
-def scale(quick: bool) -> Iterator[Result]:
+def scale(load: Load) -> Iterator[Result]:
     """Yield the rate with many workers beside that with few, and the memory that each one takes."""
-    count = 4000 if quick else 16_000
-    few, few_bytes = _rate_and_memory(FEW, count)
-    many, many_bytes = _rate_and_memory(MANY, count)
+    few, few_bytes = _rate_and_memory(_FEW, _TASKS[load])
+    many, many_bytes = _rate_and_memory(_MANY[load], _TASKS[load])
     yield Result("search_scale", "tasks/s", round(many, 1), round(few, 1))
-    memory_kb = (many_bytes - few_bytes) / (MANY - FEW) / 1000
+    memory_kb = (many_bytes - few_bytes) / (_MANY[load] - _FEW) / 1000
     yield Result("search_scale_memory", "kB / worker", round(memory_kb, 1), 0.0)
 
 
@@ -48,7 +48,8 @@ def _rate_and_memory(workers: int, count: int) -> tuple[float, int]:
         each = workers // _SIMULATORS
         simulators = [
             stack.enter_context(program(
-                "benchmarks.search_scale", str(search.job_dir), str(n * each), str(each), str(SLOTS)
+                "benchmarks.search_scale", str(search.job_dir), str(n * each), str(each),
+                str(_SLOTS),
             )) for n in range(_SIMULATORS)
         ]  # fmt: skip
         for simulator in simulators:
@@ -97,39 +98,40 @@ async def simulate(job_dir: Path, first: int, count: int, slots: int) -> None:
     await asyncio.gather(*workers)
 
 
-def busy(quick: bool) -> Result:
-    """Return how many one-second trials 16 workers end in a second; 16 is all they can.
+def busy(load: Load) -> Result:
+    """Return how many one-second trials the workers end in a second; one each is all they can.
 
     The model is the real one with the paper's strategy. The clock runs from the first trial's start
     to the last one's end; the slots' processes are there before it starts.
     """
-    trials = _BUSY_WORKERS * (3 if quick else _ROUNDS)
+    workers = _BUSY_WORKERS[load]
+    trials = workers * _TRIALS[load]
     with searching() as search:
         search.broker(names.FIRST_BROKER)  # the model sends to no other
-        start_workers(search, _BUSY_WORKERS, 1)
-        asyncio.run(_warm_up(search))
-        _write_spec(search.job_dir, trials)
+        start_workers(search, workers, 1)
+        asyncio.run(_warm_up(search, workers))
+        _write_spec(search.job_dir, trials, workers)
         argv = [sys.executable, "-m", "search.model", str(search.job_dir)]
-        subprocess.run(argv, check=True, timeout=30 + 3 * trials / _BUSY_WORKERS)
+        subprocess.run(argv, check=True, timeout=30 + 3 * trials / workers)
         lines = (search.job_dir / names.TRIALS).read_text().splitlines()
     told = [event for event in map(json.loads, lines) if event["event"] == "tell"]
     if len(told) != trials or any(event["outcome"] != "SUCCEEDED" for event in told):
         raise RuntimeError(f"{len(told)} of {trials} trials: {told[-1:]}")
     began = min(event["started_at"] for event in told)
     ended = max(event["started_at"] + event["seconds"] for event in told)
-    return Result("search_nas", "tasks/s", round(trials / (ended - began), 3), _BUSY_WORKERS)
+    return Result("search_nas", "tasks/s", round(trials / (ended - began), 3), workers)
 
 
-async def _warm_up(search: Any) -> None:
+async def _warm_up(search: Any, workers: int) -> None:
     async with model_of(search, names.FIRST_BROKER) as model:
-        await model.run(2 * _BUSY_WORKERS, lambda: task("bench:Sleeps"))
+        await model.run(2 * workers, lambda: task("bench:Sleeps"))
 
 
-def _write_spec(job_dir: Path, trials: int) -> None:
+def _write_spec(job_dir: Path, trials: int, workers: int) -> None:
     spec = names.Spec(
         name="busy", space=[names.Parameter("x", "float", 0.0, 1.0)], metric="loss",
         task=names.Task("python", "bench:Sleeps", time_limit_s=60.0), strategy="genetic",
-        budget=names.Budget(trials), workers=names.Workers(_BUSY_WORKERS, _BUSY_WORKERS),
+        budget=names.Budget(trials), workers=names.Workers(workers, workers),
         heartbeat_s=1.0, heartbeat_timeout_s=10.0, network="lo",
     )  # fmt: skip
     contract.write_whole(job_dir / names.SPEC, contract.to_json(spec))

@@ -13,11 +13,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.report import Command, Result, compare, main
+from leftovers import SESSION_VARIABLE  # type: ignore[import-not-found]
+
+from benchmarks.report import Command, Load, Result, compare, main, rounds
 from dlctl.contract import State
 from dlctl.record import Record, RecordStore
 
 TRAININGS = 20
+_ROUNDS = rounds(41)
 
 _HELP_FLOOR = '''\
 import typer
@@ -61,12 +64,16 @@ def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a user whose folders are below `folder`."""
     # With PYTHONDONTWRITEBYTECODE every run would compile dlctl; an installed dlctl is compiled.
     dropped = ("DLCTL_", "XDG_", "SLURM_", "SBATCH_", "PYTHON")
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(dropped)}
+    kept = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(dropped) or name == SESSION_VARIABLE
+    }
     folders = {f"XDG_{n}_HOME": str(folder / n.lower()) for n in ("STATE", "CONFIG", "DATA")}
     return kept | folders | {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
     with tempfile.TemporaryDirectory(prefix="dlctl-bench-") as name:
         folder = Path(name)
@@ -88,7 +95,7 @@ def measure(quick: bool = False) -> Iterator[Result]:
                     Command(argv, env, folder, on_terminal=on_terminal).time_s,
                     Command(floors[key], env, folder, on_terminal=on_terminal).time_s,
                     {"python -c pass": python.time_s},
-                    runs=1 if quick else 41,
+                    rounds=_ROUNDS[load],
                 )
 
 

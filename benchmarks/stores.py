@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -25,13 +24,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learners import REPOSITORY
-from benchmarks.report import Result, compare, main
+from benchmarks.report import Load, Result, Rounds, compare, leave_out, main, rounds
 
-sys.path.append(str(REPOSITORY / "tests/support"))
-
-MIB, GB = 1 << 20, 10**9
+MIB = 1 << 20
 THREADS = 8
+_BIG_BYTES, _SMALL = (10**9, 10**9, MIB), (10_000, 1000, 3)
+_BIG_ROUNDS, _SMALL_ROUNDS = rounds(5, 1), rounds(1, 0)
 _BOTO3 = """\
 import sys, time, boto3
 verb, url, user, password, bucket, folder = sys.argv[1:]
@@ -51,17 +49,17 @@ else:
 class Store:
     """Two containers with data and one for results, and programs that move them."""
 
-    def __init__(self, swift: Any, folder: Path, small: int) -> None:
+    def __init__(self, swift: Any, folder: Path, big_bytes: int, small: int) -> None:
         from swift_server import PYTHON
 
         self.swift, self.folder, self._python = swift, folder, str(PYTHON)
-        self._number, self.small = 0, small
-        big = os.urandom(MIB) * (GB // MIB + 1)
-        swift.container("one", {"big": big[:GB]})
+        self._number, self.small, self.big_bytes = 0, small, big_bytes
+        big = (os.urandom(MIB) * (big_bytes // MIB + 1))[:big_bytes]
+        swift.container("one", {"big": big})
         swift.container("many", {f"{n}": os.urandom(10_000) for n in range(small)})
         swift.container("results", {})
         self.file = folder / "model.pt"
-        self.file.write_bytes(big[:GB])
+        self.file.write_bytes(big)
 
     def fresh(self) -> Path:
         """Return an empty folder; what earlier calls have made is removed."""
@@ -146,34 +144,42 @@ def done(ended: tuple[int, str]) -> None:
         raise RuntimeError(ended[1])
 
 
-def measure(quick: bool) -> Iterator[Result]:
-    """Yield each result."""
-    from swift_server import running_swift
+def measure(load: Load) -> Iterator[Result]:
+    """Yield each result; nothing if Swift is not installed."""
+    from swift_server import PYTHON, running_swift
 
-    runs = 1 if quick else 5
+    found = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import swift"], capture_output=True)
+    if not found or found.returncode:
+        leave_out("store_", why="no Swift: `.ci/make-venv .venv all` installs it")
+        return
     with tempfile.TemporaryDirectory() as folder, running_swift(Path(folder, "swift")) as swift:
-        store = Store(swift, Path(folder), small=1000 if quick else 10_000)
-        peers = {"boto3": store.boto3} | (
-            {"rclone": store.rclone} if shutil.which("rclone") else {}
-        )
+        yield from _results(Store(swift, Path(folder), _BIG_BYTES[load], _SMALL[load]), load)
 
-        def load(what: str, container: str, count: int, runs: int) -> Result:
-            return compare(
-                what, lambda: store.load(container), lambda: store.plain(container, count),
-                {name: partial(move, "load", container) for name, move in peers.items()}
-                | {"unchecked": partial(store.load, container, STORE_ETAGS="opaque")},
-                runs=runs, warm_up=min(1, runs - 1),
-            )  # fmt: skip
 
-        yield load("store_load_1gb", "one", 1, runs)
-        yield load("store_load_1k" if quick else "store_load_10k", "many", store.small, 1)
-        yield from _served(store)
-        yield compare(
-            "store_save_1gb", store.save,
-            lambda: timed(lambda: shutil.copyfile(store.file, store.fresh() / "copy")),
-            {name: partial(move, "save", "results", store.file) for name, move in peers.items()},
-            runs=runs, warm_up=min(1, runs - 1),
+def _results(store: Store, load: Load) -> Iterator[Result]:
+    peers = {"boto3": store.boto3}
+    if shutil.which("rclone"):
+        peers["rclone"] = store.rclone
+    else:
+        leave_out("rclone", why="it is not installed")
+
+    def loading(what: str, container: str, count: int, times: Rounds) -> Result:
+        return compare(
+            what, lambda: store.load(container), lambda: store.plain(container, count),
+            {name: partial(move, "load", container) for name, move in peers.items()}
+            | {"unchecked": partial(store.load, container, STORE_ETAGS="opaque")},
+            rounds=times,
         )  # fmt: skip
+
+    yield loading("store_load_1gb", "one", 1, _BIG_ROUNDS[load])
+    yield loading("store_load_10k", "many", store.small, _SMALL_ROUNDS[load])
+    yield from _served(store)
+    yield compare(
+        "store_save_1gb", store.save,
+        lambda: timed(lambda: shutil.copyfile(store.file, store.fresh() / "copy")),
+        {name: partial(move, "save", "results", store.file) for name, move in peers.items()},
+        rounds=_BIG_ROUNDS[load],
+    )  # fmt: skip
 
 
 def _served(store: Store) -> Iterator[Result]:
@@ -185,7 +191,7 @@ def _served(store: Store) -> Iterator[Result]:
         for process in both:
             done((process.wait(), "load"))
             process.communicate()
-        served = proxy.served_bytes / GB
+        served = proxy.served_bytes / store.big_bytes
         yield Result("store_served", "bytes / bytes", round(served, 4), 1.0, {"naive": 8.0})
         (program.job / "stores/0/listing.json").unlink()
         proxy.served_bytes = 0

@@ -41,7 +41,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.report import Result, compare, main, medians
+from benchmarks.report import Load, Result, Rounds, compare, main, medians, rounds
 from benchmarks.turns import LearnerSet, start
 
 _KEYS = (
@@ -53,34 +53,39 @@ _FLOOR = "none"
 _ALIKE = ("ddp_gloo", "ours", "ddp_gloo_tuned", "ddp_gloo_tuned_malloc", "mpi_chunked")
 """These must train like the first of them."""
 _WAYS = (*_ALIKE, _FLOOR, "none_malloc")
+_FEW_WAYS = ("ours", _FLOOR)
+"""What the smallest load has where the others have run before, with another model."""
 _LEARNERS, _BATCH = 2, 64
-_RUNS, _WARM_UP = 11, 1
-_LEAST_S = 0.5
+_ROUNDS = rounds(11, 1)
+_LEAST_S = 0.5, 0.5, 0.01
 """A run has as many steps as take the floor this long."""
-_STEPS_COMPARED = 5
+_STEPS_COMPARED = 5, 5, 1
 _TOLD = 1000
 """Steps that are reported in a run."""
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-4, 1e-6
 _BUCKETS_MB = (25, 1, 4, 100)
-"""Tried for tuned DDP; the first is DDP's default, which `--quick` uses."""
-_TRIAL_RUNS = 3
+"""Tried for tuned DDP; the first is DDP's default, which all but the full load use."""
+_TRIAL_ROUNDS = Rounds(3, 1)
 
 
-def measure(quick: bool = False) -> Iterator[Result]:
+def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
     buckets_mb: dict[str, int] = {}
     for what, model, optimizer in _KEYS:
         if model not in buckets_mb:
-            buckets_mb[model] = _BUCKETS_MB[0] if quick else _fastest_bucket_mb(model, optimizer)
-            print(f"{model}: bucket_cap_mb {buckets_mb[model]} for tuned DDP", file=sys.stderr)
-        yield _measure(what, model, optimizer, buckets_mb[model], quick)
-    yield _measure_metrics(quick)
+            is_full = load is Load.FULL
+            found_mb = _fastest_bucket_mb(model, optimizer) if is_full else _BUCKETS_MB[0]
+            buckets_mb[model] = found_mb
+            print(f"{model}: bucket_cap_mb {found_mb} for tuned DDP", file=sys.stderr)
+        yield _measure(what, model, optimizer, buckets_mb[model], load)
+    yield _measure_metrics(load)
 
 
-def _measure_metrics(quick: bool) -> Result:
+def _measure_metrics(load: Load) -> Result:
     """Return the cost of metrics, in percent of a step."""
-    with _start("ours", "ours", "lenet", "sgd", _BUCKETS_MB[0]) as learner_set:
-        count = _count_steps(learner_set)
+    learners = 1 if load is Load.SMOKE else _LEARNERS
+    with _start("ours", "ours", "lenet", "sgd", _BUCKETS_MB[0], learners) as learner_set:
+        count = _count_steps(learner_set, _LEAST_S[load])
 
         def percent_of_step(order: str) -> Callable[[], float]:
             def percent() -> float:
@@ -91,31 +96,34 @@ def _measure_metrics(quick: bool) -> Result:
 
         return compare(
             "metrics_cost", percent_of_step("tell"), percent_of_step("read_clock"),
-            unit="% of a step", runs=1 if quick else _RUNS, warm_up=0 if quick else _WARM_UP,
+            unit="% of a step", rounds=_ROUNDS[load],
         )  # fmt: skip
 
 
-def _measure(what: str, model: str, optimizer: str, bucket_mb: int, quick: bool) -> Result:
+def _measure(what: str, model: str, optimizer: str, bucket_mb: int, load: Load) -> Result:
+    is_first = what == _KEYS[0][0]
+    ways, learners = (_WAYS, _LEARNERS) if is_first or load is not Load.SMOKE else (_FEW_WAYS, 1)
     with contextlib.ExitStack() as stack:
         sets = {
-            way: stack.enter_context(_start(way, way, model, optimizer, bucket_mb)) for way in _WAYS
+            way: stack.enter_context(_start(way, way, model, optimizer, bucket_mb, learners))
+            for way in ways
         }
         for learner_set in sets.values():
-            learner_set.ask("steps", _STEPS_COMPARED)
+            learner_set.ask("steps", _STEPS_COMPARED[load])
         _check(sets)
-        count = _count_steps(sets[_FLOOR])
+        count = _count_steps(sets[_FLOOR], _LEAST_S[load])
         rates = {way: _rate(learner_set, count) for way, learner_set in sets.items()}
         return compare(
             what, rates.pop("ours"), rates.pop(_FLOOR), rates, unit="samples/s",
-            runs=1 if quick else _RUNS, warm_up=0 if quick else _WARM_UP,
+            rounds=_ROUNDS[load],
         )  # fmt: skip
 
 
 def _start(
-    name: str, way: str, model: str, optimizer: str, bucket_mb: int
+    name: str, way: str, model: str, optimizer: str, bucket_mb: int, learners: int = _LEARNERS
 ) -> contextlib.AbstractContextManager[LearnerSet]:
     module = "benchmarks.training_learner"
-    return start(name, _LEARNERS, module, way, model, optimizer, str(bucket_mb))
+    return start(name, learners, module, way, model, optimizer, str(bucket_mb))
 
 
 def _rate(learner_set: LearnerSet, count: int) -> Callable[[], float]:
@@ -123,15 +131,15 @@ def _rate(learner_set: LearnerSet, count: int) -> Callable[[], float]:
 
     def rate() -> float:
         learner_set.ask("steps", 2)  # bring its memory back into the processor's caches
-        return count * _BATCH * _LEARNERS / learner_set.time_s("steps", count)
+        return count * _BATCH * learner_set.size / learner_set.time_s("steps", count)
 
     return rate
 
 
-def _count_steps(learner_set: LearnerSet) -> int:
-    """Return how many steps of the loop take `_LEAST_S`."""
+def _count_steps(learner_set: LearnerSet, least_s: float) -> int:
+    """Return how many steps of the loop take at least so long."""
     learner_set.ask("steps", 2)
-    return math.ceil(_LEAST_S / (learner_set.time_s("steps", 5) / 5))
+    return math.ceil(least_s / (learner_set.time_s("steps", 5) / 5))
 
 
 def _fastest_bucket_mb(model: str, optimizer: str) -> int:
@@ -143,9 +151,9 @@ def _fastest_bucket_mb(model: str, optimizer: str) -> int:
             )
             for size in _BUCKETS_MB
         }
-        count = _count_steps(sets[_BUCKETS_MB[0]])
+        count = _count_steps(sets[_BUCKETS_MB[0]], _LEAST_S[Load.FULL])
         rates = {str(size): _rate(learner_set, count) for size, learner_set in sets.items()}
-        seen = medians(rates, _TRIAL_RUNS, _WARM_UP)
+        seen = medians(rates, _TRIAL_ROUNDS)
     return int(max(seen, key=lambda size: seen[size]))
 
 
@@ -153,11 +161,12 @@ def _check(sets: dict[str, LearnerSet]) -> None:
     """Raise AssertionError if a learner's weights differ from those of DDP's first learner."""
     import numpy as np
 
-    for way in _ALIKE:
+    alike = [way for way in _ALIKE if way in sets]
+    for way in alike:
         sets[way].ask("write_weights", "weights")
     expected: Any = None
-    for way in _ALIKE:
-        for number in range(_LEARNERS):
+    for way in alike:
+        for number in range(sets[way].size):
             file = sets[way].folder / f"weights.{number}"
             weights = np.fromfile(file, np.float32)
             file.unlink()

@@ -35,6 +35,7 @@ class LearnerSet:
         self, name: str, folder: Path, started: Started, streams: list[TextIOWrapper]
     ) -> None:
         self.name = name
+        self.size = len(streams)
         self.folder = folder
         """Where its learners leave files; deleted when they have ended."""
         self._started = started

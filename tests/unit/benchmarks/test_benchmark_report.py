@@ -14,8 +14,8 @@ sys.path.insert(0, str(REPOSITORY))
 from benchmarks import learners
 from benchmarks.__main__ import PACKAGES
 from benchmarks.goals import GOALS, Bound, Cost, OnTop, Speed
-from benchmarks.page import PAGE, table, write
-from benchmarks.report import Command, Result, compare
+from benchmarks.page import PAGE, known, table, write
+from benchmarks.report import Command, Result, Rounds, compare
 
 
 def test_medians_of_interleaved_runs_without_the_warm_up():
@@ -35,8 +35,7 @@ def test_medians_of_interleaved_runs_without_the_warm_up():
         timed("ours", [99.0, 3.0, 1.0, 2.0]),
         timed("floor", [99.0, 6.0, 4.0, 5.0]),
         {"scp": timed("scp", [99.0, 9.0, 7.0, 8.0])},
-        runs=3,
-        warm_up=1,
+        rounds=Rounds(3, 1),
     )
     assert json.loads(result.to_json()) == {
         "what": "key", "unit": "s", "ours": 2.0, "floor": 5.0, "peers": {"scp": 8.0}, "runs": 3,
@@ -123,6 +122,13 @@ def test_a_group_rewrites_its_own_table_and_no_other(tmp_path):
     )
     with pytest.raises(SystemExit, match="benchmarks c"):
         write("c", "new\n", page)
+
+
+def test_what_a_table_has_can_be_read_again(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- written by `python -m benchmarks a` -->\n<!-- end -->\n")
+    write("a", table([result("submit_cold", scp=1.0, rsync=2.0), result("status_cold")]), page)
+    assert known("a", page) == {"submit_cold": {"scp", "rsync"}, "status_cold": set()}
 
 
 def test_the_page_has_a_place_for_each_group_and_explains_each_goal():

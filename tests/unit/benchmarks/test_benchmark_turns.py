@@ -79,7 +79,7 @@ class Written:
     """A set whose learners write weights that are given."""
 
     def __init__(self, folder: Path, *weights: list[float]) -> None:
-        self.folder = folder
+        self.folder, self.size = folder, len(weights)
         self._weights = weights
         folder.mkdir()
 
@@ -103,7 +103,7 @@ def test_every_learner_has_to_train_as_ddp_does(tmp_path, way):
 def test_a_benchmark_ends_quietly_when_nobody_reads():
     program = (
         "from benchmarks.report import Result, main\n"
-        "def measure(quick):\n"
+        "def measure(load):\n"
         "    yield from [Result('key', 's', 1.0, 1.0)] * 3\n"
         "main(measure)\n"
     )
