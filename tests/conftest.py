@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import cost
 import pytest
+import tiers
 from cluster import Cluster, missing_programs, one_at_a_time, wipe_leftovers
 from command_server import CommandServer
 from hypothesis import Phase, settings
@@ -27,7 +29,6 @@ from site_text import CLUSTER_SITE
 from dlctl.record import Record, RecordStore
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-pytest_plugins = ["cost", "tiers"]  # tests/support
 LONG_TESTS_END = 0.85
 """When the last test on the cluster is given out, as a share of all tests: it must not begin when
 no others are left to run beside it."""
@@ -42,6 +43,11 @@ settings.register_profile(
     "no-shrinking", settings.get_profile("first"), phases=set(Phase) - {Phase.shrink, Phase.explain}
 )
 settings.load_profile("first" if os.environ.get("DLCTL_TEST_TIER") == "first" else "tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for plugin in (cost, tiers):  # both are imported, too, which pytest_plugins does not like
+        config.pluginmanager.register(plugin)
 
 
 # Waiting -----------------------------------------------------------------------------------------
@@ -112,6 +118,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     del os.environ[SESSION_VARIABLE]
     if left:
         print("\nthe tests left behind:", *left, sep="\n", file=sys.stderr)
+        tiers.note_fault()
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -98,9 +98,10 @@ class Run:
     def go(self, words: list[str]) -> int:
         """Run the tests, and those that failed once more; return the exit code."""
         began = time.monotonic()
-        folder = tempfile.mkdtemp(prefix="dlctl-tests-")
+        # All temporary files of the run; a short path, because sockets lie in it.
+        folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dlt-")
         try:
-            return self._go([*words, "--basetemp", f"{folder}/pytest"], began)
+            return self._go(words, began)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -109,7 +110,7 @@ class Run:
         spread = ["-n", str(workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
         code = run([*PYTEST, *spread, "-m", MARKS[self._tier], *words])
         failed = self._failed.read_text().splitlines()
-        if code == pytest_code("TESTS_FAILED") and 0 < len(failed) <= AGAIN_AT_MOST:
+        if tiers.FAULT not in failed and 0 < len(failed) <= AGAIN_AT_MOST:
             code = self._again(failed)
         elif code == pytest_code("NO_TESTS_COLLECTED") and self._tier == "all":
             print("Every test of this part has passed on this tree before: nothing to do.")

@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -206,15 +207,12 @@ def test_a_folder_with_a_long_path_is_passed_over(monkeypatch, tmp_path):
     assert control_path("host").parent == Path(f"/tmp/dlctl-{os.getuid()}")
 
 
-def test_a_folder_that_others_can_enter_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr("dlctl.transport.control_path._folders", lambda: [Path("/tmp/open-to-all")])
-    Path("/tmp/open-to-all").mkdir()
-    Path("/tmp/open-to-all").chmod(0o755)
-    try:
-        with pytest.raises(ConnectError, match="/tmp/open-to-all is open to other users"):
+def test_a_folder_that_others_can_enter_is_refused(monkeypatch):
+    with tempfile.TemporaryDirectory() as folder:  # a short path
+        monkeypatch.setattr("dlctl.transport.control_path._folders", lambda: [Path(folder)])
+        Path(folder).chmod(0o755)
+        with pytest.raises(ConnectError, match=f"{folder} is open to other users"):
             control_path("host")
-    finally:
-        Path("/tmp/open-to-all").rmdir()
 
 
 # A one-time code ---------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPORT = REPOSITORY / "build/test-cost.json"
@@ -256,7 +257,8 @@ class Teller:
         if "DLCTL_TEST_TIER" not in os.environ or not self._told.tests:
             return
         self._told.write()
-        if self._told.too_dear() and session.exitstatus == pytest.ExitCode.OK:
+        if self._told.too_dear():
+            tiers.note_fault()
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

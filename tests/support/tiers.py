@@ -27,6 +27,8 @@ PASSED_VARIABLE = "DLCTL_TEST_PASSED"
 """A file that gets a line for each test that passes; several runs may append to it."""
 FAILED_VARIABLE = "DLCTL_TEST_FAILED"
 """A file that gets a line for each test that fails."""
+FAULT = "the run itself"
+"""Stands in that file for what is no test: something was left behind, or a test is too dear."""
 
 
 def name_of(nodeid: str) -> str:
@@ -92,6 +94,11 @@ class Book:
             _append(FAILED_VARIABLE, name)
         elif report.when == "teardown" and name not in self._bad:
             _append(PASSED_VARIABLE, name)
+
+
+def note_fault() -> None:
+    """Note that the run has failed whatever its tests do at a second try."""
+    _append(FAILED_VARIABLE, FAULT)
 
 
 def _append(variable: str, line: str) -> None:
