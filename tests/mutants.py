@@ -77,6 +77,8 @@ class Copy:
                     digest.update(f"{name}\0".encode() + source.read_bytes())
         self.digest = digest.hexdigest()[:16]
         subprocess.run(["git", "init", "--quiet", root], check=True)
+        self.guiltless: list[str] = []
+        """Tests that fail without a fault, too: none of their cases runs any more."""
         self._healthy = ""
         """The text of the file that has a fault."""
         self.why = ""
@@ -162,13 +164,12 @@ def try_one(copy: Copy, number: int, *, only_near: bool) -> dict[str, object]:
     print(f"{number:2}. {mutant.area}: {mutant.name}", flush=True)
     copy.forget()
     copy.plant(mutant)
-    guiltless: list[str] = []
     killed_by = ""
     for words in steps(mutant, only_near=only_near):
         while (
-            killed_by := copy.run([*words, *(f"--deselect={name}" for name in guiltless)])
+            killed_by := copy.run([*words, *(f"--deselect={name}" for name in copy.guiltless)])
         ) and not is_killer(copy, mutant, killed_by, words):
-            guiltless.append(killed_by)
+            copy.guiltless.append(killed_by.partition("[")[0])
         if killed_by:
             break
     copy.heal(mutant)

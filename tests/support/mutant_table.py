@@ -369,10 +369,10 @@ MUTANTS = (
     ),
     Mutant(
         SECRETS,
-        "a password in a URL of `env` stays in the manifest that is sent",
+        "the value of a variable such as API_KEY stays in the manifest that is sent",
         "dlctl/manifest/secrets.py",
-        "if _URL.search(value) or _SHAPES.search(value):",
-        "if _SHAPES.search(value):",
+        '_LAST_WORDS = frozenset(("TOKEN", "KEY", "PASS"))',
+        '_LAST_WORDS = frozenset(("TOKEN", "PASS"))',
     ),
     Mutant(
         SECRETS,
