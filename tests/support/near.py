@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from collections.abc import Iterable
@@ -64,7 +65,12 @@ def naming(repository: Path, modules: Iterable[str]) -> list[str]:
     wanted = set(modules)
     found = []
     for file in sorted((repository / "tests").rglob("test_*.py")):
-        imports = re.findall(r"^\s*(?:from|import) ([\w.]+)", file.read_text(), re.MULTILINE)
-        if wanted & set(imports):
+        imports: set[str] = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imports |= {each.name for each in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imports |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        if wanted & imports:
             found.append(str(file.relative_to(repository)))
     return found
