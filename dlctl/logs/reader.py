@@ -15,6 +15,7 @@ no further in a log of which enough waits. A very long line comes in parts.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,11 @@ _PAUSE_PER_LOG_S = 0.001
 """How much longer to wait for each log: a look sends the names of all, and asks for their sizes."""
 _STATE_EVERY_S = 2.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+_END_IS_TOLD = re.compile(
+    rb"^\S+ (?:%s): " % b"|".join(state.value.encode() for state in State if state.final),
+    re.MULTILINE,
+)
+"""A line of the supervisor's."""
 
 
 @dataclass(frozen=True)
@@ -291,6 +297,8 @@ def follow(
             continue
         failures = 0
         yield from pieces
+        if any(piece.source == "job" and _END_IS_TOLD.search(piece.content) for piece in pieces):
+            asked_at = float("-inf")  # the answer is worth a question at once
         if ended and not reader.advanced:
             yield from reader.rest()
             return

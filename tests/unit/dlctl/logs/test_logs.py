@@ -55,6 +55,16 @@ def test_attempts_and_learners_come_in_order(job):
     ]  # fmt: skip
 
 
+def test_an_end_that_the_log_tells_is_asked_for_at_once(job, monkeypatch):
+    monkeypatch.setattr(logs, "_STATE_EVERY_S", 1e9)
+    monkeypatch.setattr(logs.time, "sleep", lambda _: None)
+    write(job, "slurm.out", b"03:08:45 COMPLETED: All 2 learners ended with exit code 0.\n")
+    states = iter([State.TRAINING, State.COMPLETED])
+    reader = LogReader(str(job))
+    list(follow(LocalTransport(), reader, lambda: next(states), print))
+    assert list(states) == [], "asked twice"
+
+
 def test_servers_come_between_the_job_and_its_learners(job):
     for name in ("learner-0.log", "server-10.log", "server-2.log", "slurm.out", "server-x.log"):
         write(job, name, b"hello\n")
