@@ -20,6 +20,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,6 +36,7 @@ CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 PINNED = ("-c", "constraints.txt")
 RARELY_USED = "/(tests?|testing|_inductor|sympy)/"
 """Modules that are compiled when they are first imported; half of all."""
+LOADED_WITHOUT_TORCH = ("dlctl.cli.main", "h5py", "learner.agent.watchdog", "learner.supervisor")
 SILENCE_S = 1.9
 STAGES = ("demo", "test", "all")
 
@@ -87,10 +89,10 @@ def pip_for(python: Path) -> list[str]:
     """Return the words that install into `python`'s environment with a pip, of whoever has one."""
     if (python.parent / "pip").exists():
         return [str(python), "-m", "pip"]
+    knows_python = "import pip, sys; sys.exit(int(pip.__version__.partition('.')[0]) < 23)"
     for base in (sys.executable, "python3"):
-        words = [base, "-m", "pip", "--python", str(python)]
-        if succeeds([*words, "--version"]):
-            return words
+        if succeeds([base, "-c", knows_python]):
+            return [base, "-m", "pip", "--python", str(python)]
     if not succeeds([str(python), "-m", "ensurepip"]):  # Debian keeps it in a package of its own
         run([".ci/system-packages", "--if-harmless", "python"])
         run([python, "-m", "ensurepip"])
@@ -127,28 +129,25 @@ def pip_settings(pip: Sequence[str]) -> list[str]:
 def installer(python: Path) -> Callable[..., list[str]]:
     """Return what makes the command that installs packages: uv's, or pip's where there is no uv."""
     pip = pip_for(python)
-    uv = shutil.which("uv") or shutil.which("uv", path=str(python.parent))
-    if uv is None:
-        with Step("Installing uv, 18 MB, which installs the rest"):
-            if succeeds([*pip, "install", "-q", "--only-binary", ":all:", *PINNED, "uv"]):
-                uv = str(python.with_name("uv"))
+    with ThreadPoolExecutor(1) as meanwhile:
+        found = meanwhile.submit(pip_settings, pip)
+        uv = shutil.which("uv") or shutil.which("uv", path=str(python.parent))
+        if uv is None:
+            with Step("Installing uv, 18 MB, which installs the rest"):
+                if succeeds([*pip, "install", "-q", "--only-binary", ":all:", *PINNED, "uv"]):
+                    uv = str(python.with_name("uv"))
     if uv is None:
         say("There is no uv to be had: pip installs, which takes a few minutes")
         run([*pip, "install", "-q", "pip>=25.1"])  # the first one that knows groups
+        own_pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check"]
         return lambda *own, into=python: [
-            *(str(python), "-m", "pip", "--python", str(into), "install"),
-            *("-q", "--disable-pip-version-check", *PINNED, *own),
+            *(*own_pip, "--python", str(into), "install", *PINNED, *own)
         ]
-    settings = pip_settings(pip)
+    best = ("--index-strategy", "unsafe-best-match")  # of all indexes, as pip does
     return lambda *own, into=python: [
-        *(uv, "pip", "install", "--python", str(into), *PINNED),
+        *(uv, "pip", "install", "--python", str(into), *PINNED, *best, *own),
         # An index that the user names for one package is in place of pip's own.
-        *(
-            *([] if "--index-url" in own else settings),
-            *own,
-            "--index-strategy",
-            "unsafe-best-match",
-        ),
+        *([] if "--index-url" in own else found.result()),
     ]
 
 
@@ -179,14 +178,8 @@ def make_demo(folder: Path) -> None:
     with Step("Installing dlctl and what its nodes need, about 70 MB"):
         run([*install(), "-e", ".[node]", "--group", "demo"])
     with Step("Compiling the modules that a training loads"):
+        run([python, "-c", f"import {', '.join(LOADED_WITHOUT_TORCH)}"])
         compiling.wait()
-        run(
-            [
-                python,
-                "-c",
-                "import learner.train, learner.agent.preflight, dlctl.cli.main, mpi4py.MPI",
-            ]
-        )
     say(f"{folder} is ready: {size_mb(folder)} MB in {time.monotonic() - began:.0f} s")
 
 
