@@ -100,6 +100,7 @@ class Run:
         began = time.monotonic()
         # All temporary files of the run; a short path, because sockets lie in it.
         folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dlt-")
+        Path(folder).chmod(0o755)  # some tests are another user for a moment
         try:
             return self._go(words, began)
         finally:
