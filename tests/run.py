@@ -13,6 +13,7 @@ fails if there are more than two. docs/testing.md says more.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import re
@@ -22,7 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "tests/support"))
@@ -42,6 +45,7 @@ WORKERS = {"frameworks": 1}
 """Processes that run tests at the same time: more than cores, because tests mostly wait."""
 UNSTEADY_AT_MOST = 2
 SHORT = {"combine": ["-q"], "report": ["--format=total", "--precision=2"]}
+TOLD_EVERY_S = 60
 AGAIN_AT_MOST = 12
 """Failed tests that run once more; if more fail, the change is at fault and not its neighbours."""
 PYTEST = [sys.executable, "-m", "pytest", "--tb=short", "-q"]
@@ -109,7 +113,8 @@ class Run:
     def _go(self, words: list[str], began: float) -> int:
         workers = WORKERS.get(self._tier, 3)
         spread = ["-n", str(workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
-        code = run([*PYTEST, *spread, "-m", MARKS[self._tier], *words])
+        argv = [*PYTEST, *spread, "-m", MARKS[self._tier], *words]
+        code = self._in_the_background(argv) if self._tier == "all" else run(argv)
         failed = self._failed.read_text().splitlines()
         if tiers.FAULT not in failed and 0 < len(failed) <= AGAIN_AT_MOST:
             code = self._again(failed)
@@ -118,6 +123,29 @@ class Run:
             code = 0
         took_s = time.monotonic() - began
         print(f"tier {self._tier}: {took_s / 60:.1f} minutes, {'passed' if not code else 'FAILED'}")
+        return code
+
+    def _in_the_background(self, argv: list[str]) -> int:
+        """Run a command whose output goes to a file; tell now and then how far it is, and its end.
+
+        What is told fits one screen.
+        """
+        log, began, told_at = self._failed.with_suffix(".log"), time.monotonic(), 0.0
+        print(f"The output goes to {log.relative_to(REPOSITORY)}.", flush=True)
+
+        def tell() -> None:
+            nonlocal told_at
+            if time.monotonic() - told_at > TOLD_EVERY_S:
+                told_at = time.monotonic()
+                found = re.findall(r"\[ *(\d+)%\]", log.read_text()) or ["0"]
+                failed = len(self._failed.read_text().splitlines())
+                minutes = (told_at - began) / 60
+                print(f"  {minutes:4.0f} min: {found[-1]} %, {failed} failed", flush=True)
+
+        with log.open("w") as output:
+            code = run(argv, output, tell)
+        _, cost, end = log.read_text().partition("= cost =")
+        print(cost + end or log.read_text()[-3000:])
         return code
 
     def _again(self, failed: list[str]) -> int:
@@ -139,13 +167,20 @@ class Run:
         return code
 
 
-def run(argv: list[str]) -> int:
+def run(
+    argv: list[str], output: IO[str] | None = None, meanwhile: Callable[[], None] = lambda: None
+) -> int:
     """Run a command to its end; at Ctrl-C it ends in its own way, and this program after it."""
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output and subprocess.STDOUT
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal has told the command, too
     signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
     try:
-        return process.wait()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(1)
+            meanwhile()
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
