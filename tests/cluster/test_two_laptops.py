@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,7 @@ def test_a_training_that_was_deleted_behind_our_back(dlctl, cluster_site, tmp_pa
     assert dlctl("adopt", cluster_site.name, "--json", ok=True).json["known"] == [stays]
     sizes = dlctl("du", cluster_site.name, "--json", ok=True).json["trainings"]
     assert [row["training_id"] for row in sizes] == [stays]
+    time.sleep(1.5)  # older than a second it becomes by waiting alone
     pruned = dlctl("prune", "--older-than", "1s", "--yes", "--json", ok=True).json[0]
     assert pruned["forgotten"] == [gone] and pruned["removed"]["trainings"] == [stays]
     assert ids(dlctl) == set()
