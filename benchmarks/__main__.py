@@ -53,10 +53,11 @@ def main() -> None:
     parser = options("benchmarks")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(PACKAGES))
     given = parser.parse_args()
-    if unknown := set(given.groups) - set(PACKAGES):
+    others = smoke.OTHERS if given.load is Load.SMOKE else ()
+    if unknown := set(given.groups) - {*PACKAGES, *others}:
         parser.error(f"no group {', '.join(sorted(unknown))}: there are {', '.join(PACKAGES)}")
     end_in_order()
-    groups = given.groups or list(PACKAGES)
+    groups = given.groups or [*others, *PACKAGES]
     if given.load is Load.SMOKE:
         sys.exit(0 if smoke.run(groups) else 1)
     failed = [group for group in groups if not _run(group, given.load)]

@@ -4,21 +4,21 @@ Prints a table for docs/parameter-server.md: examples/digits on this machine's s
 2 and 4 learners, 20 epochs, 3 seeds. A cell has the median of the final validation accuracy, the
 lowest in brackets, and the median epoch in which it first reached 97 %. A single learner has no
 server, whatever the manifest says, so its column has one value. `--quick` uses one seed; `--only
-TEXT` prints the rows with TEXT in their name.
+TEXT` prints the rows with TEXT in their name; `--smoke` trains one cell for one epoch.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.digits import Digits, digits, manifest
-from benchmarks.report import end_in_order
+from benchmarks.report import Load, end_in_order, options
 
 _EPOCHS, _SEEDS, _LEARNERS = 20, (1, 2, 3), (1, 2, 4)
 _ACCURACY = 0.97
@@ -51,10 +51,12 @@ SETTINGS: dict[str, dict[str, Any] | None] = {
 """The name of each row, and its `parameter_server`."""
 
 
-def rows(seeds: tuple[int, ...], only: str) -> Iterator[str]:
+def rows(load: Load, only: str) -> Iterator[str]:
     """Yield the table line by line, each as soon as it is known."""
-    yield f"| solver | {' | '.join(map(_words, _LEARNERS))} |"
-    yield f"|---|{'---|' * len(_LEARNERS)}"
+    seeds = _SEEDS if load is Load.FULL else _SEEDS[:1]
+    numbers, epochs = ((2,), 1) if load is Load.SMOKE else (_LEARNERS, _EPOCHS)
+    yield f"| solver | {' | '.join(map(_words, numbers))} |"
+    yield f"|---|{'---|' * len(numbers)}"
     with digits() as example:
         shutil.copy(Path(__file__).with_name("nesterov_digits.py"), example.code)
         for name, settings in SETTINGS.items():
@@ -67,8 +69,8 @@ def rows(seeds: tuple[int, ...], only: str) -> Iterator[str]:
                 more["framework"] = job
             cells = [
                 "-" if settings is not None and learners == 1
-                else _cell(example, more, learners, seeds)
-                for learners in _LEARNERS
+                else _cell(example, more, learners, epochs, seeds)
+                for learners in numbers
             ]  # fmt: skip
             yield f"| {name} | {' | '.join(cells)} |"
 
@@ -77,29 +79,31 @@ def _words(learners: int) -> str:
     return "1 learner" if learners == 1 else f"{learners} learners"
 
 
-def _cell(example: Digits, more: dict[str, Any], learners: int, seeds: tuple[int, ...]) -> str:
+def _cell(
+    example: Digits, more: dict[str, Any], learners: int, epochs: int, seeds: tuple[int, ...]
+) -> str:
     finals, firsts = [], []
     for seed in seeds:
-        job_dir = example.train(manifest(learners, _EPOCHS, seed, **more))
+        job_dir = example.train(manifest(learners, epochs, seed, **more))
         metrics = json.loads((job_dir / "results/metrics.json").read_text())
         # If several epochs end together, only the last one is validated.
         seen = {one["epoch"]: one[_NAME] for one in metrics["history"] if _NAME in one}
-        finals.append(seen[_EPOCHS])
-        firsts.append(next((n for n, a in seen.items() if a >= _ACCURACY), _EPOCHS + 1))
+        finals.append(seen[epochs])
+        firsts.append(next((n for n, a in seen.items() if a >= _ACCURACY), epochs + 1))
     first = round(statistics.median(firsts))
-    when = f"epoch {first}" if first <= _EPOCHS else "never"
+    when = f"epoch {first}" if first <= epochs else "never"
     return f"{statistics.median(finals):.1%} ({min(finals):.1%}), {when}"
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.psrv_accuracy")
-    parser.add_argument("--quick", action="store_true", help="one seed")
+    parser = options("benchmarks.psrv_accuracy")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows with that in their name")
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     end_in_order()
-    for row in rows(_SEEDS[:1] if arguments.quick else _SEEDS, arguments.only):
-        print(row, flush=True)
+    smoke = given.load is Load.SMOKE
+    for row in rows(given.load, NESTEROV if smoke else given.only):
+        print(row, file=sys.stderr if smoke else sys.stdout, flush=True)
 
 
 if __name__ == "__main__":

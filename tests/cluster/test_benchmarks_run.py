@@ -10,12 +10,13 @@ from repository import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY))
 from benchmarks.__main__ import PACKAGES
+from benchmarks.smoke import OTHERS
 
 
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.timeout(400)  # more than a group may take
-@pytest.mark.parametrize("group", PACKAGES)
+@pytest.mark.parametrize("group", [*PACKAGES, *OTHERS])
 def test_a_group_of_benchmarks_yields_all_its_results(group):
     argv = [sys.executable, "-m", "benchmarks", "--smoke", group]
     with subprocess.Popen(
