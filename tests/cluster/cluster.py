@@ -27,10 +27,16 @@ def has_cgroups() -> bool:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Two clusters that start at once may take what the other one is about to take."""
-    with (Path(tempfile.gettempdir()) / "dlctl-test-cluster.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Two clusters that start at once may take what the other one is about to take.
+
+    The lock is that of their folder: runs of two clones have no temporary folder in common.
+    """
+    folder = os.open(parent_folder(), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(folder)
 
 
 def missing_programs() -> list[str]:
