@@ -87,7 +87,10 @@ class Run:
         self._tier = tier
         self._failed = BUILD / f"failed-{tier}-{shard.replace('/', '-of-')}.txt"
         self._failed.write_text("")
-        passed = BUILD / f"passed-{tree()}.txt"
+        now = tree()
+        passed = BUILD / f"passed-{now}.txt"
+        if not now:
+            passed.unlink(missing_ok=True)
         os.environ |= {
             tiers.TIER_VARIABLE: tier,
             tiers.FAILED_VARIABLE: str(self._failed),
@@ -194,7 +197,14 @@ def pytest_code(name: str) -> int:
 
 
 def tree() -> str:
-    """Return a name for the files as they are now: tracked ones, changes, and new ones."""
+    """Return a name for the files as they are now: tracked ones, changes, and new ones.
+
+    Outside git, such as in an unpacked archive, there is none: "".
+    """
+    if subprocess.run(
+        ["git", "rev-parse", "--verify", "-q", "HEAD"], capture_output=True
+    ).returncode:
+        return ""
     digest = hashlib.sha256()
     for words in (["rev-parse", "HEAD^{tree}"], ["diff", "--binary", "HEAD"]):
         digest.update(subprocess.run(["git", *words], capture_output=True, check=True).stdout)
