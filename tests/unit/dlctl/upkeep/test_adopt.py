@@ -5,7 +5,7 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
-from login_side import BadTransport, Scene, run_everything, send
+from login_side import BadTransport, run_everything, send
 
 from dlctl import contract
 from dlctl.contract import State
@@ -15,11 +15,6 @@ from dlctl.record import ADOPTED, RecordStore
 from dlctl.request.build import prepare_again
 from dlctl.upkeep.adopt import adopt
 from dlctl.upkeep.inventory import take_inventory
-
-
-@pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -26,11 +25,6 @@ from dlctl.upkeep.prune import look, prune
 DAY_S = 86400
 ANY = -2
 """Whatever has ended: a site's clock counts whole seconds."""
-
-
-@pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
 
 
 def completed(scene):
@@ -422,21 +416,10 @@ def test_data_that_was_used_just_now_stays_whatever_was_asked(scene, monkeypatch
 # A full disk --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small(tmp_path):
-    """A file system that has room for few more files."""
-    folder = tmp_path / "root"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=2000,mode=755", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root may mount a file system")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_full_disk_is_emptied(small, tmp_path):
+def test_a_full_disk_is_emptied(small_disk, tmp_path):
     """To claim the next attempt by a file would need the room that there is none of."""
-    scene = Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+    small = small_disk("nr_inodes=2000")
+    scene = Scene(tmp_path, root=small)
     records = [completed(scene), completed(scene)]
     going = look(scene.session, scene.store, ANY)
     number = 0
