@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from faulty_proxy import FaultyProxy
+from ssh_servers import block_behind
 
 from dlctl.errors import TransferError, TransportError
 from dlctl.files import large, target
@@ -117,12 +118,7 @@ def test_another_file_of_the_same_name_does_not_go_on(transport, tmp_path):
 @pytest.mark.parametrize("cut", [5, SIZE_BYTES // 2, SIZE_BYTES - 20_000])
 def test_a_lost_connection_is_opened_again_in_mid_file(ssh_setup, site, tmp_path, cut):
     proxy = FaultyProxy(ssh_setup.servers["plain"].port)
-    text = (
-        f"Host cut\n  HostName 127.0.0.1\n  Port {proxy.port}\n  IdentityFile {ssh_setup.key}\n"
-        f"  IdentitiesOnly yes\n  UserKnownHostsFile {ssh_setup.known_hosts}\n"
-        f"  HostKeyAlias [127.0.0.1]:{ssh_setup.servers['plain'].port}\n"
-    )
-    transport = ssh_setup.open("cut", config=text)
+    transport = ssh_setup.open("cut", config=block_behind(ssh_setup, "cut", proxy))
     try:
         proxy.cut_after_bytes = 10_000 + cut  # of the connection, log-in and listing too
         download(transport, str(site), ["big"], tmp_path / "here")

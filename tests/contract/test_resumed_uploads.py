@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from faulty_proxy import FaultyProxy
+from ssh_servers import block_behind
 
 from dlctl.errors import TransferError
 from dlctl.files import contents
@@ -129,12 +130,7 @@ def test_a_killed_upload_goes_on_where_it_was(transport, folder, tmp_path, sent,
 
 def test_a_lost_connection_is_opened_again(ssh_setup, folder, tmp_path):
     proxy = FaultyProxy(ssh_setup.servers["plain"].port)
-    text = (
-        f"Host cut\n  HostName 127.0.0.1\n  Port {proxy.port}\n  IdentityFile {ssh_setup.key}\n"
-        f"  IdentitiesOnly yes\n  UserKnownHostsFile {ssh_setup.known_hosts}\n"
-        f"  HostKeyAlias [127.0.0.1]:{ssh_setup.servers['plain'].port}\n"
-    )
-    transport = ssh_setup.open("cut", config=text)
+    transport = ssh_setup.open("cut", config=block_behind(ssh_setup, "cut", proxy))
     seen = []
 
     def cut_once(done_bytes, total_bytes):
