@@ -1,10 +1,11 @@
 """`dlctl delete` asks, names what would be lost, and takes several ids."""
 
+from functools import partial
+
 import pytest
 from login_side import make_record
-from typer.testing import CliRunner
 
-from dlctl.cli import choosing, main, output
+from dlctl.cli import choosing, output
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.outputs.metrics import cache
@@ -21,10 +22,8 @@ def store(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run():
-    if not main.app.registered_commands[1:]:
-        main._register()
-    return lambda *arguments: CliRunner().invoke(main.app, ["delete", *arguments])
+def run(run):
+    return partial(run, "delete")
 
 
 def ids(store):
