@@ -171,12 +171,12 @@ def test_a_content_of_another_folder_that_was_changed_there_is_not_taken(
     assert_same(send(transport, tmp_path / "root", folder), folder)
 
 
-def test_a_file_that_changes_while_it_is_sent_is_refused(transport, folder, tmp_path):
+def test_a_file_that_changes_while_it_is_sent_is_refused(folder, tmp_path):
     entries = collect(folder).entries
     with (folder / "big é.bin").open("ab") as file:
         file.write(b"more")
     with pytest.raises(TransferError, match="changed while it was sent"):
-        upload(transport, str(tmp_path / "root"), [Tree("store/x", entries, "repair")])
+        upload(LocalTransport(), str(tmp_path / "root"), [Tree("store/x", entries, "repair")])
     assert not (tmp_path / "root/store/x").exists()
 
 

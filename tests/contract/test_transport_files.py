@@ -20,6 +20,9 @@ from dlctl.files.upload import (
     write_file,
 )
 
+here = pytest.mark.parametrize("transport", ["local"], indirect=True)
+"""For what is the same at every site, and takes long."""
+
 
 def content(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
@@ -238,6 +241,7 @@ def test_hard_links_are_two_files(transport, tmp_path, remote):
     assert content(tmp_path / "here") == {"results.json": b"{}", "twin.json": b"{}"}
 
 
+@here
 def test_many_files_need_no_long_argument_list(transport, tmp_path):
     base = tmp_path / "remote/many"
     base.mkdir(parents=True)
@@ -302,6 +306,7 @@ def test_read_files(transport, tmp_path):
     assert read_files(transport, []) == {}
 
 
+@here
 def test_read_many_texts(transport, tmp_path):
     odd = {"a b": b"x\n\ny\n", "it's=1": b"\xff\xc3\xa9\n", "new\nline": b"1\n", "empty": b""}
     texts = {str(tmp_path / f"{n} {name}"): text for n in range(250) for name, text in odd.items()}

@@ -32,7 +32,7 @@ WHOLE = MANIFEST + "learners: 2\nmemory: 1GiB\ntraining: {batch_size: 24, seed: 
 
 
 @pytest.fixture
-def scene(tmp_path):
+def scene(tmp_path, small_runtime):
     return Scene(tmp_path, WHOLE, more=LIMITS)
 
 

@@ -29,7 +29,7 @@ exec /bin/cp "$@"
 
 
 @pytest.fixture
-def scene(tmp_path, monkeypatch):
+def scene(tmp_path, monkeypatch, small_runtime):
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("first-waits", "first-goes-on", "second-waits", "second-goes-on"):

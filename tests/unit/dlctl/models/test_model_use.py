@@ -23,7 +23,7 @@ framework: {name: own, command: 'true', arguments: {weights: 'model:base@best'}}
 
 
 @pytest.fixture
-def scene(tmp_path):
+def scene(tmp_path, small_runtime):
     return Scene(tmp_path, MANIFEST)
 
 
