@@ -1,7 +1,5 @@
 """A frame fits its terminal, whatever is in it, and shows what matters."""
 
-from __future__ import annotations
-
 import math
 import random
 import re
