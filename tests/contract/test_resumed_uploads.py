@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from faulty_proxy import FaultyProxy
+from faulty_proxy import faulty_proxy
 from ssh_servers import block_behind
 
 from dlctl.errors import TransferError
@@ -129,20 +129,16 @@ def test_a_killed_upload_goes_on_where_it_was(transport, folder, tmp_path, sent,
 
 
 def test_a_lost_connection_is_opened_again(ssh_setup, folder, tmp_path):
-    proxy = FaultyProxy(ssh_setup.servers["plain"].port)
-    transport = ssh_setup.open("cut", config=block_behind(ssh_setup, "cut", proxy))
-    seen = []
 
     def cut_once(done_bytes, total_bytes):
-        seen.append(done_bytes)
         if done_bytes > BIG_BYTES // 2 and not proxy.cuts:
             proxy.cut_after_bytes = 0  # with the next answer, such as a window
 
-    try:
+    with (
+        faulty_proxy(ssh_setup.servers["plain"].port) as proxy,
+        ssh_setup.open("cut", config=block_behind(ssh_setup, "cut", proxy)) as transport,
+    ):
         there = send(transport, tmp_path / "root", folder, on_progress=cut_once)
-    finally:
-        transport.close()
-        proxy.close()
     assert proxy.cuts == 1
     assert_same(there, folder)
 

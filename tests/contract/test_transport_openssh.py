@@ -248,16 +248,8 @@ def test_a_site_that_wants_a_code_asks_once(ssh_setup, lasting, with_code, tmp_p
         transport.run("true")
     assert caught.value.hint == "dlctl sites connect it"
     at_terminal(lambda: transport.open(ask=True), code())
-    texts: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: texts.append(transport.run("echo x").text))
-        for _ in range(5)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert texts == ["x\n"] * 5
+    with ThreadPoolExecutor(5) as pool:
+        assert [end.text for end in pool.map(transport.run, ["echo x"] * 5)] == ["x\n"] * 5
     assert served(with_code) == 1
     assert transport.disconnect()
     with pytest.raises(AuthError, match="coded: there is no open connection"):

@@ -1,5 +1,6 @@
 """`dlctl delete` asks, names what would be lost, and takes several ids."""
 
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -100,19 +101,12 @@ def test_checkpoints_that_were_not_fetched_are_named(store, run, monkeypatch):
 def test_one_that_runs_keeps_the_others_from_nothing(store, run, monkeypatch):
     from dlctl import lifecycle
 
-    class Site:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
     def remove(_, records, store):
         runs, gone = records
         store.remove(gone.training_id)
         return [RecordError(f"{runs.training_id} is TRAINING: it can't be deleted"), gone]
 
-    monkeypatch.setattr(choosing, "opened", lambda name: Site())
+    monkeypatch.setattr(choosing, "opened", lambda name: nullcontext())
     monkeypatch.setattr(lifecycle, "delete_all", remove)
     done = run("one", "two", "-y")
     assert isinstance(done.exception, RecordError)

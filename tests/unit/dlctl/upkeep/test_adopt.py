@@ -112,7 +112,7 @@ def test_a_damaged_record_is_told_with_the_command_and_kept(scene):
     record = send(scene)
     path = scene.store.path
     path.write_bytes(b"no database at all, but longer than the head of one: " * 10)
-    with pytest.raises(RecordError) as told:
+    with pytest.raises(RecordError, match="can't be used: file is not a database") as told:
         scene.store.all()
     assert "dlctl adopt SITE" in told.value.hint
     done = scene.store.repair()

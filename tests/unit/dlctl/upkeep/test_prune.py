@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -238,17 +239,9 @@ def test_two_prunes_at_once_remove_all_once(scene, tmp_path):
     stores = [scene.store, RecordStore(tmp_path / "other.db")]
     adopt(scene.session, stores[1])
     goings = [look(scene.session, store, ANY) for store in stores]
-    found = []
-
-    def remove(store, going):
-        found.append(prune(scene.connect(LocalTransport()), store, going))
-
-    threads = [threading.Thread(target=remove, args=pair)
-               for pair in zip(stores, goings, strict=True)]  # fmt: skip
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    sessions = [scene.connect(LocalTransport()) for _ in stores]
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(prune, sessions, stores, goings))
     assert all(done.stays == {} for done in found)
     assert not any(job(scene, record).exists() for record in records)
     assert [store.all() for store in stores] == [[], []]
