@@ -5,14 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from login_side import (
-    BadTransport,
-    fail_newest,
-    look,
-    run_everything,
-    run_script,
-    send,
-)
+from login_side import BadTransport, fail_newest, look, run_everything, run_script, send
 
 from dlctl import contract, record_file
 from dlctl.contract import State

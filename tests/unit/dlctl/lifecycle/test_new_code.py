@@ -6,13 +6,7 @@ import pytest
 from login_side import MANIFEST, BadTransport, fail_newest, job_dir, look, planned, send
 
 from dlctl import contract
-from dlctl.errors import (
-    ConnectionLost,
-    DlctlError,
-    RecordError,
-    RemoteCommandError,
-    SubmitUnknown,
-)
+from dlctl.errors import ConnectionLost, DlctlError, RecordError, RemoteCommandError, SubmitUnknown
 from dlctl.lifecycle import changed_since_sent, details, resume
 from dlctl.manifest.overrides import Overrides
 from dlctl.record import RecordStore
