@@ -82,7 +82,7 @@ def bring(
 def _script(base: str, wanted: Sequence[SiteFile], mark: str) -> str:
     """Return a script that writes one archive for each argument list, one after another."""
     tars = "\n".join(
-        f"tar $sparse -cf - -- {' '.join(words)} || code=$?"
+        f"tar $options -cf - -- {' '.join(words)} || code=$?"
         for words in batches([file.path for file in wanted])
     )
     summed = f"""\
@@ -95,8 +95,8 @@ printf '\\n%s %s\\n' {mark} "$sum" >&2"""
     return f"""\
 LC_ALL=C; export LC_ALL
 cd -- {shlex.quote(base)} || exit 71
-# GNU's sends no holes; others may not know the option.
-sparse=$(tar --version 2>/dev/null | sed -n 's/.*GNU.*/-S/p')
+# GNU's sends no holes, and takes `\\n` in a name for a new line; others may not know the options.
+options=$(tar --version 2>/dev/null | sed -n 's/.*GNU.*/-S --no-unquote/p')
 code=0
 archives() {{
 {tars}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,11 @@ class Sshd:
     @property
     def public_host_key(self) -> str:
         return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
+
+    def known_by(self, file: Path) -> Path:
+        """Write a file of known hosts that has this server alone."""
+        file.write_text(f"[127.0.0.1]:{self.port} {self.public_host_key}\n")
+        return file
 
     def connections(self) -> list[int]:
         """The processes that serve connections."""
@@ -110,14 +117,34 @@ def start_sshd(
     raise RuntimeError((folder / "log").read_text())
 
 
+@contextlib.contextmanager
+def running_sshd(*what: Any, **how: Any) -> Iterator[Sshd]:
+    """Start a server as `start_sshd` does, and stop it."""
+    server = start_sshd(*what, **how)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
 def served(server: Sshd) -> int:
     """How many connections the server has had."""
     return (server.folder / "log").read_text().count("Accepted ")
 
 
-def block(setup: Any, name: str, server: Any, extra: str = "") -> str:
+def block(
+    setup: Any, name: str, server: Any, extra: str = "", known: Path | None = None,
+    key: str | Path = "",
+) -> str:  # fmt: skip
     """A host of an ssh config: a server, or what stands before it on a port of its own."""
     return (
-        f"Host {name}\n  HostName 127.0.0.1\n  Port {server.port}\n  IdentityFile {setup.key}\n"
-        f"  IdentitiesOnly yes\n{extra}\n"
+        f"Host {name}\n  HostName 127.0.0.1\n  Port {server.port}\n"
+        f"  IdentityFile {key or setup.key}\n  IdentitiesOnly yes\n"
+        f"  UserKnownHostsFile {known or setup.known_hosts}\n{extra}\n"
     )
+
+
+def block_behind(setup: Any, name: str, proxy: Any) -> str:
+    """A host of an ssh config: the server `plain`, behind a proxy."""
+    alias = f"  HostKeyAlias [127.0.0.1]:{setup.servers['plain'].port}"
+    return block(setup, name, proxy, alias)

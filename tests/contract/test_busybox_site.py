@@ -1,7 +1,5 @@
 """Files to and from a site whose login node has BusyBox's programs alone."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from faulty_proxy import faulty_proxy
-from ssh_servers import block, served, start_sshd
+from ssh_servers import block, block_behind, running_sshd, served
 
 from dlctl.errors import ConnectError, ConnectionLost, RemoteCommandError
 
@@ -50,17 +50,9 @@ os.execv({shutil.which("ssh")!r}, ["ssh", *kept])
 @contextlib.contextmanager
 def forced(ssh_setup, lasting, folder: Path, options: str) -> Iterator[tuple]:
     """A transport to a server of its own with these options, and the server."""
-    server = start_sshd(folder / "own", [ssh_setup.key], options)
-    try:
-        known = folder / "known"
-        known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
-        yield lasting("own", block(ssh_setup, "own", server, trusts(known))), server
-    finally:
-        server.stop()
-
-
-def trusts(known: Path) -> str:
-    return f"  UserKnownHostsFile {known}"
+    with running_sshd(folder / "own", [ssh_setup.key], options) as server:
+        known = server.known_by(folder / "known")
+        yield lasting("own", block(ssh_setup, "own", server, known=known)), server
 
 
 def test_a_forced_command_that_prints_and_runs_what_was_asked(ssh_setup, lasting, tmp_path):
@@ -81,15 +73,10 @@ def test_a_forced_command_that_refuses_is_quoted(ssh_setup, lasting, tmp_path, c
         assert "only sftp is allowed here" in caught.value.message
 
 
-def test_a_server_that_throttles_sees_one_connection_and_the_next_is_explained(
-    ssh_setup, lasting, tmp_path
-):
-    server = ssh_setup.servers["plain"]
-    with faulty_proxy(server.port) as throttle:
+def test_a_server_that_throttles_sees_one_connection_and_the_next_is_explained(ssh_setup, lasting):
+    with faulty_proxy(ssh_setup.servers["plain"].port) as throttle:
         throttle.most_accepted = 1
-        known = tmp_path / "known"
-        known.write_text(f"[127.0.0.1]:{throttle.port} {server.public_host_key}\n")
-        transport = lasting("few", block(ssh_setup, "few", throttle, trusts(known)))
+        transport = lasting("few", block_behind(ssh_setup, "few", throttle))
         processes = [transport.start("read line; echo x") for _ in range(10)]
         for process in processes:
             assert process.wait(60).text == "x\n"

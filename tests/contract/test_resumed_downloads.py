@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from faulty_proxy import FaultyProxy
+from faulty_proxy import faulty_proxy
+from ssh_servers import block_behind
 
 from dlctl.errors import TransferError, TransportError
 from dlctl.files import large, target
@@ -116,14 +117,10 @@ def test_another_file_of_the_same_name_does_not_go_on(transport, tmp_path):
 @pytest.mark.first("5")
 @pytest.mark.parametrize("cut", [5, SIZE_BYTES // 2, SIZE_BYTES - 20_000])
 def test_a_lost_connection_is_opened_again_in_mid_file(ssh_setup, site, tmp_path, cut):
-    proxy = FaultyProxy(ssh_setup.servers["plain"].port)
-    text = (
-        f"Host cut\n  HostName 127.0.0.1\n  Port {proxy.port}\n  IdentityFile {ssh_setup.key}\n"
-        f"  IdentitiesOnly yes\n  UserKnownHostsFile {ssh_setup.known_hosts}\n"
-        f"  HostKeyAlias [127.0.0.1]:{ssh_setup.servers['plain'].port}\n"
-    )
-    transport = ssh_setup.open("cut", config=text)
-    try:
+    with (
+        faulty_proxy(ssh_setup.servers["plain"].port) as proxy,
+        ssh_setup.open("cut", config=block_behind(ssh_setup, "cut", proxy)) as transport,
+    ):
         proxy.cut_after_bytes = 10_000 + cut  # of the connection, log-in and listing too
         download(transport, str(site), ["big"], tmp_path / "here")
         assert proxy.cuts == 1
@@ -133,9 +130,6 @@ def test_a_lost_connection_is_opened_again_in_mid_file(ssh_setup, site, tmp_path
         with pytest.raises(TransportError) as caught:
             download(transport, str(site), ["big"], tmp_path / "there")
         assert caught.value.hint
-    finally:
-        transport.close()
-        proxy.close()
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from faulty_proxy import FaultyProxy
+from faulty_proxy import faulty_proxy
+from ssh_servers import block_behind
 
 from dlctl.errors import TransferError
 from dlctl.files import contents
@@ -128,25 +129,16 @@ def test_a_killed_upload_goes_on_where_it_was(transport, folder, tmp_path, sent,
 
 
 def test_a_lost_connection_is_opened_again(ssh_setup, folder, tmp_path):
-    proxy = FaultyProxy(ssh_setup.servers["plain"].port)
-    text = (
-        f"Host cut\n  HostName 127.0.0.1\n  Port {proxy.port}\n  IdentityFile {ssh_setup.key}\n"
-        f"  IdentitiesOnly yes\n  UserKnownHostsFile {ssh_setup.known_hosts}\n"
-        f"  HostKeyAlias [127.0.0.1]:{ssh_setup.servers['plain'].port}\n"
-    )
-    transport = ssh_setup.open("cut", config=text)
-    seen = []
 
     def cut_once(done_bytes, total_bytes):
-        seen.append(done_bytes)
         if done_bytes > BIG_BYTES // 2 and not proxy.cuts:
             proxy.cut_after_bytes = 0  # with the next answer, such as a window
 
-    try:
+    with (
+        faulty_proxy(ssh_setup.servers["plain"].port) as proxy,
+        ssh_setup.open("cut", config=block_behind(ssh_setup, "cut", proxy)) as transport,
+    ):
         there = send(transport, tmp_path / "root", folder, on_progress=cut_once)
-    finally:
-        transport.close()
-        proxy.close()
     assert proxy.cuts == 1
     assert_same(there, folder)
 
@@ -175,12 +167,12 @@ def test_a_content_of_another_folder_that_was_changed_there_is_not_taken(
     assert_same(send(transport, tmp_path / "root", folder), folder)
 
 
-def test_a_file_that_changes_while_it_is_sent_is_refused(transport, folder, tmp_path):
+def test_a_file_that_changes_while_it_is_sent_is_refused(folder, tmp_path):
     entries = collect(folder).entries
     with (folder / "big é.bin").open("ab") as file:
         file.write(b"more")
     with pytest.raises(TransferError, match="changed while it was sent"):
-        upload(transport, str(tmp_path / "root"), [Tree("store/x", entries, "repair")])
+        upload(LocalTransport(), str(tmp_path / "root"), [Tree("store/x", entries, "repair")])
     assert not (tmp_path / "root/store/x").exists()
 
 

@@ -5,7 +5,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from ssh_servers import SSHD, make_key, start_sshd
+from ssh_servers import SSHD, make_key, running_sshd
 from store_program import StoreProgram
 
 CONTENTS = {"a": b"1", "deep/b#c ?d": b"2" * 10_000, "big": os.urandom(20 << 20)}
@@ -22,15 +22,14 @@ def program(tmp_path):
         file.write_bytes(content)
     home = tmp_path / "home/.ssh"
     home.mkdir(parents=True, mode=0o700)
-    server = start_sshd(tmp_path / "sshd", [make_key(home / "id_ed25519")],
-                        "Subsystem sftp internal-sftp")  # fmt: skip
-    (home / "known_hosts").write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
     user = SimpleNamespace(user=getpass.getuser(), password="")
     made = StoreProgram(tmp_path, "fsspec", "", user, str(tmp_path / "served"))
-    made.env |= {"STORE_HOST": "127.0.0.1", "STORE_PORT": str(server.port), "STORE_AUTH_URL": "",
-                 "HOME": str(home.parent), "SSH_AUTH_SOCK": ""}  # fmt: skip
-    yield made
-    server.stop()
+    keys, options = [make_key(home / "id_ed25519")], "Subsystem sftp internal-sftp"
+    with running_sshd(tmp_path / "sshd", keys, options) as server:
+        server.known_by(home / "known_hosts")
+        made.env |= {"STORE_HOST": "127.0.0.1", "STORE_PORT": str(server.port)}
+        made.env |= {"STORE_AUTH_URL": "", "HOME": str(home.parent), "SSH_AUTH_SOCK": ""}
+        yield made
 
 
 def test_a_folder_comes_by_sftp_and_the_next_training_finds_it(program):

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from odd_names import ODD_NAMES, write_odd_names
 
 from dlctl.errors import TransferError
 from dlctl.files.upload import (
@@ -19,18 +20,8 @@ from dlctl.files.upload import (
     write_file,
 )
 
-ODD = [
-    "plain",
-    "a b",
-    "it's",
-    "$(id)",
-    "new\nline",
-    "back\\slash",
-    "naïve",
-    "\udcff\udcfe",
-    "-rf",
-    " lead",
-]
+here = pytest.mark.parametrize("transport", ["local"], indirect=True)
+"""For what is the same at every site, and takes long."""
 
 
 def content(path: Path) -> dict[str, bytes]:
@@ -61,18 +52,14 @@ def test_several_trees_from_disk_and_memory_in_one_stream(transport, tmp_path):
     assert leftovers(root) == []
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_odd_names_survive_the_way_there_and_back(transport, tmp_path, name):
-    upload(
-        transport,
-        str(tmp_path / "r"),
-        [Tree(f"t/{name}", [Entry(name, name.encode("utf-8", "surrogateescape"))])],
-    )
-    expected = os.fsencode(name)
-    assert [os.fsencode(p.name) for p in (tmp_path / "r/t" / name).iterdir()] == [expected]
-    (path,) = download(transport, str(tmp_path / "r"), ["t"], tmp_path / "back")
-    assert path == tmp_path / "back/t" / name / name
-    assert path.read_bytes() == expected
+def test_odd_names_survive_the_way_there_and_back(transport, tmp_path):
+    trees = [Tree(f"t/{name}", [Entry(name, os.fsencode(name))]) for name in ODD_NAMES]
+    upload(transport, str(tmp_path / "r"), trees)
+    sent = {f"t/{name}/{name}": os.fsencode(name) for name in ODD_NAMES}
+    assert content(tmp_path / "r") == sent
+    paths = download(transport, str(tmp_path / "r"), ["t"], tmp_path / "back")
+    assert {str(path.relative_to(tmp_path / "back")) for path in paths} == {*sent}
+    assert content(tmp_path / "back") == sent
 
 
 def test_content_that_is_already_stored_is_kept(transport, tmp_path):
@@ -254,6 +241,7 @@ def test_hard_links_are_two_files(transport, tmp_path, remote):
     assert content(tmp_path / "here") == {"results.json": b"{}", "twin.json": b"{}"}
 
 
+@here
 def test_many_files_need_no_long_argument_list(transport, tmp_path):
     base = tmp_path / "remote/many"
     base.mkdir(parents=True)
@@ -269,12 +257,6 @@ def test_a_missing_file_is_named(transport, tmp_path, remote):
         download(transport, str(remote), ["results.json", "nothing-here"], tmp_path / "here")
     with pytest.raises(TransferError, match="no-base"):
         download(transport, str(tmp_path / "no-base"), ["x"], tmp_path / "here")
-
-
-@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../b", "", "."])
-def test_paths_outside_the_folder_are_refused(transport, tmp_path, remote, path):
-    with pytest.raises(TransferError, match="is not inside the folder"):
-        download(transport, str(remote), [path], tmp_path / "here")
 
 
 def test_pipes_and_links_that_point_outside_are_refused(transport, tmp_path, remote):
@@ -324,6 +306,7 @@ def test_read_files(transport, tmp_path):
     assert read_files(transport, []) == {}
 
 
+@here
 def test_read_many_texts(transport, tmp_path):
     odd = {"a b": b"x\n\ny\n", "it's=1": b"\xff\xc3\xa9\n", "new\nline": b"1\n", "empty": b""}
     texts = {str(tmp_path / f"{n} {name}"): text for n in range(250) for name, text in odd.items()}
@@ -351,20 +334,20 @@ def test_write_file_that_cannot_is_one_sentence(transport, tmp_path):
         write_file(transport, str(tmp_path / "file/x"), b"1")
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_appended_bytes_come_once(transport, tmp_path, name):
-    log = tmp_path / "attempts/1" / name
-    log.parent.mkdir(parents=True)
-    key = f"attempts/1/{name}"
-    log.write_bytes(b"one\n\0")
-    (tmp_path / "attempts/1/other").write_bytes(b"") if name != "other" else None
-    offsets = {}
-    first = read_appended(transport, str(tmp_path), ["attempts/*/*"], offsets, 1000)
-    assert first == {key: b"one\n\0"}
-    with log.open("ab") as file:
-        file.write(b"two")
-    assert read_appended(transport, str(tmp_path), ["attempts/*/*"], {key: 5}, 2) == {key: b"tw"}
-    assert read_appended(transport, str(tmp_path), ["attempts/*/*"], {key: 8}, 9) == {}
+def test_appended_bytes_come_once(transport, tmp_path):
+    folder = write_odd_names(tmp_path / "attempts/1")
+    (folder / "other").write_bytes(b"")
+    sizes = {f"attempts/1/{name}": len(os.fsencode(name)) for name in ODD_NAMES}
+
+    def appended(offsets, limit_bytes):
+        return read_appended(transport, str(tmp_path), ["attempts/*/*"], offsets, limit_bytes)
+
+    assert appended({}, 1000) == {key: os.fsencode(Path(key).name) for key in sizes}
+    for name in ODD_NAMES:
+        with (folder / name).open("ab") as file:
+            file.write(b"two\n\0")
+    assert appended(sizes, 2) == dict.fromkeys(sizes, b"tw")
+    assert appended({key: size + 5 for key, size in sizes.items()}, 9) == {}
 
 
 def test_appended_bytes_of_what_does_not_exist_yet(transport, tmp_path):

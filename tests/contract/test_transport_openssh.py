@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ssh_servers import SSHD, block, served, start_sshd
+from ssh_servers import SSHD, block, running_sshd, served
 
 from dlctl.errors import AuthError, ConnectError, ConnectionLost, HostKeyError, TransportError
 from dlctl.files.upload import Entry, Tree, upload
@@ -83,8 +83,7 @@ def test_a_host_key_that_is_unknown_or_changed_is_refused(ssh_setup, lasting, tm
     known = tmp_path / "known"
     for text in ("", f"[127.0.0.1]:{server.port} {other.public_host_key}\n"):
         known.write_text(text)
-        config = block(ssh_setup, "other", server, f"  UserKnownHostsFile {known}")
-        config = f"{config}  StrictHostKeyChecking no\n"
+        config = block(ssh_setup, "other", server, "  StrictHostKeyChecking no", known)
         with pytest.raises(HostKeyError) as caught:
             lasting("other", config).run("true")
         assert "dlctl sites connect it" in caught.value.hint
@@ -94,10 +93,7 @@ def test_a_host_key_that_is_unknown_or_changed_is_refused(ssh_setup, lasting, tm
 def test_a_jump_host_is_on_the_way_once(ssh_setup, lasting):
     hop, target = ssh_setup.servers["noisy"], ssh_setup.servers["plain"]
     before = served(hop), served(target)
-    far = block(
-        ssh_setup, "far", target, f"  ProxyJump noisy\n  UserKnownHostsFile {ssh_setup.known_hosts}"
-    )
-    transport = lasting("far", far)
+    transport = lasting("far", block(ssh_setup, "far", target, "  ProxyJump noisy"))
     # The hop's own ssh reads the configuration that this one was given.
     assert [transport.run("echo x").text for _ in range(3)] == ["x\n"] * 3
     assert (served(hop), served(target)) == (before[0] + 1, before[1] + 1)
@@ -106,7 +102,7 @@ def test_a_jump_host_is_on_the_way_once(ssh_setup, lasting):
 def test_what_the_configuration_says_for_people_is_left_out(ssh_setup, lasting):
     server = ssh_setup.servers["plain"]
     extra = (
-        f"  UserKnownHostsFile {ssh_setup.known_hosts}\n  RemoteCommand echo hello\n"
+        "  RemoteCommand echo hello\n"
         "  RequestTTY force\n  LocalForward 127.0.0.1:1 127.0.0.1:1\n  ExitOnForwardFailure yes\n"
         "  ControlMaster auto\n  ControlPath /nonexistent/%C\n"
     )
@@ -114,50 +110,21 @@ def test_what_the_configuration_says_for_people_is_left_out(ssh_setup, lasting):
 
 
 def test_a_server_that_allows_one_session_at_a_time(ssh_setup, lasting, tmp_path, monkeypatch):
-    server = start_sshd(tmp_path / "one", [ssh_setup.key], "MaxSessions 1")
-    try:
-        known = tmp_path / "known"
-        known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
-        config = block(ssh_setup, "one", server, f"  UserKnownHostsFile {known}")
-        transport = lasting("one", config)
+    """An upload, and a script that is read while it runs, failed at once beside another command."""
+    with running_sshd(tmp_path / "one", [ssh_setup.key], "MaxSessions 1") as server:
+        known = server.known_by(tmp_path / "known")
+        transport = lasting("one", block(ssh_setup, "one", server, known=known))
         refused, broken = threading.Event(), transport.broken
         monkeypatch.setattr(transport, "broken", lambda said: (refused.set(), broken(said))[1])
         assert [transport.run("echo x").text for _ in range(3)] == ["x\n"] * 3
-        process = transport.start("echo begun; read line")
-        assert process.stdout.read(6) == b"begun\n"
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(transport.run, "echo x")
-            refused.wait(60)
-            process.wait(60)
-            assert waiting.result(60).text == "x\n"
-        process = transport.start("echo begun; read line")
-        assert process.stdout.read(6) == b"begun\n"
-        monkeypatch.setattr("dlctl.transport.streams._FREE_S", 0.3)
-        with pytest.raises(TransportError, match="one: the server allows no further session"):
-            transport.run("echo x")
-        process.wait(60)
-        assert transport.run("echo x").text == "x\n"
-        assert served(server) == 1
-    finally:
-        server.stop()
-
-
-def test_streams_wait_for_the_only_session_too(ssh_setup, lasting, tmp_path, monkeypatch):
-    """An upload, and a script that is read while it runs, failed at once beside another command."""
-    server = start_sshd(tmp_path / "one", [ssh_setup.key], "MaxSessions 1")
-    try:
-        known = tmp_path / "known"
-        known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
-        transport = lasting("one", block(ssh_setup, "one", server, f"  UserKnownHostsFile {known}"))
-        refused, broken = threading.Event(), transport.broken
-        monkeypatch.setattr(transport, "broken", lambda said: (refused.set(), broken(said))[1])
         root = tmp_path / "root"
         sent = [Entry("small", b"x"), Entry("big", b"x" * 500_000)]
         uses: list[Callable[[], object]] = [
-            lambda: upload(transport, str(root), [Tree("s", sent[:1])]),
-            lambda: upload(transport, str(root), [Tree("t", sent)]),
-            lambda: transport.run("cat >/dev/null", stdin=iter([b"x"])),
-            lambda: transport.start("echo x").wait(60),
+            lambda: transport.run("echo x").text == "x\n",
+            lambda: upload(transport, str(root), [Tree("s", sent[:1])]) is None,
+            lambda: upload(transport, str(root), [Tree("t", sent)]) is None,
+            lambda: transport.run("cat", stdin=iter([b"x"])).text == "x",
+            lambda: transport.start("echo x").wait(60).text == "x\n",
         ]  # fmt: skip
         for use in uses:
             process = transport.start("echo begun; read line")
@@ -167,25 +134,27 @@ def test_streams_wait_for_the_only_session_too(ssh_setup, lasting, tmp_path, mon
                 waiting = pool.submit(use)
                 assert refused.wait(60)
                 process.wait(60)
-                waiting.result(60)
+                assert waiting.result(60)
         assert (root / "t/big").stat().st_size == 500_000
+        process = transport.start("echo begun; read line")
+        assert process.stdout.read(6) == b"begun\n"
+        monkeypatch.setattr("dlctl.transport.streams._FREE_S", 0.3)
+        with pytest.raises(TransportError, match="one: the server allows no further session"):
+            transport.run("echo x")
+        process.wait(60)
+        assert transport.run("echo x").text == "x\n"
         assert served(server) == 1
-    finally:
-        server.stop()
 
 
 def test_words_of_a_script_are_no_refusal_and_it_runs_once(ssh_setup, lasting, tmp_path):
-    server, ran = ssh_setup.servers["plain"], tmp_path / "ran"
-    known = f"  UserKnownHostsFile {ssh_setup.known_hosts}"
-    transport = lasting("one", block(ssh_setup, "one", server, known))
+    ran, transport = tmp_path / "ran", lasting("plain")
     end = transport.run(f"echo once >>{ran}; echo 'session request failed' >&2; exit 255")
     assert (end.exit_code, ran.read_text()) == (255, "once\n")
 
 
 def test_an_ssh_that_does_not_start_is_one_sentence(ssh_setup, lasting, monkeypatch):
     """With an open connection it was an internal error."""
-    known = f"  UserKnownHostsFile {ssh_setup.known_hosts}"
-    transport = lasting("s", block(ssh_setup, "s", ssh_setup.servers["plain"], known))
+    transport = lasting("plain")
     transport.open(ask=False)
     with monkeypatch.context() as without, pytest.raises(ConnectError, match="ssh did not start"):
         without.setenv("PATH", "/nonexistent")
@@ -243,16 +212,12 @@ def with_code(ssh_setup, tmp_path):
     )
     users.write_text(f"HOTP/T30/6 root - {SECRET.hex()}\n")
     users.chmod(0o600)
-    server = start_sshd(
-        tmp_path / "otp",
-        [],
-        "UsePAM yes\nKbdInteractiveAuthentication yes\nAuthenticationMethods keyboard-interactive",
-        str(program),
-    )
+    asks = "UsePAM yes\nKbdInteractiveAuthentication yes\n"
+    methods = "AuthenticationMethods keyboard-interactive"
     try:
-        yield server
+        with running_sshd(tmp_path / "otp", [], asks + methods, str(program)) as server:
+            yield server
     finally:
-        server.stop()
         rules.unlink()
 
 
@@ -277,24 +242,14 @@ def at_terminal(body: Callable[[], None], answer: str) -> str:
 
 
 def test_a_site_that_wants_a_code_asks_once(ssh_setup, lasting, with_code, tmp_path):
-    known = tmp_path / "known"
-    known.write_text(f"[127.0.0.1]:{with_code.port} {with_code.public_host_key}\n")
-    config = block(ssh_setup, "coded", with_code, f"  UserKnownHostsFile {known}\n  User root")
-    transport = lasting("coded", config)
+    known = with_code.known_by(tmp_path / "known")
+    transport = lasting("coded", block(ssh_setup, "coded", with_code, "  User root", known))
     with pytest.raises(AuthError) as caught:
         transport.run("true")
     assert caught.value.hint == "dlctl sites connect it"
     at_terminal(lambda: transport.open(ask=True), code())
-    texts: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: texts.append(transport.run("echo x").text))
-        for _ in range(5)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert texts == ["x\n"] * 5
+    with ThreadPoolExecutor(5) as pool:
+        assert [end.text for end in pool.map(transport.run, ["echo x"] * 5)] == ["x\n"] * 5
     assert served(with_code) == 1
     assert transport.disconnect()
     with pytest.raises(AuthError, match="coded: there is no open connection"):
@@ -305,10 +260,8 @@ def test_a_site_that_wants_a_code_asks_once(ssh_setup, lasting, with_code, tmp_p
 def test_a_site_that_asks_is_added_with_a_connection_that_stays(
     ssh_setup, lasting, with_code, tmp_path, monkeypatch
 ):
-    known, config = tmp_path / "known", tmp_path / "ssh_config"
-    known.write_text(f"[127.0.0.1]:{with_code.port} {with_code.public_host_key}\n")
-    host = block(ssh_setup, "coded", with_code, f"  UserKnownHostsFile {known}\n  User root")
-    config.write_text(host)
+    known, config = with_code.known_by(tmp_path / "known"), tmp_path / "ssh_config"
+    config.write_text(block(ssh_setup, "coded", with_code, "  User root", known))
     monkeypatch.setenv("DLCTL_SSH_CONFIG", str(config))
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))

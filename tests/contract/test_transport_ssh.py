@@ -13,7 +13,7 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from ssh_servers import free_port, make_key, start_sshd
+from ssh_servers import block, free_port, make_key, running_sshd, start_sshd
 
 from dlctl.errors import (
     AuthError,
@@ -26,14 +26,6 @@ from dlctl.errors import (
 from dlctl.sites.files import TransportSettings
 from dlctl.transport import ssh as ssh_module
 from dlctl.transport.ssh_config import resolve, split_hop
-
-
-def host_block(setup, name, server, extra="", known=None, key=None):
-    return (
-        f"Host {name}\n  HostName 127.0.0.1\n  Port {server.port}\n"
-        f"  UserKnownHostsFile {known or setup.known_hosts}\n  IdentitiesOnly yes\n"
-        f"  IdentityFile {key or setup.key}\n{extra}\n"
-    )
 
 
 def fingerprint(server) -> str:
@@ -64,7 +56,7 @@ def test_include_and_host_key_alias(ssh_setup, tmp_path):
     known = tmp_path / "known"
     known.write_text(f"the-cluster {server.public_host_key}\n")
     (tmp_path / "more").write_text(
-        host_block(ssh_setup, "aliased", server, "  HostKeyAlias the-cluster", known)
+        block(ssh_setup, "aliased", server, "  HostKeyAlias the-cluster", known)
     )
     with ssh_setup.open("aliased", config=f"Include {tmp_path}/more") as transport:
         assert transport.run("echo x").text == "x\n"
@@ -105,9 +97,9 @@ def test_settings_win_over_the_config_file(ssh_setup):
 
 def test_an_unknown_host_key_is_refused_with_its_fingerprint(ssh_setup, tmp_path):
     server = ssh_setup.servers["plain"]
-    block = host_block(ssh_setup, "stranger", server, known=tmp_path / "none")
+    config = block(ssh_setup, "stranger", server, known=tmp_path / "none")
     with pytest.raises(HostKeyError) as caught:
-        ssh_setup.open("stranger", config=block, port=server.port).run("true")
+        ssh_setup.open("stranger", config=config, port=server.port).run("true")
     assert fingerprint(server) in str(caught.value)
     assert f"-p {server.port} stranger" in caught.value.hint
     assert not (tmp_path / "none").exists()
@@ -117,9 +109,9 @@ def test_a_changed_host_key_is_refused_with_the_way_out(ssh_setup, tmp_path):
     server, other = ssh_setup.servers["plain"], ssh_setup.servers["noisy"]
     known = tmp_path / "known"
     known.write_text(f"[127.0.0.1]:{server.port} {other.public_host_key}\n")
-    block = host_block(ssh_setup, "changed", server, "  StrictHostKeyChecking no", known)
+    config = block(ssh_setup, "changed", server, "  StrictHostKeyChecking no", known)
     with pytest.raises(HostKeyError, match="CHANGED") as caught:
-        ssh_setup.open("changed", config=block).run("true")
+        ssh_setup.open("changed", config=config).run("true")
     assert fingerprint(server) in str(caught.value)
     assert f"ssh-keygen -R '[127.0.0.1]:{server.port}' -f '{known}'" in caught.value.hint
 
@@ -129,33 +121,29 @@ def test_a_revoked_host_key_is_refused(ssh_setup, tmp_path):
     known = tmp_path / "known"
     line = f"[127.0.0.1]:{server.port} {server.public_host_key}\n"
     known.write_text(line + "@revoked * " + server.public_host_key + "\n")
-    block = host_block(ssh_setup, "revoked", server, known=known)
+    config = block(ssh_setup, "revoked", server, known=known)
     with pytest.raises(HostKeyError, match="revoked"):
-        ssh_setup.open("revoked", config=block).run("true")
+        ssh_setup.open("revoked", config=config).run("true")
 
 
 def test_hashed_known_hosts(ssh_setup, tmp_path):
     server = ssh_setup.servers["plain"]
-    known = tmp_path / "known"
-    known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
+    known = server.known_by(tmp_path / "known")
     subprocess.run(["ssh-keygen", "-H", "-f", str(known)], check=True, capture_output=True)
     assert "127.0.0.1" not in known.read_text()
-    with ssh_setup.open("h", config=host_block(ssh_setup, "h", server, known=known)) as transport:
+    with ssh_setup.open("h", config=block(ssh_setup, "h", server, known=known)) as transport:
         assert transport.run("echo x").text == "x\n"
 
 
 def test_the_kind_of_host_key_that_is_known_is_asked_for(ssh_setup, tmp_path):
     rsa = make_key(tmp_path / "rsa_host", kind="rsa")
-    server = start_sshd(tmp_path / "srv", [ssh_setup.key], f"HostKey {rsa}")
-    try:
+    with running_sshd(tmp_path / "srv", [ssh_setup.key], f"HostKey {rsa}") as server:
         known = tmp_path / "known"
         public = " ".join(Path(f"{rsa}.pub").read_text().split()[:2])
         known.write_text(f"[127.0.0.1]:{server.port} {public}\n")
-        block = host_block(ssh_setup, "two-keys", server, known=known)
-        with ssh_setup.open("two-keys", config=block) as transport:
+        config = block(ssh_setup, "two-keys", server, known=known)
+        with ssh_setup.open("two-keys", config=config) as transport:
             assert transport.run("echo x").text == "x\n"
-    finally:
-        server.stop()
 
 
 # The way there ----------------------------------------------------------------------------------
@@ -163,28 +151,28 @@ def test_the_kind_of_host_key_that_is_known_is_asked_for(ssh_setup, tmp_path):
 
 def test_jump_through_two_hops_each_verified(ssh_setup):
     server = ssh_setup.servers["plain"]
-    block = host_block(ssh_setup, "inner", server, "  ProxyJump noisy,csh")
-    with ssh_setup.open("inner", config=block) as transport:
+    config = block(ssh_setup, "inner", server, "  ProxyJump noisy,csh")
+    with ssh_setup.open("inner", config=config) as transport:
         assert transport.run("cat", stdin=b"x" * 300_000).stdout == b"x" * 300_000
 
 
 def test_an_unknown_hop_is_refused(ssh_setup, tmp_path):
-    hop = host_block(ssh_setup, "hop", ssh_setup.servers["noisy"], known=tmp_path / "none")
-    inner = host_block(ssh_setup, "inner", ssh_setup.servers["plain"], "  ProxyJump hop")
+    hop = block(ssh_setup, "hop", ssh_setup.servers["noisy"], known=tmp_path / "none")
+    inner = block(ssh_setup, "inner", ssh_setup.servers["plain"], "  ProxyJump hop")
     with pytest.raises(HostKeyError, match=str(ssh_setup.servers["noisy"].port)):
         ssh_setup.open("inner", config=hop + inner).run("true")
 
 
 def test_a_loop_of_hops_is_an_error(ssh_setup):
-    block = host_block(ssh_setup, "loop", ssh_setup.servers["plain"], "  ProxyJump loop")
+    config = block(ssh_setup, "loop", ssh_setup.servers["plain"], "  ProxyJump loop")
     with pytest.raises(ConnectError, match="loop"):
-        ssh_setup.open("loop", config=block).run("true")
+        ssh_setup.open("loop", config=config).run("true")
 
 
 def test_a_hop_that_cannot_connect_further_is_named(ssh_setup):
-    block = f"Host dead\n  HostName 127.0.0.1\n  Port {free_port()}\n  ProxyJump plain\n"
+    config = f"Host dead\n  HostName 127.0.0.1\n  Port {free_port()}\n  ProxyJump plain\n"
     with pytest.raises(ConnectError, match="while .* opened the way to it"):
-        ssh_setup.open("dead", config=block).run("true")
+        ssh_setup.open("dead", config=config).run("true")
 
 
 def test_proxy_command(ssh_setup):
@@ -195,21 +183,21 @@ def test_proxy_command(ssh_setup):
         "daemon=True).start();[os.write(1,d) for d in iter(lambda:s.recv(65536),b'')]"
     )
     command = f'  ProxyCommand {python} "{code}" %h %p'
-    block = host_block(ssh_setup, "proxied", ssh_setup.servers["plain"], command)
-    with ssh_setup.open("proxied", config=block) as transport:
+    config = block(ssh_setup, "proxied", ssh_setup.servers["plain"], command)
+    with ssh_setup.open("proxied", config=config) as transport:
         assert transport.run("echo x").text == "x\n"
 
 
 def test_nobody_listens(ssh_setup):
-    block = f"Host nobody\n  HostName 127.0.0.1\n  Port {free_port()}\n"
+    config = f"Host nobody\n  HostName 127.0.0.1\n  Port {free_port()}\n"
     with pytest.raises(ConnectError, match="refused"):
-        ssh_setup.open("nobody", config=block).run("true")
+        ssh_setup.open("nobody", config=config).run("true")
 
 
 def test_a_name_that_is_unknown(ssh_setup):
-    block = "Host nowhere\n  HostName does-not-exist.invalid\n"
+    config = "Host nowhere\n  HostName does-not-exist.invalid\n"
     with pytest.raises(TransportError, match="does-not-exist"):
-        ssh_setup.open("nowhere", config=block).run("true")
+        ssh_setup.open("nowhere", config=config).run("true")
 
 
 @pytest.fixture
@@ -221,35 +209,36 @@ def hung_server():
 
 
 def test_a_server_that_never_speaks(ssh_setup, hung_server):
-    block = f"Host hung\n  HostName 127.0.0.1\n  Port {hung_server}\n"
+    config = f"Host hung\n  HostName 127.0.0.1\n  Port {hung_server}\n"
     with pytest.raises(TransportTimeout, match="no answer in time"):
-        ssh_setup.open("hung", config=block, timeout_s=0.5).run("true")
+        ssh_setup.open("hung", config=config, timeout_s=0.5).run("true")
+
+
+@contextlib.contextmanager
+def own_server(ssh_setup, folder):
+    """A server that a test may stop, and a transport to it."""
+    server = start_sshd(folder / "srv", [ssh_setup.key])
+    config = block(ssh_setup, "own", server, known=server.known_by(folder / "known"))
+    transport = ssh_setup.open("own", config=config)
+    try:
+        yield server, transport
+    finally:
+        server.stop()
+        transport.close()
 
 
 def test_a_server_that_hangs_in_the_middle(ssh_setup, tmp_path):
-    server = start_sshd(tmp_path / "srv", [ssh_setup.key])
-    known = tmp_path / "known"
-    known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
-    block = host_block(ssh_setup, "stops", server, known=known)
-    transport = ssh_setup.open("stops", config=block)
-    try:
+    with own_server(ssh_setup, tmp_path) as (server, transport):
         transport.run("true")
         transport._settings = transport._settings.model_copy(update={"connect_timeout_s": 0.5})
         for pid in server.connections():
             os.kill(pid, signal.SIGSTOP)
         with pytest.raises(TransportTimeout):
             transport.run("echo x", timeout_s=1.0)
-    finally:
-        server.stop()
-        transport.close()
 
 
 def test_a_connection_that_drops_is_lost_and_then_made_again(ssh_setup, tmp_path):
-    server = start_sshd(tmp_path / "srv", [ssh_setup.key])
-    known = tmp_path / "known"
-    known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
-    transport = ssh_setup.open("drops", config=host_block(ssh_setup, "drops", server, known=known))
-    try:
+    with own_server(ssh_setup, tmp_path) as (server, transport):
         process = transport.start("echo on; cat")
         assert process.stdout.read(3) == b"on\n"
         for pid in server.connections():
@@ -258,9 +247,6 @@ def test_a_connection_that_drops_is_lost_and_then_made_again(ssh_setup, tmp_path
         with pytest.raises(ConnectionLost):
             process.wait(60)
         assert transport.run("echo again").text == "again\n"
-    finally:
-        transport.close()
-        server.stop()
 
 
 # Logging in -------------------------------------------------------------------------------------
@@ -268,9 +254,9 @@ def test_a_connection_that_drops_is_lost_and_then_made_again(ssh_setup, tmp_path
 
 def test_a_key_that_is_not_accepted(ssh_setup, tmp_path):
     key = make_key(tmp_path / "other")
-    block = host_block(ssh_setup, "refused", ssh_setup.servers["plain"], key=key)
+    config = block(ssh_setup, "refused", ssh_setup.servers["plain"], key=key)
     with pytest.raises(AuthError) as caught:
-        ssh_setup.open("refused", config=block).run("true")
+        ssh_setup.open("refused", config=config).run("true")
     assert str(key) in str(caught.value)
     assert "publickey" in str(caught.value)
 
@@ -279,11 +265,9 @@ def test_a_key_that_is_not_accepted(ssh_setup, tmp_path):
 def encrypted(ssh_setup, tmp_path_factory):
     folder = tmp_path_factory.mktemp("encrypted")
     key = make_key(folder / "locked", passphrase="open sesame")
-    server = start_sshd(folder / "srv", [key])
-    known = folder / "known"
-    known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
-    yield host_block(ssh_setup, "locked", server, known=known, key=key)
-    server.stop()
+    with running_sshd(folder / "srv", [key]) as server:
+        known = server.known_by(folder / "known")
+        yield block(ssh_setup, "locked", server, known=known, key=key)
 
 
 def test_an_encrypted_key_asks_for_its_passphrase(ssh_setup, encrypted):
@@ -314,11 +298,11 @@ def test_a_key_of_the_agent(ssh_setup, encrypted, tmp_path):
         subprocess.run(
             ["ssh-add", "-q", str(ssh_setup.key)], env=environment, check=True, capture_output=True
         )
-        block = host_block(
+        config = block(
             ssh_setup, "agent", ssh_setup.servers["plain"], f"  IdentityAgent {agent_socket}",
             key=f"{ssh_setup.key}.pub",
         )  # fmt: skip
-        with ssh_setup.open("agent", config=block) as transport:
+        with ssh_setup.open("agent", config=config) as transport:
             assert transport.run("echo x").text == "x\n"
     finally:
         agent.terminate()
@@ -331,15 +315,12 @@ def test_a_certificate(ssh_setup, tmp_path):
     subprocess.run(
         ["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", user, f"{key}.pub"], check=True
     )
-    server = start_sshd(tmp_path / "srv", [], f"TrustedUserCAKeys {authority}.pub")
-    try:
-        known = tmp_path / "known"
-        known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
-        block = host_block(ssh_setup, "cert", server, known=known, key=key)
-        with ssh_setup.open("cert", config=block) as transport:
+    trusts = f"TrustedUserCAKeys {authority}.pub"
+    with running_sshd(tmp_path / "srv", [], trusts) as server:
+        known = server.known_by(tmp_path / "known")
+        config = block(ssh_setup, "cert", server, known=known, key=key)
+        with ssh_setup.open("cert", config=config) as transport:
             assert transport.run("echo x").text == "x\n"
-    finally:
-        server.stop()
 
 
 class TwoFactorServer(paramiko.ServerInterface):
@@ -459,7 +440,7 @@ def test_every_exception_of_paramiko_is_translated():
     assert classes - set(ssh_module.TRANSLATIONS) == set()
 
 
-def foreign_errors():
+def test_foreign_errors_become_ours():
     key = paramiko.ECDSAKey.generate()
     own = paramiko.ssh_exception
     built = {
@@ -470,14 +451,9 @@ def foreign_errors():
         own.PartialAuthentication: (["password"],),
         own.ProxyCommandFailure: ("command", "1"),
     }
-    return [(kind, kind(*built.get(kind, ("no",)))) for kind in ssh_module.TRANSLATIONS]
-
-
-@pytest.mark.parametrize(("kind", "error"), foreign_errors())
-def test_foreign_errors_become_ours(kind, error):
-    wanted = pytest.raises(ssh_module.TRANSLATIONS[kind], match="h: ")
-    with wanted, ssh_module._translated("h", "it was tried", 9):
-        raise error
+    for kind, ours in ssh_module.TRANSLATIONS.items():
+        with pytest.raises(ours, match="h: "), ssh_module._translated("h", "it was tried", 9):
+            raise kind(*built.get(kind, ("no",)))
 
 
 def test_an_end_of_the_connection_is_told_in_words():

@@ -1,7 +1,5 @@
 """`dlctl watch` on a real terminal: it draws, heeds keys, and leaves the terminal as it was."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

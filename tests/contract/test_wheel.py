@@ -1,7 +1,5 @@
 """The wheel, installed into an empty environment: what it brings, and a submission from it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,13 +1,11 @@
 """Whole batch scripts, as files in `scripts/`: what a Slurm user would read."""
 
 import dataclasses
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from login_side import MANIFEST, make_site, plan_of
+from shell_check import check_script
 
 from dlctl.plan.render import render
 
@@ -66,10 +64,7 @@ def test_no_expected_script_is_without_its_case():
 
 @pytest.mark.parametrize("case", CASES)
 def test_bash_and_shellcheck_find_no_fault(case):
-    shellcheck = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
-    for command in (["bash", "-n"], [shellcheck, "-s", "bash", "-e", "SC1091,SC2016", "-"]):
-        done = subprocess.run(command, input=script_of(case), text=True, capture_output=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    check_script(script_of(case), "bash", "SC1091,SC2016")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,15 +1,13 @@
 """The scripts about stored models, for sites and words with any characters."""
 
 import dataclasses
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from login_side import make_record, make_site
+from shell_check import check_script
 from test_golden_scripts import CASES
-from test_submit_script import _EXPECTED
+from test_submit_script import EXPECTED
 
 from dlctl.contract import ModelFile, ModelVersion, StoredWeights
 from dlctl.lifecycle.session import Session
@@ -19,8 +17,6 @@ from dlctl.models.use import _code_script
 from dlctl.scheduler.slurm import Slurm
 from dlctl.script_templates import render_script
 
-EXPECTED = f"{_EXPECTED},SC3067"
-"""Also `[ -O ]`, which every sh of a site has."""
 SESSION = Session(make_site("/data/it's $(touch x)"), None, None)
 FILE = ModelFile("a", 1, "0" * 64)
 
@@ -49,11 +45,8 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_sh_and_shellcheck_find_no_fault_about_models(name):
-    shellcheck = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
-    script = SCRIPTS[name]()
-    for command in (["sh", "-n"], [shellcheck, "-s", "sh", "-e", EXPECTED, "-"]):
-        done = subprocess.run(command, input=script, text=True, capture_output=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    # Also `[ -O ]`, which every sh of a site has.
+    check_script(SCRIPTS[name](), expected=f"{EXPECTED},SC3067")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -2,20 +2,18 @@
 
 import dataclasses
 import re
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from login_side import make_record
 from repository import REPOSITORY
+from shell_check import check_script
 from test_golden_scripts import CASES
 
 from dlctl.lifecycle.submit import ask_script
 from dlctl.scheduler.slurm import Slurm
 
-_EXPECTED = "SC1091,SC2015,SC2016"
+EXPECTED = "SC1091,SC2015,SC2016"
 """Of shellcheck: files of the site, `A && B || C`, and quotes around the user's own words."""
 
 
@@ -25,15 +23,10 @@ def script_of(case, folder, renews):
     return ask_script(Slurm(), plan, record, folder, renews)
 
 
-@pytest.mark.parametrize("renews", [False, True])
-@pytest.mark.parametrize("folder", ["", ".sent.0123"])
+@pytest.mark.parametrize(("folder", "renews"), [("", False), (".sent.0123", True)])
 @pytest.mark.parametrize("case", ["slurm-modules", "slurm-weird-characters"])
 def test_sh_and_shellcheck_find_no_fault(case, folder, renews):
-    shellcheck = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
-    for command in (["sh", "-n"], [shellcheck, "-s", "sh", "-e", _EXPECTED, "-"]):
-        done = subprocess.run(command, input=script_of(case, folder, renews), text=True,
-                              capture_output=True)  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+    check_script(script_of(case, folder, renews), expected=EXPECTED)
 
 
 def test_no_word_of_the_users_is_run(tmp_path):

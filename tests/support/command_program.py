@@ -1,10 +1,13 @@
 """Forks commands of dlctl that others ask for: see command_server.py. Not a test itself.
 
-A request is a line of JSON, and so is its answer.
+A request is a line of JSON, and so is its answer. What all commands do alike is done before they
+fork: importing dlctl, and building its command line. At its end a command leaves its memory to the
+kernel; freeing it object by object would first copy what it shares with this process.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -13,14 +16,19 @@ import os
 import pkgutil
 import signal
 import sys
+import threading
 from typing import Any
 
+import typer.main
+import typer.testing
+
 import dlctl.__main__
+from dlctl.cli import main as command_line
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LOADED_LATE = (
-    "encodings.idna", "encodings.utf_8_sig", "jinja2.sandbox", "paramiko", "pathspec",
-    "pathspec._backends.agg", "pydantic.type_adapter", "resource",
+    "encodings.idna", "encodings.unicode_escape", "encodings.utf_8_sig", "jinja2.sandbox",
+    "paramiko", "pathspec", "pathspec._backends.agg", "pydantic.type_adapter", "resource",
 )  # fmt: skip
 """What commands load inside their functions."""
 
@@ -37,6 +45,10 @@ def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
     sys.stderr = os.fdopen(2, "w", encoding=encoding, errors="backslashreplace", buffering=1)
     sys.argv = [str(dlctl.__main__.__file__), *argv]
     sys.modules["__main__"].__package__ = "dlctl"
+    if argv in (["--help"], ["-h"]):  # dlctl builds less of its command line
+        return
+    command_line._register = lambda: None
+    typer.main.get_command = lambda _: BUILT
 
 
 def main() -> None:
@@ -66,6 +78,15 @@ if __name__ == "__main__":
         importlib.import_module(module.name)
     for name in _LOADED_LATE:
         importlib.import_module(name)
+    command_line._register()
+    BUILT = typer.main.get_command(command_line.app)
+    typer.testing.CliRunner().invoke(command_line.app, ["version", "--help"])  # loads rich
     gc.freeze()
     main()
-    dlctl.__main__.main()
+    try:
+        dlctl.__main__.main()
+    except SystemExit as end:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(end.code or 0)

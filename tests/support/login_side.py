@@ -6,12 +6,12 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.errors import ConnectionLost, SchedulerUnavailable, SubmitRejected, SubmitUnknown
-from dlctl.lifecycle import submit
+from dlctl.lifecycle import refresh, submit
 from dlctl.lifecycle.session import Session
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.plan.decide import Identity, make_plan
-from dlctl.record import Record
+from dlctl.record import Record, RecordStore
 from dlctl.request.build import prepare
 from dlctl.scheduler.rows import ids_with_token, parse_rows
 from dlctl.sites.files import parse_site
@@ -182,8 +182,9 @@ class BadTransport(LocalTransport):
 class Scene:
     """A user's folder, a site on this machine with a scripted scheduler, and a record."""
 
-    def __init__(self, folder, store, manifest=MANIFEST):
-        self.root, self.work, self.store = folder / "root", folder / "my training", store
+    def __init__(self, folder, manifest=MANIFEST, root=None, more=""):
+        self.root, self.work = root or folder / "root", folder / "my training"
+        self.store = RecordStore(folder / "trainings.db")
         self.root.mkdir(exist_ok=True)
         self.work.mkdir()
         self.python = folder / "python"
@@ -191,8 +192,13 @@ class Scene:
         self.python.chmod(0o755)
         (self.work / "train.py").write_text("print('hi')\n")
         (self.work / "manifest.yml").write_text(manifest)
-        self.site = make_site(str(self.root), environment=f"{{python: {self.python}}}")
         self.scheduler = ScriptedScheduler(self.root)
+        self.settle(more)
+
+    def settle(self, more=""):
+        """Read the site's file anew: with other lines, or after the root has become another."""
+        python = f"{{python: {self.python}}}"
+        self.site = make_site(str(self.root), environment=python, more=more)
         self.session = self.connect(LocalTransport())
 
     def connect(self, transport):
@@ -232,6 +238,23 @@ END
 def run_script(script, attempt, job_id):
     return subprocess.run(["bash", script, attempt], capture_output=True, text=True, timeout=60,
                           env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": str(job_id)})  # fmt: skip
+
+
+def look(scene):
+    return refresh(scene.session, scene.store.all(), scene.store)[0]
+
+
+def job_dir(scene):
+    return Path(scene.store.all()[0].job_dir)
+
+
+def planned(scene, attempt):
+    return contract.read_record(contract.Plan, job_dir(scene) / contract.plan_file(attempt))
+
+
+def fail_newest(scene):
+    scene.scheduler.set_state(len(scene.scheduler.jobs()), "NODE_FAIL")
+    assert look(scene).state is contract.State.FAILED
 
 
 def send(scene, transport=None):

@@ -45,6 +45,7 @@ def test_help_loads_no_library_but_those_of_the_command_line(loaded):
     modules = loaded("--help")
     assert "typer" in modules
     assert not modules & {"yaml", "pydantic", "paramiko", "jinja2", "pathspec", "sqlite3"}
+    assert not modules & {"starlette", "uvicorn", "websockets", "asyncio"}
     assert not modules & NODE_SIDE
 
 

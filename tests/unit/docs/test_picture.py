@@ -1,7 +1,5 @@
 """The README's picture: what it may leave out, and what it may never show."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """The dlctl commands of the README's first screen, run as they are printed, on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

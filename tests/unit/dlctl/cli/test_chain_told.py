@@ -1,7 +1,5 @@
 """How long a chain of jobs is, as `submit` and `show` say it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 from scheduler_plan import make_plan

@@ -29,16 +29,9 @@ def store(tmp_path: Path) -> RecordStore:
 
 @pytest.mark.parametrize(
     ("name", "states", "numbers"),
-    [
-        ("digits*", [], "01"),
-        ("digits", [], "0"),
-        ("*-2", [], "2"),
-        (None, ["training"], "02"),
-        (None, ["TRAINING", "COMPLETED"], "012"),
-        ("digits*", ["COMPLETED"], "1"),
-        ("none", [], ""),
-    ],
-)
+    [("digits*", [], "01"), ("digits", [], "0"), ("*-2", [], "2"), (None, ["training"], "02"),
+     (None, ["TRAINING", "COMPLETED"], "012"), ("digits*", ["COMPLETED"], "1"), ("none", [], "")],
+)  # fmt: skip
 def test_those_that_fit_are_meant(store, name, states, numbers):
     found = chosen(store, None, Filter(name, states))
     assert [record.training_id[-1] for record in found] == list(numbers)

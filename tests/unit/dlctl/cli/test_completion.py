@@ -1,7 +1,5 @@
 """What a shell offers to complete; none of it asks a site."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,17 +9,15 @@ import pytest
 import typer
 
 from dlctl.contract.metrics import MetricsLine
-from dlctl.record import Record, RecordStore
+from dlctl.record import Record
 
 
 @pytest.fixture
-def known(xdg):
+def known(trainings):
     """A training of a site that is no more."""
-    (xdg.state / "dlctl").mkdir()
-    store = RecordStore(xdg.state / "dlctl/trainings.db")
     record = Record("t-1", "t", "gone", "/no", "/no", "2026-01-01")
-    store.add(replace(record, tags=["baseline"]))
-    return store
+    trainings.add(replace(record, tags=["baseline"]))
+    return trainings
 
 
 def offered(env, shell, words):

@@ -18,13 +18,11 @@ ONE = "digits-3k9f"
 
 
 @pytest.fixture
-def known(xdg, tmp_path: Path) -> None:
-    folder = xdg.state / "dlctl"
-    folder.mkdir()
+def known(trainings: RecordStore, tmp_path: Path) -> None:
     job = tmp_path / "job"
     (job / "metrics").mkdir(parents=True)
     (job / "metrics" / "1-0.jsonl").write_text('{"step": 3, "time": 1790000000, "loss": 0.5}\n')
-    RecordStore(folder / "trainings.db").add(Record(
+    trainings.add(Record(
         ONE, "digits", "local", str(tmp_path), str(job), "2026-01-01T10:00:00+00:00",
         state=State.COMPLETED))  # fmt: skip
 
@@ -67,16 +65,3 @@ def test_a_port_that_is_not_free_is_named(dlctl, known):
 def test_an_unknown_training_or_site_is_refused(dlctl, known):
     assert dlctl("dashboard", "nobody", "--no-browser").exit_code == 8
     assert dlctl("dashboard", "--site", "nowhere", "--no-browser").exit_code == 4
-
-
-def test_no_other_command_loads_the_server(xdg):
-    program = (
-        "import sys; sys.argv = ['dlctl', '--help']\n"
-        "from dlctl.cli.main import main\n"
-        "try:\n    main()\n"
-        "except SystemExit:\n    pass\n"
-        "loaded = {'starlette', 'uvicorn', 'websockets', 'asyncio'} & set(sys.modules)\n"
-        "assert not loaded, loaded\n"
-    )
-    subprocess.run([sys.executable, "-c", program], env=xdg.env, check=True, timeout=60,
-                   stdout=subprocess.DEVNULL)  # fmt: skip

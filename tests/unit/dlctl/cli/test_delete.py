@@ -1,10 +1,12 @@
 """`dlctl delete` asks, names what would be lost, and takes several ids."""
 
+from contextlib import nullcontext
+from functools import partial
+
 import pytest
 from login_side import make_record
-from typer.testing import CliRunner
 
-from dlctl.cli import choosing, main, output
+from dlctl.cli import choosing, output
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.outputs.metrics import cache
@@ -21,10 +23,8 @@ def store(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run():
-    if not main.app.registered_commands[1:]:
-        main._register()
-    return lambda *arguments: CliRunner().invoke(main.app, ["delete", *arguments])
+def run(run):
+    return partial(run, "delete")
 
 
 def ids(store):
@@ -101,19 +101,12 @@ def test_checkpoints_that_were_not_fetched_are_named(store, run, monkeypatch):
 def test_one_that_runs_keeps_the_others_from_nothing(store, run, monkeypatch):
     from dlctl import lifecycle
 
-    class Site:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
     def remove(_, records, store):
         runs, gone = records
         store.remove(gone.training_id)
         return [RecordError(f"{runs.training_id} is TRAINING: it can't be deleted"), gone]
 
-    monkeypatch.setattr(choosing, "opened", lambda name: Site())
+    monkeypatch.setattr(choosing, "opened", lambda name: nullcontext())
     monkeypatch.setattr(lifecycle, "delete_all", remove)
     done = run("one", "two", "-y")
     assert isinstance(done.exception, RecordError)

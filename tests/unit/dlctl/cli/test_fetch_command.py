@@ -1,7 +1,5 @@
 """What `dlctl fetch` tells of what came."""
 
-from __future__ import annotations
-
 from login_side import make_record
 
 from dlctl.cli.fetching.fetch import _tell_fetched

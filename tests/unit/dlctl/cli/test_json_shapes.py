@@ -1,7 +1,5 @@
 """What each command prints with `--json` has the shape that `dlctl schema` tells."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -12,7 +10,7 @@ from repository import REPOSITORY
 
 from dlctl.cli.manners.shapes import LINES, LIST, SHAPES, schema_of
 from dlctl.contract import State
-from dlctl.record import Record, RecordStore
+from dlctl.record import Record
 
 MANIFEST = """\
 name: t
@@ -146,12 +144,11 @@ def test_a_training_and_what_is_left_of_it_have_their_shapes(dlctl, xdg, local_s
     ("search-export", "search export", []), ("pool", "search scale", []),
     ("would-end", "search cancel --dry-run", ["--dry-run"]),
 ])  # fmt: skip
-def test_a_search_has_its_shapes(dlctl, xdg, tmp_path, name, command, arguments):
+def test_a_search_has_its_shapes(dlctl, trainings, tmp_path, name, command, arguments):
     job_dir = tmp_path / "jobs/made-3k9f"
     job_dir.mkdir(parents=True)
     write_search(job_dir, 30, ended=25)
-    (xdg.state / "dlctl").mkdir()
-    RecordStore(xdg.state / "dlctl/trainings.db").add(
+    trainings.add(
         Record("made-3k9f", "made", "local", str(tmp_path), str(job_dir), "2026-01-01T10:00:00",
                job_id="1", state=State.CANCELLED, is_search=True)
     )  # fmt: skip

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 from login_side import make_record
-from typer.testing import CliRunner
 
 from dlctl import lifecycle
-from dlctl.cli import common, main, output
+from dlctl.cli import common, output
 from dlctl.cli.views import metrics as views_metrics
 from dlctl.contract import State
 from dlctl.contract.metrics import Source, make_line
@@ -55,13 +54,6 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(lifecycle, "refresh", refresh)
     return asked
-
-
-@pytest.fixture
-def run():
-    if not main.app.registered_commands[1:]:
-        main._register()
-    return lambda *arguments: CliRunner().invoke(main.app, list(arguments))
 
 
 def test_sites_with_open_trainings_are_asked(store, asked, run):

@@ -3,18 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
-
-from dlctl.cli import main
 
 KINDS = {"stores": "store.yml", "frameworks": "framework.yml"}
 GOOD = {"stores": "description: Tapes.\n", "frameworks": "title: Lua\n"}
-
-
-def run(*arguments):
-    if not main.app.registered_commands[1:]:
-        main._register()
-    return CliRunner().invoke(main.app, list(arguments))
 
 
 @pytest.fixture(params=sorted(KINDS))
@@ -34,7 +25,7 @@ def made(request, tmp_path, monkeypatch):
     return make, request.param
 
 
-def test_where_each_comes_from_fits_a_narrow_terminal(made):
+def test_where_each_comes_from_fits_a_narrow_terminal(run, made):
     make, kind = made
     make("training", "here", GOOD[kind])
     make("home/.config/dlctl", "mine", GOOD[kind])
@@ -48,7 +39,7 @@ def test_where_each_comes_from_fits_a_narrow_terminal(made):
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_one_that_is_wrong_hides_no_other(made, options):
+def test_one_that_is_wrong_hides_no_other(run, made, options):
     make, kind = made
     make("training", "wrong", "descriptoin: a\n")
     make("training", "right", GOOD[kind])

@@ -1,31 +1,23 @@
 """Settings, the pager, names such as @latest, one shape of JSON, and --dry-run."""
 
-from __future__ import annotations
-
-import os
-import pty
 import re
-import select
-import sys
 from dataclasses import replace
 
 import pytest
 
 from dlctl.contract import State
 from dlctl.errors import RecordError
-from dlctl.record import Record, RecordStore
+from dlctl.record import Record
 
 
 @pytest.fixture
-def three(xdg):
+def three(trainings):
     """Three trainings in the local record, the last of which runs."""
-    (xdg.state / "dlctl").mkdir(parents=True, exist_ok=True)
-    store = RecordStore(xdg.state / "dlctl/trainings.db")
     for number in range(3):
         state = State.TRAINING if number == 2 else State.COMPLETED
         record = Record(f"t-{number}", "t", "local", "/no", "/no", f"2026-01-0{number + 1}")
-        store.add(replace(record, state=state))
-    return store
+        trainings.add(replace(record, state=state))
+    return trainings
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("@latest", "t-2"), ("@-1", "t-2"), ("@-3", "t-0")])
@@ -126,23 +118,11 @@ def test_all_commands_print_a_training_in_one_shape(dlctl, three):
     assert dlctl("schema", "nothing").exit_code == 2
 
 
-def on_a_terminal(command, env, cwd) -> bytes:
-    """Run a command on a terminal of 80 × 24; return what it prints there."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(cwd)
-        os.execve(command[0], command, env)
-    printed = b""
-    try:
-        while select.select([terminal], [], [], 60)[0]:
-            try:
-                printed += os.read(terminal, 65536)
-            except OSError:  # the end
-                break
-    finally:
-        os.close(terminal)
-        os.waitpid(pid, 0)
-    return printed
+def rendered_on_a_terminal(dlctl, pager):
+    (dlctl.cwd / "manifest.yml").write_text("name: t\nframework: {name: sh, command: 'true'}\n")
+    env = dlctl.env | {"DLCTL_PAGER": pager, "TERM": "xterm"}
+    command = ["render", "--site", "slurm-example"]
+    return dlctl.server.run_on_terminal(command, env=env, cwd=dlctl.cwd, columns=80)[1], env
 
 
 @pytest.mark.parametrize(
@@ -150,18 +130,12 @@ def on_a_terminal(command, env, cwd) -> bytes:
     [("sed s/^/PAGED/", True), ("never", False), ("less '", False), ("/no/such/pager", False)],
 )
 def test_what_is_long_goes_through_the_users_pager(dlctl, pager, paged):
-    (dlctl.cwd / "manifest.yml").write_text("name: t\nframework: {name: sh, command: 'true'}\n")
-    env = dlctl.env | {"DLCTL_PAGER": pager, "TERM": "xterm"}
-    command = [sys.executable, "-m", "dlctl", "render", "--site", "slurm-example"]
-    printed = on_a_terminal(command, env, dlctl.cwd)
+    printed, env = rendered_on_a_terminal(dlctl, pager)
     assert (b"PAGED# plan.json" in printed) is paged
     assert b"# plan.json" in printed
     assert "PAGED" not in dlctl("render", env=env, ok=True).stdout, "never in a pipe"
 
 
 def test_a_user_who_has_seen_enough_leaves_no_traceback(dlctl):
-    (dlctl.cwd / "manifest.yml").write_text("name: t\nframework: {name: sh, command: 'true'}\n")
-    env = dlctl.env | {"DLCTL_PAGER": "head -n 1", "TERM": "xterm"}
-    command = [sys.executable, "-m", "dlctl", "render", "--site", "slurm-example"]
-    printed = on_a_terminal(command, env, dlctl.cwd)
+    printed, _ = rendered_on_a_terminal(dlctl, "head -n 1")
     assert printed.splitlines() == [b"# plan.json"]

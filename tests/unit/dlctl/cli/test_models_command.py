@@ -1,7 +1,5 @@
 """`dlctl models`, as a person types it; no job runs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -44,14 +42,9 @@ def test_the_ids_go_to_standard_output_and_the_rest_to_standard_error(dlctl, fol
     assert re.search(r"net\.pt +weights +7 B", text)
 
 
-def test_the_default_site_is_where_models_are_stored_and_looked_for(dlctl, folder, xdg):
+def test_the_default_site_is_where_models_are_stored_and_looked_for(dlctl, folder, xdg, add_site):
     """`dlctl config site` did not count: a model went to this machine, and none was found there."""
-    sites = xdg.config / "dlctl/sites"
-    sites.mkdir(parents=True)
-    (sites / "mine.yml").write_text(
-        f"transport: {{kind: local}}\nroot: {dlctl.cwd}/root\nscheduler: {{kind: local}}\n"
-        "launcher: {kind: mpirun}\nenvironment: {}\n"
-    )
+    add_site("mine", f"{dlctl.cwd}/root")
     dlctl("config", "site", "mine", ok=True)
     made = dlctl("models", "create", folder, ok=True)
     assert made.stderr.endswith("at mine\n")
@@ -61,15 +54,10 @@ def test_the_default_site_is_where_models_are_stored_and_looked_for(dlctl, folde
     assert dlctl("models", "show", made.stdout.strip(), "--json", ok=True).json["site"] == "mine"
 
 
-def test_a_silent_site_makes_its_models_stale(dlctl, folder, xdg):
+def test_a_silent_site_makes_its_models_stale(dlctl, folder, add_site):
     made = dlctl("models", "create", folder, ok=True).stdout
-    sites = xdg.config / "dlctl/sites"
-    sites.mkdir(parents=True)
-    (sites / "local.yml").write_text(
-        "transport: {kind: ssh, host: 127.0.0.1, port: 1, connect_timeout_s: 5}\n"
-        "root: /tmp/nothing\nscheduler: {kind: local}\nlauncher: {kind: mpirun}\n"
-        "environment: {}\n"
-    )
+    silent = "{kind: ssh, host: 127.0.0.1, port: 1, connect_timeout_s: 5}"
+    add_site("local", "/tmp/nothing", silent)
     silent = dlctl("models", "list", ok=True)
     assert "warning: local: " in silent.stderr
     assert re.search(rf"{made.partition('@')[0]}  local \(\d+ s ago\)", silent.stdout)
@@ -149,15 +137,12 @@ def test_a_mistake_in_an_update_stores_no_version(dlctl, folder):
     assert len(listed["versions"]) == 1
 
 
-def test_a_copy_to_the_same_site_is_refused_and_to_another_has_its_id(dlctl, folder, xdg, tmp_path):
+def test_a_copy_to_the_same_site_is_refused_and_to_another_has_its_id(
+    dlctl, folder, add_site, tmp_path
+):
     made = dlctl("models", "create", folder, "--name", "x", ok=True).stdout.strip()
     assert "is at local already" in dlctl("models", "copy", "x", "local").stderr
-    sites = xdg.config / "dlctl/sites"
-    sites.mkdir(parents=True)
-    (sites / "other.yml").write_text(
-        f"transport: {{kind: local}}\nroot: {tmp_path}/other\nscheduler: {{kind: local}}\n"
-        "launcher: {kind: mpirun}\nenvironment: {}\n"
-    )
+    add_site("other", f"{tmp_path}/other")
     done = dlctl("models", "copy", "x", "other", "--alias", "best", ok=True)
     copied = done.stdout.strip()
     assert (copied != made, done.stderr) == (True, f"{made} at local is {copied} at other\n")
@@ -181,20 +166,19 @@ def test_a_rendered_plan_names_the_version_that_an_alias_means_now(dlctl, folder
     assert plan["framework"]["arguments"]["weights"] == f"{plan['job_dir']}/weights/net.pt"
 
 
-def test_a_list_asks_all_sites_at_the_same_time(dlctl, folder, xdg):
+def test_a_list_asks_all_sites_at_the_same_time(dlctl, folder, xdg, add_site):
     """Each is silent until all of them have been asked."""
     dlctl("models", "create", folder, ok=True)
-    sites = xdg.config / "dlctl/sites"
-    sites.mkdir(parents=True)
     record = ModelRecord(xdg.state / "dlctl/models.db")
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
         for number, server in enumerate(silent):
             server.settimeout(60)
-            (sites / f"silent-{number}.yml").write_text(
-                f"transport: {{kind: ssh, host: 127.0.0.1, port: {server.getsockname()[1]}, "
-                "connect_timeout_s: 300}\nroot: /tmp/nothing\nscheduler: {kind: local}\n"
-                "launcher: {kind: mpirun}\nenvironment: {}\n"
+            port = server.getsockname()[1]
+            add_site(
+                f"silent-{number}",
+                "/tmp/nothing",
+                f"{{kind: ssh, host: 127.0.0.1, port: {port}, connect_timeout_s: 300}}",
             )
             head = json.loads(contract.to_json(contract.ModelVersion(f"m-{number}", 1, "m")))
             record.remember(f"silent-{number}", [

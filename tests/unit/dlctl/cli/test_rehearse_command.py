@@ -1,7 +1,5 @@
 """What people read of a rehearsal."""
 
-from __future__ import annotations
-
 import pytest
 
 from dlctl.cli.costs import rehearse

@@ -1,53 +1,45 @@
 """`dlctl resume` says what runs; that it can't find out is no failure of the resumption."""
 
+from contextlib import nullcontext
+from functools import partial
+
 import pytest
 from login_side import make_record, plan_of
-from typer.testing import CliRunner
 
 from dlctl import lifecycle
-from dlctl.cli import common, main
+from dlctl.cli import common
 from dlctl.contract import State
 from dlctl.errors import ConnectionLost
 from dlctl.record import RecordStore
 
 
-class Site:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def resume(run, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(common, "opened", lambda name: Site())
+    monkeypatch.setattr(common, "opened", lambda name: nullcontext())
     RecordStore().add(make_record(state=State.FAILED))
     again = make_record(attempt=2, state=State.PENDING)
     monkeypatch.setattr(lifecycle, "resume", lambda *_, **__: again)
-    if not main.app.registered_commands[1:]:
-        main._register()
-    return lambda *arguments: CliRunner().invoke(main.app, ["resume", "t-1", *arguments])
+    return partial(run, "resume", "t-1")
 
 
-def test_changes_that_can_not_be_read_are_no_failure(run, monkeypatch):
+def test_changes_that_can_not_be_read_are_no_failure(resume, monkeypatch):
     """The job was submitted: a script that repeats what failed would be told so, and stop."""
 
     def lose(*_):
         raise ConnectionLost("the connection was lost")
 
     monkeypatch.setattr(lifecycle, "read_plan", lose)
-    done = run()
+    done = resume()
     assert done.exit_code == 0, done.exception
     assert "PENDING" in done.stdout
     assert "the connection was lost" in done.stderr
 
 
-def test_changes_are_named(run, monkeypatch):
+def test_changes_are_named(resume, monkeypatch):
     monkeypatch.setattr(lifecycle, "read_plan", lambda *_: plan_of())
     names = [f"{number}.py" for number in range(7)]
     monkeypatch.setattr(lifecycle, "changed_since_sent", lambda *_: names)
-    said = run("--learners", "3").stderr
+    said = resume("--learners", "3").stderr
     assert "differs from what was sent: 0.py, 1.py, 2.py, 3.py, 4.py and 2 more; the" in said
     assert "learners is now 1" in said

@@ -1,7 +1,5 @@
 """What `dlctl search` shows of a search whose job directory is on this machine."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -11,7 +9,7 @@ from made_search import events_of, lines_of, trials_of, write_search
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract import search as names
-from dlctl.record import Record, RecordStore
+from dlctl.record import Record
 
 ONE = "made-3k9f"
 
@@ -24,10 +22,9 @@ def job_dir(tmp_path):
 
 
 @pytest.fixture
-def known(xdg, job_dir, tmp_path):
+def known(trainings, job_dir, tmp_path):
     """A search that was cancelled: its state is asked for no more."""
-    (xdg.state / "dlctl").mkdir()
-    RecordStore(xdg.state / "dlctl" / "trainings.db").add(
+    trainings.add(
         Record(ONE, "made", "local", str(tmp_path), str(job_dir), "2026-01-01T10:00:00+00:00",
                job_id="1", state=State.CANCELLED, reason="cancelled",
                manifest_path=str(tmp_path / "elsewhere" / "search.yml"))
@@ -57,10 +54,9 @@ def test_a_search_that_nobody_knows_is_refused(dlctl, known, command):
     fails(dlctl("search", command[0], "nosuch", *command[1:]), 8, "nosuch")
 
 
-def test_a_job_directory_that_is_gone_is_named(dlctl, known, xdg):
+def test_a_job_directory_that_is_gone_is_named(dlctl, known, trainings):
     known.rmdir()
-    store = RecordStore(xdg.state / "dlctl" / "trainings.db")
-    store.update(replace(store.find(ONE), is_search=True))
+    trainings.update(replace(trainings.find(ONE), is_search=True))
     fails(dlctl("search", "show", ONE), 8, f"{known}/search/spec.json is gone from the site")
 
 
@@ -94,7 +90,7 @@ def test_show_tells_space_trials_and_why_they_wait(dlctl, known):
     assert told["best_over_time"][-1]["number"] == told["best"]["number"]
 
 
-def test_of_a_search_that_has_ended_no_trial_runs(dlctl, known, xdg):
+def test_of_a_search_that_has_ended_no_trial_runs(dlctl, known):
     write_search(known, 12, 9)
     told = names.BrokerTold("b0", 1, 0.0, workers=[names.WorkerTold("w1.0", running=2)])
     (known / names.BROKERS / "b0").mkdir(parents=True, exist_ok=True)
@@ -112,10 +108,9 @@ def test_best_names_the_newest_failure_while_none_has_ended_well(dlctl, known):
     assert newest.error and says in " ".join(dlctl("search", "show", ONE, ok=True).stdout.split())
 
 
-def test_hints_about_a_search_name_its_own_commands(dlctl, known, xdg):
+def test_hints_about_a_search_name_its_own_commands(dlctl, known, trainings):
     write_search(known, 3)
-    store = RecordStore(xdg.state / "dlctl" / "trainings.db")
-    store.update(replace(store.find(ONE), is_search=True))
+    trainings.update(replace(trainings.find(ONE), is_search=True))
     for command in ("halt", "cancel"):
         fails(dlctl("search", command, ONE), 8, f"dlctl search show {ONE}")
     shown = dlctl("search", "show", ONE, ok=True).stdout
@@ -224,15 +219,15 @@ def test_the_page_is_one_file_that_asks_nobody(dlctl, known, tmp_path):
     assert "the loss is \\u003cb>odd" in text, "no text of a trial ends the script"
 
 
-def test_without_an_id_it_is_the_latest_search_and_not_a_training_after_it(dlctl, xdg, tmp_path):
-    (xdg.state / "dlctl").mkdir()
-    store = RecordStore(xdg.state / "dlctl" / "trainings.db")
+def test_without_an_id_it_is_the_latest_search_and_not_a_training_after_it(
+    dlctl, trainings, tmp_path
+):
     for number, name in enumerate(("old", "mine", "later")):
         folder = tmp_path / name
         write_search(folder, number + 1)
-        store.add(Record(name, name, "local", str(dlctl.cwd), str(folder),
-                         f"2026-01-0{number + 1}T10:00:00+00:00", job_id="1",
-                         state=State.CANCELLED, is_search=name != "later"))  # fmt: skip
+        trainings.add(Record(name, name, "local", str(dlctl.cwd), str(folder),
+                             f"2026-01-0{number + 1}T10:00:00+00:00", job_id="1",
+                             state=State.CANCELLED, is_search=name != "later"))  # fmt: skip
     assert dlctl("search", "status", "--json", ok=True).json["training_id"] == "mine"
     assert dlctl("search", "watch", "--once", ok=True).stdout.startswith("mine CANCELLED")
     assert dlctl("status", "--json", ok=True).json["training_id"] == "later"

@@ -1,11 +1,7 @@
 """What `dlctl show` tells of several attempts, and of where the time of a step goes."""
 
-import contextlib
 import dataclasses
-import os
-import pty
 import re
-import sys
 import time
 
 import pytest
@@ -120,14 +116,14 @@ def test_the_last_words_are_short_and_say_where_all_are(capsys):
     assert "dlctl logs" not in told.out and told.err.count(hint) == 1, "the command stands once"
 
 
-def test_a_narrow_terminal_breaks_no_word_of_the_metrics():
+def test_a_narrow_terminal_breaks_no_word_of_the_metrics(on_terminal):
     metrics = {"samples_per_s": 6624.0, "memory_bytes": 1 << 30, "step_s": 1.0, "exchange_s": 0.1,
                "loss": 0.2, "validation_top5_accuracy": None}  # fmt: skip
     learners = [process("learner", rank, "node001", **metrics) for rank in (0, 1)]
     reason = "Learner 1 on node001 failed with exit code 1: train.py:14: RuntimeError: wrong shape"
     plan = {**PLAN, "resources": resources(2), "framework": {"command": None, "job": "train.py"}}
     told = {**KNOWN, "learners": learners, "reason": reason, "plan": plan}
-    shown = on_a_terminal(lambda: print_details(told), columns=60)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(lambda: print_details(told), 60))
     assert "RuntimeError: wrong shape\n" in shown
     speed = "6624 samples/s · 1GiB of memory each at most\n· exchange 10 % of a step just now\n"
     assert speed in shown
@@ -143,21 +139,6 @@ def test_json_holds_objects_and_one_form_of_time():
     ))  # fmt: skip
     assert (told["created_at"], told["overrides"]) == (1767323045.678, {"set": ["a=1"]})
     assert told["seen_at"] == 3.5
-
-
-def on_a_terminal(act, columns):
-    """Return what a function prints on a terminal, without its colours."""
-    terminal, inside = pty.openpty()
-    with os.fdopen(inside, "w") as stream, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", str(columns))
-        patch.setattr(sys, "stdout", stream)
-        act()
-    shown = b""
-    with contextlib.suppress(OSError):  # all was read, and nobody can write any more
-        while part := os.read(terminal, 100_000):
-            shown += part
-    os.close(terminal)
-    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
 
 
 def with_server(settings="push_every: 5, shards: 3", **more):

@@ -1,7 +1,5 @@
 """`dlctl show` says what kind of end it was, by which evidence, and what follows."""
 
-from __future__ import annotations
-
 import json
 import time
 

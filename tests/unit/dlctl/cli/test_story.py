@@ -1,12 +1,5 @@
 """`dlctl show` tells the whole story of a training on a screen of 80 × 24."""
 
-import contextlib
-import fcntl
-import os
-import pty
-import struct
-import sys
-import termios
 import time
 
 import pytest
@@ -38,27 +31,9 @@ STORY = {
 }  # fmt: skip
 
 
-def screen_of(told, monkeypatch, columns=80):
-    """Return what is printed on a terminal."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", terminal)
-        patched.setattr(sys, "stderr", terminal)
-        patched.setenv("COLUMNS", str(columns))
-        patched.setenv("NO_COLOR", "1")
-        print_story(told)
-    seen = b""
-    with contextlib.suppress(OSError):  # the end of a terminal
-        while chunk := os.read(ours, 1 << 16):
-            seen += chunk
-    os.close(ours)
-    return seen.decode().replace("\r\n", "\n")
-
-
 @pytest.mark.parametrize("columns", [80, 120])
-def test_it_fits_a_screen_whatever_there_is_to_tell(monkeypatch, columns):
-    lines = screen_of(STORY, monkeypatch, columns).splitlines()
+def test_it_fits_a_screen_whatever_there_is_to_tell(on_terminal, columns):
+    lines = on_terminal(lambda: print_story(STORY), columns).splitlines()
     assert len(lines) <= 23
     assert max(map(len, lines)) <= columns
     text = "\n".join(lines)
@@ -70,11 +45,11 @@ def test_it_fits_a_screen_whatever_there_is_to_tell(monkeypatch, columns):
     assert "\x1b" not in text
 
 
-def test_at_40_columns_no_line_is_wider_but_the_hint(monkeypatch):
+def test_at_40_columns_no_line_is_wider_but_the_hint(on_terminal):
     last = ["\x1b[31mred\x1b[0m \x1b]0;title\x07" + "漢" * 40]
     verdict = {**STORY["verdict"], "evidence": {**STORY["verdict"]["evidence"],
                                                 "last_lines": last}}  # fmt: skip
-    screen = screen_of({**STORY, "verdict": verdict}, monkeypatch, 40)
+    screen = on_terminal(lambda: print_story({**STORY, "verdict": verdict}), 40)
     wide = [line for line in screen.splitlines() if width_of(line) > 40]
     assert [line for line in wide if not line.startswith("  hint: ")] == []
     assert "  red \\x1b]0;title\\x07漢" in screen

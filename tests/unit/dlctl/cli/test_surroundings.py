@@ -1,7 +1,5 @@
 """What dlctl is started in may be broken: no output, no current folder, no home folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

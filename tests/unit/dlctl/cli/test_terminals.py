@@ -1,7 +1,5 @@
 """What commands print on terminals of any width, in a pipe, and where only ASCII can be shown."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -10,7 +8,7 @@ import pytest
 from made_search import write_search
 
 from dlctl.contract import State
-from dlctl.record import Record, RecordStore
+from dlctl.record import Record
 from dlctl.terminal.text import width_of
 
 READING = [
@@ -34,7 +32,7 @@ FAULTS = ("Traceback (most", "UnicodeEncodeError", "internal error")
 
 
 @pytest.fixture
-def lived_in(dlctl, xdg, local_site, tmp_path):
+def lived_in(dlctl, trainings, local_site, tmp_path):
     """A folder with a training that has ended, records of others, and a search."""
     (dlctl.cwd / "train.py").write_text("")
     (dlctl.cwd / "manifest.yml").write_text(
@@ -45,12 +43,13 @@ def lived_in(dlctl, xdg, local_site, tmp_path):
     job_dir = tmp_path / "jobs/made-3k9f"
     job_dir.mkdir(parents=True)
     write_search(job_dir, 30, ended=25)
-    store = RecordStore(xdg.state / "dlctl/trainings.db")
     other = Record("made-3k9f", "made", "local", "/no", str(job_dir), "2026-01-01T10:00:00",
                    job_id="1", state=State.CANCELLED, is_search=True,
                    reason="cancelled while 漢字 was read " * 6)  # fmt: skip
-    store.add(other)
-    store.add(replace(other, training_id="a-name-of-fifty-letters-" * 2 + "-x", is_search=False))
+    trainings.add(other)
+    trainings.add(
+        replace(other, training_id="a-name-of-fifty-letters-" * 2 + "-x", is_search=False)
+    )
     return training_id
 
 

@@ -1,7 +1,5 @@
 """Why a job ended without a verdict, and the space that is kept aside for one."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

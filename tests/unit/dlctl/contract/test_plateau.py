@@ -1,7 +1,5 @@
 """A plateau is found in time, and not where a curve still gets better."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Sites whose links, names and broken-off streams would lead a file out of the target folder."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

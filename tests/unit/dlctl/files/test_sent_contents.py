@@ -1,7 +1,5 @@
 """Contents that several uploads send at once: each tree gets what its folder holds."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 
@@ -106,20 +104,11 @@ def test_many_contents_are_put_into_a_tree_and_removed(tmp_path, root, monkeypat
     assert list((root / contents.FOLDER).iterdir()) == []
 
 
-def test_a_full_disk_is_said_of_a_content_that_goes_alone(tmp_path, root):
-    import subprocess
-
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(small)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root may mount a file system")
-    try:
-        (small / contents.FOLDER).mkdir(parents=True)
-        (tmp_path / "big").write_bytes(os.urandom(4_000_000))
-        entry = entry_of(tmp_path / "big")
-        with pytest.raises(TransferError, match="the disk is full"):
-            contents.send_alone(LocalTransport(), str(small), entry.sha256, entry, 0, "me",
-                                lambda n: None, 30, UMASK)  # fmt: skip
-    finally:
-        subprocess.run(["umount", "-l", str(small)], check=True)
+def test_a_full_disk_is_said_of_a_content_that_goes_alone(tmp_path, small_disk):
+    small = small_disk("size=2m")
+    (small / contents.FOLDER).mkdir(parents=True)
+    (tmp_path / "big").write_bytes(os.urandom(4_000_000))
+    entry = entry_of(tmp_path / "big")
+    with pytest.raises(TransferError, match="the disk is full"):
+        contents.send_alone(LocalTransport(), str(small), entry.sha256, entry, 0, "me",
+                            lambda n: None, 30, UMASK)  # fmt: skip

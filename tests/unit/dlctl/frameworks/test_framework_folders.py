@@ -1,7 +1,5 @@
 """Frameworks are folders: found, checked, described, and rendered into train.sh."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

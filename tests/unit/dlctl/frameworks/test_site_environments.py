@@ -1,16 +1,12 @@
 """A site's environments: which one a framework's version selects, and what train.sh becomes."""
 
-from __future__ import annotations
-
 import json
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import typer
 from login_side import make_manifest, make_site
+from shell_check import check_script, check_syntax
 from typer.testing import CliRunner
 
 from dlctl.cli.frameworks import register
@@ -130,11 +126,8 @@ def test_a_version_that_the_site_has_is_not_old_there(tmp_path):
 ])  # fmt: skip
 def test_bash_and_shellcheck_find_no_fault_in_train_sh(tmp_path, framework):
     script = prepared(tmp_path, framework, STORE).framework.recipe.script
-    shellcheck = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
-    for command in (["bash", "-n"], ["sh", "-n"],
-                    [shellcheck, "-s", "bash", "-e", "SC1090,SC1091,SC2016", "-"]):  # fmt: skip
-        done = subprocess.run(command, input=script, text=True, capture_output=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    check_syntax(script, ["sh"])
+    check_script(script, "bash", "SC1090,SC1091,SC2016")
 
 
 def test_two_stores_of_the_successor_are_named(tmp_path):

@@ -1,11 +1,9 @@
 """Credentials at a site: the user alone can read them, and they go with their training."""
 
 import pytest
-from login_side import MANIFEST, Scene, make_site
-from test_lifecycle import run_everything, send
+from login_side import MANIFEST, Scene, run_everything, send
 
 from dlctl.lifecycle import delete
-from dlctl.record import RecordStore
 
 TOKEN = "opensesame-1"
 
@@ -13,9 +11,7 @@ TOKEN = "opensesame-1"
 @pytest.mark.parametrize("more", ["", "share: group"])
 def test_the_user_alone_reads_them_and_they_go_with_their_training(tmp_path, more):
     manifest = f"{MANIFEST}env: {{API_TOKEN: {TOKEN}}}\n"
-    scene = Scene(tmp_path, RecordStore(tmp_path / "trainings.db"), manifest)
-    scene.site = make_site(str(scene.root), environment=f"{{python: {scene.python}}}", more=more)
-    scene.session.site = scene.site
+    scene = Scene(tmp_path, manifest, more=more)
     record = send(scene)
     file = scene.root / "secrets" / record.training_id / "API_TOKEN"
     holders = [p for p in scene.root.rglob("*") if p.is_file() and TOKEN.encode() in p.read_bytes()]

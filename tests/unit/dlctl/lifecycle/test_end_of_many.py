@@ -1,22 +1,14 @@
 """Halting, cancelling and deleting many trainings costs as many calls as one."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest
-from login_side import BadTransport, Scene, run_script, send
+from login_side import BadTransport, run_script, send
 
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import HasEnded, RecordError
 from dlctl.lifecycle import cancel_all, delete_all, halt_all, refresh
-from dlctl.record import RecordStore
-
-
-@pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
 
 
 @pytest.mark.parametrize("end", [halt_all, cancel_all])

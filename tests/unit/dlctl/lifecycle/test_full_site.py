@@ -1,11 +1,7 @@
 """A full disk at the site stops a submission or its end; with room again, both go on."""
 
-from __future__ import annotations
-
 import contextlib
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,19 +11,11 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RemoteCommandError
 from dlctl.lifecycle import cancel, end, resume
-from dlctl.record import RecordStore
 
 
 @pytest.fixture
-def scene(tmp_path):
-    """Its site's root is a small file system of its own."""
-    root = tmp_path / "root"
-    root.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "none", root]
-    if os.getuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root can mount a small file system")
-    yield Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
-    subprocess.run(["umount", "-l", root], check=True)
+def scene(tmp_path, small_disk):
+    return Scene(tmp_path, root=small_disk("size=8m"))
 
 
 @contextlib.contextmanager

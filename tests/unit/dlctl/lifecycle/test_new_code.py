@@ -3,26 +3,14 @@
 from pathlib import Path
 
 import pytest
-from login_side import MANIFEST, BadTransport, Scene
-from test_lifecycle import look, send
+from login_side import MANIFEST, BadTransport, fail_newest, job_dir, look, planned, send
 
 from dlctl import contract
-from dlctl.errors import (
-    ConnectionLost,
-    DlctlError,
-    RecordError,
-    RemoteCommandError,
-    SubmitUnknown,
-)
+from dlctl.errors import ConnectionLost, DlctlError, RecordError, RemoteCommandError, SubmitUnknown
 from dlctl.lifecycle import changed_since_sent, details, resume
 from dlctl.manifest.overrides import Overrides
 from dlctl.record import RecordStore
 from dlctl.request.build import prepare_again
-
-
-@pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
 
 
 def go_on(scene, transport=None, **asked):
@@ -31,25 +19,11 @@ def go_on(scene, transport=None, **asked):
                   lambda r: prepare_again(r, scene.site), **asked)  # fmt: skip
 
 
-def fail_newest(scene):
-    scene.scheduler.set_state(len(scene.scheduler.jobs()), "NODE_FAIL")
-    assert look(scene).state is contract.State.FAILED
-
-
-def job_dir(scene):
-    return Path(scene.store.all()[0].job_dir)
-
-
-def plan_of(scene, attempt):
-    return contract.read_record(contract.Plan, job_dir(scene) / contract.plan_file(attempt))
-
-
 def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
     (scene.work / "old.py").write_text("1")
     (scene.work / "same.py").write_text("1")
     record = send(scene)
-    scene.scheduler.set_state(1, "NODE_FAIL")
-    look(scene)
+    fail_newest(scene)
     (scene.work / "train.py").write_text("print('mended')\n")
     (scene.work / "new.py").write_text("2")
     (scene.work / "old.py").unlink()
@@ -60,10 +34,9 @@ def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
     assert go_on(scene).attempt == 2
     assert changed_since_sent(scene.session, record) == changes
     assert (code / "train.py").read_text() == "print('hi')\n"
-    assert plan_of(scene, 2).code_changes == []
+    assert planned(scene, 2).code_changes == []
 
-    scene.scheduler.set_state(2, "NODE_FAIL")
-    look(scene)
+    fail_newest(scene)
     said = []
     known = go_on(scene, new_code=True, on_line=said.append)
     assert (known.attempt, said) == (3, [])
@@ -74,8 +47,7 @@ def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
     attempts = details(scene.session, known)["attempts"]
     assert [attempt["code_changes"] for attempt in attempts] == [[], [], changes]
     assert len({attempt["code_digest"] for attempt in attempts}) == 2
-    scene.scheduler.set_state(3, "NODE_FAIL")
-    look(scene)
+    fail_newest(scene)
     (scene.work / "manifest.yml").write_text(MANIFEST + "training: {epochs: 9}\n")
     go_on(scene, new_code=True, on_line=said.append)
     assert "manifest.yml differs from the one that was submitted" in said[0]
@@ -92,8 +64,7 @@ def test_new_code_replaces_whatever_a_program_has_put_in_its_place(scene, tmp_pa
     (scene.work / "folder/x").write_text("1")
     record = send(scene)
     code = Path(record.job_dir, "code")
-    scene.scheduler.set_state(1, "NODE_FAIL")
-    look(scene)
+    fail_newest(scene)
     (code / "conf.yml").unlink()
     (code / "conf.yml").symlink_to(outside)
     (code / "changed.sh").write_text("garbage")
@@ -120,8 +91,7 @@ def test_new_code_replaces_whatever_a_program_has_put_in_its_place(scene, tmp_pa
 
 def test_code_that_cannot_be_written_uses_up_no_attempt(scene):
     record = send(scene)
-    scene.scheduler.set_state(1, "NODE_FAIL")
-    look(scene)
+    fail_newest(scene)
     (scene.work / "train.py").write_text("print('mended')\n")
     index = Path(record.job_dir, contract.CODE, contract.SENT_INDEX)
     index.unlink()
@@ -134,18 +104,6 @@ def test_code_that_cannot_be_written_uses_up_no_attempt(scene):
     assert Path(record.job_dir, "code/train.py").read_text() == "print('mended')\n"
 
 
-def test_an_attempt_after_new_code_keeps_it(scene):
-    send(scene)
-    for state in (1, 2):
-        scene.scheduler.set_state(state, "NODE_FAIL")
-        look(scene)
-        (scene.work / "train.py").write_text("print('mended')\n")
-        go_on(scene, new_code=state == 1)
-    assert plan_of(scene, 3).code_digest == plan_of(scene, 2).code_digest
-    code = Path(scene.store.all()[0].job_dir, "code")
-    assert (code / "train.py").read_text() == "print('mended')\n"
-
-
 def test_only_the_attempt_that_brought_new_code_lists_changes(scene):
     record = send(scene)
     fail_newest(scene)
@@ -155,6 +113,7 @@ def test_only_the_attempt_that_brought_new_code_lists_changes(scene):
     known = go_on(scene)
     told = details(scene.session, known)["attempts"]
     assert [each["code_changes"] for each in told] == [[], ["train.py"], []]
+    assert planned(scene, 3).code_digest == planned(scene, 2).code_digest
     assert changed_since_sent(scene.session, record) == []
 
 
@@ -171,15 +130,6 @@ def test_new_code_mends_a_damaged_index(scene, harm):
     assert go_on(scene, new_code=True).attempt == 2
     assert index.read_bytes() == scene.request().code.index
     assert beside.exists()
-
-
-def test_new_code_for_purged_files_has_the_resources_asked_for(scene):
-    record = send(scene)
-    fail_newest(scene)
-    for name in (contract.PLAN, contract.MANIFEST, contract.SCRIPT):
-        Path(record.job_dir, name).unlink()
-    go_on(scene, new_code=True, overrides=Overrides(learners=2))
-    assert plan_of(scene, 2).resources.learners == 2
 
 
 def test_new_code_that_comes_second_is_told_that_another_resumption_was_first(scene, tmp_path):
@@ -260,7 +210,7 @@ def test_new_code_that_was_cut_off_on_its_way_is_sent_by_the_next_resumption(sce
     assert go_on(scene, on_line=said.append).attempt == 2
     assert "--code" in said[0]
     assert (job_dir(scene) / "code/train.py").read_text() == "print('mended')\n"
-    assert plan_of(scene, 2).resources.memory_bytes_per_learner == 2 << 30
+    assert planned(scene, 2).resources.memory_bytes_per_learner == 2 << 30
     assert changed_since_sent(scene.session, record) == []
     fail_newest(scene)
     (scene.work / "train.py").write_text("print('not asked for')\n")

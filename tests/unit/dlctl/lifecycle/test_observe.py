@@ -195,22 +195,16 @@ def test_a_word_that_nobody_knows_ends_nothing(known, place):
 
 
 @pytest.mark.parametrize("known", list(State))
-@pytest.mark.parametrize(
-    ("begun", "claim", "halt", "cancel", "exists", "heartbeat"),
-    list(itertools.product([False, True], ["", "7"], [False, True], [False, True], [False, True],
-                           [None, 300.0])),
-)  # fmt: skip
-def test_a_silent_queue_fails_nothing(known, begun, claim, halt, cancel, exists, heartbeat):
-    look = Observation(
-        NOW, begun=begun, claim=claim, halt_asked=halt, cancel_asked=cancel, exists=exists,
-        supervisor=None if heartbeat is None else supervisor(heartbeat),
-        queue_answered=False, queue_problem="no controller",
-    )  # fmt: skip
-    told = derive(record(state=known), look, NOW)
-    assert told.state is known
-    assert told.stale_since == NOW
-    assert derive(told, look, NOW + 50).stale_since == NOW
-    assert derive(told, seen(job=RUNNING), NOW + 60).stale_since is None
+def test_a_silent_queue_fails_nothing(known):
+    names = ("begun", "claim", "halt_asked", "cancel_asked", "exists", "supervisor")
+    no_yes = [False, True]
+    for values in itertools.product(no_yes, ["", "7"], *[no_yes] * 3, [None, supervisor(300.0)]):
+        found = dict(zip(names, values, strict=True))
+        look = Observation(NOW, queue_answered=False, queue_problem="no controller", **found)
+        told = derive(record(state=known), look, NOW)
+        assert (told.state, told.stale_since) == (known, NOW), found
+        assert derive(told, look, NOW + 50).stale_since == NOW, found
+        assert derive(told, seen(job=RUNNING), NOW + 60).stale_since is None, found
 
 
 def test_a_silent_queue_does_not_hide_a_living_training():

@@ -6,25 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from login_side import Scene, make_site
-from test_lifecycle import look, run_everything, send
+from login_side import fail_newest, look, planned, run_everything, send
+from odd_names import ODD_NAMES, write_odd_names
 
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.site_folders import damaged
 from dlctl.lifecycle import changed_since_sent, details, resume
+from dlctl.manifest.overrides import Overrides
 from dlctl.outputs.fetch import fetch
-from dlctl.record import RecordStore
 from dlctl.request.build import prepare_again
 from dlctl.site_admin.doctor import check_above, check_sent
 
 DAY_S = 86400
-
-
-@pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
 
 
 def purge(folder, older_than_s):
@@ -37,11 +32,6 @@ def purge(folder, older_than_s):
 def go_on(scene, **asked):
     return resume(scene.session, scene.store.all()[0], scene.store,
                   lambda r: prepare_again(r, scene.site), **asked)  # fmt: skip
-
-
-def plan_of(scene, attempt):
-    job_dir = Path(scene.store.all()[0].job_dir)
-    return contract.read_record(contract.Plan, job_dir / contract.plan_file(attempt))
 
 
 def age(folder, days):
@@ -100,14 +90,14 @@ def test_results_of_a_training_whose_plan_was_purged_are_fetched(scene, tmp_path
 
 def test_a_training_whose_files_were_purged_is_resumed_with_the_folder(scene):
     record = send(scene)
-    scene.scheduler.set_state(1, "NODE_FAIL")
-    assert look(scene).state is State.FAILED
+    fail_newest(scene)
     for name in (contract.PLAN, contract.MANIFEST, contract.SCRIPT, "code/train.py"):
         (Path(record.job_dir) / name).unlink()
     with pytest.raises(RecordError, match="can't be found any more"):
         go_on(scene)
-    assert go_on(scene, new_code=True).attempt == 2
-    assert plan_of(scene, 2).code_digest
+    assert go_on(scene, new_code=True, overrides=Overrides(learners=2)).attempt == 2
+    assert planned(scene, 2).code_digest
+    assert planned(scene, 2).resources.learners == 2
     assert Path(record.job_dir, "code/train.py").read_text() == "print('hi')\n"
 
 
@@ -115,8 +105,7 @@ def test_code_that_was_purged_comes_back_with_the_next_attempt(scene):
     (scene.work / "a b").mkdir()
     (scene.work / "a b/data.txt").write_text("x")
     record = send(scene)
-    scene.scheduler.set_state(1, "NODE_FAIL")
-    look(scene)
+    fail_newest(scene)
     code = Path(record.job_dir, "code")
     (code / "train.py").unlink()
     (code / "a b/data.txt").unlink()
@@ -162,8 +151,7 @@ def test_what_was_damaged_is_sent_again(scene, kind, harm):
 
 
 def test_odd_names_are_no_damage(scene):
-    for name in ("a\nb", "c\\d", "ü", "e  f", "-g", "h'\"$(i)"):
-        (scene.work / name).write_text(name)
+    write_odd_names(scene.work)
     (scene.work / "link").symlink_to("train.py")
     (scene.work / ".nfs0000000000a1b2c300000001").write_text("an open file, removed, on NFS")
     record = send(scene)
@@ -171,7 +159,7 @@ def test_odd_names_are_no_damage(scene):
     assert not damaged(scene.session.transport, str(scene.root), [target])
     index = Path(record.job_dir, "code", contract.SENT_INDEX).read_bytes()
     sent = {file.path for file in contract.parse_index(index)}
-    assert {"a\nb", "c\\d", "ü", "e  f", "-g", "h'\"$(i)", "link", "train.py"} == sent
+    assert {*ODD_NAMES, "link", "train.py"} == sent
     assert changed_since_sent(scene.session, record) == []
 
 
@@ -289,8 +277,7 @@ def group_with_members(tmp_path):
 
 def move_root(scene, root):
     scene.root = root
-    scene.site = make_site(str(root), environment=f"{{python: {scene.python}}}")
-    scene.session.site = scene.site
+    scene.settle()
 
 
 @pytest.mark.parametrize(("more", "file_mode", "folder_mode"),
@@ -298,8 +285,7 @@ def move_root(scene, root):
 def test_only_the_user_reads_what_is_sent_unless_the_site_shares_it(
     scene, more, file_mode, folder_mode
 ):
-    scene.site = make_site(str(scene.root), environment=f"{{python: {scene.python}}}", more=more)
-    scene.session.site = scene.site
+    scene.settle(more)
     scene.root.chmod(folder_mode)
     (scene.work / "run.sh").write_text("#!/bin/sh\n")
     (scene.work / "run.sh").chmod(0o755)

@@ -1,7 +1,5 @@
 """The settings that `dlctl tune` takes."""
 
-from __future__ import annotations
-
 import pytest
 
 from dlctl.errors import RecordError

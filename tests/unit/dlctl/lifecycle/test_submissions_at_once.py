@@ -1,7 +1,5 @@
 """Two submissions of one training at the site at once: one job, and all of its code."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -14,7 +12,6 @@ from dlctl.contract import State
 from dlctl.errors import SubmitUnknown
 from dlctl.lifecycle import resume, submit
 from dlctl.lifecycle.submit import ask
-from dlctl.record import RecordStore
 
 SLOW_CP = """\
 #!/bin/sh
@@ -32,7 +29,7 @@ exec /bin/cp "$@"
 
 
 @pytest.fixture
-def scene(tmp_path, monkeypatch):
+def scene(tmp_path, monkeypatch, small_runtime):
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("first-waits", "first-goes-on", "second-waits", "second-goes-on"):
@@ -40,7 +37,7 @@ def scene(tmp_path, monkeypatch):
     (programs / "cp").write_text(SLOW_CP.format(here=programs))
     (programs / "cp").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    scene = Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+    scene = Scene(tmp_path)
     (scene.work / "a.txt").write_text("a")
     scene.programs = programs
     return scene
@@ -75,7 +72,7 @@ def test_a_submission_that_still_copies_the_code_is_not_disturbed_by_the_next(sc
 
 
 def test_the_scheduler_is_asked_by_the_submission_that_was_first(tmp_path):
-    scene = Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+    scene = Scene(tmp_path)
     with pytest.raises(SubmitUnknown):
         submit(scene.connect(BadTransport(3, "before")), scene.request(), scene.store)
     (record,) = scene.store.all()

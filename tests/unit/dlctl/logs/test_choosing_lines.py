@@ -5,8 +5,8 @@ import re
 import time
 
 import pytest
+from test_logs_by_time import write
 
-from dlctl.contract import note_line, times_file
 from dlctl.logs import matching
 from dlctl.logs import reader as logs
 from dlctl.logs.beginning import begin_at_tail, begin_since
@@ -17,18 +17,6 @@ from dlctl.transport.local import LocalTransport
 @pytest.fixture
 def job(tmp_path):
     return tmp_path / "job"
-
-
-def write(job, name, *blocks, attempt=1):
-    log = job / f"attempts/{attempt}" / name
-    log.parent.mkdir(parents=True, exist_ok=True)
-    for time_s, content in blocks:
-        with log.open("ab") as file:
-            file.write(content)
-            size_bytes = file.tell()
-        if time_s is not None:
-            with log.with_name(times_file(name)).open("a") as file:
-                file.write(note_line(time_s, size_bytes))
 
 
 def lines_of(reader, pattern=None, transport=None):

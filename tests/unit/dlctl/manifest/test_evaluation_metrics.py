@@ -1,7 +1,5 @@
 """The section evaluation_metrics: FfDL's spellings, what is refused, and what the plan gets."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Versions go to another site, name the data of their training, and are renewed against a purge."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,12 +1,9 @@
 """A training keeps the version that a model's name meant at its submission."""
 
-from __future__ import annotations
-
 import json
-import subprocess
 
 import pytest
-from login_side import BadTransport, Scene
+from login_side import BadTransport, Scene, run_script
 from stored_models import write_folder
 
 from dlctl import contract
@@ -18,7 +15,6 @@ from dlctl.models import changes
 from dlctl.models.create import Wish, from_folder
 from dlctl.models.reading import read_models
 from dlctl.models.use import build, build_again
-from dlctl.record import RecordStore
 
 MANIFEST = """\
 name: fine
@@ -27,8 +23,8 @@ framework: {name: own, command: 'true', arguments: {weights: 'model:base@best'}}
 
 
 @pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"), MANIFEST)
+def scene(tmp_path, small_runtime):
+    return Scene(tmp_path, MANIFEST)
 
 
 @pytest.fixture
@@ -89,11 +85,6 @@ def test_a_stored_version_is_trained_and_nothing_is_sent(scene, base, tmp_path):
     assert (end.returncode, scene.ran()) == (0, [f"{record.training_id} 1"]), end.stderr
     again = build_again(scene.session, record)
     assert (again.plan.model, again.code.digest) == (asked.plan.model, asked.code.digest)
-
-
-def run_script(script, attempt, job_id):
-    return subprocess.run(["bash", script, attempt], capture_output=True, text=True, timeout=60,
-                          env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": str(job_id)})  # fmt: skip
 
 
 def test_a_model_that_is_deleted_meanwhile_is_named_and_nothing_is_queued(scene, base):

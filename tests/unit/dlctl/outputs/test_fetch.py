@@ -143,14 +143,6 @@ def test_a_local_edit_is_kept(job, tmp_path):
     assert sorted(p.name for p in there.glob("same*")) == ["same.txt"]
 
 
-def test_a_folder_of_an_older_version_is_known(job, tmp_path):
-    record, folder = job
-    store_results(folder, {"a": b"1"})
-    (tmp_path / "to").mkdir()
-    (tmp_path / "to/.dlctl-fetch").write_text("t-1\n")
-    assert "a" in fetch_results(HERE, record, tmp_path / "to").files
-
-
 def test_a_file_of_the_user_s_own_is_kept(job, tmp_path):
     """Only files that the mark lists were kept; a result of the same name replaced the others."""
     record, folder = job

@@ -1,7 +1,5 @@
 """What `dlctl show --json` tells of the events of a training."""
 
-from __future__ import annotations
-
 import json
 
 from login_side import make_record

@@ -1,7 +1,5 @@
 """A long file of metrics is opened by its bins, and shows the same curve as its lines."""
 
-from __future__ import annotations
-
 import math
 import random
 

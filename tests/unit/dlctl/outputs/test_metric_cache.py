@@ -1,7 +1,5 @@
 """What was read of a training is kept on this machine, and opens without its site."""
 
-from __future__ import annotations
-
 import os
 import stat
 import zlib

@@ -1,7 +1,5 @@
 """What `dlctl metrics` writes is read by the programs that it is for."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A look brings metrics and logs in one script, and a quiet training is looked at seldom."""
 
-from __future__ import annotations
-
 import pytest
 from watched_job import WatchedJob
 

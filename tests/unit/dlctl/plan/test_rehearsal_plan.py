@@ -1,7 +1,5 @@
 """The plan of a rehearsal, and the forecast that its figures allow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -38,13 +38,14 @@ def test_memory_is_rounded_up():
     assert "--mem=954M" in sbatch_options(plan_of(memory="1GB"))
 
 
-@pytest.mark.parametrize("character", ["\n", "\r", "\x1b", "\x85", "\u2028", "\0", "\t"])
 @pytest.mark.parametrize("place", ["partition", "constraint", "gres", "extra"])
-def test_an_option_with_a_control_character_is_refused(character, place):
-    plan, text = plan_of(), f"a{character}#SBATCH --uid=0"
-    batch = replace(plan.batch, **{place: [f"--{text}"] if place == "extra" else text})
-    with pytest.raises(PlanError, match=f"the sbatch option {place} contains a control character"):
-        render(replace(plan, batch=batch))
+def test_an_option_with_a_control_character_is_refused(place):
+    plan, told = plan_of(), f"the sbatch option {place} contains a control character"
+    for character in "\n\r\x1b\x85\u2028\0\t":
+        text = f"a{character}#SBATCH --uid=0"
+        batch = replace(plan.batch, **{place: [f"--{text}"] if place == "extra" else text})
+        with pytest.raises(PlanError, match=told):
+            render(replace(plan, batch=batch))
 
 
 def test_a_comment_stays_in_its_line():

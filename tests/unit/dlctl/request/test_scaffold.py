@@ -54,8 +54,17 @@ def test_any_name_makes_a_manifest(name: str) -> None:
     assert parse_manifest(text, "m.yml").name
 
 
-def test_the_program_learns(tmp_path: Path) -> None:
+@pytest.fixture
+def torch():
+    """torch with one thread: on a busy machine several wait for one another, each on its core."""
     torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield torch
+    torch.set_num_threads(threads)
+
+
+def test_the_program_learns(tmp_path: Path, torch) -> None:
     scaffold(tmp_path / "x", "x")
     torch.manual_seed(1)
     built = runpy.run_path(str(tmp_path / "x" / "train.py"))["build"]({"lr": 0.01})

@@ -1,7 +1,5 @@
 """Which nodes the script that submits a job has Slurm avoid."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

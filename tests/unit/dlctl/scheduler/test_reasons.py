@@ -4,7 +4,7 @@ import pytest
 
 from dlctl.scheduler.reasons import why_it_waits
 
-_WORDS = """
+WORDS = """
 Prolog Priority Dependency Resources PartitionNodeLimit PartitionTimeLimit PartitionDown
 PartitionInactive JobHeldAdmin JobHeldUser BeginTime Licenses AssociationJobLimit
 AssociationResourceLimit AssociationTimeLimit Reservation ReqNodeNotAvail FrontEndDown SchedDefer
@@ -31,17 +31,16 @@ MaxJobsPerAccount MaxSubmitJobsPerAccount PartitionConfig AccountingPolicy FedJo
 MaxMemPerLimit AssocGrpBilling QOSGrpBillingRunMinutes ReservationDeleted ReservationInvalid
 Constraints MaxBBRunMinsPerAccount MaxCpuRunMinsPerUser MaxPoweredUpNodes MpiPortsBusy
 """
-WORDS = _WORDS.split()
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_each_word_is_a_sentence_that_names_it(word):
-    why = why_it_waits(word)
-    sentence, named = why.sentence.rsplit(" (", 1)
-    assert named == f"{word})"
-    assert len(sentence.split()) >= 4
-    assert why.todo or not why.never
-    why.todo.format(id="t-1", job="7")
+def test_each_word_is_a_sentence_that_names_it():
+    for word in WORDS.split():
+        why = why_it_waits(word)
+        sentence, named = why.sentence.rsplit(" (", 1)
+        assert named == f"{word})"
+        assert len(sentence.split()) >= 4, word
+        assert why.todo or not why.never, word
+        why.todo.format(id="t-1", job="7")
 
 
 @pytest.mark.parametrize(

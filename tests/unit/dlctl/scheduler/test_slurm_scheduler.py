@@ -2,22 +2,19 @@
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from repository import RECORDED
 from scheduler_plan import make_plan
+from shell_check import SHELLS, check_script
 
 from dlctl.errors import SchedulerUnavailable, SiteError, SubmitRejected, SubmitUnknown
 from dlctl.scheduler import JobState, make_scheduler
 
 RECORDED = RECORDED / "slurm"
 SLURM = make_scheduler("slurm")
-CHECKER = str(Path(sys.executable).with_name("shellcheck"))
-SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
 
 
 def recorded(name):
@@ -46,12 +43,7 @@ def scripts(slurm=SLURM):
 @pytest.mark.parametrize("name", scripts())
 def test_scripts_are_clean_posix_shell(name):
     for slurm in (SLURM, make_scheduler("slurm", path="/opt/my slurm/bin")):
-        text = scripts(slurm)[name]
-        for shell in SHELLS:
-            subprocess.run([shell, "-n"], input=text, text=True, check=True)
-        subprocess.run(
-            [CHECKER, "--shell=sh", "--exclude=SC2016", "-"], input=text, text=True, check=True
-        )
+        check_script(scripts(slurm)[name], expected="SC2016")
 
 
 @pytest.fixture

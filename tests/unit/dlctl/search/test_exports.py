@@ -1,7 +1,5 @@
 """A search as CSV, Parquet and a study of Optuna's."""
 
-from __future__ import annotations
-
 import csv
 import io
 

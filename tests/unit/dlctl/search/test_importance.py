@@ -1,7 +1,5 @@
 """How much each parameter explains, on searches of which the answer is known."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

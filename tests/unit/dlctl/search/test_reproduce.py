@@ -1,7 +1,5 @@
 """The manifest that runs one trial again."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

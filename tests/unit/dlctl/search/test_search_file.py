@@ -1,7 +1,5 @@
 """search.yml: what becomes of it, and what is wrong with it, by line and column."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The model's log as it is read while it grows, and what is found in it."""
 
-from __future__ import annotations
-
 import pytest
 from made_search import T0, events_of, lines_of, loss_of, spec_of, trials_of
 

@@ -1,7 +1,5 @@
 """Why trials wait: from the queue of the scheduler, from workers and from the search's state."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The six answers, each from a curve of which the answer is known."""
 
-from __future__ import annotations
-
 import math
 import random
 

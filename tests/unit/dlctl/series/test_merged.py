@@ -1,7 +1,5 @@
 """One list over all attempts and sources: steps that were done again are replaced."""
 
-from __future__ import annotations
-
 import random
 
 from dlctl.contract.measured.pyramid import point

@@ -1,7 +1,5 @@
 """A smoothed curve follows its curve, whatever is shown of it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

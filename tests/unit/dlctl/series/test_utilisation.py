@@ -1,7 +1,5 @@
 """How busy the nodes are, in words."""
 
-from __future__ import annotations
-
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.contract.plan import Resources
 from dlctl.series.replays import Origin

@@ -1,7 +1,5 @@
 """Sites whose connections do not stay say so."""
 
-from __future__ import annotations
-
 import pytest
 
 from dlctl.errors import SiteError

@@ -1,7 +1,5 @@
 """What a compute node says about who can start the next attempt of a training."""
 
-from __future__ import annotations
-
 import pytest
 
 from dlctl.site_admin.node_probe import judge, judge_namespaces

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from wheels import make_wheel
+from shell_check import check_script, check_syntax
+from wheels import NODE_VERSIONS, make_node_python, make_node_wheels, make_wheel
 
 from dlctl.errors import SiteError
 from dlctl.site_admin.actions import setup_site
@@ -22,13 +23,6 @@ from dlctl.site_admin.setup import (
 from dlctl.sites.files import Site, find_site, parse_site
 from dlctl.transport.local import LocalTransport
 
-VERSIONS = {"torch": "2.13", "mpi4py": "4.1", "h5py": "3.16", "numpy": "2.4", "watchdog": "7.1",
-            "obstore": "0.12", "grpcio": "1.85", "protobuf": "7.36"}  # fmt: skip
-CONTENT = {
-    "mpi4py/__init__.py": "class rc: initialize = True\n",
-    "mpi4py/MPI.py": "Get_library_version = lambda: 'tiny MPI'\n",
-}
-
 
 @pytest.fixture(autouse=True)
 def no_settings_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,10 +35,7 @@ def no_settings_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whe els")
-    for name, version in VERSIONS.items():
-        module = {f"{name}/__init__.py": f"__version__ = '{version}'\n"}
-        own = {path: text for path, text in CONTENT.items() if path.startswith(name)}
-        make_wheel(folder, name, version, {**module, **own})
+    make_node_wheels(folder)
     make_wheel(folder, "torch", "2.15", {"torch/__init__.py": "__version__ = '2.15'\n"})
     return folder
 
@@ -165,7 +156,7 @@ def test_variables_and_bash_lines_of_the_site_hold_in_the_setup(tmp_path, wheels
 
 def test_the_packages_are_those_of_the_extra_node():
     names = {line.split(">")[0] for line in node_requirements()}
-    assert names == set(VERSIONS)
+    assert names == set(NODE_VERSIONS)
     assert {line.split(">")[0] for line in node_requirements(gpus=True)} - names == {"nvidia-ml-py"}
 
 
@@ -190,18 +181,12 @@ def here_partition(gpus: int):  # type: ignore[no-untyped-def]
 
 
 def test_the_scripts_pass_shellcheck(tmp_path):
-    checker = str(Path(sys.executable).with_name("shellcheck"))
     nasty = site(tmp_path / "it's $(here)", ["--find-links", "a 'b"], modules='["m\'1"]')
     script = setup_script(site(tmp_path, ["--find-links", "a"], modules="[m]"))
     inner = script.split("DLCTL_SCRIPT_ENDS_HERE")[1].partition("\n")[2]
     for text in (script, inner):
-        checked = subprocess.run(
-            [checker, "-s", "sh", "-"], input=text, text=True, capture_output=True
-        )
-        assert checked.stdout == ""
-    for text in (script, inner, setup_script(nasty)):
-        for shell in ("sh", "dash", "bash"):
-            assert subprocess.run([shell, "-n"], input=text, text=True).returncode == 0
+        check_script(text)
+    check_syntax(setup_script(nasty))
 
 
 def test_torch_is_the_version_that_dlctl_is_tested_with_unless_the_site_names_one(tmp_path):
@@ -222,7 +207,8 @@ def local_site(tmp_path, wheels, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
 
 
-def test_a_complete_python_of_dlctl_stays_that_of_the_site_local(local_site):
+def test_a_complete_python_of_dlctl_stays_that_of_the_site_local(local_site, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(make_node_python(tmp_path)))
     answer = setup_site("local")
     assert answer.python == sys.executable
     assert answer.notes == [f"{sys.executable} already has everything"]

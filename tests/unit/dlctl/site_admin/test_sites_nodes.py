@@ -1,7 +1,5 @@
 """`dlctl sites nodes`: the nodes that a site avoids."""
 
-from __future__ import annotations
-
 import json
 import time
 

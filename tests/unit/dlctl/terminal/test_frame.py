@@ -1,7 +1,5 @@
 """A frame fits its terminal, whatever is in it, and shows what matters."""
 
-from __future__ import annotations
-
 import math
 import random
 import re
@@ -62,14 +60,7 @@ def test_a_frame_fits(tmp_path, columns, rows, count):
         assert not any(c in line for line in texts(lines) for c in "\x1b\t\n")
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        Run("empty"),
-        run_of(count=1),
-        run_of(name=HOSTILE),
-    ],
-)
+@pytest.mark.parametrize("run", [Run("empty"), run_of(count=1), run_of(name=HOSTILE)])
 def test_odd_runs_are_drawn(tmp_path, run):
     for view in [View(), View(logarithmic=True), View(metric=2, smooth=True)]:
         lines = frame([shown(run, tmp_path)], view, 80, 24, 2000.0)

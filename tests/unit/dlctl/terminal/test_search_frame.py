@@ -1,7 +1,5 @@
 """A frame of a search fits its terminal, whatever is in it, and shows what matters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """In a pipe, a frame follows a change, and that something has become older is none."""
 
-from __future__ import annotations
-
 import os
 import time
 from types import SimpleNamespace

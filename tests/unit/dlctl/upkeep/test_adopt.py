@@ -5,7 +5,7 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
-from login_side import BadTransport, Scene, run_everything, send
+from login_side import BadTransport, run_everything, send
 
 from dlctl import contract
 from dlctl.contract import State
@@ -15,11 +15,6 @@ from dlctl.record import ADOPTED, RecordStore
 from dlctl.request.build import prepare_again
 from dlctl.upkeep.adopt import adopt
 from dlctl.upkeep.inventory import take_inventory
-
-
-@pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
 
 
 @pytest.fixture
@@ -117,7 +112,7 @@ def test_a_damaged_record_is_told_with_the_command_and_kept(scene):
     record = send(scene)
     path = scene.store.path
     path.write_bytes(b"no database at all, but longer than the head of one: " * 10)
-    with pytest.raises(RecordError) as told:
+    with pytest.raises(RecordError, match="can't be used: file is not a database") as told:
         scene.store.all()
     assert "dlctl adopt SITE" in told.value.hint
     done = scene.store.repair()

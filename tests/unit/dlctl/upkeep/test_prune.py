@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,11 +26,6 @@ from dlctl.upkeep.prune import look, prune
 DAY_S = 86400
 ANY = -2
 """Whatever has ended: a site's clock counts whole seconds."""
-
-
-@pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
 
 
 def completed(scene):
@@ -244,17 +239,9 @@ def test_two_prunes_at_once_remove_all_once(scene, tmp_path):
     stores = [scene.store, RecordStore(tmp_path / "other.db")]
     adopt(scene.session, stores[1])
     goings = [look(scene.session, store, ANY) for store in stores]
-    found = []
-
-    def remove(store, going):
-        found.append(prune(scene.connect(LocalTransport()), store, going))
-
-    threads = [threading.Thread(target=remove, args=pair)
-               for pair in zip(stores, goings, strict=True)]  # fmt: skip
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    sessions = [scene.connect(LocalTransport()) for _ in stores]
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(prune, sessions, stores, goings))
     assert all(done.stays == {} for done in found)
     assert not any(job(scene, record).exists() for record in records)
     assert [store.all() for store in stores] == [[], []]
@@ -422,21 +409,10 @@ def test_data_that_was_used_just_now_stays_whatever_was_asked(scene, monkeypatch
 # A full disk --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small(tmp_path):
-    """A file system that has room for few more files."""
-    folder = tmp_path / "root"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=2000,mode=755", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root may mount a file system")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_full_disk_is_emptied(small, tmp_path):
+def test_a_full_disk_is_emptied(small_disk, tmp_path):
     """To claim the next attempt by a file would need the room that there is none of."""
-    scene = Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+    small = small_disk("nr_inodes=2000")
+    scene = Scene(tmp_path, root=small)
     records = [completed(scene), completed(scene)]
     going = look(scene.session, scene.store, ANY)
     number = 0
