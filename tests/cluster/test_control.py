@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from test_main_road import SLOW_TRAIN
 from trainings import (
     ON_THE_CLUSTER,
@@ -44,6 +45,8 @@ def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site, wait
     done = dlctl("tune", training_id, "lr=0.003", "batch_size=64", "--json", ok=True).json
     step = done["answer"]["step"]
     assert done["number"] == 1 and step >= 1 and not done["answer"]["problem"]
+    running = dlctl("report", training_id, "--json", ok=True).json
+    assert running["attempts"] == 1 and running["node_hours"] > 0
     saved = dlctl("checkpoints", "save", training_id, "--json", ok=True).json
     assert saved["number"] == 2 and saved["answer"]["step"] >= step
     refused = dlctl("tune", training_id, "colour=red")
@@ -68,6 +71,24 @@ def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site, wait
     assert dlctl("tune", training_id, "lr=1").exit_code == 8
     shown = " ".join(dlctl("show", training_id, "--all", ok=True).stdout.split())
     assert f"lr=0.003, batch_size=64 since step {step}; a checkpoint at step " in shown
+    assert_hours(dlctl, site, training_id, wait_until)
+
+
+def assert_hours(dlctl, site, training_id, wait_until):
+    """Check the ledger of a training that was halted and resumed; Slurm has an accounting."""
+
+    def settled():
+        found = dlctl("report", training_id, "--json", ok=True).json
+        return found if not site.is_cluster or found["cpus_used"] is not None else None
+
+    found = wait_until(settled, 60, what="the accounting")
+    assert found["attempts"] == 2
+    assert sum(found["node_hours_by_use"].values()) == pytest.approx(found["node_hours"])
+    assert found["node_hours_by_use"]["useful"] > 0 and found["node_hours_by_use"]["starting"] > 0
+    assert found["node_hours_by_use"]["again"] == 0
+    assert found["memory_asked_bytes"] == 768 * 2**20 and found["memory_used_bytes"] > 2**20
+    shown = dlctl("report", training_id, ok=True).stdout
+    assert "done again after faults" in shown and "node-hours" in shown
 
 
 @ON_THE_CLUSTER
