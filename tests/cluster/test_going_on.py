@@ -50,6 +50,7 @@ def training(folder: Path, goal: int = 60, **keys: Any) -> Path:
     return write_training(folder, command, {"counter.py": COUNTER}, **asked)
 
 
+@ON_THE_CLUSTER
 def test_a_program_that_is_killed_goes_on_in_the_same_job(dlctl, site, wait_until):
     """The one learner that dies ends the attempt; nobody looks until the training has ended."""
     once = '[ -e "$JOB_STATE_DIR/died" ] || [ "$RANK" = 0 ] || { sleep 2; touch "$JOB_STATE_DIR/died"; kill -9 0; } & '  # noqa: E501
@@ -110,13 +111,13 @@ def test_a_training_that_is_longer_than_the_limit_is_a_chain_of_jobs(
     assert_no_step_twice(dlctl("logs", training_id, ok=True).stdout)
 
 
-@pytest.mark.first("local")
-def test_a_cancel_between_two_links_ends_the_chain(dlctl, site, wait_until):
+@pytest.mark.first
+def test_a_cancel_between_two_links_ends_the_chain(dlctl, local_site, wait_until):
     """The next attempt has been announced, and waits for its back-off."""
     program = {"command": "echo 1 >$CHECKPOINT_DIR/model; echo 'Connection timed out'; exit 75"}
     folder = write_training(dlctl.cwd, program, learners=1, retries=2, retry={"backoff": "10m"})
-    training_id = submit(dlctl, site, folder)
-    job_dir = site.job_dir(training_id)
+    training_id = submit(dlctl, local_site, folder)
+    job_dir = local_site.job_dir(training_id)
     wait_until(lambda: verdict(job_dir, 1), 90)
     before = dlctl("status", training_id, "--json", ok=True).json
     assert before["state"] in ("QUEUED", "PENDING"), before

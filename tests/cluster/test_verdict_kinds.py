@@ -1,7 +1,7 @@
 """Each kind of verdict that can be made to happen on a real Slurm; others are in:
 
 test_user_faults.py (user_error, out_of_memory, site), test_preemption.py (preempted),
-test_full_disk.py (disk_full), test_hang.py (hung), test_cgroups.py (cancelled by scancel).
+test_full_disk.py (disk_full), test_hung_learners.py (hung), test_cgroups.py (cancelled by scancel).
 """
 
 from __future__ import annotations
@@ -72,20 +72,12 @@ def test_a_lost_node_is_named(dlctl, cluster_site, cluster, wait_until):
     assert verdict["evidence"]["host"] == host
 
 
-@pytest.mark.parametrize("how", ["dlctl", "scancel"])
-def test_a_cancelled_training(dlctl, cluster_site, cluster, wait_until, how):
+def test_a_cancelled_training(dlctl, cluster_site, wait_until):
     training_id = counting(dlctl, cluster_site, wait_until)
-    if how == "dlctl":
-        dlctl("cancel", training_id, ok=True)
-    else:
-        cluster.user("scancel", dlctl.record(training_id).job_id)
-    wait_for_state(dlctl, wait_until, training_id, "CANCELLED", "HALTED")
+    dlctl("cancel", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
     verdict = verdict_of(dlctl, training_id)
-    if how == "dlctl":
-        assert (verdict["kind"], verdict["state"]) == ("cancelled", "CANCELLED")
-    elif verdict:  # Slurm leaves 2 s (KillWait)
-        assert verdict["kind"] == "cancelled"
-        assert verdict["evidence"]["scheduler_state"] == "CANCELLED"
+    assert (verdict["kind"], verdict["state"]) == ("cancelled", "CANCELLED")
 
 
 def test_a_step_that_somebody_cancels_is_the_schedulers_doing(
