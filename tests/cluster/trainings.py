@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -128,6 +129,15 @@ def run(
 def state_of(dlctl: Any, training_id: str) -> dict[str, Any]:
     """Return what `dlctl status --json` says."""
     return dict(dlctl("status", training_id, "--json", ok=True).json)
+
+
+def command_lines() -> list[bytes]:
+    """Return the command lines of all processes of this machine and, seen from here, the nodes."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.append((process / "cmdline").read_bytes())
+    return found
 
 
 ENDED = ("FAILED", "CANCELLED", "HALTED", "COMPLETED")
