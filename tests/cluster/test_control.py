@@ -121,29 +121,6 @@ def test_a_plateau_ends_a_training_early_with_its_results(dlctl, site):
     assert (site.job_dir(training_id) / "results/model.pt").exists()
 
 
-SAYS_NAN = """\
-import json, os, time
-for step in range(1, 200):
-    loss = float("nan") if step > 3 else 1.0
-    with open(os.environ["DLCTL_PROGRESS_FILE"] + ".new", "w") as file:
-        json.dump({"step": step, "metrics": {"loss": loss}}, file)
-    os.replace(file.name, os.environ["DLCTL_PROGRESS_FILE"])
-    time.sleep(0.2)
-"""
-
-
-def test_a_program_of_ones_own_is_ended_by_what_it_reports(dlctl, local_site):
-    folder = write_training(
-        dlctl.cwd, {"command": "python3 train.py"}, {"train.py": SAYS_NAN},
-        stop={"not_a_number": True},
-    )  # fmt: skip
-    done, training_id = run(dlctl, local_site, folder)
-    assert done.exit_code == 10
-    verdict = dlctl("show", training_id, "--json", ok=True).json["verdict"]
-    assert (verdict["state"], verdict["kind"]) == ("FAILED", "not_a_number")
-    assert "The loss is nan at step" in verdict["reason"]
-
-
 def test_hours_that_are_used_up_halt_the_training(dlctl, local_site):
     folder = slow_training(dlctl.cwd, stop={"max_node_hours": 2 / 3600})
     done, training_id = run(dlctl, local_site, folder)
@@ -187,37 +164,3 @@ def test_a_loss_that_jumps_is_rolled_back(dlctl, site, wait_until):
     assert [line["step"] for line in lines] == list(range(1, 49))
     report = dlctl("report", training_id, "--json", ok=True).json
     assert report["attempts"] == 2 and report["node_hours_by_use"]["again"] > 0
-
-
-DIES = SLOW_TRAIN.replace(
-    "        return self.inputs", "        die = Path(os.environ['JOB_STATE_DIR'], 'die')\n"
-    "        if os.environ['RANK'] == '1' and die.exists():\n"
-    "            die.rename(die.with_name('died'))\n"
-    "            os.kill(os.getpid(), 9)\n"
-    "        return self.inputs",
-)  # fmt: skip
-
-
-@ON_THE_CLUSTER
-def test_an_attempt_after_a_fault_obeys_at_the_same_step(dlctl, site, wait_until):
-    folder = slow_training(dlctl.cwd, checkpoint={"every": "100 steps"}, retries=2,
-                           retry={"backoff": "1s"})  # fmt: skip
-    (folder / "train.py").write_text(DIES)
-    training_id = submit(dlctl, site, folder)
-    job_dir = site.job_dir(training_id)
-    wait_for_file(wait_until, job_dir / contract.metrics_file(1, 0))
-    done = dlctl("tune", training_id, "batch_size=16", "lr=0.004", "--json", ok=True).json
-    step = done["answer"]["step"]
-    (job_dir / contract.JOB_STATE / "die").touch()
-    wait_for_file(wait_until, job_dir / contract.verdict_file(1))
-    (job_dir / contract.JOB_STATE / "hurry").touch()
-    wait_for_file(wait_until, job_dir / contract.verdict_file(2))
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-    dlctl("fetch", "results", training_id, "--to", folder / "got", ok=True)
-    lines = [json.loads(line) for line in (folder / "got/metrics.jsonl").read_text().splitlines()]
-    events = [line["step"] for line in lines if "event" in line]
-    steps = [line["step"] for line in lines if "event" not in line]
-    assert events == [step]
-    assert steps == list(range(1, len(steps) + 1))
-    rates = {line["step"]: line["learning_rate"] for line in lines if "event" not in line}
-    assert (rates[step], rates[step + 1]) == (0.01, 0.004)

@@ -87,6 +87,7 @@ def assert_each_once(job_dir, trials):
 
 @pytest.mark.first("cluster")
 @pytest.mark.costs(15)
+@ON_THE_CLUSTER
 def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
     search_id = start(dlctl, site, 16)
     job_dir = site.job_dir(search_id)
