@@ -10,7 +10,7 @@ from trainings import (
     submit,
     verdict,
     wait_for_state,
-    write_training,
+    write_counter,
 )  # fmt: skip
 
 from dlctl import contract
@@ -37,8 +37,7 @@ def start(dlctl, cluster_site, xdg):
         limits = {"debug": {"max_time": f"{limit_s}s", "nodes": 4, "cpus_per_node": 2}}
         site = change_site(cluster_site, xdg.config, partitions=limits)
         asked = {"time": "5m", "retry": {"backoff": "1s"}} | keys
-        command = {"command": f"exec python3 counter.py {goal}"}
-        folder = write_training(dlctl.cwd, command, {"counter.py": program}, **asked)
+        folder = write_counter(dlctl.cwd, goal, program, **asked)
         training_id = submit(dlctl, site, folder, "--partition", "debug")
         return training_id, site.job_dir(training_id)
 

@@ -11,6 +11,7 @@ from trainings import (
     COUNTER,
     ON_THE_CLUSTER,
     change_site,
+    count_of,
     run,
     submit,
     wait_for_state,
@@ -73,12 +74,11 @@ python -c '{show}, os.environ["TWO"])'; exec python count.py 40"""
     framework = {"name": "custom", "version": "2.5.1-py3", "command": command}
     folder = write_training(dlctl.cwd, framework, {"count.py": COUNTER})
     training_id = submit(dlctl, changed, folder)
-    saved = site.job_dir(training_id) / "checkpoints/count-0"
-    wait_until(lambda: saved.exists() and int(saved.read_text() or 0) > 3, 90)
+    wait_until(lambda: count_of(site.job_dir(training_id)) > 3, 90)
     dlctl("halt", training_id, ok=True)
     known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
     assert known["reason"] == "Halted on request."
-    count = saved.read_text()
+    count = count_of(site.job_dir(training_id))
     assert f"saved {count}\n" in dlctl("logs", training_id, ok=True).stdout
     done = dlctl("resume", training_id, "--follow")
     assert done.exit_code == 0, (done.stdout, done.stderr)

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 
-from trainings import COUNTER, ON_THE_CLUSTER, submit, wait_for_state, write_training
+from trainings import ON_THE_CLUSTER, count_of, submit, wait_for_state, write_counter
 
 GOAL = 80
 
 
 @ON_THE_CLUSTER
 def test_two_learners_then_one_then_three(dlctl, site, wait_until):
-    folder = write_training(
-        dlctl.cwd, {"command": f"exec python3 counter.py {GOAL}"}, {"counter.py": COUNTER},
-        learners=2,
-    )  # fmt: skip
-    training_id = submit(dlctl, site, folder)
-    counts = site.job_dir(training_id) / "checkpoints"
+    training_id = submit(dlctl, site, write_counter(dlctl.cwd, GOAL, learners=2))
+    job_dir = site.job_dir(training_id)
     for learners, asked in ((2, None), (1, ["--learners", "1", "--memory", "600MiB"])):
         if asked:
             dlctl("resume", training_id, *asked, ok=True)
-        last = counts / f"count-{learners - 1}"
-        before = int(last.read_text()) if last.exists() else 0
-        wait_until(lambda last=last, before=before: last.exists()
-                   and int(last.read_text() or 0) > before + 1, 90)  # fmt: skip
+        last = learners - 1
+        before = count_of(job_dir, last)
+        wait_until(lambda n=last, before=before: count_of(job_dir, n) > before + 1, 90)
         dlctl("halt", training_id, ok=True)
         wait_for_state(dlctl, wait_until, training_id, "HALTED")
     done = dlctl("resume", training_id, "--learners", "3", "--follow")

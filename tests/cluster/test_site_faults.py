@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 from trainings import (
-    COUNTER,
     REPOSITORY,
     change_site,
+    count_of,
+    node_of,
     run,
     state_of,
     submit,
     wait_for_state,
+    write_counter,
     write_training,
 )
 
@@ -132,16 +134,12 @@ def test_without_accounting_the_state_is_still_right(dlctl, cluster_site, wait_u
 def test_a_node_that_is_cut_off_for_a_moment(dlctl, cluster_site, wait_until):
     """Shorter than Slurm's patience: the job continues and nothing is said wrong meanwhile."""
     cluster = cluster_site.cluster
-    folder = write_training(
-        dlctl.cwd, {"command": "exec python3 counter.py 120"}, {"counter.py": COUNTER}
-    )
-    training_id = submit(dlctl, cluster_site, folder)
-    count = cluster_site.job_dir(training_id) / "checkpoints/count-0"
-    wait_until(lambda: count.exists() and int(count.read_text()) > 3, 90)
-    host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
-    cluster.node_cut(int(host.removeprefix("n")))
+    training_id = submit(dlctl, cluster_site, write_counter(dlctl.cwd, 120))
+    wait_until(lambda: count_of(cluster_site.job_dir(training_id)) > 3, 90)
+    node = node_of(dlctl, training_id)
+    cluster.node_cut(node)
     assert state_of(dlctl, training_id)["state"] == "TRAINING"
-    cluster.node_heal(int(host.removeprefix("n")))
+    cluster.node_heal(node)
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
 
 
@@ -150,23 +148,19 @@ def test_a_node_that_is_cut_off_computes_on_until_its_successor_trains(
 ):
     """The old attempt sees the shared files all the time, and Slurm's controller never."""
     cluster = cluster_site.cluster
-    folder = write_training(
-        dlctl.cwd, {"command": "exec python3 counter.py 320"}, {"counter.py": COUNTER}, retries=1
-    )
-    training_id = submit(dlctl, cluster_site, folder)
+    training_id = submit(dlctl, cluster_site, write_counter(dlctl.cwd, 320, retries=1))
     job_dir = cluster_site.job_dir(training_id)
-    count = job_dir / "checkpoints/count-0"
-    wait_until(lambda: count.exists() and int(count.read_text() or 0) > 3, 90)
-    host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
+    wait_until(lambda: count_of(job_dir) > 3, 90)
+    node = node_of(dlctl, training_id)
     found = subprocess.run(["pgrep", "-f", training_id], capture_output=True, text=True)
     old = [int(pid) for pid in found.stdout.split()]
-    cluster.node_cut(int(host.removeprefix("n")))
-    at = int(count.read_text() or 0)
-    wait_until(lambda: int(count.read_text() or 0) > at + 10, 60)  # it computes on
+    cluster.node_cut(node)
+    at = count_of(job_dir)
+    wait_until(lambda: count_of(job_dir) > at + 10, 60)  # it computes on
     # Slurm gives the node up and runs the job elsewhere; the old processes end before it trains.
     wait_until((job_dir / contract.claim(2)).exists, 120)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old), 60)
-    cluster.node_heal(int(host.removeprefix("n")))
+    cluster.node_heal(node)
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     first = contract.read_record(contract.Verdict, job_dir / contract.verdict_file(1))
     assert (first.kind, first.action.attempt) == ("node_lost", 2), first
@@ -190,8 +184,7 @@ echo "attempt $DLCTL_ATTEMPT" >"$RESULT_DIR/model.pt"
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
     wait_until((job_dir / "logs/began").exists, 90)
-    host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
-    node = int(host.removeprefix("n"))
+    node = node_of(dlctl, training_id)
     found = subprocess.run(["pgrep", "-f", training_id], capture_output=True, text=True)
     frozen = [int(pid) for pid in found.stdout.split()]
     assert len(frozen) >= 3  # the supervisor, srun, the watchdog
