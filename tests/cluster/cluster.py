@@ -277,11 +277,6 @@ class Cluster:
         return self.folder / "keys/known_hosts"
 
     @property
-    def identity_file(self) -> Path:
-        """The user's private key."""
-        return self.folder / "keys/id_ed25519"
-
-    @property
     def port(self) -> int:
         """The port of sshd on 127.0.0.1."""
         return int((self.folder / "run/ssh_port").read_text())

@@ -87,27 +87,6 @@ def test_a_training_is_exported_and_fetched(dlctl, site, completed):
     assert dlctl("export", completed, "--format", "onxx").exit_code == 2
 
 
-@pytest.mark.long  # the learners' side: tests/unit/learner/export
-def test_what_can_not_be_exported_is_one_sentence(dlctl, local_site, wait_until):
-    files = {"train.py": PROGRAM.replace("return self.body(image)", "return self.count(image)")}
-    files["train.py"] += """
-Net.calls = 0
-def count(self, image):
-    self.calls += 1
-    return self.body(image) * self.calls
-Net.count = count
-"""
-    folder = write_training(dlctl.cwd, {"job": "train.py"}, files, **TRAINING)
-    training_id = submit(dlctl, local_site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-    wrong = dlctl("export", training_id, "--format", "torchscript")
-    assert wrong.exit_code == 9 and wrong.stdout == ""
-    assert "gives another output for the same input" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
-    results = local_site.job_dir(training_id) / "results"
-    assert sorted(path.name for path in results.iterdir()) == ["metrics.json", "model.pt"]
-
-
 def test_a_program_of_the_users_own_exports_by_itself(dlctl, local_site, wait_until):
     folder = write_training(dlctl.cwd, {"command": "true"}, learners=1)
     training_id = submit(dlctl, local_site, folder)

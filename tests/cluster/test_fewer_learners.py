@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-from trainings import COUNTER, change_site, submit, write_training
+from trainings import count_of, node_of, submit, write_counter
 
 from dlctl import contract
 from dlctl.contract import Plan, Verdict
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        pytest.param({"kind": "srun", "mpi": "pmix"}, id="srun"),
-        pytest.param({"kind": "mpirun", "mpi": None}, id="mpirun", marks=pytest.mark.long),
-    ],
-)
-def test_those_that_are_left_go_on(dlctl, cluster_site, cluster, xdg, wait_until, launcher):
-    site = change_site(cluster_site, xdg.config, launcher=launcher)
-    folder = write_training(
-        dlctl.cwd, {"command": "exec python3 counter.py 100"}, {"counter.py": COUNTER},
-        learners=2, nodes=2, retry={"min_learners": 1, "backoff": "1s"},
-    )  # fmt: skip
-    training_id = submit(dlctl, site, folder)
-    job_dir = site.job_dir(training_id)
-    counts = [job_dir / f"checkpoints/count-{rank}" for rank in (0, 1)]
-    wait_until(lambda: all(c.exists() and int(c.read_text() or 0) > 5 for c in counts), 90)
-    second = contract.read_record(contract.Status, job_dir / contract.status_file(1, "learner", 1))
-    assert second is not None
-    cluster.node_kill(int(second.host.removeprefix("n")))
+def test_those_that_are_left_go_on(dlctl, cluster_site, cluster, wait_until):
+    keys = {"learners": 2, "nodes": 2, "retry": {"min_learners": 1, "backoff": "1s"}}
+    folder = write_counter(dlctl.cwd, 100, **keys)
+    training_id = submit(dlctl, cluster_site, folder)
+    job_dir = cluster_site.job_dir(training_id)
+    wait_until(lambda: min(count_of(job_dir, rank) for rank in (0, 1)) > 5, 90)
+    cluster.node_kill(node_of(dlctl, training_id, 1))
     wait_until((job_dir / contract.verdict_file(2)).exists, 120)
     known = dlctl("status", training_id, "--json", ok=True).json
     assert (known["state"], known["attempt"]) == ("COMPLETED", 2), known

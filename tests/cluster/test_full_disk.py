@@ -12,123 +12,87 @@ from trainings import change_site, run, submit, wait_for_state, write_training
 
 from dlctl import contract
 
-HELLO = {"command": "echo hello"}
 
-
-def test_a_full_disk_at_submission(dlctl, cluster_site, xdg):
+@pytest.fixture
+def small(cluster_site, xdg):
+    """The cluster, with its root folder on a disk of a few megabytes."""
     root = cluster_site.cluster.small_disk / "root"
-    changed = change_site(cluster_site, xdg.config, root=str(root))
-    folder = write_training(dlctl.cwd, HELLO, {})
+    yield change_site(cluster_site, xdg.config, root=str(root))
+    cluster_site.cluster.exec("rm", "-rf", str(root))
+
+
+def test_a_full_disk_at_submission(dlctl, small):
+    folder = write_training(dlctl.cwd, {"command": "echo hello"})
     (folder / "data.bin").write_bytes(os.urandom(8 << 20))
-    try:
-        done = dlctl("submit", "manifest.yml", "--site", changed.name, cwd=folder)
-        assert done.exit_code == 6, done.stderr
-        assert "No space left on device" in done.stderr
-        assert "space" in done.stderr
-        assert "Traceback" not in done.stderr
-        known = dlctl("list", "--json", ok=True).json
-        assert [record["state"] for record in known] == ["QUEUED"]
-        (folder / "data.bin").unlink()
-        cluster_site.cluster.exec("rm", "-rf", str(root))
-        done = dlctl("resume", known[0]["training_id"], "--follow")
-        assert done.exit_code == 0, (done.stdout, done.stderr)
-    finally:
-        cluster_site.cluster.exec("rm", "-rf", str(root))
+    done = dlctl("submit", "manifest.yml", "--site", small.name, cwd=folder)
+    assert done.exit_code == 6, done.stderr
+    assert "No space left on device" in done.stderr
+    assert "space" in done.stderr
+    assert "Traceback" not in done.stderr
+    known = dlctl("list", "--json", ok=True).json
+    assert [record["state"] for record in known] == ["QUEUED"]
+    (folder / "data.bin").unlink()
+    small.cluster.exec("rm", "-rf", str(small.root))
+    done = dlctl("resume", known[0]["training_id"], "--follow")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
 
 
-def test_a_disk_that_fills_up_while_training(dlctl, cluster_site, xdg):
-    root = cluster_site.cluster.small_disk / "root"
-    changed = change_site(cluster_site, xdg.config, root=str(root))
+def test_a_disk_that_fills_up_while_training(dlctl, small):
     command = 'dd if=/dev/zero of="$RESULT_DIR/big" bs=64k'
-    try:
-        done, training_id = run(
-            dlctl, changed, write_training(dlctl.cwd, {"command": command}, name="f")
-        )
-        assert done.exit_code == 10, (done.stdout, done.stderr)
-        shown = dlctl("show", training_id, "--json", ok=True).json
-        assert shown["state"] == "FAILED"
-        assert re.match(r"Learner 0 on n\d failed with exit code 1: ", shown["reason"])
-        assert "No space left on device" in shown["reason"]
-        assert shown["verdict"]["kind"] == "disk_full"
-        assert "dlctl delete" in shown["hint"]
-    finally:
-        cluster_site.cluster.exec("rm", "-rf", str(root))
+    done, training_id = run(dlctl, small, write_training(dlctl.cwd, {"command": command}, name="f"))
+    assert done.exit_code == 10, (done.stdout, done.stderr)
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    assert shown["state"] == "FAILED"
+    assert re.match(r"Learner 0 on n\d failed with exit code 1: ", shown["reason"])
+    assert "No space left on device" in shown["reason"]
+    assert shown["verdict"]["kind"] == "disk_full"
+    assert "dlctl delete" in shown["hint"]
 
 
-@pytest.mark.parametrize(("verb", "state"), [("halt", "HALTED"), ("cancel", "CANCELLED")])
-def test_a_full_disk_stops_neither_halt_nor_cancel(
-    dlctl, cluster_site, xdg, wait_until, verb, state
-):
-    """Both failed with 6, and the job went on."""
-    root = cluster_site.cluster.small_disk / "root"
-    changed = change_site(cluster_site, xdg.config, root=str(root))
-    command = "trap 'exit 0' USR2; echo ready; while :; do sleep 0.1; done"
-    folder = write_training(dlctl.cwd, {"command": command}, name="f", time="1h")
-    try:
-        training_id = submit(dlctl, changed, folder)
-        wait_until(lambda: "ready" in dlctl("logs", training_id).stdout, 90, interval_s=0.5)
-        filler = shlex.quote(str(root / "filler"))
-        cluster_site.cluster.exec("sh", "-c", f"cat /dev/zero >{filler} 2>/dev/null; :")
-        dlctl(verb, training_id, ok=True)
-        wait_for_state(dlctl, wait_until, training_id, state)
-    finally:
-        cluster_site.cluster.exec("rm", "-rf", str(root))
-
-
-def test_a_verdict_names_the_disk_with_40_kilobytes_left(dlctl, cluster_site, xdg, wait_until):
+def test_a_verdict_names_the_disk_with_40_kilobytes_left(dlctl, small, wait_until):
     """The program says nothing, and its files are too big for what is left."""
-    root = cluster_site.cluster.small_disk / "root"
-    changed = change_site(cluster_site, xdg.config, root=str(root))
     command = """\
 echo ready; until [ -e "$LOG_DIR/go" ]; do sleep 0.1; done
 fallocate -l 1M "$RESULT_DIR/big" 2>/dev/null || exit 1
 """
     folder = write_training(dlctl.cwd, {"command": command}, name="f")
-    try:
-        training_id = submit(dlctl, changed, folder)
-        wait_until(lambda: "ready" in dlctl("logs", training_id).stdout, 90, interval_s=0.5)
-        fill = f"""
-left=$(df -Pk {shlex.quote(str(root))} | awk 'NR == 2 {{ print $4 }}')
-head -c $((left - 40))k /dev/zero >{shlex.quote(str(root / "filler"))}
-: >{shlex.quote(str(changed.job_dir(training_id) / "logs/go"))}"""
-        cluster_site.cluster.exec("sh", "-c", fill)
-        known = wait_for_state(dlctl, wait_until, training_id, "FAILED")
-        assert "No space left on device" in known["reason"]
-        assert "dlctl delete" in known["hint"]
-    finally:
-        cluster_site.cluster.exec("rm", "-rf", str(root))
+    training_id = submit(dlctl, small, folder)
+    wait_until(lambda: "ready" in dlctl("logs", training_id).stdout, 90, interval_s=0.5)
+    fill = f"""
+left=$(df -Pk {shlex.quote(str(small.root))} | awk 'NR == 2 {{ print $4 }}')
+head -c $((left - 40))k /dev/zero >{shlex.quote(str(small.root / "filler"))}
+: >{shlex.quote(str(small.job_dir(training_id) / "logs/go"))}"""
+    small.cluster.exec("sh", "-c", fill)
+    known = wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    assert "No space left on device" in known["reason"]
+    assert "dlctl delete" in known["hint"]
 
 
-def test_a_disk_that_is_full_for_a_while_is_waited_for(dlctl, cluster_site, xdg, wait_until):
+def test_a_disk_that_is_full_for_a_while_is_waited_for(dlctl, small, wait_until):
     """The next attempt can't even write its plan at first; nobody looks."""
-    cluster = cluster_site.cluster
-    root = cluster.small_disk / "root"
-    changed = change_site(cluster_site, xdg.config, root=str(root))
+    cluster, root = small.cluster, small.root
     command = """\
 [ ! -e "$LOG_DIR/went" ] || { echo "there is room"; exit 0; }
 echo 1 >"$CHECKPOINT_DIR/model"; touch "$LOG_DIR/went"; dd if=/dev/zero of="$RESULT_DIR/big" bs=4k
 """
-    try:
-        folder = write_training(
-            dlctl.cwd, {"command": command}, name="f", retries=1, retry={"backoff": "2s"}
-        )
-        training_id = submit(dlctl, changed, folder)
-        job_dir = changed.job_dir(training_id)
+    folder = write_training(
+        dlctl.cwd, {"command": command}, name="f", retries=1, retry={"backoff": "2s"}
+    )
+    training_id = submit(dlctl, small, folder)
+    job_dir = small.job_dir(training_id)
 
-        def read(name):  # this disk is the cluster's alone
-            return cluster.exec("sh", "-c", f"cat {job_dir}/{name} 2>/dev/null; :")
+    def read(name):  # this disk is the cluster's alone
+        return cluster.exec("sh", "-c", f"cat {job_dir}/{name} 2>/dev/null; :")
 
-        found = wait_until(lambda: read(contract.verdict_file(1)), 60)
-        cluster.user("sh", "-c", f"dd if=/dev/zero of={root}/rest bs=1k; :")
-        first = contract.from_json(contract.Verdict, found.encode())
-        assert (first.kind, first.action.kind) == ("disk_full", "retry"), first
-        time.sleep(max(0.0, first.action.not_before + 2 - time.time()))  # it tries in vain
-        assert not read(contract.claim(2))
-        # The large file first: with the other one's room, the next attempt would take it along.
-        cluster.user("sh", "-c", f"rm {job_dir}/attempts/*/results/big {root}/rest")
-        wait_until(lambda: read(contract.verdict_file(2)), 60)
-        assert wait_for_state(dlctl, wait_until, training_id, "COMPLETED")["attempt"] == 2
-        log = dlctl("logs", training_id, ok=True).stdout
-        assert log.count("| there is room") == 1
-    finally:
-        cluster.exec("rm", "-rf", str(root))
+    found = wait_until(lambda: read(contract.verdict_file(1)), 60)
+    cluster.user("sh", "-c", f"dd if=/dev/zero of={root}/rest bs=1k; :")
+    first = contract.from_json(contract.Verdict, found.encode())
+    assert (first.kind, first.action.kind) == ("disk_full", "retry"), first
+    time.sleep(max(0.0, first.action.not_before + 2 - time.time()))  # it tries in vain
+    assert not read(contract.claim(2))
+    # The large file first: with the other one's room, the next attempt would take it along.
+    cluster.user("sh", "-c", f"rm {job_dir}/attempts/*/results/big {root}/rest")
+    wait_until(lambda: read(contract.verdict_file(2)), 60)
+    assert wait_for_state(dlctl, wait_until, training_id, "COMPLETED")["attempt"] == 2
+    log = dlctl("logs", training_id, ok=True).stdout
+    assert log.count("| there is room") == 1

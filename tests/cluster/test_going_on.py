@@ -15,19 +15,16 @@ from trainings import (
     ON_THE_CLUSTER,
     assert_no_step_twice,
     change_site,
+    count_of,
     submit,
     verdict,
     wait_for_state,
+    write_counter,
     write_training,
 )  # fmt: skip
 
 from dlctl import contract
 from dlctl.contract import Status
-
-
-def count(job_dir: Path, rank: int = 0) -> int:
-    path = job_dir / f"checkpoints/count-{rank}"
-    return int(path.read_text() or 0) if path.exists() else 0
 
 
 def status(job_dir: Path, attempt: int, role: str, rank: int) -> Status | None:
@@ -46,10 +43,10 @@ def kill_on(site: Any, cluster: Any, found: Status | None, number: int = signal.
 
 def training(folder: Path, goal: int = 60, **keys: Any) -> Path:
     asked = {"learners": 2, "retries": 2, "retry": {"backoff": "1s"}} | keys
-    command = {"command": f"exec python3 counter.py {goal}"}
-    return write_training(folder, command, {"counter.py": COUNTER}, **asked)
+    return write_counter(folder, goal, **asked)
 
 
+@ON_THE_CLUSTER
 def test_a_program_that_is_killed_goes_on_in_the_same_job(dlctl, site, wait_until):
     """The one learner that dies ends the attempt; nobody looks until the training has ended."""
     once = '[ -e "$JOB_STATE_DIR/died" ] || [ "$RANK" = 0 ] || { sleep 2; touch "$JOB_STATE_DIR/died"; kill -9 0; } & '  # noqa: E501
@@ -79,7 +76,7 @@ def test_a_supervisor_that_is_killed_is_succeeded(dlctl, site, request, wait_unt
     cluster = request.getfixturevalue("cluster") if site.is_cluster else None
     training_id = submit(dlctl, site, training(dlctl.cwd))
     job_dir = site.job_dir(training_id)
-    wait_until(lambda: count(job_dir) > 5, 90)
+    wait_until(lambda: count_of(job_dir) > 5, 90)
     kill_on(site, cluster, status(job_dir, 1, "supervisor", 0))
     done = dlctl("logs", training_id, "--follow")
     assert done.exit_code == 0, (done.stdout, done.stderr)
@@ -110,13 +107,13 @@ def test_a_training_that_is_longer_than_the_limit_is_a_chain_of_jobs(
     assert_no_step_twice(dlctl("logs", training_id, ok=True).stdout)
 
 
-@pytest.mark.first("local")
-def test_a_cancel_between_two_links_ends_the_chain(dlctl, site, wait_until):
+@pytest.mark.first
+def test_a_cancel_between_two_links_ends_the_chain(dlctl, local_site, wait_until):
     """The next attempt has been announced, and waits for its back-off."""
     program = {"command": "echo 1 >$CHECKPOINT_DIR/model; echo 'Connection timed out'; exit 75"}
     folder = write_training(dlctl.cwd, program, learners=1, retries=2, retry={"backoff": "10m"})
-    training_id = submit(dlctl, site, folder)
-    job_dir = site.job_dir(training_id)
+    training_id = submit(dlctl, local_site, folder)
+    job_dir = local_site.job_dir(training_id)
     wait_until(lambda: verdict(job_dir, 1), 90)
     before = dlctl("status", training_id, "--json", ok=True).json
     assert before["state"] in ("QUEUED", "PENDING"), before

@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 
-import pytest
 from hostile_link import hostile_link
 from trainings import change_site, state_of, submit, wait_for_state, write_training
 
@@ -40,6 +39,7 @@ def test_ten_that_follow_and_a_watch_share_one_connection_that_the_doctor_tells_
             assert follower.returncode == 0
         told = [json.loads(line) for line in watch.communicate(timeout=60)[0].splitlines()]
         assert {row["training_id"] for row in told if row["state"] == "COMPLETED"} == set(ids)
+        dlctl("fetch", "logs", ids[0], "--to", tmp_path / "got", ok=True)
         open_one = links(dlctl, site)
         assert open_one["tcp"]["evidence"] == "the connection of `dlctl sites connect` is open"
         assert broken(open_one) == [] and link.accepted == 2
@@ -61,21 +61,11 @@ def test_ten_that_follow_and_a_watch_share_one_connection_that_the_doctor_tells_
         assert broken(links(dlctl, site)) == []
 
 
-@pytest.mark.long  # the job itself: test_doctor_faults.py
-def test_the_doctors_job_needs_one_connection(dlctl, cluster_site, xdg, tmp_path):
-    site = change_site(cluster_site, xdg.config, transport={"kind": "openssh"})
-    with hostile_link(dlctl, site, tmp_path) as link:
-        link.most_accepted = 2  # one try of the port, and one log-in
-        found = links(dlctl, site, "--deep")
-        assert broken(found) == [] and found["job"]["state"] == "ok"
-
-
-@pytest.mark.parametrize("kind", ["ssh", pytest.param("openssh", marks=pytest.mark.long)])
 def test_a_link_that_is_cut_in_the_middle_of_each_command(
-    dlctl, cluster_site, xdg, tmp_path, wait_until, kind
+    dlctl, cluster_site, xdg, tmp_path, wait_until
 ):
     """Takes long because eleven commands are cut, and given again: each leaves what it should."""
-    site = change_site(cluster_site, xdg.config, transport={"kind": kind})
+    site = change_site(cluster_site, xdg.config)
     result = 'head -c 400000 /dev/urandom >"$RESULT_DIR/big"'
     quick = write_training(tmp_path / "quick", {"command": result}, name="quick")
     lasts = write_training(tmp_path / "lasts", {"command": LASTS}, name="lasts")

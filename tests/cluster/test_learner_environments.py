@@ -1,7 +1,4 @@
-"""A site's environments and the paths of the service's containers, with real programs on nodes.
-
-Each runs whole attempts with the real command, on both schedulers, which takes over five seconds.
-"""
+"""A site's environments, with real programs on nodes."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from trainings import (
     COUNTER,
     ON_THE_CLUSTER,
     change_site,
+    count_of,
     run,
     submit,
     wait_for_state,
@@ -33,25 +31,6 @@ def make_python(site) -> Path:
     (packages,) = place.glob("lib/python*/site-packages")
     (packages / "only_here.py").write_text("ANSWER = 42\n")
     return place
-
-
-@ON_THE_CLUSTER
-def test_the_learners_run_in_the_environment_of_their_version(dlctl, site, xdg):
-    """The nodes' own Python has no `only_here`, and this one has none of dlctl's packages."""
-    place = make_python(site)
-    changed = change_site(site, xdg.config, environments={
-        "other": {"frameworks": {"custom": "1"}, "python": "/absent/bin/python"},
-        "mine": {"frameworks": {"custom": "2.5"}, "python": str(place / "bin/python"),
-                 "setup": ["export GREETING='hello there'"], "variables": {"TWO": "2"}},
-    })  # fmt: skip
-    show = 'import os, only_here, sys; print(only_here.ANSWER, sys.prefix, os.environ["GREETING"]'
-    folder = write_training(
-        dlctl.cwd, {"name": "custom", "version": "2.5.1-py3",
-                    "command": f"python -c '{show}, os.environ[\"TWO\"])'; exit"},
-    )  # fmt: skip
-    done, _ = run(dlctl, changed, folder)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert f"learner-0 | 42 {place} hello there 2" in done.stdout
 
 
 def test_an_environment_that_does_not_work_is_said_before_the_training(dlctl, local_site, xdg):
@@ -78,58 +57,32 @@ def test_a_module_that_an_environment_lacks_is_named(dlctl, local_site, xdg):
 
 @ON_THE_CLUSTER
 def test_a_learner_in_a_container_is_halted_and_goes_on(dlctl, site, xdg, wait_until):
-    """Its shell, its trap and its exit code pass through the container's programs."""
+    """Its shell, its trap and its exit code pass through the container's programs.
+
+    The nodes' own Python has no `only_here`, and this one has none of dlctl's packages.
+    """
+    place = make_python(site)
     changed = change_site(site, xdg.config, environments={
-        "box": {"frameworks": {"custom": "1"}, "container": NAMESPACE, "python": str(site.python)},
+        "other": {"frameworks": {"custom": "1"}, "python": "/absent/bin/python"},
+        "box": {"frameworks": {"custom": "2.5"}, "container": NAMESPACE,
+                "python": str(place / "bin/python"), "setup": ["export GREETING='hello there'"],
+                "variables": {"TWO": "2"}},
     })  # fmt: skip
-    command = "echo user $(id -u); exec python count.py 40"
-    folder = write_training(
-        dlctl.cwd, {"name": "custom", "version": "1", "command": command}, {"count.py": COUNTER}
-    )
+    show = 'import os, only_here, sys; print(only_here.ANSWER, sys.prefix, os.environ["GREETING"]'
+    command = f"""echo user $(id -u)
+python -c '{show}, os.environ["TWO"])'; exec python count.py 40"""
+    framework = {"name": "custom", "version": "2.5.1-py3", "command": command}
+    folder = write_training(dlctl.cwd, framework, {"count.py": COUNTER})
     training_id = submit(dlctl, changed, folder)
-    saved = site.job_dir(training_id) / "checkpoints/count-0"
-    wait_until(lambda: saved.exists() and int(saved.read_text() or 0) > 3, 90)
+    wait_until(lambda: count_of(site.job_dir(training_id)) > 3, 90)
     dlctl("halt", training_id, ok=True)
     known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
     assert known["reason"] == "Halted on request."
-    count = saved.read_text()
+    count = count_of(site.job_dir(training_id))
     assert f"saved {count}\n" in dlctl("logs", training_id, ok=True).stdout
     done = dlctl("resume", training_id, "--follow")
     assert done.exit_code == 0, (done.stdout, done.stderr)
     assert "learner-0 | user 0" in done.stdout
+    assert f"learner-0 | 42 {place} hello there 2" in done.stdout
     assert f"learner-0 | begins at {count}\n" in done.stdout
     assert "learner-0 | done at 40" in done.stdout
-
-
-PATHS = """\
-set -e
-echo "I am $(id -u)"
-cat /mnt/data/in/digits.txt
-echo 99 >"$RESULT_DIR/accuracy"
-echo state >/job/state-of-it
-test ! -e /.before
-test -w "$PWD" && test -d /usr/lib && test -r /proc/self/status && ls /mnt /job
-"""
-
-
-@ON_THE_CLUSTER
-def test_a_program_finds_the_paths_of_the_services_containers(dlctl, site, xdg):
-    """Two learners on two nodes, where there are two; each as the user it is."""
-    store = site.root.parent / f"{site.root.name}-store"
-    (store / "in").mkdir(parents=True)
-    (store / "in/digits.txt").write_text("zero one two\n")
-    folder = write_training(
-        dlctl.cwd, {"name": "custom", "command": "bash run.sh"}, {"run.sh": PATHS}, learners=2,
-        **({"nodes": 2} if site.is_cluster else {}),
-        data_stores=[{"id": "a", "type": "mount_volume", "connection": {"path": str(store)},
-                      "training_data": {"container": "in"}}],
-    )  # fmt: skip
-    done, training_id = run(dlctl, site, folder)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    uid = site.job_dir(training_id).stat().st_uid
-    for rank in (0, 1):
-        assert f"learner-{rank} | zero one two" in done.stdout
-        assert f"learner-{rank} | I am {uid}" in done.stdout
-    assert (site.job_dir(training_id) / "state/state-of-it").read_text() == "state\n"
-    assert (site.job_dir(training_id) / "results/accuracy").read_text() == "99\n"
-    assert "uses /mnt/data, a path of the service's containers" in done.stderr

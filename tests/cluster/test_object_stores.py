@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from faulty_proxy import faulty_proxy
 from relay import relayed
-from test_rehearsal import TRAIN
 from trainings import (
     ON_THE_CLUSTER,
     change_site,
+    command_lines,
     files_tell,
     submit,
     verdict,
@@ -239,31 +239,17 @@ def test_the_stores_of_a_manifest_are_checked_before_anything_is_sent(
     assert not (local_site.root / "jobs").exists()
 
 
-HOLD = """\
-import os, pathlib, time
-while not pathlib.Path(os.environ["JOB_STATE_DIR"], "go").exists():
-    time.sleep(0.05)
-"""
-
-
 @pytest.mark.first
 def test_no_file_and_no_process_shows_the_password_while_a_training_runs(
     dlctl, local_site, swift, wait_until
 ):
-    swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
-    swift.container("my_training_results", {})
-    manifest = listing_1(swift)
-    manifest["framework"] = {"name": "any", "command": "python hold.py"}
-    folder = write_training(dlctl.cwd, {"command": "true"}, {"hold.py": HOLD})
-    (folder / "manifest.yml").write_text(json.dumps(manifest))
-    secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+    name = swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
+    hold = 'until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.05; done'
+    folder, secret = of_commands(dlctl, swift, name, hold)
     seen = []
 
     def look():
-        for process in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):
-                if PASSWORD.encode() in process.read_bytes():
-                    seen.append(process.read_bytes())
+        seen.extend(line for line in command_lines() if PASSWORD.encode() in line)
         return files_tell(local_site.job_dir(training_id), 1, "TRAINING")
 
     training_id = submit(dlctl, local_site, folder, env=secret)
@@ -277,35 +263,6 @@ def test_no_file_and_no_process_shows_the_password_while_a_training_runs(
             and PASSWORD.encode() in path.read_bytes()]  # fmt: skip
     assert [(p.name, p.stat().st_mode & 0o777) for p in kept] == [
         ("data_stores.0.password", 0o600)]  # fmt: skip
-
-
-def unstorable(dlctl, site, swift, wait_until):
-    """Run a training whose results its store refuses for now; return its id and credentials."""
-    name = swift.container("unstorable", {"words": b"forty two"})
-    with faulty_proxy(swift.port) as proxy:
-        seen = dataclasses.replace(swift, seen_at=proxy.host)
-        command = 'echo trained >>"$RESULT_DIR/times"; cat $DATA_DIR/words'
-        folder, secret = of_commands(dlctl, seen, name, command, retries=0)
-        secret["DLCTL_STORE_PATIENCE_S"] = "0.1"
-
-        def refuse(data):
-            if data.startswith(b"PUT"):
-                proxy.answers.append(GONE)
-
-        proxy.on_request = refuse
-        training_id = submit(dlctl, site, folder, env=secret)
-        wait_for_state(dlctl, wait_until, training_id, "FAILED")
-        proxy.on_request = lambda _: None
-        yield training_id, secret
-    mark = json.loads(swift.get(f"my_training_results/{training_id}/_complete.json"))
-    assert mark["state"] == "COMPLETED"
-    assert swift.get(f"my_training_results/{training_id}/times") == b"trained\n"
-
-
-def test_a_resumption_only_stores_what_was_trained(dlctl, local_site, swift, wait_until):
-    for training_id, secret in unstorable(dlctl, local_site, swift, wait_until):
-        dlctl("resume", training_id, ok=True, env=secret)
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
 
 
 def test_a_supervisor_that_is_killed_while_it_stores_is_succeeded(
@@ -338,20 +295,32 @@ def test_a_supervisor_that_is_killed_while_it_stores_is_succeeded(
 
 
 def test_results_are_stored_again_when_they_are_fetched(dlctl, local_site, swift, wait_until):
-    for training_id, _ in unstorable(dlctl, local_site, swift, wait_until):
+    name = swift.container("unstorable", {"words": b"forty two"})
+    with faulty_proxy(swift.port) as proxy:
+        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        command = 'echo trained >>"$RESULT_DIR/times"; cat $DATA_DIR/words'
+        folder, secret = of_commands(dlctl, seen, name, command, retries=0)
+        secret["DLCTL_STORE_PATIENCE_S"] = "0.1"
+
+        def refuse(data):
+            if data.startswith(b"PUT"):
+                proxy.answers.append(GONE)
+
+        proxy.on_request = refuse
+        training_id = submit(dlctl, local_site, folder, env=secret)
+        wait_for_state(dlctl, wait_until, training_id, "FAILED")
+        proxy.on_request = lambda _: None
         fetched = dlctl("fetch", training_id, "--restore", ok=True)
-        assert "softlayer-object-storage: my_training_results: " in fetched.stderr
-        assert (dlctl.cwd / f"results/{training_id}/times").read_text() == "trained\n"
+    assert "softlayer-object-storage: my_training_results: " in fetched.stderr
+    assert (dlctl.cwd / f"results/{training_id}/times").read_text() == "trained\n"
+    mark = json.loads(swift.get(f"my_training_results/{training_id}/_complete.json"))
+    assert mark["state"] == "COMPLETED"
+    assert swift.get(f"my_training_results/{training_id}/times") == b"trained\n"
 
 
 def test_a_failed_training_stores_its_logs(dlctl, local_site, swift, wait_until):
-    swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
-    swift.container("my_training_results", {})
-    manifest = listing_1(swift)
-    manifest["framework"] = {"name": "any", "command": "echo so far; exit 3"}
-    folder = write_training(dlctl.cwd, {"command": "true"})
-    (folder / "manifest.yml").write_text(json.dumps(manifest))
-    secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+    name = swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
+    folder, secret = of_commands(dlctl, swift, name, "echo so far; exit 3")
     training_id = submit(dlctl, local_site, folder, env=secret)
     wait_for_state(dlctl, wait_until, training_id, "FAILED")
     mark = json.loads(swift.get(f"my_training_results/{training_id}/_complete.json"))
@@ -365,18 +334,12 @@ def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
 ):
     """Only the login host reaches Swift here: at its own loopback address."""
     name = swift.container("by_login", {"words": b"forty two"})
-    swift.container("my_training_results", {})
     site = change_site(cluster_site, xdg.config, data_via="login")
     with relayed(cluster_site.cluster, swift.port) as address:
         port = address.rpartition(":")[2]
         seen = dataclasses.replace(swift, seen_at=f"127.0.0.1:{port}")
-        manifest = listing_1(seen)
-        manifest["data_stores"][0]["training_data"]["container"] = name
         command = 'cp "$DATA_DIR/words" "$RESULT_DIR/copy"'
-        manifest["framework"] = {"name": "any", "command": command}
-        folder = write_training(dlctl.cwd, {"command": "true"})
-        (folder / "manifest.yml").write_text(json.dumps(manifest))
-        secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+        folder, secret = of_commands(dlctl, seen, name, command)
         check = ("stores", "check", "manifest.yml", "--site", site.name, "--json", "--from")
         for place, state in (("here", "unknown"), ("login", "ok"), ("node", "unknown")):
             seen = dlctl(*check, place, cwd=folder, env=secret, ok=True).json
@@ -439,38 +402,14 @@ def test_an_interrupted_submission_loads_when_it_is_resumed(
     wait_for_state(dlctl, wait_until, shown["training_id"], "COMPLETED")
 
 
-@pytest.mark.long
-def test_a_training_with_stores_is_rehearsed(dlctl, local_site, swift, xdg):
-    """Its data is loaded, by the login node here, and its results are not stored."""
-    site = change_site(local_site, xdg.config, data_via="login", root=str(local_site.root))
-    name = swift.container("rehearsed", {"words": b"forty two"})
-    folder, secret = of_commands(dlctl, swift, name, "true")
-    program = "import os\nassert open(os.environ['DATA_DIR'] + '/words').read()\n" + TRAIN
-    (folder / "train.py").write_text(program)
-    manifest = json.loads((folder / "manifest.yml").read_text())
-    manifest["framework"] = {"name": "pytorch", "job": "train.py"}
-    manifest["training"] = {"epochs": 100, "batch_size": 16}
-    (folder / "manifest.yml").write_text(json.dumps(manifest))
-    done = dlctl("rehearse", "manifest.yml", "--site", site.name, "--steps", "9", "--json",
-                 cwd=folder, env=secret)  # fmt: skip
-    assert done.exit_code == 0, done.stderr
-    assert done.json["rehearsed"]["equal"]
-    assert done.json["training_id"] not in str(swift.names("my_training_results"))
-
-
 @pytest.fixture
 def loading(dlctl, local_site, swift, wait_until):
     """A training whose data comes slowly, through a proxy; and the proxy."""
     name = swift.container("slow", {f"{n}": os.urandom(1 << 20) for n in range(60)})
-    swift.container("my_training_results", {})
     with faulty_proxy(swift.port) as proxy:
         proxy.pause_s = 0.1
-        manifest = listing_1(dataclasses.replace(swift, seen_at=proxy.host))
-        manifest["data_stores"][0]["training_data"]["container"] = name
-        manifest["framework"] = {"name": "any", "command": "ls -l $DATA_DIR/"}
-        folder = write_training(dlctl.cwd, {"command": "true"})
-        (folder / "manifest.yml").write_text(json.dumps(manifest))
-        secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        folder, secret = of_commands(dlctl, seen, name, "ls -l $DATA_DIR/")
         training_id = submit(dlctl, local_site, folder, env=secret)
         file = local_site.job_dir(training_id) / contract.status_file(1, "supervisor", 0)
 
@@ -516,21 +455,6 @@ def test_a_store_that_dies_while_data_comes_is_told_of_everywhere(
     assert re.search(failing, " ".join(shown.split())), shown
     proxy.is_dead, proxy.pause_s = False, 0.0
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-
-
-def test_a_training_whose_supervisor_was_just_killed_is_resumed(
-    dlctl, local_site, loading, wait_until
-):
-    training_id, proxy, status = loading
-    os.kill(status.pid, signal.SIGKILL)
-    proxy.pause_s = 0.0
-    wait_until(lambda: "its job has ended" in dlctl("list", "--json").json[0]["reason"],
-               what="the end of the job")  # fmt: skip
-    dlctl("resume", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-    assert contract.read_record(
-        contract.Verdict, local_site.job_dir(training_id) / contract.verdict_file(2)
-    )
 
 
 def test_a_fetcher_that_is_killed_is_started_again(dlctl, local_site, loading, wait_until):

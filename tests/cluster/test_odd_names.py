@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
 from trainings import (
     ON_THE_CLUSTER,
     change_site,
+    command_lines,
     run,
     submit,
     wait_for_file,
@@ -141,6 +140,7 @@ def test_arguments_and_files_named_like_ours(dlctl, odd_site):
     assert list((away / "brought $(x) ü").glob("model*"))
 
 
+@ON_THE_CLUSTER
 def test_a_command_beside_files_named_like_ours(dlctl, site):
     """The user's own program does import them: they are its neighbours."""
     folder = write_training(
@@ -185,7 +185,7 @@ def test_secrets_reach_the_learner_and_nothing_else(dlctl, site, xdg, wait_until
     seen = wait_for_file(wait_until, results / "hash").split()[0]
     assert seen == hashlib.sha256("".join(f"{v}\n" for v in values).encode()).hexdigest()
     needles = [value.encode() for value in values]
-    lines = _command_lines()
+    lines = command_lines()
     assert any(training_id.encode() in line for line in lines)
     assert not [line for line in lines if any(needle in line for needle in needles)]
     (results / "go").touch()
@@ -204,15 +204,6 @@ def test_secrets_reach_the_learner_and_nothing_else(dlctl, site, xdg, wait_until
     assert not [value for value in values if value in told]
     dlctl("delete", "--yes", training_id, ok=True)
     assert not (site.root / "secrets" / training_id).exists()
-
-
-def _command_lines():
-    """Return the command lines of all processes of this machine and, seen from here, the nodes."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            found.append((process / "cmdline").read_bytes().replace(b"\0", b" "))
-    return found
 
 
 def _files_with(place, needles):

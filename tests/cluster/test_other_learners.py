@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-import signal
 
-import pytest
-from trainings import COUNTER, ON_THE_CLUSTER, submit, wait_for_state, write_training
-
-from dlctl import contract
+from trainings import ON_THE_CLUSTER, count_of, submit, wait_for_state, write_counter
 
 GOAL = 80
-WAITS = "touch \"$CHECKPOINT_DIR/here-$RANK\"; trap 'exit 0' USR2; while :; do sleep 0.1; done"
 
 
 @ON_THE_CLUSTER
 def test_two_learners_then_one_then_three(dlctl, site, wait_until):
-    folder = write_training(
-        dlctl.cwd, {"command": f"exec python3 counter.py {GOAL}"}, {"counter.py": COUNTER},
-        learners=2,
-    )  # fmt: skip
-    training_id = submit(dlctl, site, folder)
-    counts = site.job_dir(training_id) / "checkpoints"
+    training_id = submit(dlctl, site, write_counter(dlctl.cwd, GOAL, learners=2))
+    job_dir = site.job_dir(training_id)
     for learners, asked in ((2, None), (1, ["--learners", "1", "--memory", "600MiB"])):
         if asked:
             dlctl("resume", training_id, *asked, ok=True)
-        last = counts / f"count-{learners - 1}"
-        before = int(last.read_text()) if last.exists() else 0
-        wait_until(lambda last=last, before=before: last.exists()
-                   and int(last.read_text() or 0) > before + 1, 90)  # fmt: skip
+        last = learners - 1
+        before = count_of(job_dir, last)
+        wait_until(lambda n=last, before=before: count_of(job_dir, n) > before + 1, 90)
         dlctl("halt", training_id, ok=True)
         wait_for_state(dlctl, wait_until, training_id, "HALTED")
     done = dlctl("resume", training_id, "--learners", "3", "--follow")
@@ -42,37 +32,3 @@ def test_two_learners_then_one_then_three(dlctl, site, wait_until):
     folder = dlctl("fetch", "results", training_id, "--json", ok=True).json["folder"]
     plan = json.loads((dlctl.cwd / folder / "plan.json").read_text())
     assert plan["resources"]["learners"] == 3
-
-
-@pytest.mark.parametrize("when", ["arriving", "asking", "answered"])
-def test_killed_while_resuming_runs_once_with_what_was_asked(dlctl, site, wait_until, when):
-    """kill -9 of `dlctl resume --learners 2` at each stage."""
-    folder = write_training(dlctl.cwd, {"command": WAITS}, learners=1)
-    training_id = submit(dlctl, site, folder)
-    here = site.job_dir(training_id) / "checkpoints"
-    wait_until((here / "here-0").exists, 90)
-    dlctl("halt", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "HALTED")
-    reached = {
-        "arriving": contract.attempt_dir(2),
-        "asking": contract.submit_begin(2),
-        "answered": contract.submit_answer(2),
-    }[when]
-    with dlctl.start("resume", training_id, "--learners", "2") as killed:
-        wait_until((site.job_dir(training_id) / reached).exists, interval_s=0.001, what=when)
-        killed.send_signal(signal.SIGKILL)
-
-    def trains():
-        now = dlctl("status", training_id, "--json", ok=True).json
-        assert now["state"] != "FAILED", now
-        if now["state"] == "HALTED":  # killed before anything was done
-            dlctl("resume", training_id, "--learners", "2")
-        elif now["state"] == "QUEUED":
-            dlctl("resume", training_id)
-        return (here / "here-1").exists()
-
-    wait_until(trains, interval_s=0.3, what="the second learner")
-    shown = dlctl("show", training_id, "--json", ok=True).json
-    assert [each["resources"]["learners"] for each in shown["attempts"]] == [1, 2]
-    dlctl("cancel", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trainings import COUNTER, assert_no_step_twice, change_site, submit, verdict, write_training
+from trainings import assert_no_step_twice, change_site, submit, verdict, write_counter
 
 from dlctl import contract
 
@@ -19,8 +19,7 @@ def start(dlctl, cluster_site, xdg):
         limits = {"debug": {"max_time": "30s", "nodes": 4, "cpus_per_node": 2}}
         allowed = {"next_attempt": [*starters, "client"]}
         site = change_site(cluster_site, xdg.config, partitions=limits, scheduler=allowed)
-        command = {"command": "exec python3 counter.py 260"}
-        folder = write_training(dlctl.cwd, command, {"counter.py": COUNTER}, time="3m")
+        folder = write_counter(dlctl.cwd, 260, time="3m")
         training_id = submit(dlctl, site, folder, "--partition", "debug")
         return training_id, site.job_dir(training_id)
 

@@ -1,14 +1,10 @@
-"""A framework that a user adds beside the manifest, and Caffe's: halted, looked at, continued.
-
-Each runs two whole attempts with the real command, which takes more than five seconds.
-"""
+"""A framework that a user adds beside the manifest: halted, looked at, continued."""
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 
-from trainings import ON_THE_CLUSTER, REPOSITORY, run, submit, wait_for_state, write_training
+from trainings import ON_THE_CLUSTER, run, submit, wait_for_state, write_training
 
 WHEEL = "wheel_of_a_test-1-py3-none-any.whl"
 SHOW = "import wheel_of_a_test as w; print(w.ANSWER, w.__file__)"
@@ -73,36 +69,6 @@ def test_a_framework_beside_the_manifest_is_halted_and_goes_on(dlctl, site, wait
     assert done.exit_code == 0, (done.stdout, done.stderr)
     assert f"learner-0 | begins at {newest} ['--by', '1']" in done.stdout
     assert "learner-0 | ends at 60" in done.stdout
-
-
-@ON_THE_CLUSTER
-def test_the_papers_caffe_manifest_trains_is_halted_and_goes_on(dlctl, site, wait_until):
-    """Listing 1's framework section, with more iterations than the example's: two learners."""
-    folder = dlctl.cwd / "listing-1"
-    shutil.copytree(REPOSITORY / "examples/frameworks", folder)
-    solver = folder / "caffe/lenet_solver.prototxt"
-    more = solver.read_text().replace("max_iter: 300", "max_iter: 460")
-    solver.write_text(more.replace("snapshot: 100", "snapshot: 20"))
-    write_training(
-        folder,
-        {"name": "caffe", "version": "1", "job": "caffe/lenet_solver.prototxt",
-         "arguments": {"weights": "caffe/pretrained.caffemodel"}},
-        learners=2,
-    )  # fmt: skip
-    training_id = submit(dlctl, site, folder)
-    saved = site.job_dir(training_id) / "checkpoints"
-    wait_until(lambda: list(saved.glob("step-*")), 120)
-    dlctl("halt", training_id, ok=True)
-    known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
-    assert known["reason"] == "Halted on request."
-    halted_at = dlctl("checkpoints", "list", training_id, "--json", ok=True).json[0]["step"]
-    assert 0 < halted_at < 460
-    done = dlctl("resume", training_id, "--follow")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert f"continuing from the checkpoint at step {halted_at}," in done.stdout
-    results = {path.name for path in (site.job_dir(training_id) / "results").iterdir()}
-    assert results == {"lenet_iter_460.caffemodel", "model.pt", "metrics.json"}
-    assert "starting from the weights in" in dlctl("logs", training_id, ok=True).stdout
 
 
 def test_pip_in_a_command_changes_nothing_at_the_site(dlctl, local_site):

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from served import (
     PAUSES,
     SLOW_EPOCHS,
@@ -32,7 +31,7 @@ from served import (
     wait_for_learners,
     write_slow,
 )
-from trainings import REPOSITORY, change_site, run, submit, wait_for_state
+from trainings import REPOSITORY, change_site, command_lines, run, submit, wait_for_state
 
 from dlctl import contract
 from learner.supervisor.worker_group.worker import LEARNER_DEATHS
@@ -77,25 +76,6 @@ def accuracy_of(site, training_id):
     return [line["validation_accuracy"] for line in told if "validation_accuracy" in line][-1]
 
 
-def test_the_example_over_two_nodes(dlctl, cluster_site):
-    run_example(dlctl, cluster_site, 4, epochs=10, accuracy=0.95)
-
-
-@pytest.mark.long  # test_kill_of_everything… has learners and a server here, to their end
-def test_the_example_on_this_machine(dlctl, local_site):
-    run_example(dlctl, local_site, 4, epochs=10, accuracy=0.95)
-
-
-@pytest.mark.long
-def test_the_example_as_it_stands(dlctl, cluster_site):
-    run_example(dlctl, cluster_site, 4)
-
-
-@pytest.mark.long
-def test_the_example_on_one_node(dlctl, cluster_site):
-    run_example(dlctl, cluster_site, 2)
-
-
 @pytest.mark.long  # without Slurm: tests/mpi/test_servers_mpi.py
 def test_servers_that_talk_mpi(dlctl, cluster_site, wait_until):
     """One step of all: one that is killed takes the others along, and all are started again."""
@@ -115,41 +95,6 @@ def test_servers_that_talk_mpi(dlctl, cluster_site, wait_until):
     assert found["reason"] == "All 2 learners ended with exit code 0."
     assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 4)
     assert shared_memory(training_id, cluster_site) == []
-
-
-def run_example(dlctl, site, learners, epochs=20, accuracy=0.97):
-    folder = change_manifest(dlctl.cwd / "digits", learners=learners, training={"epochs": epochs})
-    append(folder, "")
-    done, training_id = run(dlctl, site, folder)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert f"All {learners} learners ended with exit code 0" in done.stdout
-    assert accuracy_of(site, training_id) >= accuracy
-    job_dir = site.job_dir(training_id)
-    assert len(homes_of(job_dir).shard_nodes) == (learners // 2 if site.is_cluster else 1)
-    assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, epochs)
-    assert shared_memory(training_id, site) == []
-    assert not (job_dir / contract.server_secret(1)).exists()
-
-
-@pytest.mark.long  # without Slurm: test_node_server.py and test_builtin_loop_on_servers.py
-def test_rounds_with_a_schedule_give_the_same_bits(dlctl, cluster_site, wait_until):
-    """Two runs at once, each over two nodes of its own; a round may have chunks of two epochs."""
-    folder = change_manifest(
-        dlctl.cwd / "digits", learners=2, cpus=2, training={"epochs": 2},
-        env={"OMP_NUM_THREADS": "1"},
-        parameter_server={"solver": "parallel_sgd", "momentum": 0.9, "push_every": 1},
-    )  # fmt: skip
-    append(folder, "")
-    runs = [submit(dlctl, cluster_site, folder) for _ in range(2)]
-    for training_id in runs:
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=180)
-        assert len(homes_of(cluster_site.job_dir(training_id)).shard_nodes) == 2
-    a, b = (
-        torch.load(cluster_site.job_dir(training_id) / contract.RESULTS / "model.pt")
-        for training_id in runs
-    )
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.first("3-5")
@@ -177,6 +122,8 @@ def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, 
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
     wait_until(lambda: learners_of(job_dir), 90, what="the first learner")
+    secret = (job_dir / contract.server_secret(1)).read_bytes()
+    assert not any(secret in line for line in command_lines())
     chance, killed, idle, servers = random.Random(seed), set(), [0] * learners, [1, 0]
     while len(killed) < kills:
         if servers and len(killed) == kills // 3 * (3 - len(servers)):
@@ -199,6 +146,7 @@ def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, 
     output = (job_dir / contract.job_output(1)).read_text()
     assert output.count("was killed by signal 9: restarting it") == kills
     assert output.count("the server on n") == 2
+    assert not (job_dir / contract.server_secret(1)).exists()
     assert accuracy_of(cluster_site, training_id) >= 0.97
     assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 20)
     assert shared_memory(training_id, cluster_site) == []
@@ -266,21 +214,6 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
 
 
 @pytest.mark.long
-def test_fewer_than_min_learners(dlctl, cluster_site, cluster, wait_until):
-    server = {"solver": "parallel_sgd", "min_learners": 2}
-    folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, parameter_server=server, retries=0)
-    training_id = submit(dlctl, cluster_site, folder)
-    job_dir = cluster_site.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 2)
-    status = json.loads((job_dir / contract.status_file(1, "learner", 1)).read_text())
-    second = status["host"]  # not n2 where n1 still has what a test before this one left
-    cluster.exec("scontrol", "update", f"NodeName={second}", "State=DOWN", "Reason=test")
-    found = wait_for_state(dlctl, wait_until, training_id, "FAILED", timeout_s=90)
-    assert "1 of 2 learners are left, min_learners is 2" in found["reason"]
-    assert f"was lost with node {second}" in found["reason"]
-
-
-@pytest.mark.long
 def test_learners_keep_their_gpus_after_a_node_is_lost(dlctl, cluster_site, cluster, wait_until):
     """They share a step's GPUs with others then, and see their own only. (torch here sees none.)"""
     folder = write_slow(dlctl.cwd / "job", learners=3, gpus=1)
@@ -337,17 +270,6 @@ def test_too_little_shared_memory_is_said_before_training(dlctl, cluster_site, c
     assert shown["hint"]
     assert "epoch 1" not in done.stdout
     assert shared_memory(training_id, cluster_site) == []
-
-
-def test_a_learner_with_another_model(dlctl, local_site):
-    folder = write_slow(dlctl.cwd / "job", {"another": 2}, learners=2)
-    done, training_id = run(dlctl, local_site, folder)
-    assert done.exit_code == 10, (done.stdout, done.stderr)
-    shown = dlctl("show", training_id, "--json", ok=True).json
-    assert shown["reason"].startswith("Learner 1 on")
-    assert "model" in shown["reason"]
-    assert "Traceback" not in done.stdout + done.stderr
-    assert shared_memory(training_id, local_site) == []
 
 
 def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site, wait_until):

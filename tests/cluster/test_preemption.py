@@ -5,16 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from served import (
-    SLOW_EPOCHS,
-    SLOW_SAMPLES,
-    assert_each_sample_was_done_once,
-    hurry,
-    shared_memory,
-    wait_for_learners,
-    write_slow,
-)
-from trainings import COUNTER, change_site, submit, write_training
+from trainings import change_site, count_of, submit, write_counter
 
 from dlctl import contract
 
@@ -41,14 +32,10 @@ def preempt(dlctl, cluster, training_id, job_dir, wait_until):
 
 
 def test_a_job_that_is_preempted_goes_on(dlctl, scavenger, cluster, wait_until):
-    folder = write_training(
-        dlctl.cwd, {"command": "exec python3 counter.py 60"}, {"counter.py": COUNTER},
-        learners=2, cpus=2,
-    )  # fmt: skip
+    folder = write_counter(dlctl.cwd, 60, learners=2, cpus=2)
     training_id = submit(dlctl, scavenger, folder, "--partition", "scavenge")
     job_dir = scavenger.job_dir(training_id)
-    counts = [job_dir / f"checkpoints/count-{rank}" for rank in (0, 1)]
-    wait_until(lambda: all(c.exists() and int(c.read_text() or 0) > 3 for c in counts), 90)
+    wait_until(lambda: min(count_of(job_dir, rank) for rank in (0, 1)) > 3, 90)
     preempt(dlctl, cluster, training_id, job_dir, wait_until)
     done = dlctl("logs", training_id, "--follow", timeout_s=240)
     assert done.exit_code == 0, (done.stdout, done.stderr)
@@ -56,20 +43,3 @@ def test_a_job_that_is_preempted_goes_on(dlctl, scavenger, cluster, wait_until):
         began = re.findall(rf"learner-{rank} \| begins at (\d+)", done.stdout)
         assert int(began[-1]) > 0
         assert f"learner-{rank} | done at 60" in done.stdout
-
-
-@pytest.mark.long
-def test_learners_and_servers_that_are_preempted_go_on(dlctl, scavenger, cluster, wait_until):
-    folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, time="10m")
-    training_id = submit(dlctl, scavenger, folder, "--partition", "scavenge")
-    job_dir = scavenger.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 2)
-    checkpoints = job_dir / contract.CHECKPOINTS
-    wait_until(lambda: any(checkpoints.iterdir()), 90)
-    preempt(dlctl, cluster, training_id, job_dir, wait_until)
-    hurry(job_dir)
-    done = dlctl("logs", training_id, "--follow", timeout_s=240)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert "continuing from the checkpoint" in done.stdout
-    assert_each_sample_was_done_once(job_dir, SLOW_SAMPLES, SLOW_EPOCHS, attempt=2)
-    assert shared_memory(training_id, scavenger) == []

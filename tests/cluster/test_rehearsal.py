@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from trainings import ON_THE_CLUSTER, write_training
 
 TRAIN = """\
@@ -52,11 +51,3 @@ def test_a_restart_is_rehearsed_and_leaves_nothing_behind(dlctl, site):
     assert done.stderr.count("follows: rehearsal, stage") == 3
     assert not site.job_dir(answer["training_id"]).exists()
     assert dlctl("logs").exit_code == 8, "it is no training of this folder"
-
-
-@pytest.mark.long
-def test_a_program_that_draws_numbers_of_its_own_is_found_out(dlctl, local_site):
-    done = rehearsed(dlctl, local_site, own=True)
-    assert done.exit_code == 10
-    assert "NOT bit for bit: " in done.stdout and "by at most" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80

@@ -44,6 +44,7 @@ def test_all_nodes_import_the_requirements_and_mpi_still_works(dlctl, site, whee
     dlctl("cancel", again.stdout.strip(), ok=True)
 
 
+@ON_THE_CLUSTER
 def test_requirements_that_can_not_be_installed_queue_nothing(dlctl, site, wheels, tmp_path):
     lines = ["--no-index", f"--find-links {wheels}", "eager"]
     folder = write_training(tmp_path / "t", {"command": "true"}, requirements=lines)

@@ -87,6 +87,7 @@ def assert_each_once(job_dir, trials):
 
 @pytest.mark.first("cluster")
 @pytest.mark.costs(15)
+@ON_THE_CLUSTER
 def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
     search_id = start(dlctl, site, 16)
     job_dir = site.job_dir(search_id)
@@ -162,41 +163,6 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
                         "differs": None}  # fmt: skip
 
 
-WAITS_FOR_A_FILE = """
-
-class Ready:
-    def __init__(self, space, seed):
-        if not (pathlib.Path(__file__).parents[1] / "ready").exists():
-            raise RuntimeError("it is not ready")
-
-    def ask(self, n):
-        return [{"x": 0.5, "n": 3}] * n
-
-    def tell(self, trial, told):
-        pass
-"""
-
-
-def test_a_search_that_has_failed_goes_on_with_workers_that_stay(dlctl, local_site, wait_until):
-    folder = dlctl.cwd / "job"
-    folder.mkdir()
-    text = SEARCH.replace("genetic, seed: 1, population: 5%MORE%", "'trials:Ready'")
-    for name, value in (("TRIALS", "4"), ("WORKERS", "1"), ("SLOTS", "1"), ("JOBS", "")):
-        text = text.replace(f"%{name}%", value)
-    (folder / "search.yml").write_text(text)
-    (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", "0.1") + WAITS_FOR_A_FILE)
-    done = dlctl("search", "start", folder / "search.yml", "--site", local_site.name, ok=True)
-    search_id = done.stdout.strip()
-    wait_for_state(dlctl, wait_until, search_id, "FAILED")
-    status = dlctl("search", "status", search_id, ok=True).stdout
-    assert "the strategy trials:Ready can't be made: RuntimeError: it is not ready" in status
-    job_dir = local_site.job_dir(search_id)
-    (job_dir / "ready").write_text("")
-    dlctl("search", "resume", search_id, ok=True)
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
-    assert {event["worker"] for event in told(job_dir)} == {"w2.0"}, "the first that came"
-
-
 def test_a_search_whose_program_is_broken_ends_early_and_goes_on_with_a_mended_one(
     dlctl, local_site, wait_until
 ):
@@ -232,60 +198,6 @@ def test_a_search_whose_workers_fit_nowhere_is_not_begun(dlctl, local_site):
     refused = dlctl("search", "start", dlctl.cwd / "search.yml", "--site", local_site.name)
     assert refused.exit_code and "50000 CPUs" in refused.stderr, refused
     assert dlctl("list", "--json", ok=True).json == []
-
-
-TRAININGS = """\
-name: digits
-learners: 1
-memory: 1GiB
-time: 5m
-framework: {name: pytorch, job: train.py, arguments: {lr: 0.1}}
-training: {epochs: 1, seed: 1, classes: 10}
-space:
-  framework.arguments.lr: {float: [1.0e-3, 1.0e-1], log: true}
-  framework.job: {choice: [ours.py]}
-  env.OURS: {int: [1, 1]}
-  training.batch_size: {choice: [32, 64]}
-metric: {name: accuracy, goal: maximize}
-strategy: {name: random, seed: 3}
-budget: {trials: 2}
-workers: {jobs: 1, time: 10m}
-"""
-
-
-def test_the_manifest_of_the_best_trial_reaches_its_metric(dlctl, local_site, wait_until):
-    """Three trainings, each with torch: no less shows that the manifest is the trial's."""
-    folder = dlctl.cwd / "digits"
-    shutil.copytree(REPOSITORY / "examples/digits", folder)
-    (folder / "search.yml").write_text(TRAININGS)
-    ours = (folder / "train.py").rename(folder / "ours.py")
-    ours.write_text(ours.read_text() + '\nimport os\n\nassert os.environ["OURS"] == "1"\n')
-    (folder / "train.py").write_text("raise RuntimeError('each trial has another file')\n")
-    done = dlctl("search", "start", folder / "search.yml", "--site", local_site.name, ok=True)
-    search_id = done.stdout.strip()
-    wait_for_results(wait_until, local_site.job_dir(search_id), 2)
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
-    best = dlctl("search", "best", search_id, "--json", ok=True).json
-    dlctl("search", "best", search_id, "--manifest", folder / "best.yml", ok=True)
-    done = dlctl("submit", folder / "best.yml", "--site", local_site.name, ok=True)
-    training_id = done.stdout.strip()
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-    csv = dlctl("metrics", training_id, "--names", "^validation_accuracy$", "--csv", ok=True).stdout
-    values = [float(line.rpartition(",")[2]) for line in csv.splitlines()[1:]]
-    assert values[-1] == best["metric"], csv
-    shown = dlctl("search", "show", search_id, "--trial", str(best["number"]), "--json", ok=True)
-    assert shown.json["runs"] == 1 and shown.json["log"], shown.stdout
-
-
-def test_each_process_of_a_search_may_be_killed(dlctl, local_site, wait_until):
-    search_id = start(dlctl, local_site, 60)
-    job_dir = local_site.job_dir(search_id)
-    for count, name in ((5, "search.worker"), (15, "search.broker"), (25, "search.model"),
-                        (35, "search.nameserver")):  # fmt: skip
-        wait_for_results(wait_until, job_dir, count)
-        os.kill(processes(name, job_dir)[0], signal.SIGKILL)
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
-    assert_each_once(job_dir, 60)
 
 
 def processes(module, job_dir):
@@ -363,24 +275,6 @@ def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_u
         assert len(learners) >= 2, learners
 
 
-@ON_THE_CLUSTER
-def test_brokers_in_worker_jobs_borrow_and_hand_back(dlctl, site, wait_until):
-    search_id = start(dlctl, site, 40, jobs=", per_broker: 2", slots=1)
-    job_dir = site.job_dir(search_id)
-    wait_for_results(wait_until, job_dir, 5)
-    if site.is_cluster:  # the local queue may have no place for the second worker
-        broker = job_dir / names.ENDPOINTS / "b.w1.1.json"
-        wait_until(broker.exists, 60)
-        shown = dlctl("search", "show", search_id, "--json", ok=True).json["brokers"]
-        assert {each["broker"] for each in shown} == {"b0", "b.w1.1"}
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
-    assert_each_once(job_dir, 40)
-    assert [(job_dir / names.WORKERS / "w1" / name).read_text() for name in ("before", "count")] \
-        == ["0\n", "2\n"]  # fmt: skip
-    if site.is_cluster:
-        wait_until(lambda: not broker.exists(), 60)
-
-
 def test_workers_go_on_while_the_hub_is_gone_and_its_successor_takes_over(
     dlctl, cluster_site, wait_until
 ):
@@ -392,6 +286,10 @@ def test_workers_go_on_while_the_hub_is_gone_and_its_successor_takes_over(
     wait_for_results(wait_until, job_dir, 5)
     endpoints = job_dir / names.ENDPOINTS
     wait_until(lambda: len(list(endpoints.glob("b.*.json"))) == 2, 60)
+    shown = dlctl("search", "show", search_id, "--json", ok=True).json["brokers"]
+    assert {each["broker"] for each in shown} == {"b0", "b.w1.0", "b.w1.1"}
+    assert [(job_dir / names.WORKERS / "w1" / name).read_text() for name in ("before", "count")] \
+        == ["0\n", "2\n"]  # fmt: skip
     hub = processes("learner.supervisor", job_dir) + processes("search.hub", job_dir)
     hub += processes("search.model", job_dir) + processes("search.nameserver", job_dir)
     hub += [pid for pid in processes("search.broker", job_dir)
@@ -427,7 +325,9 @@ ddl.log(1, score=args.depth + 0.1 * args.big, rate=args.rate, a=args.kind == "it
 """
 
 
-def test_trials_of_other_frameworks_get_their_own_arguments(dlctl, local_site, wait_until):
+def test_trials_of_other_frameworks_get_their_own_arguments_and_the_best_one_a_manifest(
+    dlctl, local_site, wait_until
+):
     folder = dlctl.cwd / "fit"
     folder.mkdir()
     (folder / "fit.py").write_text(FIT)
@@ -457,3 +357,11 @@ workers: {jobs: 1, slots: 2, time: 10m}
         assert event["value"]["rate"] == point.get("rate", -1)
         assert event["value"]["a"] == (point["kind"] == "it's a")
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    best = dlctl("search", "best", search_id, "--json", ok=True).json
+    dlctl("search", "best", search_id, "--manifest", folder / "best.yml", ok=True)
+    training_id = dlctl("submit", folder / "best.yml", ok=True).stdout.strip()
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    csv = dlctl("metrics", training_id, "--names", "^score$", "--csv", ok=True).stdout
+    assert float(csv.splitlines()[-1].rpartition(",")[2]) == best["metric"], csv
+    shown = dlctl("search", "show", search_id, "--trial", str(best["number"]), "--json", ok=True)
+    assert shown.json["runs"] == 1 and shown.json["log"], shown.stdout

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 from trainings import (
-    COUNTER,
     REPOSITORY,
     change_site,
+    count_of,
+    node_of,
     run,
     state_of,
     submit,
     wait_for_state,
+    write_counter,
     write_training,
 )
 
@@ -25,29 +26,15 @@ from dlctl import contract
 
 # MPI is not used by the command; what the preflight found out stands in its report.
 HELLO = {"command": 'echo "hello of $RANK of $WORLD_SIZE"; env >"$RESULT_DIR/env-$RANK"'}
-TRAIN = """\
-import torch
-
-def build(arguments):
-    model = torch.nn.Linear(2, 1)
-    data = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1))
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-            "loss": torch.nn.functional.mse_loss, "train": data}
-"""
 
 
 # The wrong PMI -----------------------------------------------------------------------------------
 
 
-@pytest.mark.first("none-command")
-@pytest.mark.parametrize(
-    ("mpi", "framework"),
-    [("none", HELLO), ("pmi2", HELLO), ("pmi2", {"job": "train.py"})],
-    ids=["none-command", "pmi2-command", "pmi2-job"],
-)
-def test_a_wrong_pmi_stops_before_training(dlctl, cluster_site, xdg, mpi, framework):
-    changed = change_site(cluster_site, xdg.config, launcher={"kind": "srun", "mpi": mpi})
-    folder = write_training(dlctl.cwd, framework, {"train.py": TRAIN}, learners=2)
+@pytest.mark.first
+def test_a_wrong_pmi_stops_before_training(dlctl, cluster_site, xdg):
+    changed = change_site(cluster_site, xdg.config, launcher={"kind": "srun", "mpi": "none"})
+    folder = write_training(dlctl.cwd, HELLO, learners=2)
     done, training_id = run(dlctl, changed, folder)
     assert done.exit_code == 10, (done.stdout, done.stderr)
     shown = dlctl("show", training_id, "--json", ok=True).json
@@ -60,58 +47,7 @@ def test_a_wrong_pmi_stops_before_training(dlctl, cluster_site, xdg, mpi, framew
     assert "Traceback" not in done.stderr + dlctl("logs", training_id).stdout
 
 
-@pytest.mark.parametrize(
-    "launcher", [{"kind": "srun", "mpi": "pmix"}, {"kind": "mpirun", "mpi": None}], ids=str
-)
-def test_a_right_launcher_passes(dlctl, cluster_site, xdg, launcher):
-    """mpirun is that of the nodes' Python: its folder comes first on PATH."""
-    changed = change_site(cluster_site, xdg.config, launcher=launcher)
-    folder = write_training(dlctl.cwd, {"job": "train.py"}, {"train.py": TRAIN}, learners=2, cpus=2)
-    done, training_id = run(dlctl, changed, folder)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    shown = dlctl("show", training_id, "--json", ok=True).json
-    assert shown["state"] == "COMPLETED"
-    assert len({status["host"] for status in shown["learners"]}) == 2
-
-
-SERVED = {"learners": 2, "cpus": 2, "parameter_server": {"solver": "downpour_sgd"}}
-
-
-def test_a_network_that_the_node_lacks_is_named(dlctl, cluster_site, xdg):
-    folder = write_training(dlctl.cwd, {"job": "train.py"}, {"train.py": TRAIN}, **SERVED)
-    wrong = change_site(cluster_site, xdg.config, network="ib0")
-    done, training_id = run(dlctl, wrong, folder)
-    assert done.exit_code == 10, (done.stdout, done.stderr)
-    shown = dlctl("show", training_id, "--json", ok=True).json
-    assert "has no address on the network 'ib0'; it has eth0 10." in shown["reason"]
-    assert shown["verdict"]["kind"] == "site"
-    assert "`network` in the site file of changed" in shown["hint"]
-
-
-@pytest.mark.long  # which address: tests/unit/learner/system/test_networks.py
-def test_the_network_that_the_site_names_is_the_servers(dlctl, cluster_site, xdg):
-    folder = write_training(dlctl.cwd, {"job": "train.py"}, {"train.py": TRAIN}, **SERVED)
-    right = change_site(cluster_site, xdg.config, network="eth0")
-    done, training_id = run(dlctl, right, folder)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    places = [json.loads((right.job_dir(training_id) / contract.server_file(1, node)).read_bytes())
-              for node in (0, 1)]  # fmt: skip
-    assert [place["address"].rpartition(".")[0] for place in places] == ["10.77.0"] * 2
-
-
 # Space and permissions ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("place", ["/proc/dlctl", "/etc/dlctl"])
-def test_a_root_that_is_not_writable(dlctl, cluster_site, xdg, place):
-    changed = change_site(cluster_site, xdg.config, root=place)
-    folder = write_training(dlctl.cwd, HELLO)
-    done = dlctl("submit", "manifest.yml", "--site", changed.name, cwd=folder)
-    assert done.exit_code == 6, done.stderr
-    assert place in done.stderr
-    assert re.search(r"Permission denied|No such file|can't be", done.stderr)
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) <= 4, done.stderr
 
 
 # What Slurm and the site file refuse -------------------------------------------------------------
@@ -134,16 +70,6 @@ def test_a_partition_that_slurm_refuses(dlctl, cluster_site, xdg):
 
 def state_of_latest(dlctl, folder):
     return dlctl("status", "--json", cwd=folder, ok=True).json
-
-
-def test_a_request_that_fits_no_partition(dlctl, cluster_site):
-    folder = write_training(dlctl.cwd, HELLO, learners=9, cpus=2, time="3m", memory="1GiB")
-    done = dlctl("submit", "manifest.yml", "--site", cluster_site.name, cwd=folder)
-    assert done.exit_code == 5, done.stderr
-    assert re.search(r"debug: .*9 nodes", done.stderr)
-    assert re.search(r"short: .*9 learners need", done.stderr)
-    assert dlctl("list", "--json", ok=True).json == []
-    assert not cluster_site.root.exists()
 
 
 # The user's environment, over there and here -----------------------------------------------------
@@ -205,45 +131,15 @@ def test_without_accounting_the_state_is_still_right(dlctl, cluster_site, wait_u
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
 
 
-def test_a_lost_node_and_the_way_on(dlctl, cluster_site, wait_until):
-    cluster = cluster_site.cluster
-    folder = write_training(
-        dlctl.cwd, {"command": "exec python3 counter.py 60"}, {"counter.py": COUNTER},
-        learners=2, cpus=2,
-    )  # fmt: skip
-    training_id = submit(dlctl, cluster_site, folder)
-    counts = [cluster_site.job_dir(training_id) / f"checkpoints/count-{r}" for r in (0, 1)]
-    wait_until(lambda: all(c.exists() and int(c.read_text()) > 3 for c in counts), 90)
-    shown = dlctl("show", training_id, "--json", ok=True).json
-    host = next(status["host"] for status in shown["learners"] if status["rank"] == 0)
-    cluster.node_kill(int(host.removeprefix("n")))
-    # Nobody looks: Slurm runs the job again, which goes on as the next attempt.
-    wait_until((cluster_site.job_dir(training_id) / contract.verdict_file(2)).exists, 150)
-    lost = contract.read_record(
-        contract.Verdict, cluster_site.job_dir(training_id) / contract.verdict_file(1)
-    )
-    assert (lost.kind, lost.action.kind) == ("node_lost", "retry")
-    assert (lost.evidence.host, lost.action.exclude) == (host, [host])
-    known = state_of(dlctl, training_id)
-    assert (known["state"], known["attempt"]) == ("COMPLETED", 2)
-    log = dlctl("logs", training_id, ok=True).stdout
-    assert log.count("begins at 0") == 2, "each learner began once from the beginning"
-    assert [int(count.read_text()) for count in counts] == [60, 60]
-
-
 def test_a_node_that_is_cut_off_for_a_moment(dlctl, cluster_site, wait_until):
     """Shorter than Slurm's patience: the job continues and nothing is said wrong meanwhile."""
     cluster = cluster_site.cluster
-    folder = write_training(
-        dlctl.cwd, {"command": "exec python3 counter.py 120"}, {"counter.py": COUNTER}
-    )
-    training_id = submit(dlctl, cluster_site, folder)
-    count = cluster_site.job_dir(training_id) / "checkpoints/count-0"
-    wait_until(lambda: count.exists() and int(count.read_text()) > 3, 90)
-    host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
-    cluster.node_cut(int(host.removeprefix("n")))
+    training_id = submit(dlctl, cluster_site, write_counter(dlctl.cwd, 120))
+    wait_until(lambda: count_of(cluster_site.job_dir(training_id)) > 3, 90)
+    node = node_of(dlctl, training_id)
+    cluster.node_cut(node)
     assert state_of(dlctl, training_id)["state"] == "TRAINING"
-    cluster.node_heal(int(host.removeprefix("n")))
+    cluster.node_heal(node)
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
 
 
@@ -252,23 +148,19 @@ def test_a_node_that_is_cut_off_computes_on_until_its_successor_trains(
 ):
     """The old attempt sees the shared files all the time, and Slurm's controller never."""
     cluster = cluster_site.cluster
-    folder = write_training(
-        dlctl.cwd, {"command": "exec python3 counter.py 320"}, {"counter.py": COUNTER}, retries=1
-    )
-    training_id = submit(dlctl, cluster_site, folder)
+    training_id = submit(dlctl, cluster_site, write_counter(dlctl.cwd, 320, retries=1))
     job_dir = cluster_site.job_dir(training_id)
-    count = job_dir / "checkpoints/count-0"
-    wait_until(lambda: count.exists() and int(count.read_text() or 0) > 3, 90)
-    host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
+    wait_until(lambda: count_of(job_dir) > 3, 90)
+    node = node_of(dlctl, training_id)
     found = subprocess.run(["pgrep", "-f", training_id], capture_output=True, text=True)
     old = [int(pid) for pid in found.stdout.split()]
-    cluster.node_cut(int(host.removeprefix("n")))
-    at = int(count.read_text() or 0)
-    wait_until(lambda: int(count.read_text() or 0) > at + 10, 60)  # it computes on
+    cluster.node_cut(node)
+    at = count_of(job_dir)
+    wait_until(lambda: count_of(job_dir) > at + 10, 60)  # it computes on
     # Slurm gives the node up and runs the job elsewhere; the old processes end before it trains.
     wait_until((job_dir / contract.claim(2)).exists, 120)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old), 60)
-    cluster.node_heal(int(host.removeprefix("n")))
+    cluster.node_heal(node)
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     first = contract.read_record(contract.Verdict, job_dir / contract.verdict_file(1))
     assert (first.kind, first.action.attempt) == ("node_lost", 2), first
@@ -292,8 +184,7 @@ echo "attempt $DLCTL_ATTEMPT" >"$RESULT_DIR/model.pt"
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
     wait_until((job_dir / "logs/began").exists, 90)
-    host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
-    node = int(host.removeprefix("n"))
+    node = node_of(dlctl, training_id)
     found = subprocess.run(["pgrep", "-f", training_id], capture_output=True, text=True)
     frozen = [int(pid) for pid in found.stdout.split()]
     assert len(frozen) >= 3  # the supervisor, srun, the watchdog

@@ -39,6 +39,7 @@ def ran_once(dlctl, site, wait_until, records):
         assert runs.read_text() == "ran\n"
 
 
+@ON_THE_CLUSTER
 def test_a_sweep_is_submitted_seen_and_fetched_by_one_command_each(
     dlctl, site, folder, tmp_path, wait_until
 ):
@@ -65,23 +66,14 @@ def test_a_sweep_is_submitted_seen_and_fetched_by_one_command_each(
     assert not ids & {each["training_id"] for each in again}, "what has ended well is not taken up"
 
 
-@pytest.mark.first("cluster-arriving")
+@pytest.mark.first("cluster")
 @pytest.mark.costs(15)
-@pytest.mark.parametrize("when", ["recorded", "arriving", "asking", "answered"])
 @ON_THE_CLUSTER
-def test_what_was_killed_is_taken_up_by_the_same_command(
-    dlctl, site, folder, xdg, wait_until, when
-):
+def test_what_was_killed_is_taken_up_by_the_same_command(dlctl, site, folder, wait_until):
     arguments = ["submit", "manifest.yml", "--site", site.name, "--repeat", str(COUNT), "--json"]
     jobs = site.root / "jobs"
-    reached = {
-        "recorded": lambda: list(xdg.state.glob("dlctl/submitting-*")),
-        "arriving": lambda: list(jobs.glob("*/plan.json")),
-        "asking": lambda: list(jobs.glob(f"*/{contract.submit_begin(1)}")),
-        "answered": lambda: len(list(jobs.glob(f"*/{contract.submit_answer(1)}"))) > COUNT // 2,
-    }[when]
     with dlctl.start(*arguments, cwd=folder) as killed:
-        wait_until(reached, 60, interval_s=0.002, what=when)
+        wait_until(lambda: list(jobs.glob("*/plan.json")), 60, interval_s=0.002, what="a plan")
         killed.send_signal(signal.SIGKILL)
     done = dlctl(*arguments, cwd=folder, ok=True)
     assert len(done.json) == COUNT
@@ -123,9 +115,9 @@ def test_a_limit_of_the_site_leaves_the_rest_for_the_same_command(
     dlctl("cancel", *after, ok=True)
 
 
-def test_the_same_command_at_the_same_time_means_other_trainings(dlctl, site, folder):
+def test_the_same_command_at_the_same_time_means_other_trainings(dlctl, local_site, folder):
     def submit(_: int) -> str:
-        return dlctl("submit", "manifest.yml", "--site", site.name, cwd=folder, ok=True).stdout
+        return dlctl("submit", "manifest.yml", cwd=folder, ok=True).stdout
 
     with ThreadPoolExecutor(4) as people:
         ids = list(people.map(submit, range(4)))
@@ -133,8 +125,12 @@ def test_the_same_command_at_the_same_time_means_other_trainings(dlctl, site, fo
     assert len(dlctl("list", "--offline", "--json", ok=True).json) == 4
 
 
-def colloquium(dlctl, cluster_site, folder, tmp_path, wait_until, people, trainings):
-    """Have people submit at once, each from a laptop of their own; return what Slurm has run."""
+@pytest.mark.cluster
+def test_a_small_colloquium_of_nine_people_and_twenty_trainings(
+    dlctl, cluster_site, folder, tmp_path, wait_until
+):
+    """All submit at once, each from a laptop of their own."""
+    people, trainings = 9, 20
 
     def submit(person: int) -> list[dict[str, str]]:
         laptop = {f"XDG_{kind}_HOME": str(tmp_path / f"laptop-{person}" / kind.lower())
@@ -160,19 +156,3 @@ def colloquium(dlctl, cluster_site, folder, tmp_path, wait_until, people, traini
     jobs = Counter(cluster_site.cluster.exec("squeue", "-h", "-t", "all", "-o", "%j").split())
     counts = {jobs[contract.token(record["training_id"], 1)] for record in records}
     assert max(counts) == 1, "no training has two jobs"
-
-
-@pytest.mark.cluster
-@pytest.mark.long
-def test_the_colloquium_45_people_submit_200_trainings_at_once(
-    dlctl, cluster_site, folder, tmp_path, wait_until
-):
-    """The paper's 45 people and 200 trainings, of its colloquium of 2016. It takes minutes."""
-    colloquium(dlctl, cluster_site, folder, tmp_path, wait_until, 45, 200)
-
-
-@pytest.mark.cluster
-def test_a_small_colloquium_of_nine_people_and_twenty_trainings(
-    dlctl, cluster_site, folder, tmp_path, wait_until
-):
-    colloquium(dlctl, cluster_site, folder, tmp_path, wait_until, 9, 20)

@@ -8,6 +8,8 @@ import pytest
 from trainings import (
     COUNTER,
     assert_no_step_twice,
+    count_of,
+    node_of,
     submit,
     verdict,
     wait_for_state,
@@ -26,22 +28,16 @@ def test_from_submission_to_results_through_a_halt_and_a_lost_node(dlctl, site, 
     folder = write_training(dlctl.cwd, {"command": program}, {"counter.py": COUNTER}, retries=2)
     training_id = submit(dlctl, site, folder)
     job_dir = site.job_dir(training_id)
-    count = job_dir / "checkpoints/count-0"
-
-    def counted() -> int:
-        return int(count.read_text() or 0) if count.exists() else 0
-
     with dlctl.start("logs", "--follow", training_id) as follower:
         assert any("begins at 0" in line for line in follower.stdout)
         dlctl("halt", training_id, ok=True)
         assert "saved" in follower.stdout.read(), "the log is followed to the end of the attempt"
     wait_for_state(dlctl, wait_until, training_id, "HALTED")
-    saved = counted()
+    saved = count_of(job_dir)
     dlctl("resume", training_id, ok=True)
-    wait_until(lambda: counted() > saved, what="the training to go on")
+    wait_until(lambda: count_of(job_dir) > saved, what="the training to go on")
     if site.cluster is not None:
-        host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
-        site.cluster.node_kill(int(host.removeprefix("n")))
+        site.cluster.node_kill(node_of(dlctl, training_id))
     known = wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     assert known["attempt"] == (3 if site.is_cluster else 2)
     if site.is_cluster:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-
 import pytest
-from people import mail_server, webhook
-from trainings import ON_THE_CLUSTER, run, state_of, submit, wait_for_state, write_training
+from people import webhook
+from trainings import ON_THE_CLUSTER, run, state_of, write_training
 
 from dlctl import contract
 
@@ -43,38 +39,6 @@ def test_start_and_end_are_told_once_each(dlctl, site, wait_until, env):
     for path in job_dir.rglob("*.json"):
         assert "secret-token" not in path.read_text(), path
     assert "secret-token" not in (job_dir / contract.MANIFEST).read_text()
-
-
-def test_a_failure_that_is_retried_is_told_only_when_it_is_given_up(dlctl, local_site, env):
-    with webhook() as hook:
-        folder = write_training(
-            dlctl.cwd, {"command": "kill -9 $$"}, retries=1, retry={"backoff": "1s"},
-            notify={"webhook": hook.url},
-        )  # fmt: skip
-        _, training_id = run(dlctl, local_site, folder)
-        got = list(hook.got)
-    assert [each["event"] for each in got] == ["failed"]
-    assert got[0]["attempt"] == 2 and got[0]["action"]
-    notices = local_site.job_dir(training_id) / contract.NOTICES
-    assert [path.name for path in notices.iterdir()] == ["2-failed.webhook"]
-
-
-def test_a_dead_supervisor_is_told_of_by_the_next_dlctl(dlctl, local_site, wait_until, env):
-    with mail_server() as (port, mails):
-        smtp = {"server": f"127.0.0.1:{port}", "tls": "none", "sender": "dlctl@example.org"}
-        folder = write_training(
-            dlctl.cwd, {"command": "sleep 60"},
-            notify={"email": "me@example.org", "smtp": smtp}, retries=0,
-        )  # fmt: skip
-        training_id = submit(dlctl, local_site, folder)
-        wait_for_state(dlctl, wait_until, training_id, "TRAINING")
-        job_dir = local_site.job_dir(training_id)
-        status = job_dir / contract.status_file(1, "supervisor", 0)
-        os.kill(json.loads(status.read_text())["pid"], signal.SIGKILL)
-        wait_for_state(dlctl, wait_until, training_id, "FAILED")
-        state_of(dlctl, training_id)
-    assert [mail["To"] for mail in mails] == ["me@example.org"]
-    assert " ".join(mails[0]["Subject"].split()).startswith(f"{training_id} failed: ")
 
 
 @pytest.mark.cluster

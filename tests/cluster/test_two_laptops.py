@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
-from pathlib import Path
 
 import pytest
 from trainings import COUNTER, files_tell, state_of, submit, verdict, wait_for_state, write_training
@@ -60,36 +58,6 @@ def test_both_submit_list_and_take_over(dlctl, second, cluster_site, tmp_path, w
     assert [row["training_id"] for row in done["added"]] == [theirs]
     dlctl("fetch", "results", theirs, "--to", tmp_path / "theirs", ok=True)
     assert next((tmp_path / "theirs").rglob("one")).read_text() == "mine\n"
-
-
-@pytest.mark.cluster
-def test_a_lost_record_and_a_damaged_one_are_adopted(dlctl, cluster_site, tmp_path, wait_until):
-    folder = write_training(tmp_path / "quick", {"command": "true"})
-    training_id = submit(dlctl, cluster_site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-    record = Path(dlctl.env["XDG_STATE_HOME"], "dlctl/trainings.db")
-    shutil.move(record, tmp_path / "lost.db")
-    empty = dlctl("list", ok=True)
-    assert "dlctl adopt" in empty.stderr
-    unknown = dlctl("status", training_id)
-    assert unknown.exit_code == 8 and "dlctl adopt" in unknown.stderr
-    dlctl("adopt", cluster_site.name, ok=True)
-    assert state_of(dlctl, training_id)["state"] == "COMPLETED"
-
-    content = record.read_bytes()
-    record.write_bytes(content[: len(content) // 2 - 7])
-    for end in ("-wal", "-shm"):
-        record.with_name(record.name + end).unlink(missing_ok=True)
-    broken = dlctl("list")
-    assert broken.exit_code == 8 and "dlctl adopt SITE" in broken.stderr
-    assert len(broken.stderr.splitlines()) == 2  # one sentence, and what to do
-    told = dlctl("doctor", cluster_site.name, "--json").json
-    link = next(each for each in told if each["name"] == "local record")
-    assert link["state"] == "broken" and "dlctl adopt" in link["fix"]
-    adopted = dlctl("adopt", cluster_site.name, ok=True)
-    assert "it is kept as" in adopted.stderr
-    assert list(record.parent.glob("trainings.db.damaged-*"))
-    assert state_of(dlctl, training_id)["state"] == "COMPLETED"
 
 
 @pytest.mark.cluster

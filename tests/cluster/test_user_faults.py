@@ -1,9 +1,6 @@
-"""What a user gets wrong ends in one sentence that names the cause, on both sites."""
+"""What a user gets wrong ends in one sentence that names the cause, here and on the cluster."""
 
 from __future__ import annotations
-
-import re
-import sys
 
 import pytest
 from trainings import change_site, run, write_training
@@ -44,10 +41,11 @@ def text_of(dlctl, shown):
     return done.stdout
 
 
-@pytest.mark.first("cluster")
-def test_a_syntax_error_is_found_before_training(dlctl, site):
+@pytest.mark.first
+def test_a_syntax_error_is_found_before_training(dlctl, cluster_site):
     files = {"train.py": TRAIN.format(line="x = (1,")}
-    shown = fails(dlctl, site, write_training(dlctl.cwd, {"job": "train.py"}, files), "user_error")
+    folder = write_training(dlctl.cwd, {"job": "train.py"}, files)
+    shown = fails(dlctl, cluster_site, folder, "user_error")
     assert "train.py:2: SyntaxError" in shown["reason"]
     assert "submit again" in shown["hint"]
     assert shown["learners"] == []  # no learner was started
@@ -71,25 +69,6 @@ def test_an_import_error_on_one_rank_names_that_rank(dlctl, cluster_site):
     assert any("not_there_42" in words for words in evidence["last_lines"])
 
 
-def test_an_exit_code_on_rank_1(dlctl, site):
-    folder = write_training(
-        dlctl.cwd, {"command": ON_RANK_1 + "echo 'no cheese today'; exit 3"}, learners=2
-    )
-    shown = fails(dlctl, site, folder, "user_error")
-    assert shown["verdict"]["evidence"]["rank"] == 1
-    assert re.search(r"Learner 1 on \S+ failed with exit code 3: no cheese today", shown["reason"])
-    assert "no cheese today" in text_of(dlctl, shown).split("last lines of learner 1")[1]
-
-
-@pytest.mark.first("local")
-def test_a_killed_rank(dlctl, site):
-    folder = write_training(dlctl.cwd, {"command": ON_RANK_1 + "kill -9 $$"}, learners=2)
-    shown = fails(dlctl, site, folder, "unknown")
-    assert shown["verdict"]["evidence"]["rank"] == 1
-    assert re.search(r"Learner 1 on \S+ was killed by signal 9", shown["reason"])
-    assert "--memory" in shown["hint"]
-
-
 @pytest.mark.first("1")
 @pytest.mark.parametrize("learners", [1, 2])
 def test_more_memory_than_asked_for(dlctl, cluster_site, learners):
@@ -107,43 +86,12 @@ def test_more_memory_than_asked_for(dlctl, cluster_site, learners):
     assert "exceeded memory limit" in text or "I need more" in text
 
 
-def test_training_data_that_is_not_there(dlctl, site):
-    store = {
-        "id": "pictures", "type": "host_mount",
-        "training_data": {"container": "no such pictures"}, "connection": {"path": "/srv/nowhere"},
-    }  # fmt: skip
-    folder = write_training(dlctl.cwd, {"command": "true"}, data_stores=[store])
-    shown = fails(dlctl, site, folder, "user_error")
-    assert "'/srv/nowhere/no such pictures'" in shown["reason"]
-    assert "'pictures'" in shown["reason"]
-    assert shown["learners"] == []
-
-
-def test_command_not_found(dlctl, site):
-    shown = fails(dlctl, site, write_training(dlctl.cwd, {"command": "trian --fast"}), "user_error")
-    assert "trian" in shown["reason"]
-    assert "not found" in shown["reason"]
-    assert "framework.command" in shown["hint"]
-
-
-@pytest.mark.parametrize("learners", [1, 2])
-def test_a_python_without_what_the_node_needs(dlctl, site, xdg, learners):
-    changed = change_site(site, xdg.config, environment={"python": "/usr/bin/python3"})
-    folder = write_training(dlctl.cwd, {"command": "true"}, learners=learners)
+def test_a_python_without_what_the_node_needs(dlctl, cluster_site, xdg):
+    changed = change_site(cluster_site, xdg.config, environment={"python": "/usr/bin/python3"})
+    folder = write_training(dlctl.cwd, {"command": "true"}, learners=2)
     shown = fails(dlctl, changed, folder, "site")
     assert "'/usr/bin/python3' lacks the module watchdog" in shown["reason"]
     assert shown["hint"].endswith("dlctl sites setup changed")
-
-
-def test_no_python_on_the_node(dlctl, cluster_site, xdg):
-    changed = change_site(
-        cluster_site, xdg.config, environment={"python": "/opt/no where/bin/python"}
-    )
-    shown = fails(dlctl, changed, write_training(dlctl.cwd, {"command": "true"}), "site")
-    assert re.search(
-        r"no Python 3\.10 or newer at /opt/no where/bin/python on n\d", shown["reason"]
-    )
-    assert "dlctl sites setup changed" in shown["hint"]
 
 
 def test_no_python_for_the_queue_of_this_machine(dlctl, local_site, xdg):
@@ -155,13 +103,3 @@ def test_no_python_for_the_queue_of_this_machine(dlctl, local_site, xdg):
     assert "/opt/nowhere/python" in done.stderr
     assert "environment.python" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_missing_environment_module(dlctl, site, xdg):
-    python = str(site.python) if site.is_cluster else sys.executable
-    changed = change_site(
-        site, xdg.config, environment={"modules": ["nosuch/1.0 (beta)"], "python": python}
-    )
-    shown = fails(dlctl, changed, write_training(dlctl.cwd, {"command": "true"}), "site")
-    assert "the module nosuch/1.0 (beta) cannot be loaded on " in shown["reason"]
-    assert "environment.modules" in shown["hint"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -87,6 +88,25 @@ def write_training(
     return folder
 
 
+def write_counter(folder: Path, goal: int, program: str = COUNTER, **keys: Any) -> Path:
+    """Write a training of `COUNTER`, or of a program like it."""
+    command = {"command": f"exec python3 counter.py {goal}"}
+    return write_training(folder, command, {"counter.py": program}, **keys)
+
+
+def count_of(job_dir: Path, rank: int = 0) -> int:
+    """Return how far a learner of `COUNTER` has saved."""
+    path = job_dir / f"checkpoints/count-{rank}"
+    return int(path.read_text() or 0) if path.exists() else 0
+
+
+def node_of(dlctl: Any, training_id: str, rank: int = 0) -> int:
+    """Return the number of the cluster's node on which a learner is."""
+    learners = dlctl("show", training_id, "--json", ok=True).json["learners"]
+    (host,) = (each["host"] for each in learners if each["rank"] == rank)
+    return int(host.removeprefix("n"))
+
+
 def change_site(site: Any, config: Path, name: str = "changed", **changes: Any) -> Any:
     """Write a site like `site`, with some settings of some sections replaced."""
     own = config / f"dlctl/sites/{site.name}.yml"
@@ -128,6 +148,15 @@ def run(
 def state_of(dlctl: Any, training_id: str) -> dict[str, Any]:
     """Return what `dlctl status --json` says."""
     return dict(dlctl("status", training_id, "--json", ok=True).json)
+
+
+def command_lines() -> list[bytes]:
+    """Return the command lines of all processes of this machine and, seen from here, the nodes."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.append((process / "cmdline").read_bytes())
+    return found
 
 
 ENDED = ("FAILED", "CANCELLED", "HALTED", "COMPLETED")

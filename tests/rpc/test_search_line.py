@@ -28,6 +28,9 @@ def test_200_tasks_on_two_workers(search: Search) -> None:
             assert json.loads(result.value)["value"] == number**2
         model.check()
         assert {r.worker for r in model.results} == {"w1", "w2"}
+        pids = {json.loads(r.value)["pid"] for r in model.results}
+        assert len(pids) <= 4, "a slot stays warm"
+        assert not list((search.job_dir / files.TASKS).iterdir()), "they left nothing"
         status = await model.status()
         assert (status.owned, status.processing, status.accepted) == (0, 0, 200)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,28 +71,3 @@ def test_a_population_goes_on_from_checkpoints(started: Any) -> None:
     for number, parent in parents.items():
         assert grown[number] == 1 + (0 if parent is None else grown[parent])
     assert max(grown.values()) >= 4, "a member's trials form a chain"
-
-
-def test_a_model_that_hung_ends_when_another_one_goes_on(started: Any) -> None:
-    """Both live at once, at the same broker, as on a node that was cut off."""
-    slow = files.Task("python", "mine:Square", {"sleep_s": 0.05})
-    search = started(task=slow, budget=files.Budget(trials=60))
-    first = search.processes["model"]
-
-    def told() -> list[int]:
-        path, newest = search.job_dir / files.TRIALS, files.Newest()
-        lines = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
-        events = filter(newest.counts, map(json.loads, lines))
-        return [event["number"] for event in events if event["event"] == "tell"]
-
-    search.wait_for(lambda: len(told()) >= 5)
-    first.send_signal(signal.SIGSTOP)
-    before = len(told())
-    second = search.start("model", "model2")
-    search.wait_for(lambda: len(told()) >= before + 5)
-    del search.processes["model"]  # it may end with an exit code
-    first.send_signal(signal.SIGCONT)
-    assert first.wait(60) == 1
-    assert "another model of this search has begun" in (search.job_dir / "model.log").read_text()
-    search.wait_for(lambda: second.poll() == 0, 60)
-    assert sorted(told()) == list(range(60))

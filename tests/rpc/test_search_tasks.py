@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import msgpack
@@ -117,20 +116,6 @@ def test_what_a_task_leaves_behind_is_ended(search: Search) -> None:
     run_loop(run())
 
 
-def test_a_slot_stays_warm(search: Search) -> None:
-    search.broker()
-    search.start("worker", "w1")
-
-    async def run() -> None:
-        model = search.model()
-        await model.submit([python_task("mine:Square", x=1) for _ in range(5)])
-        results = await model.collect(5)
-        assert len({json.loads(r.value)["pid"] for r in results}) == 1
-        assert not list((search.job_dir / files.TASKS).iterdir())  # they left nothing
-
-    run_loop(run())
-
-
 def test_each_task_has_a_log_of_its_own(search: Search) -> None:
     search.broker()
     search.start("worker", "w1")
@@ -172,9 +157,8 @@ def test_a_program_of_any_language_is_a_task(search: Search) -> None:
     run_loop(run())
 
 
-@pytest.mark.first("15")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_worker_that_must_leave_hands_its_tasks_back(search: Search, number: int) -> None:
+@pytest.mark.first
+def test_a_worker_that_must_leave_hands_its_tasks_back(search: Search) -> None:
     search.broker()
     first = search.start("worker", "w1", "--slots", "1")
 
@@ -184,7 +168,7 @@ def test_a_worker_that_must_leave_hands_its_tasks_back(search: Search, number: i
         await model.submit(tasks)
         while not any(report.step > 0 for report in (await model.look(1.0)).reports):
             pass
-        os.kill(first.pid, number)
+        os.kill(first.pid, signal.SIGTERM)
         search.wait_for(lambda: first.poll() == 0)
         search.start("worker", "w2", "--slots", "1")
         results = {r.task_id: r for r in await model.collect(2)}
@@ -225,43 +209,6 @@ def test_an_idle_worker_leaves(search: Search) -> None:
     worker = search.start("worker", "w1", "--idle-s", "0.5")
     search.wait_for(lambda: worker.poll() == 0)
     assert not list((search.job_dir / files.OUTBOXES).iterdir())
-
-
-def test_a_worker_takes_no_task_that_is_longer_than_its_time(search: Search) -> None:
-    search.broker()
-    worker = search.start("worker", "w1", "--ends-at", str(time.time() + 600), "--grace-s", "1")
-
-    async def run() -> None:
-        model = search.model()
-        long = python_task("mine:Square", x=3, time_limit_s=3600)
-        short = python_task("mine:Square", x=3, time_limit_s=5)
-        await model.submit([long, short])
-        (result,) = await model.collect(1)
-        assert result.task_id == short.id
-        assert (await model.status()).owned == 1
-        assert worker.poll() is None
-
-    run_loop(run())
-
-
-def test_tasks_go_only_where_there_is_room(search: Search) -> None:
-    search.broker()
-    search.start("worker", "small", "--slots", "4", "--cpus", "2")
-    search.start("worker", "big", "--slots", "1", "--cpus", "8", "--label", "a100")
-
-    async def run() -> None:
-        model = search.model()
-        big, labelled = python_task("mine:Square", x=1), python_task("mine:Square", x=1)
-        big.needs.cpus = 8
-        labelled.needs.labels.append("a100")
-        nowhere = python_task("mine:Square", x=1)
-        nowhere.needs.gpus = 1
-        await model.submit([nowhere, big, labelled])
-        results = await model.collect(2)
-        assert {r.task_id: r.worker for r in results} == {big.id: "big", labelled.id: "big"}
-        assert (await model.status()).owned == 1
-
-    run_loop(run())
 
 
 def test_the_gpus_of_a_worker_are_divided_among_its_tasks(

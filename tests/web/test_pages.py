@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -173,20 +174,20 @@ def test_names_with_html_are_text(server: Served, visit):
     assert page.locator("main img").count() == 0
 
 
-@pytest.mark.parametrize("width", [320, 768, 1280, 2560])
-def test_pages_fit_the_screen(server: Served, visit, width: int):
-    page = visit(server.page("/"), viewport={"width": width, "height": 800})
-    for path in PAGES:
+def test_pages_fit_the_screen(server: Served, visit):
+    page = visit(server.page("/"))
+    for width, path in product((320, 768, 1280, 2560), PAGES):
+        page.set_viewport_size({"width": width, "height": 800})
         page.goto(server.page(path))
         page.wait_for_selector(".training" if path == "/" else DRAWN)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, path)
         page.locator(".cell .bar span").evaluate_all(
             "all => all.forEach((e) => { e.textContent = '100 % · epoch 1000/1000'; })"
         )
         wide = page.locator(".cell:has(.bar)").evaluate_all(
             "all => all.filter((e) => e.scrollWidth > e.clientWidth).length"
         )
-        assert wide == 0, path
+        assert wide == 0, (width, path)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

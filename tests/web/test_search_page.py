@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -205,15 +206,15 @@ def test_names_and_errors_with_html_are_text(visit):
         assert page.locator("main img").count() == 0 and page.locator("main b b").count() == 0
 
 
-@pytest.mark.parametrize("width", [320, 768, 1280, 2560])
-def test_the_page_fits_the_screen(server: Served, visit, width: int):
-    page = visit(server.page("/"), viewport={"width": width, "height": 800})
-    for name, count, _ in STATES:
+def test_the_page_fits_the_screen(server: Served, visit):
+    page = visit(server.page("/"))
+    for width, (name, count, _) in product((320, 768, 1280, 2560), STATES):
+        page.set_viewport_size({"width": width, "height": 800})
         page.goto(server.page(f"/search/{name}"))
         page.get_by_role("heading", name=name, exact=True).wait_for()
         page.wait_for_selector(READY)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-        assert (page.evaluate(INK) > 0) == (count > 0), name
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, name)
+        assert (page.evaluate(INK) > 0) == (count > 0), (width, name)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -6,9 +6,11 @@ import threading
 import pytest
 from login_side import make_site
 
+from dlctl.doctor.at_site import check_at_site
 from dlctl.doctor.chain import Chain
-from dlctl.doctor.network import add_clock, check_way
+from dlctl.doctor.network import Facts, _shell, add_clock, check_way
 from dlctl.errors import AuthError, HostKeyError, RemoteCommandError, TransportError
+from dlctl.site_admin.doctor import _root
 from dlctl.transport.local import LocalTransport
 
 
@@ -115,6 +117,50 @@ def test_what_is_no_ssh_server_is_told(server):
     said[0] = b""
     found = way(port, LocalTransport())
     assert "ends connections at once" in found["tcp"].evidence and "fail2ban" in found["tcp"].fix
+
+
+def test_a_server_that_says_nothing_a_closed_port_and_an_unknown_name_are_told_apart(
+    server, monkeypatch
+):
+    monkeypatch.setattr("dlctl.doctor.network.LIMIT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = way(silent.getsockname()[1], LocalTransport())
+    assert found["tcp"].state == "broken" and "says nothing" in found["tcp"].evidence
+    assert found["host key"].evidence == "not tried: tcp is broken"
+    assert way(1, LocalTransport())["tcp"].state == "broken"
+    found = way(server[0], LocalTransport(), host="no-such-host.invalid")
+    assert (found["name"].state, found["tcp"].state) == ("broken", "skipped")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "noise", "state", "words"),
+    [([], b"", "ok", "/bin/csh starts /bin/sh"), (["awk"], b"", "broken", "has no awk"),
+     ([], b"Welcome\nto us", "warn", "prints 13 bytes before each command ('Welcome')")],
+)  # fmt: skip
+def test_what_a_login_shell_prints_and_lacks_is_told(lacks, noise, state, words):
+    chain = Chain()
+    _shell(chain, Facts({"shell": "/bin/csh"}, lacks, noise, 0.0, 0.0))
+    assert chain.links[0].state == state and words in chain.links[0].evidence
+
+
+def test_a_shell_that_runs_nothing_leaves_the_site_untried():
+    chain = Chain()
+    chain.add("log-in", "ok", "me")
+    chain.add("shell", "broken", "nologin")
+    check_at_site(chain, make_site(), LocalTransport())
+    assert chain.links[-1].evidence == "not tried: shell is broken"
+    assert {states(chain)[name] for name in ("root", "python", "slurm", "accounting")} == {
+        "skipped"
+    }
+
+
+@pytest.mark.parametrize(
+    ("kib", "outcome", "words"),
+    [("0", "warning", "writable, 0 B free"), ("1073741824", "ok", "free"), ("-", "ok", "writable")],
+)
+def test_a_root_without_room_is_told(kib, outcome, words):
+    check = _root(make_site(), {"root": [kib]})
+    assert check.outcome == outcome and words in check.seen
 
 
 def test_a_shell_of_this_machine(server):

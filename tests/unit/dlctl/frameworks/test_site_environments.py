@@ -195,7 +195,6 @@ READS = """'cat /mnt/data/mnist/x; echo 1 >/mnt/results/trained/t-1/y; pwd'"""
 
 
 def test_a_program_sees_the_paths_of_the_containers(tmp_path):
-    """Slurm's nodes are in tests/cluster/test_learner_environments.py."""
     plan = prepared(tmp_path, f"{{name: custom, command: {READS}}}", STORE, make_site())
     done = run_script(tmp_path, plan)
     assert (done.returncode, done.stdout) == (0, f"data of the store\n{tmp_path}\n"), done.stderr

@@ -19,7 +19,7 @@ from dlctl.site_admin.check import Check
 from dlctl.site_admin.discovery import parse_discovery
 from dlctl.site_admin.doctor import check_here, check_node, check_site, node_script
 from dlctl.site_admin.draft import make_site, site_text
-from dlctl.site_admin.slurm_checks import check_slurm
+from dlctl.site_admin.slurm_checks import check_accounting, check_slurm
 from dlctl.sites.files import Partition, Site, TransportSettings, load_site, parse_site
 from dlctl.transport import open_transport
 from dlctl.transport.base import Completed
@@ -128,6 +128,8 @@ def test_slurm_that_is_away_or_off_the_path():
     assert check.hint == "set scheduler.path: /home/dluser/slurm/bin in the site's file"
     there = named(check_slurm(slurm(path="/home/dluser/slurm/bin"), off))["slurm"]
     assert there.outcome == "ok"
+    silent = check_accounting(slurm(accounting="true"), replace(away, accounting=False))
+    assert (silent.outcome, silent.seen) == ("warning", "sacct does not answer")
 
 
 def test_this_pythons_packages_and_the_root_are_ok(tmp_path):

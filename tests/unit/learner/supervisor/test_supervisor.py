@@ -39,7 +39,7 @@ def test_completes_with_indexed_results(tmp_path):
         assert word in job.output
 
 
-@pytest.mark.first("*nope_nope*", "no-such*", "echo*")
+@pytest.mark.first("*nope_nope*", "no-such*", "echo*", "kill*")
 @pytest.mark.parametrize(
     ("command", "reason", "hint"),
     [

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from search.broker.counts import status_of
 from search.broker.queues import MOST_DEATHS, PEER, Queues
 from search.broker.replay import begin, replay, snapshot
-from search.broker.shapes import Room
+from search.broker.shapes import Room, Shape
 from search.protocol import messages as m
 
 LEASE_S = 10.0
@@ -597,3 +597,12 @@ def test_a_worker_gets_only_tasks_of_the_types_that_it_runs() -> None:
     ours = Room.of(free, m.ExchangeRequest())
     assert [lease.task.type for lease in queues.lease("w1", 9, node, 0.0)] == ["node"]
     assert [lease.task.type for lease in queues.lease("w2", 9, ours, 0.0)] == ["python", "exec"]
+
+
+def test_a_task_goes_only_where_there_is_room() -> None:
+    fits = m.Needs(cpus=8, gpus=1, memory_bytes=9, labels=["a100"])
+    room = Room.of(fits, m.ExchangeRequest(seconds_left=600.0))
+    assert room.fits(Shape(8, 1, 9, ("a100",), 600.0, "python"))
+    for change in ({"cpus": 9}, {"gpus": 2}, {"memory_bytes": 10}, {"labels": ("a100", "fast")},
+                   {"time_limit_s": 601.0}):  # fmt: skip
+        assert not room.fits(Shape(8, 1, 9, ("a100",), 600.0, "python")._replace(**change)), change
