@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from repository import REPOSITORY
+from zygote import Forked, light
 
 from dlctl import contract
 from dlctl.contract import Plan, State, Status, Verdict
@@ -39,6 +40,10 @@ run = [
 sys.exit(max(p.wait() for p in run))
 """
 """What srun with a wrong PMI is to MPI: N processes that know nothing of each other."""
+
+
+Started = Forked | subprocess.Popen[str]
+"""A supervisor."""
 
 
 def on_nodes(resources: contract.Resources, per_node: list[int]) -> contract.Resources:
@@ -111,17 +116,23 @@ class Job:
         path.write_text(text)
         return path
 
-    def start(self, output: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
+    def start(self, output: int | IO[str] = subprocess.PIPE, attempt: int = 1) -> Forked:
+        """Start the supervisor."""
+        program = ("-m", "learner.supervisor", self.dir, str(attempt))
+        return light().start(*program, env=self.env, stdout=output)
+
+    def start_afresh(self) -> subprocess.Popen[str]:
+        """Start the supervisor and what it starts as programs with command lines of their own."""
         return subprocess.Popen(
             [sys.executable, "-u", "-m", "learner.supervisor", str(self.dir), "1"],
-            cwd=REPO, env=self.env, stdout=output, stderr=subprocess.STDOUT, text=True,
+            cwd=REPO, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
     def run(self) -> Verdict:
         process = self.start()
         return self.finish(process)
 
-    def finish(self, process: subprocess.Popen[str]) -> Verdict:
+    def finish(self, process: Started) -> Verdict:
         try:
             self.output, _ = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired as late:
@@ -131,7 +142,7 @@ class Job:
         assert verdict is not None, self.output
         return verdict
 
-    def _stuck(self, process: subprocess.Popen[str], late: subprocess.TimeoutExpired) -> str:
+    def _stuck(self, process: Started, late: subprocess.TimeoutExpired) -> str:
         """Return what hung, with all that is known of it; end it."""
         family = [process.pid, *processes.descendants(process.pid)]
         seen = [f"still running after {late.timeout:.0f} s:"]

@@ -18,7 +18,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from repository import SUPPORT
-from server_job import Zygote
+from zygote import Zygote
 
 from dlctl import contract
 from dlctl.contract import Parameters, snapshot_file

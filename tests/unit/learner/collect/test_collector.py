@@ -13,6 +13,7 @@ import pytest
 from event_files import beginning, event, scalar
 from node_job import Job, alive, wait_until
 from repository import REPOSITORY
+from zygote import light
 
 from dlctl import contract
 from dlctl.contract import State
@@ -62,11 +63,10 @@ class Beside:
             shutil.copy(self.dir / contract.PLAN, self.dir / contract.plan_file(attempt))
         self.log = self.dir / contract.learner_log(attempt, rank)
         self.log.touch()
-        argv = [str(self.dir), str(attempt), str(rank), str(os.getpid())]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "learner.collect", *argv],
-            cwd=REPOSITORY, env=self.job.env, stdin=subprocess.PIPE,
-        )  # fmt: skip
+        argv = [self.dir, str(attempt), str(rank), str(os.getpid())]
+        self.process = light().start(
+            "-m", "learner.collect", *argv, env=self.job.env, stdin=subprocess.PIPE
+        )
 
     def end(self):
         self.process.stdin.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from repository import REPOSITORY
+from zygote import light
 
 from dlctl.scheduler import JobState
 from dlctl.scheduler.rows import parse_rows
@@ -35,11 +36,10 @@ class Bench:
         self.root, self.folder = folder / "ro ot", folder
         self.count = 0
 
-    def call(self, verb, *arguments, **settings):
-        return subprocess.run(
-            [sys.executable, "-I", PROGRAM, verb, f"--root={self.root}", *map(str, arguments)],
-            capture_output=True, text=True, timeout=WAIT_S, **settings,
-        )  # fmt: skip
+    def call(self, verb, *arguments, env=None):
+        return light().run(
+            PROGRAM, verb, f"--root={self.root}", *arguments, env=env, timeout_s=WAIT_S
+        )
 
     def arguments(self, script, token=None, **options):
         self.count += 1

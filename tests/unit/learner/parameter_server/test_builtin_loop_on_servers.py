@@ -20,8 +20,9 @@ import server_job
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from server_job import DIGITS, ServedJob, Zygote, make_served_job, resources, wait_for
+from server_job import DIGITS, ServedJob, make_served_job, resources
 from torch import nn
+from zygote import Zygote, wait_for
 
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, LearningRateSchedule, ParameterServer, Training

@@ -357,7 +357,8 @@ def test_user_files_do_not_shadow_dlctls_modules(tmp_path):
     job.write("typing.py", "raise SystemExit('shadowed typing')")
     job.write("learner.py", "name = 'mine'")
     job.write("train.py", "import learner; print(learner.name)")
-    assert job.run().state is State.COMPLETED, job.output + job.log()
+    verdict = job.finish(job.start_afresh())
+    assert verdict.state is State.COMPLETED, job.output + job.log()
     assert job.log() == "mine\n"
 
 

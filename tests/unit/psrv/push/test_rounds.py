@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from repository import SUPPORT
-from server_job import Zygote
+from zygote import Zygote
 
 from psrv.errors import LateError, ServerError
 from psrv.push.push import InRounds

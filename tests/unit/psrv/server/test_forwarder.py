@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from repository import SUPPORT
-from server_job import Zygote
+from zygote import Zygote
 
 from psrv.push.flow_control import Outgoing
 from psrv.push.rounds import RoundEnd, Step, add_to_sum, missing

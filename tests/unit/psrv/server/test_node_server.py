@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from repository import SUPPORT
-from server_job import Zygote
+from zygote import Zygote
 
 from dlctl.contract import (
     Homes,

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 from repository import SUPPORT
-from server_job import Zygote
 from shard_program import done
+from zygote import Zygote
 
 import psrv.shard.shard
 from psrv.errors import ServerError
