@@ -18,7 +18,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from repository import SUPPORT
-from zygote import Zygote
 
 from dlctl import contract
 from dlctl.contract import Parameters, snapshot_file
@@ -33,7 +32,6 @@ from psrv.shard.private_folder import mark_removed
 from psrv.solvers.partition import ShardSet, layout_of, split_evenly
 from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD, RoundSolver, Solver
 
-PROGRAM = SUPPORT / "client_program.py"
 PARAMETERS = Parameters(170_000, "float32", 1, "model")
 
 
@@ -464,24 +462,3 @@ def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
         assert other.stdout.readline() == "8\n"  # it begins with the clock of the slowest
         other.kill()
     client.leave()
-
-
-@pytest.mark.first("parallel")
-@pytest.mark.parametrize(
-    "solver",
-    [
-        "downpour",
-        "elastic",
-        "parallel",
-        *(
-            pytest.param(s, marks=pytest.mark.long)
-            for s in ("momentum", "adagrad", "averaging", "diloco")
-        ),
-    ],
-)
-def test_pushes_survive_learners_that_join_leave_and_die(
-    shm_folder: Path, solver: str, zygote: Zygote
-) -> None:
-    done = zygote.run(PROGRAM, solver, shm_folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "at 1: True\npushes: True True\n"
