@@ -237,9 +237,10 @@ def load(what: str) -> None:
         torch_compiler.import_late()
         return
     for name in PROGRAMS:
-        importlib.import_module(name)
-        if hasattr(sys.modules[name], "__path__"):
-            importlib.import_module(f"{name}.__main__")
+        package = hasattr(importlib.import_module(name), "__path__")
+        program = f"{name}.__main__" if package else name
+        importlib.import_module(program)
+        del sys.modules[program]  # it will be the main module
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
     gc.freeze()
 
