@@ -9,13 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from repository import REPOSITORY
-from zygote import Forked, light
+from zygote import TIME_LIMIT_S, Forked, light
+from zygote import wait_for as wait_until
 
 from dlctl import contract
 from dlctl.contract import Plan, State, Status, Verdict
@@ -23,7 +22,7 @@ from learner.system import processes
 
 REPO = REPOSITORY
 MPIRUN = Path(sys.executable).parent / "mpirun"
-PATIENCE_S = 90.0
+PATIENCE_S = TIME_LIMIT_S
 TRAINING_ID = f"t-{os.getpid()}"
 """Another one in each process of the tests: a training's name is that of its shared memory, too."""
 
@@ -175,14 +174,6 @@ def _told(path: Path) -> str:
         return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")[-8000:]
     except OSError as error:
         return str(error)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Poll until a condition holds."""
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
 
 
 def alive(pid: int) -> bool:

@@ -25,7 +25,7 @@ from repository import REPOSITORY, SUPPORT
 
 PROGRAM = SUPPORT / "zygote_program.py"
 FORKED_RANK = SUPPORT / "forked_rank.py"
-TIME_LIMIT_S = 60.0
+TIME_LIMIT_S = 90.0
 
 
 class Zygote:

@@ -122,21 +122,6 @@ def test_a_training_has_parsed_and_measured_lines(tmp_path):
     assert list(state["files"]) == [contract.learner_log(1, 0)]
 
 
-@pytest.mark.slow
-def test_a_regex_that_explodes_costs_a_sentence_and_its_group(tmp_path):
-    groups = {"bad": {"regex": "(a+)+[!?]", "scalars": {}, "etimes": {}}, **GROUPS}
-    log = f"{tmp_path}/jobs/*/{contract.learner_log(1, 0)}"
-    command = (
-        f"for i in 1 2; do echo {'a' * 50}; echo it $i loss=0.5; done; "
-        f"until grep -q 'is too slow' {log}; do sleep 0.1; done"
-    )
-    metrics = {"type": "regex_extractor", "groups": groups, "line_lookahead": 1}
-    job = Job(tmp_path, command, evaluation_metrics=metrics)
-    assert job.run().state is State.COMPLETED
-    assert losses(job.dir) == [(1, 0.5), (2, 0.5)]
-    assert job.log().count("dlctl: WARNING: the regex of the group 'bad'") == 1
-
-
 def test_a_complaint_has_a_line_of_its_own(tmp_path):
     log = tmp_path / "learner-0.log"
     log.write_bytes(b"it 14 loss=0.1")

@@ -1002,16 +1002,6 @@ print(server.rank, server.size, samples, error.item())
 """
 
 
-@pytest.mark.slow
-def test_joining_twice_is_an_error(make_job: Callable[..., ServedJob]) -> None:
-    """The second join once got no batches, without an error: the job had used them up."""
-    again = SCRIPT[SCRIPT.index("with ") : SCRIPT.index("error = ")]
-    job = make_job(SCRIPT + again, 2, "downpour_sgd", shard_nodes=[0, 0])
-    job.start(program="train.py")
-    assert job.codes() == [1, 1], job.say(0) + job.say(1)
-    assert "join() was called before: a job has one server, for one training" in job.say(0)
-
-
 def test_a_script_in_a_job(make_job: Callable[..., ServedJob]) -> None:
     job = make_job(SCRIPT, 2, "downpour_sgd", shard_nodes=[0, 0])
     job.start(program="train.py")
