@@ -56,11 +56,7 @@ class Slow(Downpour):
     fail = False
 
     def push(
-        self,
-        server: Sequence[torch.Tensor],
-        mine: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
+        self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor, rate: float
     ) -> None:
         assert self.go.wait(60)
         if Slow.fail:
@@ -272,9 +268,7 @@ def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: st
     client.leave()
 
 
-def test_pushes_that_move_a_replica_are_bounded_by_their_counter(
-    shm_folder: Path,
-) -> None:
+def test_pushes_that_move_a_replica_are_bounded_by_their_counter(shm_folder: Path) -> None:
     """One more would overflow into an exchange that was never begun, and sending would stop."""
     solver = ElasticAveraging(0.1)
     layout = layout_of(PARAMETERS, 1, 0, solver, REPLICA)
@@ -420,9 +414,7 @@ def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[
 
 
 @pytest.mark.slow
-def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
-    shm_folder: Path,
-) -> None:
+def test_staleness_is_bounded_and_the_dead_are_not_waited_for(shm_folder: Path) -> None:
     make(shm_folder)
     client = join(
         ShardSet(shm_folder, PARAMETERS, 2, 1),

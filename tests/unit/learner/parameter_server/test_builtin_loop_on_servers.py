@@ -284,9 +284,7 @@ def test_learners_push_and_pull_every_so_many_batches(make_job: Callable[..., Se
     assert weights_of(job) == {-2.0 * SAMPLES / 4}  # including the slow learner's last push
 
 
-def test_no_learner_is_further_ahead_than_staleness(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_no_learner_is_further_ahead_than_staleness(make_job: Callable[..., ServedJob]) -> None:
     code = program(sleep_s=0.001, more=NOTES_CALLS)
     job = make_job(code, 2, "downpour_sgd", {"training": Training(2, 8, 5)}, staleness=2)
     job.start()
@@ -758,9 +756,7 @@ def test_an_unreachable_file_system_costs_the_checkpoint_only(
     assert "snapshots can't be requested in " in said and job.metrics()["steps"] == 10
 
 
-def test_a_learner_restarts_on_a_full_disk(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_a_learner_restarts_on_a_full_disk(make_job: Callable[..., ServedJob]) -> None:
     job = make_job(program(), 2, "downpour_sgd", {"training": Training(2, 12)})
     job.start()
     number = job.directory / contract.cursor_learner_file(1, 1)

@@ -113,9 +113,7 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     assert shard.progress(0) == (1, 0) and primary_blocks.next_round(shard) == 2
 
 
-def test_a_round_has_the_rate_of_its_lowest_rank(
-    shard: ThreadedShard,
-) -> None:
+def test_a_round_has_the_rate_of_its_lowest_rank(shard: ThreadedShard) -> None:
     nodes = [shard.members.proxy(node) for node in (1, 2)]
     for number, node in enumerate(nodes):
         assert node is not None
@@ -225,9 +223,7 @@ def test_a_forwarder_finds_complete_sums_without_checking_members_per_block(
     server.close()
 
 
-def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(
-    shm_folder: Path,
-) -> None:
+def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(shm_folder: Path) -> None:
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     forwarder, weights = RoundsForwarder(0, server), torch.ones(65_536)
@@ -245,9 +241,7 @@ def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(
     server.close()
 
 
-def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(
-    shm_folder: Path,
-) -> None:
+def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(shm_folder: Path) -> None:
     """Their sum is in flight or soon will be; a learner killed in between may leave none."""
     create_shard(shm_folder / "wide", WIDE_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "wide", WIDE_LAYOUT, 1)

@@ -104,9 +104,7 @@ def test_a_lost_node_s_shard_moves_to_another_node(play: Play, solver: str) -> N
     assert play(f"lost:{solver}") == "node 0 at 1: True\nnode 2 at 1: True\n"
 
 
-def test_a_replica_takes_a_new_primary_s_weights_despite_equal_push_counts(
-    play: Play,
-) -> None:
+def test_a_replica_takes_a_new_primary_s_weights_despite_equal_push_counts(play: Play) -> None:
     """Otherwise a learner that only pulls would validate, or save, outdated weights."""
     assert play("moved") == "the same on both nodes: True\n"
 

@@ -122,9 +122,7 @@ def test_frames_arrive_whole_and_in_order_in_both_directions(server: Server) -> 
         thread.join()
 
 
-def test_closing_a_connection_ends_waiting_threads_on_both_sides(
-    server: Server,
-) -> None:
+def test_closing_a_connection_ends_waiting_threads_on_both_sides(server: Server) -> None:
     ours, theirs = server.pair()
     ends: list[str] = []
 
