@@ -307,7 +307,7 @@ def _sample_cost(lasts_s: float) -> Result:
     """Return the share of a core that the collector takes, beside that of a sleeping Python."""
     with tempfile.TemporaryDirectory() as temporary:
         job = Job(Path(temporary), f"sleep {lasts_s + 10:.0f}")
-        supervisor = job.start()
+        supervisor = job.start_afresh()
         sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         try:
             collector = _collector(job.dir)

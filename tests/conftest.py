@@ -77,12 +77,20 @@ def wait_until() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Any]:
-    """A process that has loaded torch, and forks what needs it: see tests/support/server_job.py."""
-    from server_job import Zygote
+    """A process that has loaded torch, and forks what needs it: see tests/support/zygote.py."""
+    from zygote import Zygote
 
     made = Zygote()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _light_zygote() -> Iterator[None]:
+    """End the process that forks supervisors, if a test has started it."""
+    yield
+    if "zygote" in sys.modules:
+        sys.modules["zygote"].close_light()
 
 
 # What a session may not leave behind -------------------------------------------------------------

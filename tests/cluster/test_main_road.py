@@ -137,7 +137,6 @@ def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_
 
 
 def test_plain_torch_ddp_runs_unmodified(dlctl, cluster_site, tmp_path):
-    """On this machine: tests/mpi/test_supervisor_mpi.py."""
     folder = tmp_path / "torch-ddp"
     shutil.copytree(EXAMPLES / "torch-ddp", folder)
     done = dlctl("submit", "manifest.yml", "--site", cluster_site.name, "--follow", cwd=folder)

@@ -20,7 +20,6 @@ from learner.checkpoint.load import Loaded, filled  # noqa: E402
 from learner.checkpoint.state_tree import Pieces  # noqa: E402
 
 ELEMENTS = 500_001
-LIMITED_BYTES = 200_000
 
 
 class World:
@@ -71,27 +70,11 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def hurt(kind: str) -> None:
-    """Do something to the writer of the last rank."""
-    if World.rank != World.size - 1:
-        return
-    if kind == "kill":
-        os.kill(WRITER.pid, signal.SIGSTOP)
-        signal.signal(signal.SIGALRM, lambda *_: os.kill(WRITER.pid, signal.SIGKILL))
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-    elif kind == "full":
-        import resource
-
-        limit = (LIMITED_BYTES, resource.RLIM_INFINITY)
-        resource.prlimit(WRITER.pid, resource.RLIMIT_FSIZE, limit)
-
-
 engine = CheckpointEngine(Path(sys.argv[1]), World(), say, writer=WRITER)
 found = engine.load(check)
 step = found[0] + 1 if found else 1
 say(f"loaded {found}")
 engine.prepare(state(step), {"rank": World.rank})
-hurt(sys.argv[2])
 assert engine.save(step, state(step), own={"rank": World.rank})
 say(f"step {step} complete {engine.wait()} saved {engine.saved_step}")
 if sys.argv[2] == "die":  # while the next one is being written

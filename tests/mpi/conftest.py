@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_job import Zygote
+from zygote import Zygote
 
 from dlctl import contract
 

@@ -30,24 +30,6 @@ def test_a_state_moves_from_4_learners_to_2_to_3(run_ranks: RunRanks, tmp_path: 
     assert "loaded (2, 2)" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("kill", "the share of learner 1: its writer process was killed by signal 9"),
-        ("full", "the share of learner 1: "),
-    ],
-)
-def test_one_writer_that_fails_costs_one_checkpoint(
-    run_ranks: RunRanks, tmp_path: Path, kind: str, words: str
-) -> None:
-    done = run_ranks(2, PROGRAM, str(tmp_path), kind)
-    assert done.returncode == 0, done.stderr
-    assert f"WARNING: no checkpoint at step 1: {words}" in done.stdout
-    assert kind == "kill" or "File too large" in done.stdout
-    assert "step 1 complete False saved None" in done.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.first
 def test_a_learner_that_is_killed_leaves_a_whole_checkpoint(
     run_ranks: RunRanks, tmp_path: Path

@@ -15,6 +15,7 @@ import pytest
 from conftest import memory_left, mpi_command, mpi_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from node_job import alive
 
 pytestmark = pytest.mark.mpi
 RunRanks = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -131,14 +132,6 @@ def endless(tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]:
         )  # fmt: skip
 
     return start
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except OSError:
-        return False
-    return state not in "ZX"  # nobody may be there to collect a zombie
 
 
 @pytest.mark.first

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import mpi_command, mpi_environment
-from server_job import Zygote
+from zygote import Zygote
 
 pytestmark = pytest.mark.mpi
 REPOSITORY = Path(__file__).resolve().parents[2]

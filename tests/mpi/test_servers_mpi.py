@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY, TIME_LIMIT_S, mpi_environment
-from server_job import Zygote
+from zygote import Zygote
 
 PROGRAM = REPOSITORY / "tests/support/node_server_program.py"
 pytestmark = pytest.mark.mpi

@@ -19,7 +19,9 @@ def main() -> None:
         here = f"/proc/{os.getpid()}/cwd"
         asked = {"argv": sys.argv[2:], "cwd": here, "env": dict(os.environ)}
         socket.send_fds(connection, [(json.dumps(asked) + "\n").encode()], [0, 1, 2])
-        code = int(connection.makefile().readline())
+        answers = connection.makefile()
+        answers.readline()  # the number of the rank's process
+        code = int(answers.readline())
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):  # whose handling nobody may set
             signal.signal(-code, signal.SIG_DFL)

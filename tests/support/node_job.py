@@ -9,12 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from repository import REPOSITORY
+from zygote import TIME_LIMIT_S, Forked, light
+from zygote import wait_for as wait_until
 
 from dlctl import contract
 from dlctl.contract import Plan, State, Status, Verdict
@@ -22,7 +22,7 @@ from learner.system import processes
 
 REPO = REPOSITORY
 MPIRUN = Path(sys.executable).parent / "mpirun"
-PATIENCE_S = 90.0
+PATIENCE_S = TIME_LIMIT_S
 TRAINING_ID = f"t-{os.getpid()}"
 """Another one in each process of the tests: a training's name is that of its shared memory, too."""
 
@@ -39,6 +39,10 @@ run = [
 sys.exit(max(p.wait() for p in run))
 """
 """What srun with a wrong PMI is to MPI: N processes that know nothing of each other."""
+
+
+Started = Forked | subprocess.Popen[str]
+"""A supervisor."""
 
 
 def on_nodes(resources: contract.Resources, per_node: list[int]) -> contract.Resources:
@@ -111,17 +115,23 @@ class Job:
         path.write_text(text)
         return path
 
-    def start(self, output: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
+    def start(self, output: int | IO[str] = subprocess.PIPE, attempt: int = 1) -> Forked:
+        """Start the supervisor."""
+        program = ("-m", "learner.supervisor", self.dir, str(attempt))
+        return light().start(*program, env=self.env, stdout=output)
+
+    def start_afresh(self) -> subprocess.Popen[str]:
+        """Start the supervisor and what it starts as programs with command lines of their own."""
         return subprocess.Popen(
             [sys.executable, "-u", "-m", "learner.supervisor", str(self.dir), "1"],
-            cwd=REPO, env=self.env, stdout=output, stderr=subprocess.STDOUT, text=True,
+            cwd=REPO, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
     def run(self) -> Verdict:
         process = self.start()
         return self.finish(process)
 
-    def finish(self, process: subprocess.Popen[str]) -> Verdict:
+    def finish(self, process: Started) -> Verdict:
         try:
             self.output, _ = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired as late:
@@ -131,7 +141,7 @@ class Job:
         assert verdict is not None, self.output
         return verdict
 
-    def _stuck(self, process: subprocess.Popen[str], late: subprocess.TimeoutExpired) -> str:
+    def _stuck(self, process: Started, late: subprocess.TimeoutExpired) -> str:
         """Return what hung, with all that is known of it; end it."""
         family = [process.pid, *processes.descendants(process.pid)]
         seen = [f"still running after {late.timeout:.0f} s:"]
@@ -164,14 +174,6 @@ def _told(path: Path) -> str:
         return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")[-8000:]
     except OSError as error:
         return str(error)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Poll until a condition holds."""
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
 
 
 def alive(pid: int) -> bool:

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from shard_program import end_with_parent, fork, unfinished
+from server_nodes import fork
+from shard_program import unfinished
 
+from learner.system.processes import end_with_parent
 from psrv.push.push import InRounds
 from psrv.push.rounds import Rounds, Step, Turn
 from psrv.push.waiting import WaitPolicy
@@ -60,7 +62,7 @@ def train(path: Path, rank: int, until: int, learners: int = LEARNERS) -> None:
 def bits(path: Path) -> None:
     """Compare with the sum in rank order, bit by bit."""
     create_shard(path, LAYOUT, 1)
-    children = [fork(lambda rank=rank: train(path, rank, 6)) for rank in range(LEARNERS)]
+    children = [fork("learner", lambda rank=rank: train(path, rank, 6)) for rank in range(LEARNERS)]
     for child in children:
         assert os.waitpid(child, 0)[1] == 0
     weights = torch.zeros(LAYOUT.count)
@@ -92,7 +94,7 @@ def kills(path: Path) -> None:
             take_part(rounds, turn, ones, counting)
         shard.close()
 
-    children = {rank: fork(lambda rank=rank: learner(rank)) for rank in range(LEARNERS)}
+    children = {rank: fork("learner", lambda rank=rank: learner(rank)) for rank in range(LEARNERS)}
     time.sleep(0.3)
     for _ in range(KILLS):
         time.sleep(random.uniform(0.0, 0.1))
@@ -100,7 +102,7 @@ def kills(path: Path) -> None:
         os.kill(children[rank], signal.SIGKILL)
         os.waitpid(children[rank], 0)
         time.sleep(random.uniform(0.0, 0.1))
-        children[rank] = fork(lambda rank=rank: learner(rank))
+        children[rank] = fork("learner", lambda rank=rank: learner(rank))
     for child in children.values():
         assert os.waitpid(child, 0)[1] == 0
     shard = Shard(path, LAYOUT, 1)
@@ -133,7 +135,7 @@ def native_kills(path: Path) -> None:
             assert weights.eq(weights[0]).all(), "a block was torn"
         shard.close()
 
-    children = {rank: fork(lambda rank=rank: learner(rank)) for rank in range(3)}
+    children = {rank: fork("learner", lambda rank=rank: learner(rank)) for rank in range(3)}
     time.sleep(0.3)
     odd = 0
     for _ in range(6 * KILLS):
@@ -142,7 +144,7 @@ def native_kills(path: Path) -> None:
         os.kill(children[rank], signal.SIGKILL)
         os.waitpid(children[rank], 0)
         odd += unfinished(path, LAYOUT)
-        children[rank] = fork(lambda rank=rank: learner(rank))
+        children[rank] = fork("learner", lambda rank=rank: learner(rank))
     for child in children.values():
         assert os.waitpid(child, 0)[1] == 0
     shard = Shard(path, LAYOUT, 1)

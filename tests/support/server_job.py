@@ -1,29 +1,23 @@
-"""Job directories of trainings on a parameter server, and their learners without a supervisor.
-
-One process has loaded torch and forks the learners (see zygote_program.py): a start takes no time.
-"""
+"""Job directories of trainings on a parameter server, and their learners without a supervisor."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from curves import measured
-from helper_process import close_helper
-from repository import REPOSITORY, SUPPORT
+from repository import REPOSITORY
+from zygote import TIME_LIMIT_S, Zygote, wait_for
 
 from dlctl import contract
 from learner.system.segments import remove_segment_folder, server_folder
@@ -31,68 +25,7 @@ from psrv.shard.format import PRIMARY, REPLICA, create_shard, from_snapshot
 from psrv.solvers.partition import layout_of
 from psrv.solvers.solver import RoundSolver
 
-PROGRAM = SUPPORT / "zygote_program.py"
-FORKED_RANK = SUPPORT / "forked_rank.py"
 DIGITS = REPOSITORY / "examples/digits"
-TIME_LIMIT_S = 60.0
-
-
-class Zygote:
-    """The process that forks learners."""
-
-    def __init__(self) -> None:
-        # Not the test's standard error, which pytest throws away with that of the test it began in.
-        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in close
-        self._folder = tempfile.TemporaryDirectory()
-        self.socket = Path(self._folder.name, "zygote")
-        self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(self.socket)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
-            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/cluster",
-                 "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-
-    def ask(self, **request: Any) -> Any:
-        """Send a request and return its answer."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        answer = ""
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        if not answer:
-            code = self._process.wait(10)
-            self._said.seek(0)
-            raise RuntimeError(f"the zygote has ended with {code}: {self._said.read()}")
-        return json.loads(answer)
-
-    def rank(self) -> list[str]:
-        """Return what mpiexec starts in the place of Python: `[*mpiexec, *rank(), "script.py"]`."""
-        self.ask(ready=True)
-        return [sys.executable, "-I", "-S", str(FORKED_RANK), str(self.socket)]
-
-    def run(
-        self, *arguments: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 200
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a script, or the loop if the arguments are a job directory and an attempt."""
-        with tempfile.TemporaryDirectory() as folder:
-            out, errors = (Path(folder, name) for name in ("out", "errors"))
-            pid = self.ask(
-                start=[str(argument) for argument in arguments], log=str(out), errors=str(errors),
-                cwd=str(REPOSITORY), env=dict(env or {}),
-            )  # fmt: skip
-            try:
-                code = wait_for(lambda: self.ask(poll=pid), timeout_s)["code"]
-            except AssertionError as error:
-                os.kill(pid, signal.SIGKILL)
-                raise AssertionError(f"{out.read_text()}\n{errors.read_text()}") from error
-            return subprocess.CompletedProcess(arguments, code, out.read_text(), errors.read_text())
-
-    def close(self) -> None:
-        """End it; its learners end with it."""
-        close_helper(self._process)
-        self._said.close()
-        self._folder.cleanup()
 
 
 @dataclass
@@ -236,15 +169,6 @@ class ServedJob:
 
 OWN_SOLVER: dict[str, Callable[[], Any]] = {}
 """How a test's server makes the user's own solver."""
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float = TIME_LIMIT_S) -> Any:
-    """Return the first true answer of `condition`."""
-    deadline = time.monotonic() + timeout_s
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {condition}"
-        time.sleep(0.02)
-    return answer
 
 
 def make_served_job(

@@ -5,18 +5,18 @@ python shard_program.py kills|native_kills|gather_kills|count PATH TIMES
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from server_nodes import fork
 
+from learner.system.processes import end_with_parent
 from psrv.push.push import AtOnce
 from psrv.shard.format import BLOCKS_AT, LINE, PRIMARY, REPLICA, ShardLayout, create_shard
 from psrv.shard.shard import Shard
@@ -28,27 +28,6 @@ SMALL = ShardLayout(7, (torch.float64,), "small")
 LEARNERS = 3
 TIMES = int(sys.argv[3]) if __name__ == "__main__" else 0
 """How many kills, or pushes of each learner."""
-
-
-def end_with_parent() -> None:
-    """Have the kernel end this process when its parent's life ends, however that happens."""
-    set_death_signal = 1
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-
-
-def fork(learner: Callable[[], None]) -> int:
-    """Run a function in a child process."""
-    child = os.fork()
-    if child == 0:
-        end_with_parent()
-        try:
-            learner()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return child
 
 
 def done(shard: Shard, block: int) -> int:
@@ -123,7 +102,7 @@ def _kills(
             shard.read(lambda parts, _: check(all(part.eq(part[0]).all() for part in parts)))
 
     random.seed(1)
-    children = [fork(learner) for _ in range(LEARNERS)]
+    children = [fork("learner", learner) for _ in range(LEARNERS)]
     odd = 0
     killed = 0
     while killed < TIMES or not odd:  # at least one in the middle of a block
@@ -133,7 +112,7 @@ def _kills(
         os.kill(victim, signal.SIGKILL)
         os.waitpid(victim, 0)
         odd += unfinished(path, layout)
-        children.append(fork(learner))
+        children.append(fork("learner", learner))
     time.sleep(0.1)
     for child in children:
         os.kill(child, signal.SIGKILL)
@@ -163,7 +142,7 @@ def count(path: Path) -> None:
         for _ in range(TIMES):
             shard.update(lambda parts, _: parts[0].add_(number))
 
-    children = [fork(lambda number=number: learner(number)) for number in (1, 2, 3, 4)]
+    children = [fork("learner", lambda number=number: learner(number)) for number in (1, 2, 3, 4)]
     for child in children:
         assert os.waitpid(child, 0)[1] == 0
     shard = Shard(path, SMALL, 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from repository import REPOSITORY
+from zygote import Forked, light
 
 
 class StoreProgram:
@@ -38,18 +38,17 @@ class StoreProgram:
         """The sentence of progress."""
         return (self.job / "stores/0/progress").read_text().strip()
 
-    def start(self, verb: str, **env: str) -> subprocess.Popen[str]:
+    def start(self, verb: str, **env: str) -> Forked:
         """Start one verb."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "learner.storage", verb, self.kind], env={**self.env, **env},
-            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        program = ("-m", "learner.storage", verb, self.kind)
+        return light().start(*program, env={**self.env, **env}, stdout=subprocess.PIPE)
 
     def run(self, verb: str, timeout_s: float = 100, **env: str) -> tuple[int, str]:
         """Run one verb; return its exit code and what it printed."""
         with self.start(verb, **env) as process:
-            out, err = process.communicate(timeout=timeout_s)
-        return process.returncode, out + err
+            told, _ = process.communicate(timeout=timeout_s)
+        assert process.returncode is not None
+        return process.returncode, told
 
     def contents(self) -> dict[str, bytes]:
         """Return the files that the learners see."""

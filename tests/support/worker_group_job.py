@@ -74,7 +74,7 @@ while not stopped:
         time.sleep(0.02)
         continue
     if not (job_dir / "hurry").exists():
-        time.sleep(0.05)
+        time.sleep(0.25)
     try:
         cursor.done(chunk)
     except CursorError:
@@ -118,7 +118,7 @@ class WorkerGroupJob(Job):
     """Learners that take chunks of a cursor, each in a step of its own."""
 
     def __init__(
-        self, root: Path, learners: int, *, nodes: int = 1, samples: int = 20_000,
+        self, root: Path, learners: int, *, nodes: int = 1, samples: int = 4_000,
         min_learners: int = 1, **changes: Any,
     ) -> None:  # fmt: skip
         server = contract.ParameterServer("downpour_sgd", list(range(nodes)),

@@ -1,26 +1,39 @@
-"""Forks learners that others ask for: see server_job.py. Not a test itself.
+"""Forks programs that others ask for: see zygote.py. Not a test itself.
 
-A request on standard input is a line of JSON, and so is its answer. Ranks under mpiexec ask at the
-Unix socket that is the argument: see forked_rank.py.
+The arguments are a Unix socket and what is loaded: "torch" or "supervisor". A request on standard
+input is a line of JSON that asks for a learner, and so is its answer. At the socket one asks with
+three descriptors, its standard streams, and hears its process and then how that ended; ranks under
+mpiexec do so, too: see forked_rank.py.
+
+A supervisor starts watchdogs and these start collectors. They are forks of their parents here: they
+have the parent, session, signals, descriptors and environment that they would have otherwise, but
+no command line of their own.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
+import io
 import json
 import os
 import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import learner.train
-from learner.training import torch_compiler
-
+PROGRAMS = (
+    "learner.agent", "learner.agent.preflight", "learner.collect", "learner.collect.late",
+    "learner.localqueue", "learner.storage", "learner.supervisor",
+)  # fmt: skip
+"""What a supervisor consists of, and what it starts; `python -m NAME` is forked."""
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _REQUEST_BYTES = 1 << 18
 
@@ -38,8 +51,12 @@ def become(
     if arguments[0].endswith(".py"):
         sys.argv = arguments
         runpy.run_path(arguments[0], run_name="__main__")
-        learner.train.leave(0)
-    learner.train.leave(learner.train.main(arguments))
+        arguments = []
+    if "torch" not in sys.modules:
+        sys.exit()
+    import learner.train
+
+    learner.train.leave(learner.train.main(arguments) if arguments else 0)
 
 
 def _begin(streams: list[int], cwd: str) -> None:
@@ -47,20 +64,86 @@ def _begin(streams: list[int], cwd: str) -> None:
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
     os.chdir(cwd)
-    sys.stdout = os.fdopen(1, "w", buffering=1)
-    sys.stderr = os.fdopen(2, "w", buffering=1)
+    _open_streams()
 
 
-def become_rank(streams: list[int], argv: list[str], cwd: str, env: dict[str, str]) -> None:
-    """Be a rank; its program ends as if Python had started it."""
+def _open_streams() -> None:
+    """Open standard output and error, both unbuffered as after `python -u`."""
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(os.fdopen(number, "wb", 0), write_through=True) for number in (1, 2)
+    )
+
+
+def become_program(
+    streams: list[int], argv: list[str], cwd: str, env: dict[str, str]
+) -> Callable[[], object]:
+    """Be a program that Python is to run, and return how: a script, or `-m` and a module."""
     _begin(streams, cwd)
     for descriptor in streams:
         os.close(descriptor)
+    return _prepared(argv, env)
+
+
+def _prepared(argv: list[str], env: Mapping[str, str]) -> Callable[[], object]:
     os.environ.clear()
     os.environ.update(env)
-    more = [str(Path(argv[0]).parent), *env.get("PYTHONPATH", "").split(":")]
+    more = env.get("PYTHONPATH", "").split(":")
+    if argv[0] == "-m":
+        sys.argv = argv[1:]
+        return lambda: runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    more.insert(0, str(Path(argv[0]).parent))
     sys.path[:0] = [folder for folder in more if folder]
     sys.argv = argv
+    return lambda: runpy.run_path(argv[0], run_name="__main__")
+
+
+class ForkingPopen(subprocess.Popen[Any]):
+    """Runs our programs in the process that is forked, instead of a Python from scratch."""
+
+    def __init__(self, args: Sequence[Any], **how: Any) -> None:
+        words = [str(word) for word in args] if not isinstance(args, str) else []
+        at = words.index("-m") + 1 if "-m" in words else 0
+        if at in (2, 3) and words[0].endswith("python") and words[at] in PROGRAMS:
+            how["preexec_fn"] = self._become(words[at - 1 :], **how)
+        super().__init__(args, **how)
+
+    def _become(
+        self, argv: list[str], preexec_fn: Callable[[], object] = lambda: None,
+        env: Mapping[str, str] | None = None, **_: Any,
+    ) -> Callable[[], NoReturn]:  # fmt: skip
+        def become() -> NoReturn:
+            preexec_fn()
+            os.closerange(3, 4096)
+            for number in signal.valid_signals():
+                if callable(signal.getsignal(number)):
+                    signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            subprocess._cleanup()
+            _open_streams()
+            _end_as(_prepared(argv, os.environ.copy() if env is None else env))
+
+        return become
+
+
+def _end_as(work: Callable[[], object]) -> NoReturn:
+    """Do what a program does, and end as Python would."""
+    code: object = None
+    try:
+        work()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = code or 120
+    os._exit(code if isinstance(code, int) else int(bool(code)))
 
 
 class Requests:
@@ -127,10 +210,10 @@ class Requests:
                 os.close(descriptor)
                 other.close()
             asker.close()
-            become_rank(streams, **request)
-            return lambda: runpy.run_path(sys.argv[0], run_name="__main__")
+            return become_program(streams, **request)
         for descriptor in streams:
             os.close(descriptor)
+        asker.sendall(f"{pid}\n".encode())
         self._ranks[os.pidfd_open(pid)] = (pid, asker)
         return None
 
@@ -145,7 +228,24 @@ class Requests:
                 return
 
 
+def load(what: str) -> None:
+    """Import what the programs need."""
+    if what == "torch":
+        from learner.training import torch_compiler
+
+        importlib.import_module("learner.train")
+        torch_compiler.import_late()
+        return
+    for name in PROGRAMS:
+        package = hasattr(importlib.import_module(name), "__path__")
+        program = f"{name}.__main__" if package else name
+        importlib.import_module(program)
+        del sys.modules[program]  # it will be the main module
+    subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    gc.freeze()
+
+
 if __name__ == "__main__":
-    torch_compiler.import_late()
+    load(sys.argv[2])
     if work := Requests(sys.argv[1]).serve():
         work()

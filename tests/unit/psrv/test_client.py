@@ -18,7 +18,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from repository import SUPPORT
-from server_job import Zygote
 
 from dlctl import contract
 from dlctl.contract import Parameters, snapshot_file
@@ -33,7 +32,6 @@ from psrv.shard.private_folder import mark_removed
 from psrv.solvers.partition import ShardSet, layout_of, split_evenly
 from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD, RoundSolver, Solver
 
-PROGRAM = SUPPORT / "client_program.py"
 PARAMETERS = Parameters(170_000, "float32", 1, "model")
 
 
@@ -58,11 +56,7 @@ class Slow(Downpour):
     fail = False
 
     def push(
-        self,
-        server: Sequence[torch.Tensor],
-        mine: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
+        self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor, rate: float
     ) -> None:
         assert self.go.wait(60)
         if Slow.fail:
@@ -274,9 +268,7 @@ def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: st
     client.leave()
 
 
-def test_pushes_that_move_a_replica_are_bounded_by_their_counter(
-    shm_folder: Path,
-) -> None:
+def test_pushes_that_move_a_replica_are_bounded_by_their_counter(shm_folder: Path) -> None:
     """One more would overflow into an exchange that was never begun, and sending would stop."""
     solver = ElasticAveraging(0.1)
     layout = layout_of(PARAMETERS, 1, 0, solver, REPLICA)
@@ -422,9 +414,7 @@ def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[
 
 
 @pytest.mark.slow
-def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
-    shm_folder: Path,
-) -> None:
+def test_staleness_is_bounded_and_the_dead_are_not_waited_for(shm_folder: Path) -> None:
     make(shm_folder)
     client = join(
         ShardSet(shm_folder, PARAMETERS, 2, 1),
@@ -464,24 +454,3 @@ def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
         assert other.stdout.readline() == "8\n"  # it begins with the clock of the slowest
         other.kill()
     client.leave()
-
-
-@pytest.mark.first("parallel")
-@pytest.mark.parametrize(
-    "solver",
-    [
-        "downpour",
-        "elastic",
-        "parallel",
-        *(
-            pytest.param(s, marks=pytest.mark.long)
-            for s in ("momentum", "adagrad", "averaging", "diloco")
-        ),
-    ],
-)
-def test_pushes_survive_learners_that_join_leave_and_die(
-    shm_folder: Path, solver: str, zygote: Zygote
-) -> None:
-    done = zygote.run(PROGRAM, solver, shm_folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "at 1: True\npushes: True True\n"

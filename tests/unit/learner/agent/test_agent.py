@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from node_job import REPO, SAVER, SLEEPER, Job, alive, kill, on_nodes, printed_pid, wait_until
+from zygote import Forked, light
 
 from dlctl import contract
 from dlctl.contract import Directive, Preflight, State
@@ -26,13 +27,12 @@ from learner.system.segments import segment_folder
 PY = shlex.quote(sys.executable)
 
 
-def launch(job: Job, **env: str) -> subprocess.Popen[bytes]:
+def launch(job: Job, **env: str) -> Forked:
     report = Preflight(0, "h", "3", 1, None, None, port=1234, address="here")
     contract.write_whole(job.dir / contract.preflight_file(1, 0), contract.to_json(report))
-    return subprocess.Popen(
-        [sys.executable, "-m", "learner.agent", str(job.dir), "1"],
-        cwd=REPO, env={**job.env, "PYTHONPATH": str(REPO), **env}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return light().start(
+        "-m", "learner.agent", job.dir, "1", env={**job.env, "PYTHONPATH": str(REPO), **env}
+    )
 
 
 def test_the_plans_launcher_decides_which_variables_are_read(tmp_path):

@@ -158,6 +158,17 @@ def test_a_loop_that_does_not_save_in_time_is_reported_as_too_slow(tmp_path):
     assert hint == "Raise the time limit, or checkpoint more often."
 
 
+def status_after(path, *, finished=True, code=0):
+    """Watch a loop that ends at once and has left this file of progress."""
+    heart = Heartbeat(path.parent, "learner", 0, 1)
+    program = Program(["true"], os.environ, path.parent, path.with_name("log"), LOOP, path)
+    if finished:
+        finished_file(path).touch()
+    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == code
+    assert "NaN" not in heart.path.read_text()
+    return read_record(Status, heart.path)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{", json.dumps({"step": "x"}), '{"done": []}', '{"metrics": 3}', "[" * 100_000,
@@ -167,23 +178,14 @@ def test_a_loop_that_does_not_save_in_time_is_reported_as_too_slow(tmp_path):
 def test_unreadable_progress_is_ignored(tmp_path, text):
     path = tmp_path / "progress.json"
     path.write_text(text)
-    heart = Heartbeat(tmp_path, "learner", 0, 1)
-    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", LOOP, path)
-    finished_file(path).touch()
-    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
-    assert read_record(Status, heart.path).step is None
+    assert status_after(path).step is None
 
 
 def test_what_is_no_number_becomes_null_so_that_the_status_is_json(tmp_path):
     """json.dumps of a user's program writes NaN and Infinity, which are no JSON."""
     path = tmp_path / "progress.json"
     path.write_text('{"metrics": {"loss": NaN, "rate": -Infinity, "top": 1}, "done": NaN}')
-    heart = Heartbeat(tmp_path, "learner", 0, 1)
-    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", LOOP, path)
-    finished_file(path).touch()
-    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
-    assert "NaN" not in heart.path.read_text()
-    status = read_record(Status, heart.path)
+    status = status_after(path)
     assert status.metrics == {"loss": None, "rate": None, "top": 1.0}
     assert status.done is None
 
@@ -198,12 +200,7 @@ def test_what_is_no_number_becomes_null_so_that_the_status_is_json(tmp_path):
 def test_exit_code_0_of_the_loop_counts_once_it_has_finished(tmp_path, finished, state, reason):
     path = tmp_path / "progress.json"
     path.write_text('{"metrics": {"loss": null}, "warning": "the loss is nan since step 1"}')
-    if finished:
-        finished_file(path).touch()
-    heart = Heartbeat(tmp_path, "learner", 0, 1)
-    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", LOOP, path)
-    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == (0 if finished else 1)
-    status = read_record(Status, heart.path)
+    status = status_after(path, finished=finished, code=0 if finished else 1)
     assert (status.state, status.reason, status.metrics) == (state, reason, {"loss": None})
 
 
@@ -217,11 +214,7 @@ def test_a_silent_learners_push_rate_falls(tmp_path, quiet_s, told, rate, waits)
     told_last = {"pushes_per_s": told, "wait_share": 0.03, "loss": 1.0}
     path.write_text(json.dumps({"metrics": told_last}))
     os.utime(path, (time.time() - quiet_s,) * 2)
-    heart = Heartbeat(tmp_path, "learner", 0, 1)
-    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", LOOP, path)
-    finished_file(path).touch()
-    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
-    metrics = read_record(Status, heart.path).metrics
+    metrics = status_after(path).metrics
     slowed = pytest.approx(rate, rel=0.1)
     assert metrics == {"pushes_per_s": slowed, "wait_share": waits, "loss": 1.0}
 

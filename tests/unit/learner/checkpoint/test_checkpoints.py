@@ -9,6 +9,7 @@ import math
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -97,14 +98,15 @@ def test_bytes_that_all_learners_hold_are_divided_evenly(learners: int) -> None:
 def test_a_crash_at_any_write_leaves_a_complete_checkpoint(
     tmp_path: Path, torn: bool, replace: bool
 ) -> None:
-    crashes, crashed = 0, True
+    before, crashes, crashed = tmp_path / "before", 0, True
+    for step in (10, 20):
+        store(before, step)
+    if replace:  # a damaged one has the name of the new one
+        (store(before, 30) / layout.MARKER_FILE).unlink()
+        store(before, 10)
     while crashed:  # at the first write, at the second, … until all writes succeed
         root = tmp_path / str(crashes)
-        for step in (10, 20):
-            store(root, step)
-        if replace:  # a damaged one has the name of the new one
-            (store(root, 30) / layout.MARKER_FILE).unlink()
-            store(root, 10)
+        shutil.copytree(before, root)
         try:
             store(root, 30, FailingDisk(crashes, PowerLoss, torn=torn))
         except PowerLoss:

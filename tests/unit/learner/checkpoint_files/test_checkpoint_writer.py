@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 from checkpoint_tools import LARGE, make_engine, newest_step, same, state_of
+from node_job import alive
 from repository import SUPPORT
+from zygote import Zygote
 
 from learner.checkpoint.api import Checkpoints
 from learner.checkpoint.engine import CheckpointEngine
@@ -184,29 +185,25 @@ print(forked, writer.pid, flush=True)
 """
 
 
-def program(root: Path, end: str) -> list[str]:
-    text = (PROGRAM + end).format(root=str(root), tests=str(SUPPORT))
-    return [sys.executable, "-c", text]
+def program(root: Path, end: str) -> Path:
+    """Return a file of this program; checkpoints go to a folder beside it."""
+    file = root.with_name(f"{root.name}.py")
+    file.write_text((PROGRAM + end).format(root=str(root), tests=str(SUPPORT)))
+    return file
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def test_a_killed_learner_loses_no_complete_checkpoint(tmp_path: Path) -> None:
-    with subprocess.Popen(program(tmp_path, ENDLESS), stdout=subprocess.PIPE, text=True) as process:
+def test_a_killed_learner_loses_no_complete_checkpoint(tmp_path: Path, zygote: Zygote) -> None:
+    script = program(tmp_path, ENDLESS)
+    with zygote.start(script, env=os.environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         seen = [process.stdout.readline().split() for _ in range(12)]
         process.send_signal(signal.SIGKILL)
         seen += [line.split() for line in process.stdout if line.endswith("\n")]
     complete, pid = int(seen[-1][2]), int(seen[-1][1])
     deadline = time.monotonic() + LIMIT_S
-    while is_running(pid) and time.monotonic() < deadline:
+    while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not is_running(pid)  # it has completed its order and ended
+    assert not alive(pid)  # it has completed its order and ended
     newest = newest_step(tmp_path)
     assert newest is not None
     assert newest >= complete > 0
@@ -222,27 +219,25 @@ def test_a_killed_learner_loses_no_complete_checkpoint(tmp_path: Path) -> None:
     ],
 )
 def test_a_writer_ends_with_its_learner_not_with_its_forks(
-    tmp_path: Path, fork: str, end: str
+    tmp_path: Path, zygote: Zygote, fork: str, end: str
 ) -> None:
-    command = program(tmp_path, FORKED.replace("{fork}", fork).replace("{end}", end))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    script = program(tmp_path, FORKED.replace("{fork}", fork).replace("{end}", end))
+    with zygote.start(script, env=os.environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         forked, writer = map(int, process.stdout.readline().split())
         try:
             process.wait(LIMIT_S)
             deadline = time.monotonic() + LIMIT_S
-            while is_running(writer) and time.monotonic() < deadline:
+            while alive(writer) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            assert not is_running(writer)
+            assert not alive(writer)
         finally:
             process.kill()
             os.kill(forked, signal.SIGKILL)
 
 
-def test_a_full_disk_costs_one_checkpoint(tmp_path: Path) -> None:
-    done = subprocess.run(
-        program(tmp_path, FULL), capture_output=True, text=True, check=False, timeout=LIMIT_S
-    )
+def test_a_full_disk_costs_one_checkpoint(tmp_path: Path, zygote: Zygote) -> None:
+    done = zygote.run(program(tmp_path, FULL), timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     for line in lines[0:9:3]:

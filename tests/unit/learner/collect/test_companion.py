@@ -38,7 +38,7 @@ def job(tmp_path):
 
 
 def test_a_killed_watchdog_takes_its_collector_with_it(job):
-    process = job.start()
+    process = job.start_afresh()
     wait_until(lambda: collectors(job.dir))
     (collector,) = collectors(job.dir)
     status = Path(f"/proc/{collector}/status").read_text()
@@ -51,7 +51,7 @@ def test_a_killed_watchdog_takes_its_collector_with_it(job):
 
 @pytest.mark.slow
 def test_a_collector_that_hangs_is_killed(tmp_path, job, monkeypatch):
-    process = job.start()
+    process = job.start_afresh()
     wait_until(lambda: collectors(job.dir))
     (collector,) = collectors(job.dir)
     os.kill(collector, signal.SIGSTOP)
@@ -61,7 +61,7 @@ def test_a_collector_that_hangs_is_killed(tmp_path, job, monkeypatch):
 
 
 def test_a_collector_that_dies_changes_nothing(tmp_path, job):
-    process = job.start()
+    process = job.start_afresh()
     wait_until(lambda: collectors(job.dir))
     os.kill(collectors(job.dir)[0], signal.SIGKILL)
     (tmp_path / "go").touch()
@@ -102,7 +102,7 @@ def test_the_program_needs_three_numbers_and_a_folder():
 
 
 def test_a_halted_learner_is_not_confused_with_its_collector(job):
-    process = job.start()
+    process = job.start_afresh()
     wait_until(lambda: collectors(job.dir))
     job.ask(contract.HALT_REQUEST)
     assert job.finish(process).state is State.HALTED

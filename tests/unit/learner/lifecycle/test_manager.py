@@ -266,8 +266,7 @@ def test_a_submit_command_that_is_gone_begins_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error",
-    ["Zero Bytes were transmitted or received", "Unexpected message received", "(killed)"],
+    "error", ["Zero Bytes were transmitted or received", "Unexpected message received", "(killed)"]
 )
 def test_a_submission_whose_end_is_unknown_is_not_taken_back(tmp_path, error):
     end = "kill -9 $$" if error == "(killed)" else f"echo 'sbatch: error: {error}' >&2; exit 1"

@@ -20,8 +20,9 @@ import server_job
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from server_job import DIGITS, ServedJob, Zygote, make_served_job, resources, wait_for
+from server_job import DIGITS, ServedJob, make_served_job, resources
 from torch import nn
+from zygote import Zygote, wait_for
 
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, LearningRateSchedule, ParameterServer, Training
@@ -283,9 +284,7 @@ def test_learners_push_and_pull_every_so_many_batches(make_job: Callable[..., Se
     assert weights_of(job) == {-2.0 * SAMPLES / 4}  # including the slow learner's last push
 
 
-def test_no_learner_is_further_ahead_than_staleness(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_no_learner_is_further_ahead_than_staleness(make_job: Callable[..., ServedJob]) -> None:
     code = program(sleep_s=0.001, more=NOTES_CALLS)
     job = make_job(code, 2, "downpour_sgd", {"training": Training(2, 8, 5)}, staleness=2)
     job.start()
@@ -757,9 +756,7 @@ def test_an_unreachable_file_system_costs_the_checkpoint_only(
     assert "snapshots can't be requested in " in said and job.metrics()["steps"] == 10
 
 
-def test_a_learner_restarts_on_a_full_disk(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_a_learner_restarts_on_a_full_disk(make_job: Callable[..., ServedJob]) -> None:
     job = make_job(program(), 2, "downpour_sgd", {"training": Training(2, 12)})
     job.start()
     number = job.directory / contract.cursor_learner_file(1, 1)
@@ -999,16 +996,6 @@ with parameter_server.join(model, train, epochs=8, batch_size=5, lr=0.05) as ser
 error = nn.functional.mse_loss(model(inputs), inputs.sum(dim=1, keepdim=True))
 print(server.rank, server.size, samples, error.item())
 """
-
-
-@pytest.mark.slow
-def test_joining_twice_is_an_error(make_job: Callable[..., ServedJob]) -> None:
-    """The second join once got no batches, without an error: the job had used them up."""
-    again = SCRIPT[SCRIPT.index("with ") : SCRIPT.index("error = ")]
-    job = make_job(SCRIPT + again, 2, "downpour_sgd", shard_nodes=[0, 0])
-    job.start(program="train.py")
-    assert job.codes() == [1, 1], job.say(0) + job.say(1)
-    assert "join() was called before: a job has one server, for one training" in job.say(0)
 
 
 def test_a_script_in_a_job(make_job: Callable[..., ServedJob]) -> None:

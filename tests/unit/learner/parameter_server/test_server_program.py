@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from server_job import ServedJob, make_served_job
+from zygote import Forked, Zygote
 
 from dlctl import contract
 from dlctl.contract import State
@@ -40,29 +40,19 @@ COUNT = 100_000
 class Server:
     """The program on a job of one node."""
 
+    process: Forked
+
     def __init__(self, job: ServedJob) -> None:
         self.job = job
         self.log = job.directory / contract.server_log(1, 0)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         homes = contract.Homes(generation=1, shard_nodes=[0])
         contract.write_whole(job.directory / contract.homes_file(1), contract.to_json(homes))
-        self.process = self.start()
 
-    def start(self, *more: str) -> subprocess.Popen[bytes]:
-        argv = [
-            sys.executable,
-            "-m",
-            "learner.parameter_server.server",
-            str(self.job.directory),
-            "1",
-            "0",
-            *more,
-        ]
-        with self.log.open("ab") as log:
-            env = os.environ | {"PYTHONUNBUFFERED": "1"}  # as learner.job.environment has it
-            return subprocess.Popen(
-                argv, stdout=log, stderr=log, cwd=self.job.plan.runtime_dir, env=env
-            )
+    def start(self, *more: str) -> None:
+        argv = ["-m", "learner.parameter_server.server", self.job.directory, "1", "0", *more]
+        with self.log.open("a") as log:
+            self.process = self.job.zygote.start(*argv, env=os.environ, stdout=log)
 
     def tell(self, count: int = COUNT, rows: int = 1) -> None:
         """Write the parameters and the snapshot, as learner 0 would."""
@@ -85,14 +75,14 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path, zygote: Zygote) -> Iterator[Server]:
+    """A server that is not started yet."""
     settings = contract.ParameterServer("parallel_sgd", [0], timeout_s=60)
-    job = make_served_job(tmp_path, None, "", 2, settings)  # type: ignore[arg-type]
-    server = Server(job)
+    server = Server(make_served_job(tmp_path, zygote, "", 2, settings))
     yield server
     server.process.kill()
     server.process.wait()
-    job.clean()
+    server.job.clean()
 
 
 def shard_of(server: Server) -> Shard:
@@ -103,6 +93,7 @@ def shard_of(server: Server) -> Shard:
 
 @pytest.mark.slow
 def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_until: Wait) -> None:
+    server.start()
     server.tell()
     path = server.folder / "shard-0"
     wait_until(path.exists, what="the shard")
@@ -120,7 +111,7 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
     shard.rows[0].fill_(7)
     server.process.kill()
     server.process.wait()
-    server.process = server.start(TAKES_OVER)
+    server.start(TAKES_OVER)
     request = server.job.directory / contract.snapshot_request_file(1)
     request.write_text("3\n")
     rows = server.job.directory / contract.snapshot_file(1, 0)
@@ -141,11 +132,9 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
 
 def test_a_server_survives_a_full_log_disk(server: Server, wait_until: Wait) -> None:
     """Its log lines are lost, but the learners' pushes are not."""
-    server.process.kill()
-    server.process.wait()
     server.tell()
     server.log = Path("/dev/full")
-    server.process = server.start()
+    server.start()
     request = server.job.directory / contract.snapshot_request_file(1)
     rows = server.job.directory / contract.snapshot_file(1, 0)
     for number in (3, 4):  # it logs each of them
@@ -291,6 +280,7 @@ def test_a_server_reports_why_it_ended_unless_its_node_was_given_up(
 def test_errors_that_no_restart_can_fix_are_reported_before_training(
     server: Server, count: int, rows: int, said: str
 ) -> None:
+    server.start()
     server.tell(count, rows)
     assert server.process.wait(60) == 3
     line, hint = server.log.read_text().splitlines()[-2:]
@@ -301,22 +291,22 @@ def test_errors_that_no_restart_can_fix_are_reported_before_training(
     assert re.search(said, status.reason)
 
 
-def test_the_tightest_memory_limit_counts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tightest_memory_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = contract.ParameterServer("parallel_sgd", [0])
+    job = make_served_job(tmp_path, None, "", 2, settings)  # type: ignore[arg-type]
     monkeypatch.setattr(program, "memory_left", lambda: {"node": 50, "the job's cgroup": 30})
-    settings = program._settings(server.job.plan, server.job.directory, 1, 0)
-    assert settings.memory_left() == 30
+    made = program._settings(job.plan, job.directory, 1, 0)
+    assert made.memory_left() == 30
     monkeypatch.setattr(program, "memory_left", dict)
-    assert settings.memory_left() is None
+    assert made.memory_left() is None
 
 
 @pytest.mark.slow
 def test_the_server_waits_for_learner_0_s_parameters_unless_they_are_unreadable(
     server: Server, wait_until: Wait
 ) -> None:
-    server.process.kill()
-    server.process.wait()
     server.job.change(parameter_server=contract.ParameterServer("parallel_sgd", [0], timeout_s=0.2))
-    server.process = server.start()
+    server.start()
     status = server.job.directory / contract.status_file(1, "server", 0)
     wait_until(lambda: status.exists() and "waits for" in server.status().reason, what="its status")
     with pytest.raises(subprocess.TimeoutExpired):  # a build may take longer than the time limit

@@ -149,8 +149,8 @@ def test_two_jobs_at_once_fetch_one_copy(program, proxy, tmp_path, swift):
     proxy.pause_s = 0.002
     both = [each.start("load") for each in (program, other)]
     for process in both:
-        out, err = process.communicate(timeout=100)
-        assert process.returncode == 0, err
+        told, _ = process.communicate(timeout=100)
+        assert process.returncode == 0, told
     assert program.contents() == other.contents()
     assert len(BIG) <= proxy.served_bytes < len(BIG) + (1 << 20)
 
@@ -178,8 +178,8 @@ def test_a_stopped_fetcher_that_wakes_up_late_harms_nothing(program, proxy):
     code, told = program.run("load", DLCTL_STORE_LAPSE_S="1")
     assert code == 0, told
     os.kill(late.pid, signal.SIGCONT)
-    _, err = late.communicate(timeout=60)
-    assert late.returncode == 0, err
+    told, _ = late.communicate(timeout=60)
+    assert late.returncode == 0, told
     loaded(program)
 
 
@@ -329,7 +329,7 @@ def test_what_the_server_has_taken_is_told_while_it_is_stored(program, proxy, sw
         while process.poll() is None:
             shares.add(_lines(program)[1] if _lines(program) else "0")
             time.sleep(0.05)
-        assert process.returncode == 0, process.stderr.read()
+        assert process.returncode == 0, process.communicate()
     assert [share for share in shares if 0 < float(share) < 1], shares
     assert _lines(program)[1] == "1.0000"
 

@@ -1,15 +1,9 @@
-"""When learners are taken for hung, and who is named; the watchdog's stacks of a real process."""
+"""When learners are taken for hung, and who is named."""
 
 from __future__ import annotations
 
-import re
-import shlex
-import sys
-
 import pytest
-from node_job import Job
 
-from dlctl import contract
 from dlctl.contract import HangPolicy, State, Status, VerdictKind
 from learner.supervisor.oversight.hang import HangWatch, Stall, describe
 
@@ -119,38 +113,3 @@ def test_nobody_is_named_if_all_wait():
     statuses = [learner(0, 9), learner(1, 9)]
     outcome = describe(Stall(61.0, 60.0, {}), statuses, {0: IN_EXCHANGE, 1: IN_EXCHANGE}, "t-1", 1)
     assert "; each waits for the others." in outcome.reason
-
-
-PROGRAM = """\
-import os, pathlib, time
-from learner.job.metrics import Progress
-from learner.job.stacks import register
-register()
-rank = int(os.environ["RANK"])
-progress = Progress(pathlib.Path(os.environ["DLCTL_PROGRESS_FILE"]))
-
-def stall():
-    time.sleep(600)
-
-for step in range(1, 21 + (rank == 0)):
-    time.sleep(0.02)
-    progress.update(step, 1, {}, force=True)
-stall()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.mpi
-def test_an_attempt_that_hangs_ends_with_the_stacks_of_all(tmp_path):
-    command = f"{shlex.quote(sys.executable)} train.py"
-    job = Job.on_mpi(tmp_path, 2, command, hang=HangPolicy(floor_s=1))
-    job.write("train.py", PROGRAM)
-    verdict = job.run()
-    assert (verdict.state, verdict.kind) == (State.FAILED, "hung"), job.output
-    assert re.search(r"\(limit: \d+ s\); learner 1 on ", verdict.reason)  # by the slowest step
-    assert "was waited for, at train.py:9 in stall (at step 20, behind" in verdict.reason
-    for rank in range(2):
-        text = (job.dir / contract.stacks_file(1, rank)).read_text()
-        assert 'train.py", line 9 in stall' in text, text
-        assert "python" in text and "(sleeping)" in text  # what Linux knows
-    assert [job.status(rank).state for rank in range(2)] == [State.CANCELLED] * 2

@@ -8,13 +8,11 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from node_job import PATIENCE_S, REPO, Job, wait_until
+from node_job import PATIENCE_S, Job, Started, wait_until
 
 from dlctl import contract
 from dlctl.contract import DataStore, ResultsIndex, State, Verdict, VerdictKind
@@ -31,10 +29,7 @@ def run_attempt(job: Job, attempt: int, **framework: str) -> Verdict:
         job.plan, framework=dataclasses.replace(job.plan.framework, **framework)
     )
     contract.write_whole(job.dir / contract.plan_file(attempt), contract.to_json(plan))
-    subprocess.run(
-        [sys.executable, "-u", "-m", "learner.supervisor", str(job.dir), str(attempt)],
-        cwd=REPO, env=job.env, capture_output=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    job.start(attempt=attempt).communicate(timeout=PATIENCE_S)
     verdict = contract.read_record(Verdict, job.dir / contract.verdict_file(attempt))
     assert verdict is not None
     return verdict
@@ -46,7 +41,7 @@ def index_of(job: Job, attempt: int) -> dict[str, int]:
     return {file.path: file.size_bytes for file in index.files}
 
 
-def group_of(process: subprocess.Popen[str]) -> list[int]:
+def group_of(process: Started) -> list[int]:
     """Return a supervisor and its descendants, which lead sessions of their own."""
     found = [process.pid]
     for pid in found:

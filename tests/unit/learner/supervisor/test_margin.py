@@ -31,8 +31,7 @@ class Job:
 
 
 @pytest.mark.parametrize(
-    ("saving_s", "halts_at"),
-    [(None, 3480), (1, 3587), (30, 3500), (200, 2990), (2000, 2700)],
+    ("saving_s", "halts_at"), [(None, 3480), (1, 3587), (30, 3500), (200, 2990), (2000, 2700)]
 )
 def test_the_margin_follows_what_saving_costs(tmp_path, saving_s, halts_at):
     job = Job(tmp_path)

@@ -422,9 +422,7 @@ def test_every_line_of_an_error_names_the_rank(
     assert all(line.startswith("[rank 3 on ") for line in said.splitlines())
 
 
-def test_a_learners_operations_are_deterministic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_learners_operations_are_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     for name in ("CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_DETERMINISTIC"):
         monkeypatch.setenv(name, "")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from repository import SUPPORT
-from server_job import Zygote
+from zygote import Zygote
 
 from psrv.errors import LateError, ServerError
 from psrv.push.push import InRounds
@@ -181,9 +181,7 @@ def test_a_long_wait_for_the_staleness_bound_warns_once(shard: Shard) -> None:
         assert staleness_bound.wait() > 0.1
 
 
-def test_a_learner_that_nobody_waited_for_catches_up(
-    shard: Shard,
-) -> None:
+def test_a_learner_that_nobody_waited_for_catches_up(shard: Shard) -> None:
     """It (or its node) joined while no server knew of the others, which would all wait for it."""
     staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     elsewhere, here = shard.members.proxy(5), shard.members.take()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from repository import SUPPORT
-from server_job import Zygote
+from zygote import Zygote
 
 from psrv.push.flow_control import Outgoing
 from psrv.push.rounds import RoundEnd, Step, add_to_sum, missing
@@ -21,11 +18,10 @@ from psrv.server.outbox import Outbox
 from psrv.shard.format import REPLICA, ShardLayout, create_shard
 from psrv.shard.membership import Member
 from psrv.shard.shard import Shard, ThreadedShard
-from psrv.solvers.solver import Downpour
+from psrv.solvers.solver import Downpour, ElasticAveraging, Solver
 from psrv.transport.base import ANY, Frame, Kind
 
 Killed = Callable[[Path, str], None]
-PROGRAM = SUPPORT / "forwarder_program.py"
 LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
 
 REPLICA_LAYOUT = ShardLayout(65_536, (torch.float32, torch.float32), "model", REPLICA)
@@ -87,21 +83,6 @@ def shard(shm_folder: Path) -> Iterator[ThreadedShard]:
     shard.close()
 
 
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("bits", "bits"),
-        ("count", "sums True True True True"),
-        ("native_count", "sums True True True True"),
-        ("elastic", "center True True"),
-        ("native_elastic", "center True True"),
-    ],
-)
-def test_two_nodes(shm_folder: Path, zygote: Zygote, what: str, said: str) -> None:
-    done = zygote.run(PROGRAM, what, shm_folder)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{said}\n", "")
-
-
 def add(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float) -> None:
     rows[0].add_(total, alpha=100 * count)
 
@@ -132,9 +113,7 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     assert shard.progress(0) == (1, 0) and primary_blocks.next_round(shard) == 2
 
 
-def test_a_round_has_the_rate_of_its_lowest_rank(
-    shard: ThreadedShard,
-) -> None:
+def test_a_round_has_the_rate_of_its_lowest_rank(shard: ThreadedShard) -> None:
     nodes = [shard.members.proxy(node) for node in (1, 2)]
     for number, node in enumerate(nodes):
         assert node is not None
@@ -164,20 +143,18 @@ def test_a_round_ends_without_a_node_that_has_no_learners_left(shard: ThreadedSh
     assert primary_blocks.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(100).all()
 
 
-def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path) -> None:
+def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path, be_killed: Killed) -> None:
     create_shard(shm_folder / "primary", LAYOUT, 1)
-    code = (
-        "import sys, torch; from pathlib import Path; from psrv.shard.shard import Shard\n"
-        "from psrv.shard.format import ShardLayout\n"
-        "layout = ShardLayout(70_000, (torch.float32, torch.float32), 'model')\n"
-        "shard = Shard(Path(sys.argv[1]), layout, 1)\n"
-        "slot = shard.members.proxy(3)\n"
-        "shard.members.enter(slot, 0b1100, 5); shard.members.set_clock(slot, 7); print(slot)"
-    )
-    left = subprocess.run(
-        [sys.executable, "-c", code, str(shm_folder / "primary")], capture_output=True, check=True
-    )
-    slot = int(left.stdout)
+    be_killed(shm_folder, """
+layout = ShardLayout(70_000, (torch.float32, torch.float32), "model")
+shard = ThreadedShard(folder / "primary", layout, 1)
+slot = shard.members.proxy(3)
+shard.members.enter(slot, 0b1100, 5)
+shard.members.set_clock(slot, 7)
+(folder / "slot").write_text(str(slot))
+os.kill(os.getpid(), 9)
+""")  # fmt: skip
+    slot = int((shm_folder / "slot").read_text())
     shard = ThreadedShard(shm_folder / "primary", LAYOUT, 1)
     members = shard.members
     members.remove_dead()
@@ -246,9 +223,7 @@ def test_a_forwarder_finds_complete_sums_without_checking_members_per_block(
     server.close()
 
 
-def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(
-    shm_folder: Path,
-) -> None:
+def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(shm_folder: Path) -> None:
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     forwarder, weights = RoundsForwarder(0, server), torch.ones(65_536)
@@ -266,9 +241,7 @@ def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(
     server.close()
 
 
-def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(
-    shm_folder: Path,
-) -> None:
+def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(shm_folder: Path) -> None:
     """Their sum is in flight or soon will be; a learner killed in between may leave none."""
     create_shard(shm_folder / "wide", WIDE_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "wide", WIDE_LAYOUT, 1)
@@ -375,10 +348,10 @@ def wide(shm_folder: Path) -> Path:
     return shm_folder
 
 
-def open_wide(folder: Path) -> tuple[ThreadedShard, AtOnceForwarder]:
+def open_wide(folder: Path, solver: Solver | None = None) -> tuple[ThreadedShard, AtOnceForwarder]:
     shard = ThreadedShard(folder / "wide", WIDE_LAYOUT, 1)
     outbox = Outbox(folder / "wide-outbox", 4, torch.float32)
-    forwarder = AtOnceForwarder(0, shard, Downpour(), outbox)
+    forwarder = AtOnceForwarder(0, shard, solver or Downpour(), outbox)
     outbox.keep_only(forwarder.exchanges())
     return shard, forwarder
 
@@ -398,6 +371,21 @@ def test_neighbouring_blocks_with_equal_push_counts_share_a_frame(wide: Path) ->
     assert shard.rows[0].eq(9).all() and forwarder.exchanges() == set()
     push_ones(shard, [0, 0, 1])
     assert sent(forwarder, map(forwarder.take, [0, 0])) == [(0, 65_536, {1}), (1, 65_536, {2})]
+    shard.close()
+
+
+def test_weights_that_draw_the_replica_meanwhile_are_not_lost_in_an_answer(wide: Path) -> None:
+    """Elastic averaging: the sum of center and learners stays."""
+    shard, forwarder = open_wide(wide, ElasticAveraging(0.2))
+    push_ones(shard, [0, 2])
+    assert len([forwarder.take(group) for group in (0, 1)]) == 2
+    push_ones(shard, [0])
+    for block, count in ((0, 65_536), (2, 18_928)):
+        forwarder.give(Frame(Kind.WEIGHTS, 0, block, 7), torch.full((count,), 9.0))
+    assert shard.rows[0][:65_536].eq(9 + 1).all() and shard.rows[0][-18_928:].eq(9).all()
+    settled = torch.empty(150_000)
+    forwarder.settled(settled)
+    assert settled[:65_536].eq(9).all()
     shard.close()
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from repository import SUPPORT
-from server_job import Zygote
+from zygote import Zygote
 
 from dlctl.contract import (
     Homes,
@@ -41,7 +41,6 @@ from psrv.transport.reachability import Reachability
 
 PROGRAM = SUPPORT / "node_server_program.py"
 REJOINING = SUPPORT / "rejoining_program.py"
-MOVED = SUPPORT / "moved_primary_program.py"
 Play = Callable[..., str]
 
 
@@ -74,12 +73,11 @@ def test_no_push_is_lost_or_counted_twice(play: Play, fault: str) -> None:
 
 
 @pytest.mark.slow
-def test_rounds_are_bit_equal_despite_cut_connections_and_kills(play: Play) -> None:
-    said = [play(f"rounds:{fault}") for fault in ("", "cut", "kill")]
-    faults, first, second = said[0].splitlines()
-    assert faults == "faults while learners pushed: True"
-    assert first.split()[2] == second.split()[2] and len(first.split()[2]) == 64
-    assert said == [said[0]] * 3
+@pytest.mark.parametrize("fault", ["", "cut", "kill"])
+def test_rounds_have_the_bits_of_sums_in_rank_order(play: Play, fault: str) -> None:
+    assert play(f"rounds:{fault}") == (
+        "faults while learners pushed: True\nnode 0 has the bits: True\nnode 1 has the bits: True\n"
+    )
 
 
 def test_a_push_counts_in_its_round_after_its_learner_left(play: Play) -> None:
@@ -106,15 +104,9 @@ def test_a_lost_node_s_shard_moves_to_another_node(play: Play, solver: str) -> N
     assert play(f"lost:{solver}") == "node 0 at 1: True\nnode 2 at 1: True\n"
 
 
-def test_a_replica_takes_a_new_primary_s_weights_despite_equal_push_counts(
-    play: Play,
-) -> None:
+def test_a_replica_takes_a_new_primary_s_weights_despite_equal_push_counts(play: Play) -> None:
     """Otherwise a learner that only pulls would validate, or save, outdated weights."""
-    assert play("at_once", MOVED) == "the same on both nodes: True\n"
-
-
-def test_a_round_after_a_shard_has_moved_has_the_sums_of_all_nodes(play: Play) -> None:
-    assert play("in_rounds", MOVED) == "node 0: 25.0\nnode 2: 25.0\n"
+    assert play("moved") == "the same on both nodes: True\n"
 
 
 def test_a_node_that_was_given_up_is_refused(play: Play) -> None:

@@ -140,9 +140,7 @@ def waiting(path: Path) -> Iterator[Primary]:
     shard.close()
 
 
-def test_rounds_begin_without_a_node_that_is_lost_after_all_joined(
-    waiting: Primary,
-) -> None:
+def test_rounds_begin_without_a_node_that_is_lost_after_all_joined(waiting: Primary) -> None:
     served = PeerConnections([waiting], torch.float32, COUNT, in_rounds=True)
     waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
     assert waiting.begun()

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 from repository import SUPPORT
-from server_job import Zygote
 from shard_program import done
+from zygote import Zygote
 
 import psrv.shard.shard
 from psrv.errors import ServerError
@@ -123,10 +123,7 @@ def locked(path: Path, start: int, words: int) -> Iterator[Callable[[], None]]:
 
 def test_learners_beyond_the_slots_are_refused(path: Path) -> None:
     create_shard(path, LAYOUT, 3)
-    with (
-        locked(path, SLOTS_AT, LINE * SLOTS),
-        pytest.raises(ServerError, match="all 64 slots"),
-    ):
+    with locked(path, SLOTS_AT, LINE * SLOTS), pytest.raises(ServerError, match="all 64 slots"):
         Shard(path, LAYOUT, 3)
     Shard(path, LAYOUT, 3).close()
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dlctl.contract import Parameters
 from psrv.client import join
-from psrv.push.push import InRounds
+from psrv.push.push import AtOnce, InRounds
 from psrv.push.waiting import WaitPolicy
 from psrv.server.primary_blocks import TotalsExchange, merge
 from psrv.shard.format import (
@@ -338,6 +338,31 @@ def test_native_merges_have_the_same_result(path: Path, calls: list[int]) -> Non
         shard.close()
         path.unlink()
     assert calls == [0, 1, 0, 1]
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("kind", [PRIMARY, REPLICA])
+@pytest.mark.parametrize("solver", [Downpour(), ElasticAveraging(0.2)])
+def test_native_pushes_have_the_same_result_wherever_the_primary_is(
+    path: Path, solver: Solver, kind: int
+) -> None:
+    layout, found = layout_of(Parameters(COUNT, "float32", 2, "model"), 1, 0, solver, kind), []
+    for compiles in (False, True):
+        native_build.load.cache_clear()
+        if compiles:
+            assert native.build(path.parent, solver) == "pushes are compiled by cc"
+        create_shard(path, layout, 1, fill=lambda rows: [row.fill_(0.5) for row in rows])
+        shard = Shard(path, layout, 1)
+        assert (native.native_push_for(shard, solver) is not None) == compiles
+        pushes, mine, weights = AtOnce([shard], solver, 0), torch.linspace(-1, 1, COUNT), None
+        for _ in range(3):
+            weights = mine if solver.sends_weights else torch.zeros(COUNT)
+            pushes.push(mine, weights, 0.1)
+        assert weights is not None
+        found.append([*[row.clone() for row in shard.rows], weights])
+        shard.close()
+        path.unlink()
+    native_build.load.cache_clear()
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 

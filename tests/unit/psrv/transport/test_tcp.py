@@ -122,9 +122,7 @@ def test_frames_arrive_whole_and_in_order_in_both_directions(server: Server) -> 
         thread.join()
 
 
-def test_closing_a_connection_ends_waiting_threads_on_both_sides(
-    server: Server,
-) -> None:
+def test_closing_a_connection_ends_waiting_threads_on_both_sides(server: Server) -> None:
     ours, theirs = server.pair()
     ends: list[str] = []
 
@@ -224,14 +222,10 @@ def test_garbage_and_silence_end_a_handshake(
         wait_until(lambda: server.logged, 60)
         assert "another language" in server.logged[0] or "within 0.2 s" in server.logged[0]
         peer.settimeout(60)
-        with pytest.raises(ConnectionResetError) if said[:3] == b"GET" else _nothing():
+        with (
+            pytest.raises(ConnectionResetError) if said[:3] == b"GET" else contextlib.nullcontext()
+        ):
             assert peer.recv(1) == b""
-
-
-def _nothing() -> Any:
-    import contextlib
-
-    return contextlib.nullcontext()
 
 
 def test_many_unauthenticated_peers_keep_nobody_out(server: Server, wait_until: Wait) -> None:

@@ -73,7 +73,7 @@ def test_only_the_killed_learner_is_restarted(tmp_path):
     assert "was killed by signal 9: restarting it in 0.5 s" in job.output
     assert job.status(1).metrics["restarts"] == 4
     # The only difference: samples that a learner reported, but had no time to note here.
-    assert 0 <= len(range(0, 20_000, 5)) - len(job.done()) <= 4
+    assert 0 <= len(range(0, job.samples, 5)) - len(job.done()) <= 4
     assert len(set(job.done())) == len(job.done())
 
 
@@ -195,7 +195,7 @@ def test_the_others_continue_without_a_lost_node(tmp_path, how):
         assert job.status(rank).state is State.FAILED
         assert job.status(rank).reason == "was lost with node n2"
     assert len(set(job.done())) == len(job.done())
-    assert 0 <= len(range(0, 20_000, 5)) - len(job.done()) <= 2
+    assert 0 <= len(range(0, job.samples, 5)) - len(job.done()) <= 2
 
 
 def test_a_node_that_slurm_took_away_silently_is_given_up(tmp_path):
@@ -209,20 +209,6 @@ def test_a_node_that_slurm_took_away_silently_is_given_up(tmp_path):
     assert verdict.state is State.COMPLETED, job.output
     assert "Node n2 is lost: Slurm took it out of the job." in job.output
     assert verdict.reason.endswith("learner 1 was lost with node n2.")
-
-
-@pytest.mark.slow
-def test_too_few_learners_left_end_the_training(tmp_path):
-    job = WorkerGroupJob.on_fake_slurm(tmp_path, 4, 2, min_learners=3)
-    process = job.start()
-    job.living(3)
-    (tmp_path / "down-n2").write_text("lost")
-    verdict = job.finish(process)
-    assert verdict.state is State.FAILED
-    assert "2 of 4 learners are left, min_learners is 3" in verdict.reason or (
-        "3 of 4 learners are left" in verdict.reason
-    )
-    assert "dlctl resume" in verdict.hint
 
 
 # The end that somebody wants ---------------------------------------------------------------------

@@ -202,6 +202,17 @@ def test_a_death_is_announced_once_the_file_system_is_back(play):
     assert told.exists()
 
 
+def test_too_few_learners_left_by_a_lost_node_end_the_training(play):
+    job = play(4, 2, min_learners=3)
+    job.poll()
+    for rank in (2, 3):
+        job.steps[f"learner {rank}"][0].end(1, "srun: error: Node failure on n1")
+    job.poll(60)
+    assert job.group.exit_code == 1
+    assert "2 of 4 learners are left, min_learners is 3" in job.group.failure.reason
+    assert "dlctl resume" in job.group.failure.hint
+
+
 def test_the_failed_server_of_one_mpi_world_is_named(play):
     """MPI ends the other servers, too, and the launcher returns the exit code of one of them."""
     job = play(4, 2, transport="mpi")

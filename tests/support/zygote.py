@@ -1,0 +1,214 @@
+"""Processes that have loaded what a program needs, and fork it: a start takes no time.
+
+See zygote_program.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from helper_process import close_helper
+from repository import REPOSITORY, SUPPORT
+
+PROGRAM = SUPPORT / "zygote_program.py"
+FORKED_RANK = SUPPORT / "forked_rank.py"
+TIME_LIMIT_S = 90.0
+
+
+class Zygote:
+    """A process that has loaded modules, and forks programs that use them.
+
+    Args:
+        loaded: "torch" for learners, "supervisor" for what starts and watches them.
+    """
+
+    def __init__(self, loaded: str = "torch") -> None:
+        # Not the test's standard error, which pytest throws away with that of the test it began in.
+        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in close
+        self._folder = tempfile.TemporaryDirectory()
+        self.socket = Path(self._folder.name, "zygote")
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(self.socket), loaded],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/cluster",
+                 "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+    def ask(self, **request: Any) -> Any:
+        """Send a request and return its answer."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        answer = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        if not answer:
+            code = self._process.wait(10)
+            self._said.seek(0)
+            raise RuntimeError(f"the zygote has ended with {code}: {self._said.read()}")
+        return json.loads(answer)
+
+    def rank(self) -> list[str]:
+        """Return what mpiexec starts in the place of Python: `[*mpiexec, *rank(), "script.py"]`."""
+        self.ask(ready=True)
+        return [sys.executable, "-I", "-S", str(FORKED_RANK), str(self.socket)]
+
+    def run(
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 200
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script, or the loop if the arguments are a job directory and an attempt."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, errors = (Path(folder, name) for name in ("out", "errors"))
+            pid = self.ask(
+                start=[str(argument) for argument in arguments], log=str(out), errors=str(errors),
+                cwd=str(REPOSITORY), env=dict(env or {}),
+            )  # fmt: skip
+            try:
+                code = wait_for(lambda: self.ask(poll=pid), timeout_s)["code"]
+            except AssertionError as error:
+                os.kill(pid, signal.SIGKILL)
+                raise AssertionError(f"{out.read_text()}\n{errors.read_text()}") from error
+            return subprocess.CompletedProcess(arguments, code, out.read_text(), errors.read_text())
+
+    def start(
+        self,
+        *argv: str | Path,
+        env: Mapping[str, str],
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | IO[str] | None = None,
+    ) -> Forked:
+        """Start `python ARGV`, a script or `-m MODULE`, in the repository.
+
+        Args:
+            env: Its whole environment.
+            stdin: `DEVNULL` or `PIPE`.
+            stdout: Of its standard error, too: a file, `PIPE`, or None for that of the tests.
+        """
+        self.ask(ready=True)
+        return Forked(self.socket, list(map(str, argv)), env, stdin, stdout)
+
+    def close(self) -> None:
+        """End it; its learners end with it."""
+        close_helper(self._process)
+        self._said.close()
+        self._folder.cleanup()
+
+
+@functools.cache
+def light() -> Zygote:
+    """Return the zygote of supervisors, watchdogs and collectors, without torch."""
+    return Zygote("supervisor")
+
+
+def close_light() -> None:
+    """End it, if a test has used it."""
+    if light.cache_info().currsize:
+        light().close()
+        light.cache_clear()
+
+
+class Forked:
+    """A process that a zygote has forked, as `subprocess.Popen` shows one of our own.
+
+    It is killed when nobody refers to this object any more.
+    """
+
+    def __init__(
+        self, zygote: Path, argv: list[str], env: Mapping[str, str], stdin: int,
+        stdout: int | IO[str] | None,
+    ) -> None:  # fmt: skip
+        self.stdin: IO[str] | None = None
+        self.stdout: IO[str] | None = None
+        self.returncode: int | None = None
+        with contextlib.ExitStack() as theirs:
+            given = said = theirs.enter_context(Path(os.devnull).open("r+"))
+            if stdin == subprocess.PIPE:
+                given, self.stdin = _pipe(theirs, to_it=True)
+            if stdout == subprocess.PIPE:
+                said, self.stdout = _pipe(theirs, to_it=False)
+            elif stdout is None:
+                said = theirs.enter_context(os.fdopen(os.dup(2), "w"))
+            elif not isinstance(stdout, int):
+                said = stdout
+            self._asked = socket.socket(socket.AF_UNIX)
+            self._asked.connect(str(zygote))
+            asked = {"argv": argv, "cwd": str(REPOSITORY), "env": dict(env)}
+            streams = [given.fileno(), said.fileno(), said.fileno()]
+            socket.send_fds(self._asked, [(json.dumps(asked) + "\n").encode()], streams)
+        self._answers = self._asked.makefile()
+        self.pid = int(self._answers.readline())
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit code, or minus the signal."""
+        if self.returncode is None:
+            if not select.select([self._asked], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            self.returncode = int(self._answers.readline())
+            self._answers.close()
+            self._asked.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def communicate(self, timeout: float = TIME_LIMIT_S) -> tuple[str, None]:
+        """Read what it has printed up to its end; it had a pipe for it, or it is ""."""
+        said, deadline = b"", time.monotonic() + timeout
+        if self.stdin is not None:
+            self.stdin.close()
+        if self.stdout is not None and not self.stdout.closed:
+            while select.select([self.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                if not (part := os.read(self.stdout.fileno(), 1 << 16)):
+                    self.stdout.close()
+                    break
+                said += part
+        self.wait(max(0.0, deadline - time.monotonic()))
+        return said.decode(), None
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Forked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.communicate()
+
+
+def _pipe(theirs: contextlib.ExitStack, *, to_it: bool) -> tuple[IO[str], IO[str]]:
+    """Return both ends of a pipe: the process's own, which is closed here, and ours."""
+    reading, writing = os.pipe()
+    ends = os.fdopen(reading), os.fdopen(writing, "w")
+    its, ours = ends if to_it else ends[::-1]
+    return theirs.enter_context(its), ours
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = TIME_LIMIT_S) -> Any:
+    """Return the first true answer of `condition`."""
+    deadline = time.monotonic() + timeout_s
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {condition}"
+        time.sleep(0.02)
+    return answer
