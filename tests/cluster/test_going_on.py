@@ -87,6 +87,7 @@ def test_a_supervisor_that_is_killed_is_succeeded(dlctl, site, request, wait_unt
     assert (known["state"], known["attempt"]) == ("COMPLETED", 2)
 
 
+@pytest.mark.costs(12)
 @pytest.mark.first
 def test_a_training_that_is_longer_than_the_limit_is_a_chain_of_jobs(
     dlctl, local_site, xdg, wait_until

@@ -76,6 +76,7 @@ def metrics_lines(job: Any, attempt: int = 1) -> list[dict[str, Any]]:
     return measured(job.directory / contract.metrics_file(attempt, 0))
 
 
+@pytest.mark.costs(12)
 @pytest.mark.first("adam-numbers1")
 @pytest.mark.parametrize(
     ("optimizer", "numbers"),

@@ -17,6 +17,7 @@ from psrv.cursor.base import Chunk, make_state
 PROGRAM = Path(__file__).with_name("cursor_program.py")
 
 
+@pytest.mark.costs(12)
 @pytest.mark.first
 @pytest.mark.mpi
 def test_the_ranks_of_a_job_take_every_sample_once(

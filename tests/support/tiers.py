@@ -66,7 +66,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {
         item
         for item in items
-        if item.nodeid in passed or (shard and not is_in_shard(_group(item), shard))
+        if item.nodeid in passed
+        or (shard and not is_in_shard(_group(item), shard))
+        or ("COVERAGE_RUN" in os.environ and item.get_closest_marker("unmeasured"))
     }
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))

@@ -41,6 +41,7 @@ def loaded(tmp_path: Path, xdg):
     return run
 
 
+@pytest.mark.unmeasured
 def test_help_loads_no_library_but_those_of_the_command_line(loaded):
     modules = loaded("--help")
     assert "typer" in modules
@@ -54,6 +55,7 @@ def test_help_built_without_parameters_is_the_whole_help(dlctl):
     assert "sites" in dlctl("-h", ok=True).stdout
 
 
+@pytest.mark.unmeasured
 def test_list_loads_the_record_and_no_site(loaded):
     modules = loaded("list")
     assert "sqlite3" in modules
@@ -67,6 +69,7 @@ def test_list_loads_the_record_and_no_site(loaded):
     assert not modules & NODE_SIDE
 
 
+@pytest.mark.unmeasured
 def test_render_on_a_cluster_loads_neither_transport_nor_record(loaded, tmp_path):
     manifest = tmp_path / "manifest.yml"
     manifest.write_text("name: a\nframework: {name: own, command: 'true'}\n")
@@ -76,6 +79,7 @@ def test_render_on_a_cluster_loads_neither_transport_nor_record(loaded, tmp_path
     assert not modules & NODE_SIDE
 
 
+@pytest.mark.unmeasured
 def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dlctl):
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -100,6 +104,7 @@ def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dl
         dlctl("logs", "--follow", cwd=folder, ok=True)  # until it has ended: it leaves nothing
 
 
+@pytest.mark.unmeasured
 def test_ssh_loads_no_asyncio(tmp_path):
     """paramiko wants `invoke`, and with it asyncio and unittest.mock, for `Match exec` alone."""
     program = (

@@ -130,6 +130,7 @@ def test_final_states():
     assert {state for state in State if state.final} == final
 
 
+@pytest.mark.unmeasured
 def test_the_contract_imports_the_standard_library_only():
     code = "import sys, dlctl.contract; print(*{m.split('.')[0] for m in sys.modules})"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)

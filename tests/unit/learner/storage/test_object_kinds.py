@@ -135,6 +135,7 @@ def test_no_training_may_write_to_what_all_share(program, swift):
     assert (program.data / "a").stat().st_mode & 0o222 == 0
 
 
+@pytest.mark.unmeasured
 def test_a_disk_that_takes_no_more_is_the_sites_fault(program, swift):
     name = swift.container(f"full_{program.kind}", {"a": os.urandom(200_000)})
     limited = ["bash", "-c", f"ulimit -f 100; exec {sys.executable} -m learner.storage load $0",
