@@ -30,11 +30,6 @@ def folder(tmp_path):
     return root
 
 
-def write(root: Path, **files: str) -> None:
-    for name, text in files.items():
-        add(root, name, text)
-
-
 def add(root: Path, name: str, text: str = "x") -> Path:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
