@@ -46,7 +46,7 @@ settings.load_profile("first" if os.environ.get("DLCTL_TEST_TIER") == "first" el
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # On a busy machine threads of torch wait for one another with all their might.
+    # On a busy machine the threads of torch busy-wait for one another.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for plugin in (cost, tiers):  # both are imported, too, which pytest_plugins does not like
         config.pluginmanager.register(plugin)

@@ -10,7 +10,7 @@ _SHELLCHECK = shutil.which("shellcheck") or str(Path(sys.executable).with_name("
 
 
 def check_script(script, shell="sh", expected=""):
-    """Fail for what shellcheck finds in a script for `sh`, or for `bash`, but the expected."""
+    """Fail unless the shells parse a script and shellcheck finds nothing but `expected`."""
     check_syntax(script, SHELLS if shell == "sh" else [shell])
     left_out = [f"--exclude={expected}"] if expected else []
     _check([_SHELLCHECK, f"--shell={shell}", *left_out, "-"], script)

@@ -23,7 +23,7 @@ OPEN = {"state": State.TRAINING, "job_id": "7", "epochs": 8}
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    # Not from the tests' collection on: a run of all takes so long that it were six hours.
+    # Set here: an hour may pass between the import of this file and a test.
     monkeypatch.setitem(OPEN, "seen_at", time.time() - 5 * 3600)
     monkeypatch.setattr(common, "opened", lambda name, may_ask=True: Site(name, may_ask))
     return RecordStore()

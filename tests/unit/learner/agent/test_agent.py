@@ -94,7 +94,8 @@ def test_secrets_are_resolved_or_refused(tmp_path):
 
 
 def test_a_learners_environment_is_complete(tmp_path):
-    job = Job(tmp_path, "env; ulimit -a >/dev/null; echo err >&2; cat", env={"MINE": "a b"})
+    command, threads = "env; ulimit -a >/dev/null; echo err >&2; cat", {"threads_per_learner": 3}
+    job = Job(tmp_path, command, env={"MINE": "a b"}, resources=threads)
     job.write_plan(secret_env={"TOKEN": "env:SRC"})
     assert launch(job, SRC="geheim", PYTHONSAFEPATH="1").wait() == 0
     seen = dict(line.split("=", 1) for line in job.log().splitlines() if "=" in line)
@@ -108,7 +109,8 @@ def test_a_learners_environment_is_complete(tmp_path):
     words = {
         "LEARNER_ID": "1", "NUM_LEARNERS": "1", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1234", "MINE": "a b",
-        "TOKEN": "geheim", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
+        "TOKEN": "geheim", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3", "NUMEXPR_NUM_THREADS": "3",
         "PWD": str(job.code), "PYTHONPATH": str(REPO),
     }  # fmt: skip
     assert {name: seen.get(name) for name in words} == words
