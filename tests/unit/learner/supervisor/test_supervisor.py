@@ -206,6 +206,20 @@ def test_a_halt_request_saves_and_halts(tmp_path, tail):
 
 
 def test_a_program_that_ignores_the_halt_signal_ends_as_halted(tmp_path):
+    deaf = "trap '' USR2 TERM; echo pid $$ ready; while :; do sleep 1; done"
+    job = Job(tmp_path, deaf, resources={"halt_margin_s": 1})
+    process = job.start()
+    pid = printed_pid(job)
+    job.ask(contract.HALT_REQUEST)
+    verdict = job.finish(process)
+    assert (verdict.state, verdict.reason) == (
+        State.HALTED, "Halted on request, before all was saved.",
+    )  # fmt: skip
+    assert job.status().reason == "did not stop in time and was killed"
+    assert not alive(pid)
+
+
+def test_a_program_that_dies_of_the_halt_signal_ends_as_halted(tmp_path):
     job = Job(tmp_path, f'{PY} -c "{SLEEPER}"; touch more')
     process = job.start()
     pid = printed_pid(job)
