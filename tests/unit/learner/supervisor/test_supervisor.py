@@ -13,7 +13,7 @@ import pytest
 from node_job import SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
 
 from dlctl import contract
-from dlctl.contract import DataStore, ResultsIndex, State, VerdictKind
+from dlctl.contract import DataStore, Lifecycle, Next, ResultsIndex, State, StopRules, VerdictKind
 from learner.supervisor.attempt import Supervisor
 from learner.supervisor.control import Control, EndRequest
 from learner.system.signals import HaltFlag
@@ -227,6 +227,21 @@ def test_a_program_that_dies_of_the_halt_signal_ends_as_halted(tmp_path):
     assert job.finish(process).state is State.HALTED
     assert not alive(pid)
     assert not (job.code / "more").exists()
+
+
+def test_a_program_that_reports_no_number_is_ended_and_not_retried(tmp_path):
+    told = """{"step": 4, "metrics": {"loss": NaN}}"""
+    job = Job(
+        tmp_path, f"echo '{told}' >\"$DLCTL_PROGRESS_FILE\"; echo pid $$ ready; exec sleep 600",
+        stop=StopRules(not_a_number=True), lifecycle=Lifecycle(retries=3),
+    )  # fmt: skip
+    process = job.start()
+    pid = printed_pid(job)
+    verdict = job.finish(process)
+    assert (verdict.state, verdict.kind) == (State.FAILED, VerdictKind.NOT_A_NUMBER), job.output
+    assert verdict.reason == "The loss is nan at step 4."
+    assert verdict.action.kind is Next.STOP
+    assert not alive(pid)
 
 
 def test_a_near_time_limit_halts_the_training(tmp_path):
