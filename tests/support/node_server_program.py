@@ -25,6 +25,7 @@ from dlctl import contract
 from learner.system.processes import end_with_parent
 from psrv.client import Client
 from psrv.server.server import NodeServer, Settings, digest
+from psrv.shard.shard import Shard
 from psrv.solvers.solver import Downpour, ParallelSGD
 from psrv.transport.base import Greeting, Purpose, RefusedError
 from psrv.transport.mpi import MpiTransport, World
@@ -118,8 +119,11 @@ def play(training: Training, fault: str, learners: list[int], most: int) -> None
 
 
 def exact(fault: str) -> None:
-    """Pushes are counted exactly while servers are killed, or their connections cut."""
-    training = Training(FOLDER, Downpour(), count=700_000, learners_per_node=[2, 2])
+    """Pushes are counted exactly while servers are killed, or their connections cut.
+
+    A learner is killed in the middle of a push, when its replica passes earlier ones on.
+    """
+    training = Training(FOLDER, Downpour(), count=700_000, learners_per_node=[2, 3])
     for node in (0, 1):
         training.serve(node)
     training.begin(torch.zeros(training.count))
@@ -131,8 +135,16 @@ def exact(fault: str) -> None:
             pushes += 1
         (FOLDER / f"pushes-{rank}").write_text(str(pushes))
 
+    def die(client: Client) -> None:
+        one_each(training, 50)(client)
+        (FOLDER / "pushes-4").write_text("50")
+        Shard.count_push = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        client.push(torch.ones(training.count), 1.0).wait()
+
+    doomed = training.learn(4, die)
     learners = [training.learn(rank, partial(work, rank=rank)) for rank in range(4)]
     play(training, fault, learners, 3 if fault == "kill" else 20)
+    print("one was killed:", os.waitpid(doomed, 0)[1] == signal.SIGKILL)
     pushes = sum(int(path.read_text()) for path in FOLDER.glob("pushes-*"))
     show_counts(training, of=pushes)
     training.end()

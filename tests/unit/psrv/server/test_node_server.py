@@ -68,7 +68,7 @@ def test_learners_of_two_nodes_reach_the_minimum_with_every_solver(play: Play) -
 @pytest.mark.first("kill")
 @pytest.mark.parametrize("fault", ["cut", "kill"])
 def test_no_push_is_lost_or_counted_twice(play: Play, fault: str) -> None:
-    faults = "faults while learners pushed: True\n"
+    faults = "faults while learners pushed: True\none was killed: True\n"
     assert play(f"exact:{fault}") == f"{faults}node 0: 1.0\nnode 1: 1.0\n"
 
 
