@@ -214,6 +214,7 @@ def test_a_halt_request_saves_and_halts(tmp_path, tail):
     assert not alive(pid)
 
 
+@pytest.mark.slow
 def test_a_program_that_ignores_the_halt_signal_ends_as_halted(tmp_path):
     deaf = "trap '' USR2 TERM; echo pid $$ ready; while :; do sleep 1; done"
     job = Job(tmp_path, deaf, resources={"halt_margin_s": 1})
@@ -238,6 +239,7 @@ def test_a_program_that_dies_of_the_halt_signal_ends_as_halted(tmp_path):
     assert not (job.code / "more").exists()
 
 
+@pytest.mark.slow
 def test_a_program_that_reports_no_number_is_ended_and_not_retried(tmp_path):
     told = """{"step": 4, "metrics": {"loss": NaN}}"""
     job = Job(
