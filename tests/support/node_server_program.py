@@ -26,7 +26,7 @@ from learner.system.processes import end_with_parent
 from psrv.client import Client
 from psrv.server.server import NodeServer, Settings, digest
 from psrv.shard.shard import Shard
-from psrv.solvers.solver import Downpour, ParallelSGD
+from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD
 from psrv.transport.base import Greeting, Purpose, RefusedError
 from psrv.transport.mpi import MpiTransport, World
 from psrv.transport.tcp import dial
@@ -147,6 +147,29 @@ def exact(fault: str) -> None:
     print("one was killed:", os.waitpid(doomed, 0)[1] == signal.SIGKILL)
     pushes = sum(int(path.read_text()) for path in FOLDER.glob("pushes-*"))
     show_counts(training, of=pushes)
+    training.end()
+
+
+def drawn(_: str) -> None:
+    """Center and learners of both nodes draw each other; their sum stays."""
+    training = Training(FOLDER, ElasticAveraging(0.2), 300_000, learners_per_node=[2, 2])
+    for node in (0, 1):
+        training.serve(node)
+    training.begin(torch.zeros(training.count))
+
+    def work(client: Client, rank: int) -> None:
+        mine = torch.full((training.count,), float(rank))
+        for _ in range(60):
+            client.push_pull(mine, mine, 0.0).wait(60)
+        torch.save(mine, FOLDER / f"{rank}.pt")
+
+    wait_for(*[training.learn(rank, partial(work, rank=rank)) for rank in range(4)])
+    client, center = training.join(0), torch.empty(training.count)
+    client.refresh(60)
+    client.pull(center).wait()
+    client.leave()
+    ends = [torch.load(FOLDER / f"{rank}.pt") for rank in range(4)]
+    print("sum:", float((center + sum(ends) - sum(range(4))).abs().max()) < 1e-3)
     training.end()
 
 
@@ -415,6 +438,7 @@ def rank(name: str) -> None:
 SCENARIOS: dict[str, Callable[[str], None]] = {
     "solvers": solvers,
     "exact": exact,
+    "drawn": drawn,
     "rounds": rounds,
     "left": left,
     "lost": lost,

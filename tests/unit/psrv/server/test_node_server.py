@@ -73,6 +73,11 @@ def test_no_push_is_lost_or_counted_twice(play: Play, fault: str) -> None:
 
 
 @pytest.mark.slow
+def test_what_center_and_learners_draw_from_each_other_is_not_lost(play: Play) -> None:
+    assert play("drawn") == "sum: True\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", "cut", "kill"])
 def test_rounds_have_the_bits_of_sums_in_rank_order(play: Play, fault: str) -> None:
     assert play(f"rounds:{fault}") == (
