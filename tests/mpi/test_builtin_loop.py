@@ -210,6 +210,15 @@ def test_one_rank_that_fails_ends_all(make_job: MakeJob) -> None:
     assert "train.py" in done.stderr
 
 
+def test_different_models_are_named(make_job: MakeJob) -> None:
+    program = PROGRAM.replace(
+        "nn.Linear(6, 16)", "nn.Linear(6, 16, bias=os.environ['RANK'] == '0')"
+    )
+    done = make_job(program, 2).train()
+    assert done.returncode != 0
+    assert "rank 0 has 'parameter first.bias (16,) float32'" in done.stderr
+
+
 BATCH_NORM = PROGRAM.replace("nn.LayerNorm(16)", "nn.BatchNorm1d(16)")
 
 

@@ -30,6 +30,15 @@ def test_a_state_moves_from_4_learners_to_2_to_3(run_ranks: RunRanks, tmp_path: 
     assert "loaded (2, 2)" in done.stdout
 
 
+def test_one_writer_that_fails_costs_one_checkpoint(run_ranks: RunRanks, tmp_path: Path) -> None:
+    done = run_ranks(2, PROGRAM, str(tmp_path), "kill")
+    assert done.returncode == 0, done.stderr
+    words = "the share of learner 1: its writer process was killed by signal 9"
+    assert f"WARNING: no checkpoint at step 1: {words}" in done.stdout
+    assert "step 1 complete False saved None" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.first
 def test_a_learner_that_is_killed_leaves_a_whole_checkpoint(
     run_ranks: RunRanks, tmp_path: Path

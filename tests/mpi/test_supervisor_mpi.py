@@ -26,8 +26,9 @@ def test_learners_share_one_mpi_world(tmp_path):
 
 @pytest.mark.first
 def test_killed_learner_is_the_one_at_fault(tmp_path):
+    """It has joined the others' world, which mpirun aborts."""
     job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
-    job.write("train.py", SAVER)
+    job.write("train.py", "from mpi4py import MPI\nMPI.COMM_WORLD.barrier()\n" + SAVER)
     process = job.start()
     other, victim = printed_pid(job, 0), printed_pid(job, 1)
     kill(victim)
@@ -78,6 +79,16 @@ def build(arguments):
         "loss": torch.nn.MSELoss(), "train": torch.utils.data.TensorDataset(x, x[:, :1]),
     }}
 """
+
+
+def test_a_loop_that_ended_with_0_before_its_end_has_failed(tmp_path):
+    """The other learner waits for this one."""
+    ends = "import os; os.environ['RANK'] == '1' and os._exit(0)"
+    job = Job.on_mpi(tmp_path, 2, None, job="train.py")
+    job.write("train.py", BUILD.format(first=ends))
+    verdict = job.run()
+    assert (verdict.state, verdict.evidence.rank) == (State.FAILED, 1), job.output
+    assert "ended before the training loop had finished" in verdict.reason
 
 
 LEFT_RUNNING = """\

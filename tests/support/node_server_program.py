@@ -25,7 +25,8 @@ from dlctl import contract
 from learner.system.processes import end_with_parent
 from psrv.client import Client
 from psrv.server.server import NodeServer, Settings, digest
-from psrv.solvers.solver import Downpour, ParallelSGD
+from psrv.shard.shard import Shard
+from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD
 from psrv.transport.base import Greeting, Purpose, RefusedError
 from psrv.transport.mpi import MpiTransport, World
 from psrv.transport.tcp import dial
@@ -118,8 +119,11 @@ def play(training: Training, fault: str, learners: list[int], most: int) -> None
 
 
 def exact(fault: str) -> None:
-    """Pushes are counted exactly while servers are killed, or their connections cut."""
-    training = Training(FOLDER, Downpour(), count=700_000, learners_per_node=[2, 2])
+    """Pushes are counted exactly while servers are killed, or their connections cut.
+
+    A learner is killed in the middle of a push, when its replica passes earlier ones on.
+    """
+    training = Training(FOLDER, Downpour(), count=700_000, learners_per_node=[2, 3])
     for node in (0, 1):
         training.serve(node)
     training.begin(torch.zeros(training.count))
@@ -131,10 +135,41 @@ def exact(fault: str) -> None:
             pushes += 1
         (FOLDER / f"pushes-{rank}").write_text(str(pushes))
 
+    def die(client: Client) -> None:
+        one_each(training, 50)(client)
+        (FOLDER / "pushes-4").write_text("50")
+        Shard.count_push = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        client.push(torch.ones(training.count), 1.0).wait()
+
+    doomed = training.learn(4, die)
     learners = [training.learn(rank, partial(work, rank=rank)) for rank in range(4)]
     play(training, fault, learners, 3 if fault == "kill" else 20)
+    print("one was killed:", os.waitpid(doomed, 0)[1] == signal.SIGKILL)
     pushes = sum(int(path.read_text()) for path in FOLDER.glob("pushes-*"))
     show_counts(training, of=pushes)
+    training.end()
+
+
+def drawn(_: str) -> None:
+    """Center and learners of both nodes draw each other; their sum stays."""
+    training = Training(FOLDER, ElasticAveraging(0.2), 300_000, learners_per_node=[2, 2])
+    for node in (0, 1):
+        training.serve(node)
+    training.begin(torch.zeros(training.count))
+
+    def work(client: Client, rank: int) -> None:
+        mine = torch.full((training.count,), float(rank))
+        for _ in range(60):
+            client.push_pull(mine, mine, 0.0).wait(60)
+        torch.save(mine, FOLDER / f"{rank}.pt")
+
+    wait_for(*[training.learn(rank, partial(work, rank=rank)) for rank in range(4)])
+    client, center = training.join(0), torch.empty(training.count)
+    client.refresh(60)
+    client.pull(center).wait()
+    client.leave()
+    ends = [torch.load(FOLDER / f"{rank}.pt") for rank in range(4)]
+    print("sum:", float((center + sum(ends) - sum(range(4))).abs().max()) < 1e-3)
     training.end()
 
 
@@ -403,6 +438,7 @@ def rank(name: str) -> None:
 SCENARIOS: dict[str, Callable[[str], None]] = {
     "solvers": solvers,
     "exact": exact,
+    "drawn": drawn,
     "rounds": rounds,
     "left": left,
     "lost": lost,

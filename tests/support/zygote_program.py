@@ -12,6 +12,7 @@ no command line of their own.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -24,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -138,6 +140,8 @@ def _end_as(work: Callable[[], object]) -> NoReturn:
         code = 1
     if isinstance(code, str):
         print(code, file=sys.stderr)
+    threading._shutdown()
+    atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -37,9 +37,9 @@ SAFE = re.compile(r"(?:\x1b\[[0-9;]+m|[^\x00-\x08\x0b-\x1f\x7f-\x9f])*")
 def test_what_is_seen_of_a_line(line, seen):
     for colours in (False, True):
         told = shown(line, colours)
-        assert SAFE.fullmatch(told), repr(told)
+        assert SAFE.fullmatch(told), (colours, told)
         if seen is not None:
-            assert re.sub(r"\x1b\[[0-9;]*m", "", told) == seen
+            assert re.sub(r"\x1b\[[0-9;]*m", "", told) == seen, f"{colours=}"
 
 
 def test_colours_pass_to_a_terminal_and_end_with_the_line():

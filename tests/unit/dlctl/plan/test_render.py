@@ -46,6 +46,7 @@ def test_an_option_with_a_control_character_is_refused(place):
         batch = replace(plan.batch, **{place: [f"--{text}"] if place == "extra" else text})
         with pytest.raises(PlanError, match=told):
             render(replace(plan, batch=batch))
+            pytest.fail(f"rendered with {character!r}")
 
 
 def test_a_comment_stays_in_its_line():

@@ -13,7 +13,16 @@ import pytest
 from node_job import SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
 
 from dlctl import contract
-from dlctl.contract import DataStore, ResultsIndex, State, VerdictKind
+from dlctl.contract import (
+    DataStore,
+    HangPolicy,
+    Lifecycle,
+    Next,
+    ResultsIndex,
+    State,
+    StopRules,
+    VerdictKind,
+)
 from learner.supervisor.attempt import Supervisor
 from learner.supervisor.control import Control, EndRequest
 from learner.system.signals import HaltFlag
@@ -205,7 +214,22 @@ def test_a_halt_request_saves_and_halts(tmp_path, tail):
     assert not alive(pid)
 
 
+@pytest.mark.slow
 def test_a_program_that_ignores_the_halt_signal_ends_as_halted(tmp_path):
+    deaf = "trap '' USR2 TERM; echo pid $$ ready; while :; do sleep 1; done"
+    job = Job(tmp_path, deaf, resources={"halt_margin_s": 1})
+    process = job.start()
+    pid = printed_pid(job)
+    job.ask(contract.HALT_REQUEST)
+    verdict = job.finish(process)
+    assert (verdict.state, verdict.reason) == (
+        State.HALTED, "Halted on request, before all was saved.",
+    )  # fmt: skip
+    assert job.status().reason == "did not stop in time and was killed"
+    assert not alive(pid)
+
+
+def test_a_program_that_dies_of_the_halt_signal_ends_as_halted(tmp_path):
     job = Job(tmp_path, f'{PY} -c "{SLEEPER}"; touch more')
     process = job.start()
     pid = printed_pid(job)
@@ -213,6 +237,51 @@ def test_a_program_that_ignores_the_halt_signal_ends_as_halted(tmp_path):
     assert job.finish(process).state is State.HALTED
     assert not alive(pid)
     assert not (job.code / "more").exists()
+
+
+@pytest.mark.slow
+def test_a_program_that_reports_no_number_is_ended_and_not_retried(tmp_path):
+    told = """{"step": 4, "metrics": {"loss": NaN}}"""
+    job = Job(
+        tmp_path, f"echo '{told}' >\"$DLCTL_PROGRESS_FILE\"; echo pid $$ ready; exec sleep 600",
+        stop=StopRules(not_a_number=True), lifecycle=Lifecycle(retries=3),
+    )  # fmt: skip
+    process = job.start()
+    pid = printed_pid(job)
+    verdict = job.finish(process)
+    assert (verdict.state, verdict.kind) == (State.FAILED, VerdictKind.NOT_A_NUMBER), job.output
+    assert verdict.reason == "The loss is nan at step 4."
+    assert verdict.action.kind is Next.STOP
+    assert not alive(pid)
+
+
+HANGS = """\
+import os, pathlib, time
+from learner.job.metrics import Progress
+from learner.job.stacks import register
+register()
+progress = Progress(pathlib.Path(os.environ["DLCTL_PROGRESS_FILE"]))
+
+def stall():
+    time.sleep(600)
+
+for step in range(1, 21):
+    time.sleep(0.02)
+    progress.update(step, 1, {}, force=True)
+stall()
+"""
+
+
+@pytest.mark.slow
+def test_a_learner_that_hangs_is_ended_with_its_stacks(tmp_path):
+    job = Job(tmp_path, f"{PY} train.py", hang=HangPolicy(floor_s=1))
+    job.write("train.py", HANGS)
+    verdict = job.run()
+    assert (verdict.state, verdict.kind) == (State.FAILED, VerdictKind.HUNG), job.output
+    assert "at train.py:8 in stall" in verdict.reason
+    text = (job.dir / contract.stacks_file(1, 0)).read_text()
+    assert 'train.py", line 8 in stall' in text and "(sleeping)" in text  # what Linux knows
+    assert job.status().state is State.CANCELLED
 
 
 def test_a_near_time_limit_halts_the_training(tmp_path):

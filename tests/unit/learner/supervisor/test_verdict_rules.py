@@ -73,6 +73,7 @@ def test_a_recorded_failure_has_its_kind(plan, tmp_path, file):
         outcome = decide(plan, Observed([status(0), status(1)], 137, lines, None))
     assert (outcome.kind, outcome.state) == (seen.head["kind"], State.FAILED), outcome.reason
     assert outcome.hint and "{" not in outcome.hint
+    assert seen.head.get("hint", "") in outcome.hint
     assert outcome.evidence.host == seen.head.get("host", outcome.evidence.host)
 
 

@@ -376,6 +376,23 @@ def test_weights_that_do_not_fit_are_named_or_skipped(tmp_path: Path) -> None:
     assert torch.equal(model.weight, torch.ones(2, 4))
 
 
+def test_only_a_job_that_says_so_starts_from_weights_that_do_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"weight": torch.ones(2, 4), "bias": torch.ones(3)}, tmp_path / "w")
+    plan, model = make_plan(job_dir=str(tmp_path)), nn.Linear(4, 2)
+
+    def take(**more: object) -> None:
+        framework = replace(plan.framework, arguments={"weights": str(tmp_path / "w"), **more})
+        TrainingJob(tmp_path, 1, replace(plan, framework=framework), 0).take_weights(model)
+
+    with pytest.raises(UserFault, match="does not fit the model: bias"):
+        take()
+    take(weights_strict=False)
+    assert "WARNING: not loaded from w: bias has the shape (3,)" in capsys.readouterr().out
+    assert torch.equal(model.weight, torch.ones(2, 4))
+
+
 def test_weights_load_from_data_dir_and_unsafe_ones_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

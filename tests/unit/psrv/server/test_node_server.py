@@ -68,8 +68,13 @@ def test_learners_of_two_nodes_reach_the_minimum_with_every_solver(play: Play) -
 @pytest.mark.first("kill")
 @pytest.mark.parametrize("fault", ["cut", "kill"])
 def test_no_push_is_lost_or_counted_twice(play: Play, fault: str) -> None:
-    faults = "faults while learners pushed: True\n"
+    faults = "faults while learners pushed: True\none was killed: True\n"
     assert play(f"exact:{fault}") == f"{faults}node 0: 1.0\nnode 1: 1.0\n"
+
+
+@pytest.mark.slow
+def test_what_center_and_learners_draw_from_each_other_is_not_lost(play: Play) -> None:
+    assert play("drawn") == "sum: True\n"
 
 
 @pytest.mark.slow
