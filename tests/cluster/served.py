@@ -38,8 +38,6 @@ def build(arguments):
     inputs = torch.randn(240, 4)
     data = torch.utils.data.TensorDataset(inputs, inputs[:, :2] - inputs[:, 2:])
     model = Slow()
-    if os.environ["LEARNER_ID"] == str(arguments.get("another", 0)):
-        model.line = torch.nn.Linear(4, 2, bias=False)
     return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.05),
             "loss": torch.nn.functional.mse_loss, "train": data, "validation": data}
 """
@@ -64,7 +62,7 @@ def build(arguments, build=build):
 """Added to an example's train.py: it takes long until somebody touches `state/hurry`."""
 
 
-def write_slow(folder: Path, arguments: dict[str, Any] | None = None, **keys: Any) -> Path:
+def write_slow(folder: Path, **keys: Any) -> Path:
     """Write a manifest of learners on a parameter server that are slow until they hurry."""
     asked = {
         "training": {
@@ -76,8 +74,7 @@ def write_slow(folder: Path, arguments: dict[str, Any] | None = None, **keys: An
         "parameter_server": {"solver": "downpour_sgd", "min_learners": 1},
         "memory": "900MiB",
     } | keys
-    job = {"job": "train.py", "arguments": arguments or {}}
-    return write_training(folder, job, {"train.py": SLOW}, **asked)
+    return write_training(folder, {"job": "train.py"}, {"train.py": SLOW}, **asked)
 
 
 def hurry(job_dir: Path) -> None:

@@ -49,6 +49,18 @@ def test_a_disk_that_fills_up_while_training(dlctl, small):
     assert "dlctl delete" in shown["hint"]
 
 
+def test_a_full_disk_does_not_stop_a_halt(dlctl, small, wait_until):
+    """It failed with 6, and the job went on."""
+    command = "trap 'exit 0' USR2; echo ready; while :; do sleep 0.1; done"
+    folder = write_training(dlctl.cwd, {"command": command}, name="f", time="1h")
+    training_id = submit(dlctl, small, folder)
+    wait_until(lambda: "ready" in dlctl("logs", training_id).stdout, 90, interval_s=0.5)
+    filler = shlex.quote(str(small.root / "filler"))
+    small.cluster.exec("sh", "-c", f"cat /dev/zero >{filler} 2>/dev/null; :")
+    dlctl("halt", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+
+
 def test_a_verdict_names_the_disk_with_40_kilobytes_left(dlctl, small, wait_until):
     """The program says nothing, and its files are too big for what is left."""
     command = """\

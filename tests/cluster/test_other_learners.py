@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 
 from trainings import ON_THE_CLUSTER, count_of, submit, wait_for_state, write_counter
+
+from dlctl import contract
 
 GOAL = 80
 
@@ -32,3 +35,29 @@ def test_two_learners_then_one_then_three(dlctl, site, wait_until):
     folder = dlctl("fetch", "results", training_id, "--json", ok=True).json["folder"]
     plan = json.loads((dlctl.cwd / folder / "plan.json").read_text())
     assert plan["resources"]["learners"] == 3
+
+
+def test_killed_while_resuming_runs_once_with_what_was_asked(dlctl, cluster_site, wait_until):
+    """kill -9 of `dlctl resume --learners 2` while it asks Slurm for the job."""
+    training_id = submit(dlctl, cluster_site, write_counter(dlctl.cwd, 10**6))
+    job_dir = cluster_site.job_dir(training_id)
+    wait_until(lambda: count_of(job_dir), 90)
+    dlctl("halt", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    asking = job_dir / contract.submit_begin(2)
+    with dlctl.start("resume", training_id, "--learners", "2") as killed:
+        wait_until(asking.exists, interval_s=0.001, what="the second attempt")
+        killed.send_signal(signal.SIGKILL)
+
+    def trains():
+        now = dlctl("status", training_id, "--json", ok=True).json
+        assert now["state"] not in ("FAILED", "HALTED"), now
+        if now["state"] == "QUEUED":
+            dlctl("resume", training_id)
+        return count_of(job_dir, 1)
+
+    wait_until(trains, interval_s=0.3, what="the second learner")
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    assert [each["resources"]["learners"] for each in shown["attempts"]] == [1, 2]
+    dlctl("cancel", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")

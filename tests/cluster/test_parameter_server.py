@@ -147,6 +147,8 @@ def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, 
     assert output.count("was killed by signal 9: restarting it") == kills
     assert output.count("the server on n") == 2
     assert not (job_dir / contract.server_secret(1)).exists()
+    files = [path for path in job_dir.rglob("*") if path.is_file()]
+    assert files and not any(secret in path.read_bytes() for path in files)
     assert accuracy_of(cluster_site, training_id) >= 0.97
     assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 20)
     assert shared_memory(training_id, cluster_site) == []

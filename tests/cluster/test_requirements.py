@@ -24,7 +24,8 @@ def test_all_nodes_import_the_requirements_and_mpi_still_works(dlctl, site, whee
     """With mpirun: on further nodes it puts the folder of the site's Python first on PATH."""
     nodes = ("--nodes", "2") if site.is_cluster else ()
     site = change_site(site, xdg.config, launcher={"kind": "mpirun", "mpi": None})
-    code = "import useful, numpy, sys; print(sys.prefix, useful.__file__, numpy.__file__)"
+    code = "import useful, numpy, sys; from mpi4py.MPI import COMM_WORLD as world; "
+    code += "print(sys.prefix, useful.__file__, numpy.__file__, world.allreduce(world.rank + 1))"
     folder = write_training(
         tmp_path / "t", {"command": f'python -c "{code}" >"$RESULT_DIR/$RANK"'},
         {"r.txt": f"--no-index\n--find-links {wheels}\nuseful\n"}, requirements="r.txt", learners=2,
@@ -36,7 +37,8 @@ def test_all_nodes_import_the_requirements_and_mpi_still_works(dlctl, site, whee
     assert done.exit_code == 0, done.stdout + done.stderr
     assert "installing useful into" in done.stderr
     for rank in "01":
-        told = (site.job_dir(training_id) / "results" / rank).read_text().split()
+        *told, total = (site.job_dir(training_id) / "results" / rank).read_text().split()
+        assert total == "3", "of ranks 0 and 1, over both nodes"
         assert [str(environment) in place for place in told] == [True, True, False]
         assert str(site.python.parents[1]) in told[2]
     again = dlctl("submit", "manifest.yml", "--site", site.name, cwd=folder, ok=True)

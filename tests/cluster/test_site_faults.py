@@ -47,9 +47,6 @@ def test_a_wrong_pmi_stops_before_training(dlctl, cluster_site, xdg):
     assert "Traceback" not in done.stderr + dlctl("logs", training_id).stdout
 
 
-# Space and permissions ---------------------------------------------------------------------------
-
-
 # What Slurm and the site file refuse -------------------------------------------------------------
 
 

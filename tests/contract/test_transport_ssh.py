@@ -13,8 +13,11 @@ from pathlib import Path
 
 import paramiko
 import pytest
+from login_side import make_site
 from ssh_servers import block, free_port, make_key, running_sshd, start_sshd
 
+from dlctl.doctor.chain import Chain
+from dlctl.doctor.network import check_way
 from dlctl.errors import (
     AuthError,
     ConnectError,
@@ -49,6 +52,20 @@ def test_the_config_file_may_come_from_the_environment(ssh_setup, monkeypatch):
     settings = ssh_module.TransportSettings(kind="ssh", host="plain")
     with ssh_module.SshTransport(settings) as transport:
         assert transport.run("echo x").text == "x\n"
+
+
+def test_what_a_login_shell_prints_before_each_command_is_a_warning_of_the_doctor(
+    ssh_setup, monkeypatch
+):
+    monkeypatch.setenv("DLCTL_SSH_CONFIG", str(ssh_setup.config))
+    shells = []
+    for host in ("plain", "noisy"):
+        chain = Chain()
+        with ssh_setup.open(host) as transport:
+            check_way(chain, make_site(transport=f"{{kind: ssh, host: {host}}}"), transport)
+        shells += [link for link in chain.links if link.name == "shell"]
+    assert [link.state for link in shells] == ["ok", "warn"]
+    assert "'Welcome'" in shells[1].evidence
 
 
 def test_include_and_host_key_alias(ssh_setup, tmp_path):

@@ -58,6 +58,25 @@ def test_a_peer_adopts_a_broker_that_is_gone(search: Search) -> None:
     run_loop(run())
 
 
+def test_a_peer_that_adopted_and_dies_is_adopted_with_what_it_had(search: Search) -> None:
+    for name in ("b0", "b1"):
+        search.broker(name)
+
+    async def run() -> None:
+        model = search.model("b0")
+        await model.submit([python_task("mine:Square", x=number) for number in range(20)])
+        search.kill("b0")
+        search.wait_for(lambda: "adopts the broker b0" in search.logs())
+        search.wait_for(lambda: incarnations(search.job_dir / files.BROKERS / "b0") == [2])
+        search.broker("b2")
+        search.kill("b1")
+        search.start("worker", "w1", "--slots", "2")
+        await model.collect(20)
+        model.check()
+
+    run_loop(run())
+
+
 def test_a_broker_that_is_started_again_takes_its_log_back(search: Search) -> None:
     search.broker("b0")
     search.broker("b1")

@@ -327,13 +327,14 @@ def test_who_is_no_model_can_not_send_tasks(search: Search) -> None:
     search.broker()
 
     async def run() -> None:
-        credentials = Credentials.load(search.job_dir, "worker")
-        async with open_channel(search.address(), credentials) as channel:
-            stub = BrokerStub(channel)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.Submit(m.SubmitRequest(model="x", tasks=[]), timeout=60)
-            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert (await stub.Status(m.StatusRequest(), timeout=60)).broker == "b1"
+        for role in ("worker", "client", "nameserver"):
+            credentials = Credentials.load(search.job_dir, role)
+            async with open_channel(search.address(), credentials) as channel:
+                stub = BrokerStub(channel)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stub.Submit(m.SubmitRequest(model="x", tasks=[]), timeout=60)
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+                assert (await stub.Status(m.StatusRequest(), timeout=60)).broker == "b1"
 
     run_loop(run())
 

@@ -157,8 +157,9 @@ def test_a_program_of_any_language_is_a_task(search: Search) -> None:
     run_loop(run())
 
 
-@pytest.mark.first
-def test_a_worker_that_must_leave_hands_its_tasks_back(search: Search) -> None:
+@pytest.mark.first("15")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_worker_that_must_leave_hands_its_tasks_back(search: Search, number: int) -> None:
     search.broker()
     first = search.start("worker", "w1", "--slots", "1")
 
@@ -168,8 +169,10 @@ def test_a_worker_that_must_leave_hands_its_tasks_back(search: Search) -> None:
         await model.submit(tasks)
         while not any(report.step > 0 for report in (await model.look(1.0)).reports):
             pass
-        os.kill(first.pid, signal.SIGTERM)
+        os.kill(first.pid, number)
         search.wait_for(lambda: first.poll() == 0)
+        log = (search.job_dir / "w1.log").read_text()
+        assert "broker b1: knows that this worker leaves" in log, "its end is no death"
         search.start("worker", "w2", "--slots", "1")
         results = {r.task_id: r for r in await model.collect(2)}
         value = json.loads(results[tasks[0].id].value)

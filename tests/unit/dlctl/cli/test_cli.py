@@ -84,6 +84,7 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
         (7, ["submit", path, "--site", "refuses"], "no such QOS"),
         (4, ["list", "--site", "refusez"], "did you mean 'refuses'"),
         (8, ["status", "nothing-like-it"], "no training 'nothing-like-it'"),
+        (8, ["status", "nothing-like-it"], "`dlctl adopt SITE` finds what another machine has"),
         (8, ["logs", "--follow", "absent"], "no training"),
     ]:
         done = dlctl(*arguments)

@@ -1,15 +1,18 @@
 """What hangs on a broken link is skipped; the network's links, against servers of this machine."""
 
 import socket
+import sqlite3
 import threading
 
 import pytest
-from login_side import make_site
+from login_side import make_record, make_site
 
 from dlctl.doctor.at_site import check_at_site
 from dlctl.doctor.chain import Chain
+from dlctl.doctor.here import _record
 from dlctl.doctor.network import Facts, _shell, add_clock, check_way
 from dlctl.errors import AuthError, HostKeyError, RemoteCommandError, TransportError
+from dlctl.record import RecordStore
 from dlctl.site_admin.doctor import _root
 from dlctl.transport.local import LocalTransport
 
@@ -175,3 +178,21 @@ def test_a_machine_without_ssh_is_told_what_the_kind_of_the_site_needs(server, m
     assert [name for name, each in found.items() if each.state == "broken"] == ["log-in"]
     assert "kind: ssh" in found["log-in"].fix
     assert list(found) == ["name", "tcp", "host key", "log-in", "shell", "clock"]
+
+
+def test_what_the_local_record_is_like_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    chain, store = Chain(), RecordStore()
+    _record(chain)
+    store.add(make_record())
+    _record(chain)
+    with sqlite3.connect(store.path) as newer:
+        newer.execute("UPDATE trainings SET state = 'ASLEEP'")
+    _record(chain)
+    store.path.write_bytes(b"no database at all, but longer than the head of one: " * 10)
+    _record(chain)
+    empty, one, newer, damaged = chain.links
+    assert [link.state for link in chain.links] == ["ok", "ok", "warn", "broken"]
+    assert "`dlctl adopt SITE` fills it" in empty.evidence and "1 training in" in one.evidence
+    assert "does not understand" in newer.evidence and newer.fix == "update dlctl"
+    assert "is damaged" in damaged.evidence and "dlctl adopt SITE" in damaged.fix

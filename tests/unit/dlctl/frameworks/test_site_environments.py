@@ -170,7 +170,7 @@ def test_frameworks_show_tells_what_the_sites_have(tmp_path, monkeypatch):
     ]
 
 
-def run_script(tmp_path, plan, before=""):
+def run_script(tmp_path, plan, before="", user=0):
     """Run train.sh with what a learner has, as train.sh's users do."""
     for name in ("data", "results", "state", "scratch"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -180,25 +180,26 @@ def run_script(tmp_path, plan, before=""):
            "RESULT_DIR": str(tmp_path / "results"), "JOB_STATE_DIR": str(tmp_path / "state"),
            "DLCTL_PROGRESS_FILE": str(tmp_path / "scratch/progress"), "TRAINING_ID": "t-1",
            "SCRIPT": script, "DLCTL_AGAIN": 'exec bash -c "$SCRIPT"'}  # fmt: skip
-    command = [
-        "unshare",
-        "--user",
-        "--map-root-user",
-        "sh",
-        "-c",
-        f'{before} exec bash -c "$SCRIPT"',
-    ]
+    who = ("--map-root-user",) if user == 0 else (f"--map-user={user}", f"--map-group={user}")
+    command = ["unshare", "--user", *who, "sh", "-c", f'{before} exec bash -c "$SCRIPT"']
     return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
 
 
 READS = """'cat /mnt/data/mnist/x; echo 1 >/mnt/results/trained/t-1/y; pwd'"""
 
 
-def test_a_program_sees_the_paths_of_the_containers(tmp_path):
-    plan = prepared(tmp_path, f"{{name: custom, command: {READS}}}", STORE, make_site())
-    done = run_script(tmp_path, plan)
-    assert (done.returncode, done.stdout) == (0, f"data of the store\n{tmp_path}\n"), done.stderr
+@pytest.mark.parametrize("user", [0, 1234])
+def test_a_program_sees_the_paths_of_the_containers_as_the_user_it_is(tmp_path, user):
+    """One without rights, too; of the node's own root nothing is left beside its folders."""
+    more = "echo 2 >/job/z; test ! -e /.before && test -r /proc/self/status && id -u; "
+    reads = READS.replace("pwd", f"{more} pwd")
+    plan = prepared(tmp_path, f"{{name: custom, command: {reads}}}", STORE, make_site())
+    assert "uses /mnt/data, a path of the service's containers" in plan.not_in_this_version[0]
+    done = run_script(tmp_path, plan, user=user)
+    said = f"data of the store\n{user}\n{tmp_path}\n"
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
     assert (tmp_path / "results/y").read_text() == "1\n"
+    assert (tmp_path / "state/z").read_text() == "2\n"
     assert [path.name for path in (tmp_path / "scratch/root").iterdir()] == []
 
 

@@ -1,6 +1,7 @@
 """A broker's answers, with a real log and a real lease, called without a network."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -136,6 +137,29 @@ def test_a_large_task_goes_to_a_worker_whose_small_ones_ended_meanwhile(tmp_path
             await service.Exchange(bring, NO_CONTEXT)
             await submit(1, 2)
             assert [each.task.id for each in (await waits).leases] == [f"{1:032x}"]
+        finally:
+            log.close()
+            lease.close()
+
+    run_loop(run())
+
+
+def test_the_end_of_a_worker_that_said_that_it_leaves_is_no_death_of_its_task(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        lease, log = Lease.claim(tmp_path, 10.0), Log(log_path(tmp_path, 1))
+        queues = Queues(1, 10.0, log.append)
+        service = BrokerService("b", queues, log, lease)
+        try:
+            task = m.Task(id=f"{1:032x}", type="python")
+            await service.Submit(m.SubmitRequest(model="m", tasks=[task]), NO_CONTEXT)
+            for worker, leaving, deaths in (("w1", True, 0), ("w2", False, 1)):
+                await service.Exchange(take(worker), NO_CONTEXT)
+                bye = m.ExchangeRequest(worker=worker, leaving=leaving)
+                await service.Exchange(bye, NO_CONTEXT)
+                assert queues.lapse(time.monotonic() + 11) == 1
+                assert queues.tasks[task.id].task.deaths == deaths
         finally:
             log.close()
             lease.close()

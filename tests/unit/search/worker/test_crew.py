@@ -38,3 +38,23 @@ def test_a_fault_of_the_workers_own_fails_one_task_and_stops_no_slot(tmp_path):
         await crew.close()
 
     run_loop(play())
+
+
+def test_what_a_worker_asks_for_beside_what_runs_is_taken_ahead(tmp_path):
+    """A broker counts a death of the worker against what had begun there, and not against these."""
+
+    async def play():
+        outbox, ended = Outbox(tmp_path, "w1"), asyncio.Event()
+        crew = Crew("w1", lambda _: EchoSlot(), 1, Resources(1, 0, 0, ()), Gpus(0, {}), outbox,
+                    lambda _: ended.set())  # fmt: skip
+        first, second = (m.Lease(task=m.Task(id=f"{n:032x}"), id=n, duration_s=9) for n in (1, 2))
+        crew.take("b0", [first])
+        await asyncio.wait_for(ended.wait(), 60)
+        asked = crew.request(most := crew.wanted())  # a short task: many more are wanted
+        assert (asked.want, asked.ahead, most > 5) == (1, most - 1, True)
+        crew.take("b0", [second])
+        asked = crew.request(5)
+        assert (asked.want, asked.ahead) == (0, 5)
+        await crew.close()
+
+    run_loop(play())
