@@ -242,7 +242,7 @@ def items(text: str) -> None:
     """Print what is separated by ` · `; on a terminal as much in a line as fits."""
     unbroken = _printable(text).replace(" ", "\xa0").replace("\xa0·\xa0", " ·\xa0")
     for part in _wrapped(unbroken, 0):
-        print(part.replace("\xa0", " "))
+        print("\n".join(_wrapped(part.replace("\xa0", " "), 0)))
 
 
 def line(text: str) -> None:

@@ -206,7 +206,12 @@ class Told:
         )
 
     def too_dear(self) -> list[str]:
-        """Return a line for each test of the first tier that is above its limit."""
+        """Return a line for each test that is above its limit.
+
+        Other runs than that of the first tier try more examples, and coverage costs time itself.
+        """
+        if os.environ.get(tiers.TIER_VARIABLE) != "first" or "COVERAGE_RUN" in os.environ:
+            return []
         return [
             f"{name}: {cost['cpu_s']:.1f} s of processor time, {cost['limit_s']:g} at most: "
             "make it cheaper or mark it (slow, or costs(SECONDS))"
@@ -254,7 +259,7 @@ class Teller:
         yield
         for group in groups_left():  # a worker that was ended could not remove its own
             remove_group(group)
-        if "DLCTL_TEST_TIER" not in os.environ or not self._told.tests:
+        if tiers.TIER_VARIABLE not in os.environ or not self._told.tests:
             return
         self._told.write()
         if self._told.too_dear():
@@ -262,7 +267,7 @@ class Teller:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if "DLCTL_TEST_TIER" not in os.environ or not self._told.tests:
+        if tiers.TIER_VARIABLE not in os.environ or not self._told.tests:
             return
         terminalreporter.section("cost")
         for line in summary(self._told):

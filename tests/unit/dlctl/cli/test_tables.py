@@ -84,3 +84,14 @@ def test_columns_stand_below_each_other_whatever_is_in_them(capsys) -> None:
 def test_the_name_of_a_field_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     output.fields({"a\nb": "1", "\x1b[2Jc": "2", "日本": "3", "": ""})
     assert capsys.readouterr().out == "a\\nb      1\n\\x1b[2Jc  2\n日本      3\n"
+
+
+def test_what_is_told_beside_each_other_is_broken_at_the_dots_and_then_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    output.items("12 batches a second · used 23.9MiB of memory a learner at the very most")
+    assert capsys.readouterr().out.splitlines() == [
+        "12 batches a second", "· used 23.9MiB of memory a learner at", "the very most",
+    ]  # fmt: skip
