@@ -23,7 +23,7 @@ import tiers
 from cluster import Cluster, missing_programs, one_at_a_time, wipe_leftovers
 from command_server import CommandServer
 from hypothesis import Phase, settings
-from leftovers import SESSION_VARIABLE, left_behind, shared_memory
+from leftovers import SESSION_VARIABLE, common_files, left_behind
 from site_text import CLUSTER_SITE
 
 from dlctl.record import Record, RecordStore
@@ -105,7 +105,7 @@ def pytest_sessionstart(session: pytest.Session) -> Iterator[None]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not _is_worker():
         token = os.environ[SESSION_VARIABLE] = secrets.token_hex(8)
-        session.stash[_BEFORE] = shared_memory()
+        session.stash[_BEFORE] = common_files()
         session.stash[_SEGMENTS] = segments = _mpi_segments(token)
         segments.__enter__()
     yield

@@ -1,4 +1,4 @@
-"""Find what a test session left behind: processes, ports, mounts, shared memory, clusters."""
+"""Find what a test session left behind: processes, ports, mounts, clusters, common files."""
 
 from __future__ import annotations
 
@@ -67,21 +67,22 @@ def session_clusters(token: str) -> list[Path]:
     ]
 
 
-def shared_memory() -> set[str]:
-    """Return the names in /dev/shm that are this user's."""
-    names = set()
-    for entry in Path("/dev/shm").glob("*"):
-        try:
-            if entry.lstat().st_uid == os.getuid():
-                names.add(entry.name)
-        except OSError:
-            continue
-    return names
+def common_files() -> set[str]:
+    """Return the paths of what tests may have made in common folders: shared memory and /tmp."""
+    paths = [*Path("/dev/shm").glob("*"), *Path("/tmp").glob("dl-*"), *Path("/tmp").glob("dlctl-*")]
+    connections = Path("/tmp", f"dlctl-{os.getuid()}")  # dlctl's own, for all commands of a user
+    return {str(path) for path in paths if path != connections and _is_ours(path)}
 
 
-def _used_by_others(name: str) -> bool:
+def _is_ours(path: Path) -> bool:
+    try:
+        return os.getuid() in (0, path.lstat().st_uid)  # root's tests act for other users, too
+    except OSError:
+        return False
+
+
+def _used_by_others(path: str) -> bool:
     """Return whether a living process maps it or has it open: then it was not left behind."""
-    path = f"/dev/shm/{name}"
     for process in _processes():
         if path.encode() in _read(process / "maps"):
             return True
@@ -94,7 +95,7 @@ def _used_by_others(name: str) -> bool:
 
 
 def another_session_runs(token: str) -> bool:
-    """Return whether tests run beside these: then nobody can tell whose shared memory it is."""
+    """Return whether tests run beside these: then nobody can tell whose files these are."""
     other, own = f"{SESSION_VARIABLE}=".encode(), f"{SESSION_VARIABLE}={token}".encode()
     return any(
         variable.startswith(other) and variable not in (own, other)
@@ -103,12 +104,12 @@ def another_session_runs(token: str) -> bool:
     )
 
 
-def left_behind(token: str, shared_memory_before: set[str]) -> list[str]:
+def left_behind(token: str, files_before: set[str]) -> list[str]:
     """Return one line for each thing that the session left behind."""
-    new = [] if another_session_runs(token) else sorted(shared_memory() - shared_memory_before)
+    new = [] if another_session_runs(token) else sorted(common_files() - files_before)
     return [
         *session_processes(token),
         *mounts(token),
         *(f"folder {folder}" for folder in session_clusters(token)),
-        *(f"/dev/shm/{name}" for name in new if not _used_by_others(name)),
+        *(path for path in new if not _used_by_others(path)),
     ]

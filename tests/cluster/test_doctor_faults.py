@@ -101,8 +101,12 @@ def test_a_job_proves_the_nodes_and_leaves_nothing(dlctl, cluster_site, tmp_path
 
 
 def test_a_root_that_nodes_do_not_see(dlctl, cluster_site, xdg):
-    site = change_site(cluster_site, xdg.config, root="/tmp/dl-of-the-login-node")
-    found = links(dlctl, site, "--deep")
+    root = f"/tmp/{cluster_site.root.name}"
+    site = change_site(cluster_site, xdg.config, root=root)
+    try:
+        found = links(dlctl, site, "--deep")
+    finally:
+        shutil.rmtree(root)
     assert broken(found) == ["job", "shared root"]
     assert "nodes share" in found["shared root"]["fix"]
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import secrets
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -84,8 +83,7 @@ def ssh_setup(tmp_path_factory):
 @pytest.fixture
 def lasting(ssh_setup, monkeypatch, tmp_path_factory):
     """Makes transports whose connections end with the test."""
-    folder = Path("/tmp", f"dlctl-test-{secrets.token_hex(4)}")
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="dlctl-"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     made: list[OpensshTransport] = []
 
@@ -106,7 +104,7 @@ def shared_transports(ssh_setup):
     opened: dict[str, Transport] = {"local": open_transport(TransportSettings(kind="local"))}
     for name in ("plain", "noisy", "csh"):
         opened[name] = ssh_setup.open(name)
-    runtime = tempfile.mkdtemp(prefix="dlctl-", dir="/tmp")  # a socket's path is short
+    runtime = tempfile.mkdtemp(prefix="dlctl-")  # pytest's own is too long for a socket
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", runtime)
         opened["openssh"] = lasting = ssh_setup.open_lasting("plain")
