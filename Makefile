@@ -21,8 +21,8 @@ cluster: .venv/.test ; @.venv/bin/python tests/cluster/by_hand.py start
 cluster-stop: .venv/.test ; @.venv/bin/python tests/cluster/by_hand.py stop
 cluster-deps: ; .ci/system-packages
 web-deps: ; .ci/system-packages web
-cloud-deps: .venv/.all ; npm install --no-audit --no-fund --prefix .venv/servers azurite@3.37.0
+cloud-deps: .venv/.test ; npm install --no-audit --no-fund --prefix .venv/servers azurite@3.37.0
 system-packages: ; @.ci/system-packages --if-harmless && .ci/system-packages --if-harmless web
 .venv/.demo: pyproject.toml constraints.txt .ci/make_venv.py ; @.ci/make-venv .venv demo
 .venv/.test: .venv/.demo ; @.ci/make-venv .venv test
-.venv/.all: .venv/.test ; @.ci/make-venv .venv all
+.venv/.all: .venv/.test .ci/make-frameworks .ci/make-worker-node examples/worker-node/package-lock.json ; @.ci/make-venv .venv all

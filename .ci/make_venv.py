@@ -18,7 +18,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -32,10 +31,7 @@ SETTINGS = {
     "trusted-host": "--allow-insecure-host",
 }
 """Settings that uv does not read, and its options for them; each value is a list of words."""
-CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 PINNED = ("-c", "constraints.txt")
-RARELY_USED = "/(tests?|testing|_inductor|sympy)/"
-"""Modules that are compiled when they are first imported; half of all."""
 LOADED_WITHOUT_TORCH = ("dlctl.cli.main", "h5py", "learner.agent.watchdog", "learner.supervisor")
 SILENCE_S = 1.9
 STAGES = ("demo", "test", "all")
@@ -138,7 +134,7 @@ def installer(python: Path) -> Callable[..., list[str]]:
                     uv = str(python.with_name("uv"))
     if uv is None:
         say("There is no uv to be had: pip installs, which takes a few minutes")
-        run([*pip, "install", "-q", "pip>=25.1"])  # the first one that knows groups
+        run([*pip, "install", "-q", *PINNED, "pip>=25.1"])  # the first one that knows groups
         own_pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check"]
         return lambda *own, into=python: [
             *(*own_pip, "--python", str(into), "install", *PINNED, *own)
@@ -152,14 +148,9 @@ def installer(python: Path) -> Callable[..., list[str]]:
 
 
 def torch_source() -> list[str]:
-    """Return the options for where torch comes from: the user's, or pytorch.org's CPU wheels."""
-    if "TORCH_SOURCE" in os.environ:
-        return shlex.split(os.environ["TORCH_SOURCE"])
-    try:
-        urllib.request.urlopen(CPU_WHEELS + "/", timeout=SILENCE_S)  # noqa: S310
-    except OSError:
-        return []
-    return ["--extra-index-url", CPU_WHEELS]
+    """Return the options for where torch comes from."""
+    asked = [".ci/torch-source", sys.executable]
+    return shlex.split(subprocess.run(asked, capture_output=True, text=True).stdout)
 
 
 def make_demo(folder: Path) -> None:
@@ -204,14 +195,15 @@ def make_test(folder: Path) -> None:
 
 
 def make_all(folder: Path) -> None:
-    """Add what `make test-all` needs."""
+    """Add what `make test-all` needs; without network access its tests can run in part."""
     add_servers(folder, installer(folder.absolute() / "bin/python"), "servers-all")
     frameworks = [".ci/make-frameworks", f"{folder}/frameworks", "xgb"]
     worker = [".ci/make-worker-node", f"{folder}/worker-node"]
     for command in (frameworks, worker):
         with Step(shlex.join(command)):
             if subprocess.run(command).returncode != 0:
-                say("Without them their tests are skipped, or fail in CI.")
+                say("Its tests are skipped, or fail in CI; the next `make` tries again.")
+                sys.exit()
 
 
 def add_servers(folder: Path, install: Callable[..., list[str]], group: str) -> None:

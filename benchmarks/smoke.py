@@ -2,7 +2,8 @@
 
 Every group runs with its smallest load, in a process of its own, two at a time: the numbers mean
 nothing. A group fails if it ends badly or too late, if a result or a peer is missing that the page
-has and that it did not leave out by name, or if it leaves processes, mounts or shared memory.
+has and that it did not leave out by name, or if it leaves processes, mounts, shared memory
+or files in /tmp.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from pathlib import Path
 from cluster import one_at_a_time, wipe_leftovers  # type: ignore[import-not-found]
 from leftovers import (  # type: ignore[import-not-found]
     SESSION_VARIABLE,
+    common_files,
     left_behind,
-    shared_memory,
 )
 
 from benchmarks import page
@@ -55,7 +56,7 @@ class Group:
         self._said, self._errors = folder / name, folder / f"{name}.errors"
         self._token = secrets.token_hex(8)
         """All its processes inherit it."""
-        self._memory = shared_memory()
+        self._before = common_files()
         with self._said.open("wb") as said, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 program(name), cwd=REPOSITORY, env=os.environ | {SESSION_VARIABLE: self._token},
@@ -82,7 +83,7 @@ class Group:
             self._process.kill()
             self._process.wait()
         until = time.monotonic() + _LEFT_S
-        while (left := left_behind(self._token, self._memory)) and time.monotonic() < until:
+        while (left := left_behind(self._token, self._before)) and time.monotonic() < until:
             time.sleep(0.1)
         for each in left:
             self.problems.append(f"it left {each}")

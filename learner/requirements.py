@@ -185,7 +185,7 @@ def _pips_environment(part: Path) -> dict[str, str]:
 
 def _explained(said: str, log: Path) -> UserFault:
     errors = [line.strip() for line in said.splitlines() if line.startswith("ERROR:")]
-    # A newer pip ends with a line that says only which of its programs has failed.
+    # The last line of a newer pip names the package that failed to build, and not the cause.
     says_why = errors and not errors[-1].startswith("ERROR: Failed to build ")
     last = (errors[-1] if says_why else _cause(said))[:300]
     if re.search(r"No module named '?(pip|ensurepip)\b", said):

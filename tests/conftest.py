@@ -42,7 +42,7 @@ settings.register_profile("first", deadline=None, max_examples=20)
 settings.register_profile(
     "no-shrinking", settings.get_profile("first"), phases=set(Phase) - {Phase.shrink, Phase.explain}
 )
-settings.load_profile("first" if os.environ.get("DLCTL_TEST_TIER") == "first" else "tests")
+settings.load_profile("first" if os.environ.get(tiers.TIER_VARIABLE) == "first" else "tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:

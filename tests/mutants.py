@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 
 import grimp
+from pytest import ExitCode
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "tests/support"))
@@ -33,11 +34,8 @@ import tiers  # noqa: E402
 from mutant_table import AREAS, MUTANTS, Mutant  # noqa: E402
 
 ROWS = REPOSITORY / "build/mutants.jsonl"
-FIRST_TIER = "not slow and not long and not frameworks"
 TEST_LIMIT_S = 150
 """A fault may make a test wait for ever: that counts as failed."""
-_ALL_PASSED, _NONE_LEFT = 0, 5
-"""Exit codes of pytest."""
 
 
 def main() -> None:
@@ -116,7 +114,7 @@ class Copy:
         """Run tests, except for those that have passed; return the first that failed, or ""."""
         self._failed.write_text("")
         shutil.copy(self._passed, self._before)
-        env = {**os.environ, "PYTHONPATH": str(self.root), "DLCTL_TEST_TIER": "first",
+        env = {**os.environ, "PYTHONPATH": str(self.root), tiers.TIER_VARIABLE: "first",
                tiers.FAILED_VARIABLE: str(self._failed),
                tiers.PASSED_VARIABLE: str(self._passed)}  # fmt: skip
         env |= {tiers.SKIP_VARIABLE: str(self._before)} if skips else {}
@@ -134,12 +132,13 @@ class Copy:
         self.why = next((line[1:].strip() for line in lines if line.startswith("E  ")), lines[-1])
         if failed := self._failed.read_text().splitlines():
             return failed[0]
-        return "" if done.returncode in (_ALL_PASSED, _NONE_LEFT) else f"pytest itself: {self.why}"
+        ended_well = done.returncode in (ExitCode.OK, ExitCode.NO_TESTS_COLLECTED)
+        return "" if ended_well else f"pytest itself: {self.why}"
 
 
 def steps(mutant: Mutant, *, only_near: bool) -> list[list[str]]:
     """Return pytest's words for each run, in the order in which they find a fault fast."""
-    cheap, spread = f"{FIRST_TIER} and not cluster", ["-n", "3", "--dist", "loadgroup"]
+    cheap, spread = f"{tiers.FIRST} and not cluster", ["-n", "3", "--dist", "loadgroup"]
     module, graph = near.module_of(mutant.file), grimp.build_graph(*near.PACKAGES, cache_dir=None)
     users = graph.find_modules_that_directly_import(module) if module in graph.modules else ()
     room = f"tests/unit/{near.room_of(module).replace('.', '/')}"
@@ -150,7 +149,7 @@ def steps(mutant: Mutant, *, only_near: bool) -> list[list[str]]:
         _of_no_cluster(near.naming(REPOSITORY, users)),
     ]
     found = [["-m", cheap, "-p", "no:xdist", *names] for names in places if names]
-    rest = [["-m", cheap, *spread], ["-m", f"{FIRST_TIER} and cluster", "-p", "no:xdist"]]
+    rest = [["-m", cheap, *spread], ["-m", f"{tiers.FIRST} and cluster", "-p", "no:xdist"]]
     return found if only_near else [*found, *rest]
 
 

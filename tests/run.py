@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from pytest import ExitCode
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "tests/support"))
 
@@ -35,9 +37,9 @@ import tiers  # noqa: E402
 
 BUILD = REPOSITORY / "build"
 MARKS = {
-    "first": "not slow and not long and not frameworks",
+    "first": tiers.FIRST,
     "all": "not long and not frameworks",
-    "near": "not slow and not long and not frameworks",
+    "near": tiers.FIRST,
     "long": "long and not frameworks",
     "frameworks": "frameworks",
 }
@@ -58,22 +60,22 @@ def main() -> None:
     parser.add_argument("--shard", metavar="K/N", help="run the K-th of N parts", default="1/1")
     parser.add_argument("--coverage", action="store_true", help="measure it: build/coverage")
     given, words = parser.parse_known_args()
-    if not re.fullmatch(r"[1-9]\d*/[1-9]\d*", given.shard):
+    part = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", given.shard)
+    if not part or int(part[1]) > int(part[2]):
         parser.error(f"--shard {given.shard}: write K/N, such as 2/4")
     os.chdir(REPOSITORY)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compile once, not in each of many processes
     BUILD.mkdir(exist_ok=True)
     own = ["dlctl", "learner", "psrv", "search"]
     subprocess.run([sys.executable, "-m", "compileall", "-q", *own], check=True)
-    if given.tier == "near":
-        words = [*near.tests(REPOSITORY), *words]
-        if not words:
-            print("No test is near to what changed.")
-            return
+    places: list[str] = []
+    if given.tier == "near" and not (places := near.tests(REPOSITORY)):
+        print("No test is near to what changed.")
+        return
     if given.coverage:
         shutil.rmtree(BUILD / "coverage", ignore_errors=True)
         PYTEST[1:1] = ["-m", "coverage", "run"]
-    code = Run(given.tier, given.shard).go(words)
+    code = Run(given.tier, given.shard, measured=given.coverage).go(places, words)
     if given.coverage:
         for word in ("combine", "report"):
             subprocess.run([sys.executable, "-m", "coverage", word, *SHORT[word]], check=True)
@@ -83,72 +85,77 @@ def main() -> None:
 class Run:
     """One run of a tier, and its second try."""
 
-    def __init__(self, tier: str, shard: str) -> None:
-        self._tier = tier
+    def __init__(self, tier: str, shard: str, *, measured: bool) -> None:
+        self._tier, self._before = tier, ""
         self._failed = BUILD / f"failed-{tier}-{shard.replace('/', '-of-')}.txt"
         self._failed.write_text("")
         now = tree()
         passed = BUILD / f"passed-{now}.txt"
+        for old in sorted(BUILD.glob("passed-*.txt"), key=lambda file: file.stat().st_mtime)[:-5]:
+            old.unlink(missing_ok=True)
         if not now:
             passed.unlink(missing_ok=True)
         os.environ |= {
             tiers.TIER_VARIABLE: tier,
             tiers.FAILED_VARIABLE: str(self._failed),
             tiers.PASSED_VARIABLE: str(passed),
+            tiers.SHARD_VARIABLE: shard,
         }
-        if tier == "all":
-            os.environ[tiers.SHARD_VARIABLE] = shard
+        if tier == "all" and not measured:
+            self._before = passed.read_text() if passed.exists() else ""
             before = self._failed.with_suffix(".before")
-            before.write_text(passed.read_text() if passed.exists() else "")
+            before.write_text(self._before)
             os.environ[tiers.SKIP_VARIABLE] = str(before)
 
-    def go(self, words: list[str]) -> int:
+    def go(self, places: list[str], words: list[str]) -> int:
         """Run the tests, and those that failed once more; return the exit code."""
         began = time.monotonic()
         # All temporary files of the run; a short path, because sockets lie in it.
         folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dlt-")
         Path(folder).chmod(0o755)  # some tests are another user for a moment
         try:
-            return self._go(words, began)
+            return self._go(places, words, began)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _go(self, words: list[str], began: float) -> int:
+    def _go(self, places: list[str], words: list[str], began: float) -> int:
         workers = WORKERS.get(self._tier, 3)
         spread = ["-n", str(workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
-        argv = [*PYTEST, *spread, "-m", MARKS[self._tier], *words]
-        code = self._in_the_background(argv) if self._tier == "all" else run(argv)
+        argv = [*PYTEST, *spread, "-m", MARKS[self._tier], *places, *words]
+        code = self._into_a_file(argv) if self._tier == "all" else run(argv)
         failed = self._failed.read_text().splitlines()
-        if tiers.FAULT not in failed and 0 < len(failed) <= AGAIN_AT_MOST:
-            code = self._again(failed)
-        elif code == pytest_code("NO_TESTS_COLLECTED") and self._tier == "all":
-            print("Every test of this part has passed on this tree before: nothing to do.")
-            code = 0
+        if code == ExitCode.TESTS_FAILED and tiers.FAULT not in failed:
+            if 0 < len(failed) <= AGAIN_AT_MOST:
+                code = self._again(failed)
+        elif code == ExitCode.NO_TESTS_COLLECTED and not words and (places or self._before):
+            passed_before = "Every test of this part has passed on this tree before: nothing to do."
+            print("Only other tiers have tests near to this." if places else passed_before)
+            code = ExitCode.OK
         took_s = time.monotonic() - began
         print(f"tier {self._tier}: {took_s / 60:.1f} minutes, {'passed' if not code else 'FAILED'}")
         return code
 
-    def _in_the_background(self, argv: list[str]) -> int:
+    def _into_a_file(self, argv: list[str]) -> int:
         """Run a command whose output goes to a file; tell now and then how far it is, and its end.
 
         What is told fits one screen.
         """
         log, began, told_at = self._failed.with_suffix(".log"), time.monotonic(), 0.0
-        print(f"The output goes to {log.relative_to(REPOSITORY)}.", flush=True)
+        print(f"The output goes to {os.path.relpath(log)}.", flush=True)
 
         def tell() -> None:
             nonlocal told_at
             if time.monotonic() - told_at > TOLD_EVERY_S:
                 told_at = time.monotonic()
-                found = re.findall(r"\[ *(\d+)%\]", log.read_text()) or ["0"]
+                found = re.findall(r"\[ *(\d+)%\]", log.read_text(errors="replace")) or ["0"]
                 failed = len(self._failed.read_text().splitlines())
                 minutes = (told_at - began) / 60
                 print(f"  {minutes:4.0f} min: {found[-1]} %, {failed} failed", flush=True)
 
         with log.open("w") as output:
             code = run(argv, output, tell)
-        _, cost, end = log.read_text().partition("= cost =")
-        print(cost + end or log.read_text()[-3000:])
+        _, cost, end = log.read_text(errors="replace").partition("= cost =")
+        print(cost + end or log.read_text(errors="replace")[-3000:])
         return code
 
     def _again(self, failed: list[str]) -> int:
@@ -166,7 +173,7 @@ class Run:
                 print(f"  {name}")
         if len(unsteady) > UNSTEADY_AT_MOST:
             print(f"more than {UNSTEADY_AT_MOST} unsteady tests: the run has failed")
-            return pytest_code("TESTS_FAILED")
+            return ExitCode.TESTS_FAILED
         return code
 
 
@@ -185,15 +192,11 @@ def run(
                 return process.wait(1)
             meanwhile()
     finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def pytest_code(name: str) -> int:
-    """Return one of pytest's exit codes."""
-    import pytest
-
-    return int(pytest.ExitCode[name])
 
 
 def tree() -> str:

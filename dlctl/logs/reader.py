@@ -49,7 +49,7 @@ _END_IS_TOLD = re.compile(
     rb"^\S+ (?:%s): " % b"|".join(state.value.encode() for state in State if state.final),
     re.MULTILINE,
 )
-"""A line of the supervisor's."""
+"""The supervisor's line that tells how an attempt ended."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ def follow(
         failures = 0
         yield from pieces
         if any(piece.source == "job" and _END_IS_TOLD.search(piece.content) for piece in pieces):
-            asked_at = float("-inf")  # the answer is worth a question at once
+            asked_at = float("-inf")  # ask for the state now
         if ended and not reader.advanced:
             yield from reader.rest()
             return

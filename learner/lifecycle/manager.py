@@ -154,7 +154,8 @@ def _start(
     has_begun = _patiently(
         lambda: begin(situation.job_dir, situation.attempt, situation.plan, situation.action)
     )
-    # Who was to submit it may have been killed. If it has a job, one of the two claims it.
+    # The process that began it may have been killed before it submitted a job. Of two jobs, only
+    # one can claim the attempt.
     if not has_begun and not (starter.runs_here and situation.is_fresh):
         say(f"Somebody else has begun attempt {number}.")
         return False

@@ -1,4 +1,6 @@
-"""Frameworks of others: halted and continued. CI has XGBoost, `make test-frameworks` all of them.
+"""Frameworks of others: halted and continued.
+
+`make test-all` has XGBoost, `make test-frameworks` all of them.
 
 Each test runs two attempts of a real framework, whose import alone takes seconds, and then the same
 training undisturbed, to compare the final loss.
@@ -12,7 +14,7 @@ import shutil
 import pytest
 import yaml
 from framework_runs import EXAMPLES, Learners
-from third_party import IN_CI, python_of
+from third_party import OF_TEST_ALL, python_of
 from trainings import ON_THE_CLUSTER, REPOSITORY, change_site, submit, wait_for_state
 
 OWN = {
@@ -103,7 +105,9 @@ def halt_and_resume(dlctl, site, training_id, wait_until):
 
 
 def named(name):
-    return pytest.param(name, marks=[pytest.mark.frameworks] * (EXAMPLES[name].venv not in IN_CI))
+    return pytest.param(
+        name, marks=[pytest.mark.frameworks] * (EXAMPLES[name].venv not in OF_TEST_ALL)
+    )
 
 
 @ON_THE_CLUSTER

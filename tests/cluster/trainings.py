@@ -68,7 +68,7 @@ ON_THE_CLUSTER = pytest.mark.parametrize(
     ],
     indirect=True,
 )
-"""For what does not depend on the scheduler: each commit proves it on the real one only."""
+"""For what does not depend on the scheduler: `make test-all` proves it on the real one only."""
 
 
 def write_training(

@@ -490,7 +490,7 @@ def test_paramiko_prints_nothing(ssh_setup, tmp_path):
     code = (
         "import sys; from pathlib import Path; from dlctl.sites.files import TransportSettings;"
         "from dlctl.transport import open_transport;"
-        "t = open_transport(TransportSettings(kind='ssh', host=sys.argv[1], connect_timeout_s=5))\n"
+        "t = open_transport(TransportSettings(kind='ssh', host=sys.argv[1], connect_timeout_s=9))\n"
         "try: t.run('true')\n"
         "except Exception as e: print(type(e).__name__)\n"
         "t.close()"

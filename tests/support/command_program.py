@@ -7,7 +7,6 @@ kernel; freeing it object by object would first copy what it shares with this pr
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import gc
 import importlib
@@ -16,11 +15,11 @@ import os
 import pkgutil
 import signal
 import sys
-import threading
 from typing import Any
 
 import typer.main
 import typer.testing
+from zygote_program import end_as
 
 import dlctl.__main__
 from dlctl.cli import main as command_line
@@ -83,10 +82,4 @@ if __name__ == "__main__":
     typer.testing.CliRunner().invoke(command_line.app, ["version", "--help"])  # loads rich
     gc.freeze()
     main()
-    try:
-        dlctl.__main__.main()
-    except SystemExit as end:
-        threading._shutdown()
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        os._exit(end.code or 0)
+    end_as(dlctl.__main__.main)

@@ -11,5 +11,5 @@ def close_helper(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
-    process.wait(10)
+    process.wait(60)
     process.stdout.close()

@@ -13,7 +13,9 @@ import grimp
 PACKAGES = ("dlctl", "learner", "psrv", "search")
 OTHER_TESTS = {
     "templates": ["tests/golden", "tests/contract/test_launchers.py"],
-    "docs": ["tests/unit/docs"],
+    **dict.fromkeys(("docs", "README.md", "CONTRIBUTING.md"), ["tests/unit/docs"]),
+    "benchmarks": ["tests/unit/benchmarks"],
+    "site_configs": ["tests/unit/dlctl/sites"],
 }
 """The tests of what is no module; a page or a template may also be named by a test of its room."""
 
@@ -33,7 +35,9 @@ def tests(repository: Path) -> list[str]:
     found |= {f"tests/unit/{room.replace('.', '/')}" for room in rooms}
     found |= {f"tests/unit/{room.replace('.', '/test_')}.py" for room in rooms}
     found |= {each for file in files for each in OTHER_TESTS.get(file.split("/")[0], [])}
-    found |= set(naming(repository, modules))
+    found |= {str(Path(file).parent) for file in files if Path(file).name == "conftest.py"}
+    helpers = {Path(f).stem for f in files if f.startswith(("tests/support/", "tests/cluster/"))}
+    found |= set(naming(repository, modules | helpers))
     return sorted(each for each in found if (repository / each).exists())
 
 

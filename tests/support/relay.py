@@ -47,7 +47,7 @@ def relayed(cluster: Any, port: int) -> Iterator[str]:
         finally:
             life.close()
             server.shutdown(socket.SHUT_RDWR)
-            relay.wait(10)
+            relay.wait(60)
 
 
 def _serve(server: socket.socket, port: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from repository import REPOSITORY
 
 OWN = REPOSITORY / ".venv/frameworks"
-IN_CI = ("xgb",)
+OF_TEST_ALL = ("xgb",)
 """Light enough for `make test-all`."""
 
 
@@ -23,7 +23,7 @@ def python_of(name: str, site: Any) -> Path:
     """Return the Python of an environment as a site's nodes see it; skip where there is none."""
     here = place()
     if not (here / name / "bin/python").exists():
-        (pytest.fail if os.environ.get("CI") == "true" and name in IN_CI else pytest.skip)(
+        (pytest.fail if os.environ.get("CI") == "true" and name in OF_TEST_ALL else pytest.skip)(
             f"there is no environment {here / name}: run `.ci/make-frameworks {here} {name}`"
         )
     if here == OWN and site.is_cluster:  # it does not see the clone, but .venv elsewhere

@@ -16,6 +16,8 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 DEAR_RUNGS = ("cluster", "mpi", "rpc", "web")
 """Folders whose tests `make test` runs only where they are marked `first`."""
+FIRST = "not slow and not long and not frameworks"
+"""The marks of the first tier."""
 TIER_VARIABLE = "DLCTL_TEST_TIER"
 ONE_CLUSTER = ("first", "near")
 """Tiers whose tests share one cluster, which one worker has."""

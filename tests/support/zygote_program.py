@@ -123,12 +123,12 @@ class ForkingPopen(subprocess.Popen[Any]):
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
             subprocess._cleanup()
             _open_streams()
-            _end_as(_prepared(argv, os.environ.copy() if env is None else env))
+            end_as(_prepared(argv, os.environ.copy() if env is None else env))
 
         return become
 
 
-def _end_as(work: Callable[[], object]) -> NoReturn:
+def end_as(work: Callable[[], object]) -> NoReturn:
     """Do what a program does, and end as Python would."""
     code: object = None
     try:

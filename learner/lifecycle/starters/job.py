@@ -44,7 +44,7 @@ class Job:
         """Submit the attempt, and keep the scheduler's answer as `dlctl resume` does."""
         number = situation.attempt + 1
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-        # Slurm may begin to end this job: it signals sbatch, too, which needs but a moment.
+        # Slurm may be ending this job. It signals sbatch, too, which needs only a moment more.
         deaf = "trap '' TERM\n" if situation.plan.batch.scheduler == "slurm" else ""
         try:
             text = deaf + (situation.job_dir / contract.SUBMIT_NEXT).read_text()

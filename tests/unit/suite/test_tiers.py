@@ -25,22 +25,26 @@ def load(path):
 
 @pytest.fixture
 def runner(tmp_path, monkeypatch):
-    """tests/run.py with a build folder of its own; `fails` says what fails at each try."""
+    """tests/run.py with a build folder of its own; `fails` says what fails at each try.
+
+    `code` is pytest's, where it is not to follow from that.
+    """
     program = load(REPOSITORY / "tests/run.py")
     monkeypatch.setattr(program, "BUILD", tmp_path)
+    monkeypatch.setattr(program, "tree", lambda: "now")
     monkeypatch.setattr(program.os, "environ", {})
     tries = []
 
-    def start(fails):
-        def run(argv):
+    def start(fails, *, tier="first", words=(), code=None):
+        def run(argv, *_):
             failed = fails[len(tries)]
             tries.append(argv)
             book = Path(program.os.environ[tiers.FAILED_VARIABLE])
             book.write_text(book.read_text() + "".join(f"{name}\n" for name in failed))
-            return 1 if failed else 0
+            return bool(failed) if code is None else code
 
         monkeypatch.setattr(program, "run", run)
-        return program.Run("first", "1/1").go([]), tries
+        return program.Run(tier, "1/1", measured=False).go([], list(words)), tries
 
     return start
 
@@ -69,6 +73,24 @@ def test_the_group_is_no_part_of_a_name(told, name):
 def test_a_run_without_failures_has_one_try(runner):
     code, tries = runner([[]])
     assert (code, len(tries)) == (0, 1)
+
+
+def test_a_run_that_is_interrupted_has_no_second_try(runner):
+    code, tries = runner([NAMES[:1], []], code=pytest.ExitCode.INTERRUPTED)
+    assert (code, len(tries)) == (pytest.ExitCode.INTERRUPTED, 1)
+
+
+@pytest.mark.parametrize(
+    ("passed_before", "words", "good"),
+    [("a.py::test_x\n", [], True), ("", [], False), ("a.py::test_x\n", ["-k", "typo"], False)],
+)
+def test_nothing_to_do_is_good_only_if_all_has_passed_before(
+    runner, tmp_path, passed_before, words, good
+):
+    (tmp_path / "passed-now.txt").write_text(passed_before)
+    none = pytest.ExitCode.NO_TESTS_COLLECTED
+    code, _ = runner([[]], tier="all", words=words, code=none)
+    assert code == (0 if good else none)
 
 
 def test_two_tests_that_pass_alone_are_unsteady_and_told(runner, capsys):

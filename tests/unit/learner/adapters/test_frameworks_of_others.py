@@ -10,7 +10,7 @@ import signal
 
 import pytest
 from framework_runs import EXAMPLES, Learners
-from third_party import IN_CI
+from third_party import OF_TEST_ALL
 
 from learner.errors import EXIT_HALTED
 
@@ -81,7 +81,7 @@ def test_it_ends_with_the_loss_of_an_undisturbed_training(
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.frameworks] * (EXAMPLES[name].venv not in IN_CI))
+    pytest.param(name, marks=[pytest.mark.frameworks] * (EXAMPLES[name].venv not in OF_TEST_ALL))
     for name in EXAMPLES
 ])  # fmt: skip
 def test_an_attempt_that_begins_after_the_last_step_ends_well(name, start):
