@@ -1,10 +1,11 @@
 # demo: train the example on this machine.  test: all that a cheap test can see, ten minutes.  test-all: all the rest too.
-# test-near: the tests of the rooms that your change touches.  test-long: proofs repeated too often for each commit.
+# test-near: the tests of what you changed, and of what imports it.  test-long: proofs repeated too often for each commit.
 # TORCH_SOURCE says where torch comes from: `--find-links DIR` or `--index-url URL` (see README.md).
 # test-frameworks: trains with real TensorFlow, JAX, Keras, Lightning, Hugging Face and XGBoost, which it installs.
-.PHONY: chaos demo test test-all test-near test-frameworks test-long check bench docs day picture protocol cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
+.PHONY: help chaos demo test test-all test-near test-frameworks test-long check bench docs day picture protocol cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
 
 demo: .venv/.demo ; @.ci/demo
+help: ; @sed -n 's/^# //p' Makefile
 test: system-packages .venv/.test ; @.ci/test first
 test-all: system-packages .venv/.all ; @.ci/test all $(if $(SHARD),--shard $(SHARD))
 test-near: system-packages .venv/.test ; @.ci/test near

@@ -43,16 +43,20 @@ def say(text: str) -> None:
 
 
 class Step:
-    """`with Step("Installing torch"):` says so, and every two seconds that it goes on."""
+    """`with Step("Installing torch"):` says so, and every two seconds that it goes on.
 
-    def __init__(self, what: str) -> None:
+    With `draws` the step itself shows on a terminal how far it is.
+    """
+
+    def __init__(self, what: str, *, draws: bool = False) -> None:
         self._what = what
+        self._is_quiet = draws and sys.stderr.isatty()
         self._ended = threading.Event()
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._tell)
 
     def _tell(self) -> None:
-        while not self._ended.wait(SILENCE_S):
+        while not (self._is_quiet or self._ended.wait(SILENCE_S)):
             print(f"  {time.monotonic() - self._began:3.0f} s", flush=True)
 
     def __enter__(self) -> None:
@@ -135,7 +139,8 @@ def installer(python: Path) -> Callable[..., list[str]]:
     if uv is None:
         say("There is no uv to be had: pip installs, which takes a few minutes")
         run([*pip, "install", "-q", *PINNED, "pip>=25.1"])  # the first one that knows groups
-        own_pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check"]
+        own_pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
+        own_pip += [] if sys.stderr.isatty() else ["-q"]
         return lambda *own, into=python: [
             *(*own_pip, "--python", str(into), "install", *PINNED, *own)
         ]
@@ -161,12 +166,13 @@ def make_demo(folder: Path) -> None:
     run([sys.executable, "-m", "venv", "--without-pip", folder])
     python = folder.absolute() / "bin/python"
     install = installer(python)
-    with Step("Installing torch for CPUs, about 190 MB to download and 700 MB installed"):
+    with Step("Installing torch for CPUs, 190 MB to download, 700 MB installed", draws=True):
         # A CPU build (2.13.0+cpu) counts as newer than 2.13.0, so it wins wherever one is offered.
         run([*install(*torch_source()), "torch"])
     # Learners that compile what they import would all do so at the same time, and in silence.
-    compiling = subprocess.Popen([python, "-W", "ignore", "-c", "import torch"])
-    with Step("Installing dlctl and what its nodes need, about 70 MB"):
+    without_numpy = "import sys; sys.modules['numpy'] = None; import torch"  # half of it is there
+    compiling = subprocess.Popen([python, "-c", without_numpy], stderr=subprocess.DEVNULL)
+    with Step("Installing dlctl and what its nodes need, about 70 MB", draws=True):
         run([*install(), "-e", ".[node]", "--group", "demo"])
     with Step("Compiling the modules that a training loads"):
         run([python, "-c", f"import {', '.join(LOADED_WITHOUT_TORCH)}"])
@@ -178,7 +184,7 @@ def make_test(folder: Path) -> None:
     """Add what `make test` and `make check` need; the jobs of the cluster can't write bytecode."""
     python = folder.absolute() / "bin/python"
     install = installer(python)
-    with Step("Installing what tests, checks and docs need, about 500 MB"):
+    with Step("Installing what tests, checks and docs need, about 500 MB", draws=True):
         run([*install(), "-e", ".[export,gpu,node]", "--group", "test"])
     add_servers(folder, install, "servers")
     with Step("Compiling modules"):
@@ -211,7 +217,7 @@ def add_servers(folder: Path, install: Callable[..., list[str]], group: str) -> 
     servers = folder.absolute() / "servers"
     if not servers.exists():
         run([sys.executable, "-m", "venv", "--without-pip", servers])
-    with Step(f"Installing servers that tests start (the group {group}), about 100 MB"):
+    with Step(f"Installing servers that tests start (the group {group}), about 100 MB", draws=True):
         run([*install(into=servers / "bin/python"), "--group", group])
 
 
@@ -221,7 +227,10 @@ def main() -> None:
         sys.exit(f"usage: .ci/make-venv FOLDER {'|'.join(STAGES)}")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     folder, stage = Path(sys.argv[1]), sys.argv[2]
-    {"demo": make_demo, "test": make_test, "all": make_all}[stage](folder)
+    try:
+        {"demo": make_demo, "test": make_test, "all": make_all}[stage](folder)
+    except KeyboardInterrupt:
+        sys.exit("dlctl: interrupted; the next `make` begins this stage again")
     (folder / f".{stage}").touch()
 
 

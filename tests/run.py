@@ -69,9 +69,11 @@ def main() -> None:
     own = ["dlctl", "learner", "psrv", "search"]
     subprocess.run([sys.executable, "-m", "compileall", "-q", *own], check=True)
     places: list[str] = []
-    if given.tier == "near" and not (places := near.tests(REPOSITORY)):
-        print("No test is near to what changed.")
-        return
+    if given.tier == "near":
+        places = near.tests(REPOSITORY)
+        print("Tests near to what changed since main:", *places or ["none"], sep="\n  ", flush=True)
+        if not places:
+            return
     if given.coverage:
         shutil.rmtree(BUILD / "coverage", ignore_errors=True)
         PYTEST[1:1] = ["-m", "coverage", "run"]

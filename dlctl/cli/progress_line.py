@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from dlctl.units import format_duration
+
 if TYPE_CHECKING:
-    from dlctl.contract import Status
+    from dlctl.contract import State, Status
 
 P = TypeVar("P")
 
@@ -25,12 +28,17 @@ class ProgressLine:
         self._text = ""
         self._first: tuple[float, float] | None = None
         """The share that was done at first, and when."""
+        self._seen: dict[State, float] = {}
+        """When each state without progress was first seen."""
 
     def update(self, status: Status | None) -> None:
-        """Show a learner's progress; nothing if it is not training or does not tell any."""
-        if status is None or status.done is None or status.state.final:
+        """Show a learner's progress; if it tells none, its state and for how long it was seen."""
+        if status is None or status.state.final:
             self.clear()
-            self._text, self._first = "", None
+            self._text, self._first, self._seen = "", None, {}
+        elif status.done is None:
+            began = self._seen.setdefault(status.state, time.monotonic())
+            self._text = f"{status.state}  {format_duration(round(time.monotonic() - began))}"
         else:
             if self._first is None or status.done < self._first[0]:
                 self._first = status.done, status.heartbeat_at
@@ -71,8 +79,6 @@ def bar(done: float, columns: int = BAR) -> str:
 
 def text_of(status: Status, first: tuple[float, float]) -> str:
     """Return `[#####.....]  50 %  epoch 3  step 120  about 1m20s left`."""
-    from dlctl.units import format_duration
-
     done = status.done or 0.0
     parts = [f"{bar(done)} {100 * done:3.0f} %"]
     parts += [f"{name} {value}" for name, value in (("epoch", status.epoch), ("step", status.step))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from dlctl.cli import progress_line
 from dlctl.cli.progress_line import ProgressLine, text_of
 from dlctl.contract import State, Status
 
@@ -44,13 +45,23 @@ def test_the_line_is_cleared_for_the_log_and_drawn_again(terminal):
 
 
 @pytest.mark.parametrize("status", [
-    None, replace(STATUS, done=None), replace(STATUS, state=State.COMPLETED),
+    None, replace(STATUS, state=State.COMPLETED),
 ])  # fmt: skip
-def test_a_training_that_tells_nothing_has_no_line(terminal, status):
+def test_what_does_not_train_has_no_line(terminal, status):
     line = ProgressLine(terminal)
     line.update(status)
     assert list(line.below([1, 2])) == [1, 2]
     assert terminal.getvalue() == ""
+
+
+def test_a_training_without_progress_shows_its_state_and_for_how_long(terminal, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress_line.time, "monotonic", lambda: now[0])
+    line = ProgressLine(terminal)
+    line.update(replace(STATUS, done=None))
+    now[0] += 14.2
+    line.update(replace(STATUS, done=None))
+    assert terminal.getvalue().split("\r\x1b[2K")[1:] == ["TRAINING  0s", "TRAINING  14s"]
 
 
 def test_a_pipe_gets_nothing(monkeypatch):
