@@ -11,6 +11,7 @@ a fresh machine runs first.
 
 from __future__ import annotations
 
+import ast
 import os
 import shlex
 import shutil
@@ -112,9 +113,13 @@ def pip_settings(pip: Sequence[str]) -> list[str]:
     """Return pip's settings (its files, then its variables) as options of uv."""
     done = subprocess.run([*pip, "config", "list"], capture_output=True, text=True)
     found: dict[str, str] = {}
-    for line in sorted(done.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
+    order = ("global", "install", ":env:")  # a later one counts
+    lines = [line.partition(".") for line in done.stdout.splitlines()]
+    for _, _, line in sorted(
+        (each for each in lines if each[0] in order), key=lambda each: order.index(each[0])
+    ):
         name, _, value = line.partition("=")
-        found[name.rpartition(".")[2]] = shlex.split(value)[0] if value else ""
+        found[name] = str(ast.literal_eval(value))
     if "cert" in found:
         os.environ.setdefault("SSL_CERT_FILE", found["cert"])
     options = [
@@ -132,6 +137,8 @@ def installer(python: Path) -> Callable[..., list[str]]:
     with ThreadPoolExecutor(1) as meanwhile:
         found = meanwhile.submit(pip_settings, pip)
         uv = shutil.which("uv") or shutil.which("uv", path=str(python.parent))
+        if uv is not None and not succeeds([uv, "pip", "install", "--group", "x", "--help"]):
+            uv = None  # older than groups
         if uv is None:
             with Step("Installing uv, 18 MB, which installs the rest"):
                 if succeeds([*pip, "install", "-q", "--only-binary", ":all:", *PINNED, "uv"]):

@@ -103,6 +103,7 @@ def pytest_sessionstart(session: pytest.Session) -> Iterator[None]:
     """Give the session a token that all of its processes inherit, pytest-xdist's workers first."""
     # A shell that starts the tests with `&` has them ignore Ctrl-C, which they send to commands.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    _end_well_at(signal.SIGTERM, signal.SIGHUP)
     if not _is_worker():
         token = os.environ[SESSION_VARIABLE] = secrets.token_hex(8)
         session.stash[_BEFORE] = common_files()
@@ -130,6 +131,22 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         print("\nthe tests left behind:", *left, sep="\n", file=sys.stderr)
         tiers.note_fault()
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _end_well_at(*numbers: signal.Signals) -> None:
+    """Let these signals end the session as Ctrl-C does, once; forks of it end at once."""
+    own = os.getpid()
+
+    def end(number: int, _: object) -> None:
+        if os.getpid() == own:
+            for each in numbers:
+                signal.signal(each, signal.SIG_IGN)
+            raise KeyboardInterrupt
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    for each in numbers:
+        signal.signal(each, end)
 
 
 _BEFORE = pytest.StashKey[set[str]]()

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import IO
 
@@ -55,7 +56,9 @@ PYTEST = [sys.executable, "-m", "pytest", "--tb=short", "-q"]
 
 def main() -> None:
     """Run the tier, tell how it went; exit 0 if all passed, and at most two at a second try."""
-    parser = argparse.ArgumentParser(prog=".ci/test", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog=".ci/test", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
     parser.add_argument("tier", choices=MARKS)
     parser.add_argument("--shard", metavar="K/N", help="run the K-th of N parts", default="1/1")
     parser.add_argument("--coverage", action="store_true", help="measure it: build/coverage")
@@ -81,6 +84,7 @@ def main() -> None:
     if given.coverage:
         for word in ("combine", "report"):
             subprocess.run([sys.executable, "-m", "coverage", word, *SHORT[word]], check=True)
+    tell_what_is_missing()
     sys.exit(code)
 
 
@@ -91,20 +95,20 @@ class Run:
         self._tier, self._before = tier, ""
         self._failed = BUILD / f"failed-{tier}-{shard.replace('/', '-of-')}.txt"
         self._failed.write_text("")
-        now = tree()
-        passed = BUILD / f"passed-{now}.txt"
+        self._tree = tree()
+        self._passed = BUILD / f"passed-{self._tree}.txt"
         for old in sorted(BUILD.glob("passed-*.txt"), key=lambda file: file.stat().st_mtime)[:-5]:
             old.unlink(missing_ok=True)
-        if not now:
-            passed.unlink(missing_ok=True)
+        if not self._tree:
+            self._passed.unlink(missing_ok=True)
         os.environ |= {
             tiers.TIER_VARIABLE: tier,
             tiers.FAILED_VARIABLE: str(self._failed),
-            tiers.PASSED_VARIABLE: str(passed),
+            tiers.PASSED_VARIABLE: str(self._passed),
             tiers.SHARD_VARIABLE: shard,
         }
         if tier == "all" and not measured:
-            self._before = passed.read_text() if passed.exists() else ""
+            self._before = self._passed.read_text() if self._passed.exists() else ""
             before = self._failed.with_suffix(".before")
             before.write_text(self._before)
             os.environ[tiers.SKIP_VARIABLE] = str(before)
@@ -123,9 +127,12 @@ class Run:
     def _go(self, places: list[str], words: list[str], began: float) -> int:
         workers = WORKERS.get(self._tier, 3)
         spread = ["-n", str(workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
+        spread.append("--max-worker-restart=0")  # with others in its place a run may never end
         argv = [*PYTEST, *spread, "-m", MARKS[self._tier], *places, *words]
         code = self._into_a_file(argv) if self._tier == "all" else run(argv)
         failed = self._failed.read_text().splitlines()
+        if tiers.FAULT in failed or tree() != self._tree:  # nobody can tell what has passed
+            self._passed.unlink(missing_ok=True)
         if code == ExitCode.TESTS_FAILED and tiers.FAULT not in failed:
             if 0 < len(failed) <= AGAIN_AT_MOST:
                 code = self._again(failed)
@@ -163,12 +170,14 @@ class Run:
     def _again(self, failed: list[str]) -> int:
         print(f"{len(failed)} failed; once more, alone:", flush=True)
         self._failed.write_text("")
+        passed = self._failed.with_suffix(".again")
+        passed.write_text("")
+        os.environ[tiers.PASSED_VARIABLE] = str(passed)
         os.environ.pop(tiers.SKIP_VARIABLE, None)
         os.environ.pop(tiers.SHARD_VARIABLE, None)
         os.environ.pop(tiers.TIER_VARIABLE)
         code = run([*PYTEST, "-p", "no:xdist", *failed])
-        still = set(self._failed.read_text().splitlines())
-        unsteady = [name for name in failed if name not in still]
+        unsteady = [name for name in failed if name in passed.read_text().splitlines()]
         if unsteady:
             print("unsteady (failed beside others, passed alone; find the cause):")
             for name in unsteady:
@@ -176,7 +185,16 @@ class Run:
         if len(unsteady) > UNSTEADY_AT_MOST:
             print(f"more than {UNSTEADY_AT_MOST} unsteady tests: the run has failed")
             return ExitCode.TESTS_FAILED
-        return code
+        return code if len(unsteady) == len(failed) else code or ExitCode.TESTS_FAILED
+
+
+def tell_what_is_missing() -> None:
+    """Say which tests were skipped because the machine lacks programs, and how to get them."""
+    for group, tests in (("cluster", "the cluster tests"), ("web", "the tests of the pages")):
+        asked = [".ci/system-packages", "--missing", group]
+        lacking = subprocess.run(asked, stdout=subprocess.PIPE, text=True).stdout.split()
+        if lacking:
+            print(f"Without {', '.join(lacking)} {tests} were skipped: `make {group}-deps`")
 
 
 def run(
@@ -187,7 +205,8 @@ def run(
         argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output and subprocess.STDOUT
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal has told the command, too
-    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: process.send_signal(number))
     try:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -197,28 +216,32 @@ def run(
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.wait()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def tree() -> str:
-    """Return a name for the files as they are now: tracked ones, changes, and new ones.
+    """Return a name for the files as they are now, changed and new ones too, and for the packages.
 
     Outside git, such as in an unpacked archive, there is none: "".
     """
-    if subprocess.run(
-        ["git", "rev-parse", "--verify", "-q", "HEAD"], capture_output=True
-    ).returncode:
+
+    def git(*words: str, **more: str) -> str:
+        done = subprocess.run(
+            ["git", *words], capture_output=True, text=True, env=os.environ | more
+        )
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    if not (top := git("rev-parse", "--show-toplevel")) or not REPOSITORY.samefile(top):
         return ""
-    digest = hashlib.sha256()
-    for words in (["rev-parse", "HEAD^{tree}"], ["diff", "--binary", "HEAD"]):
-        digest.update(subprocess.run(["git", *words], capture_output=True, check=True).stdout)
-    new = subprocess.run(
-        ["git", "ls-files", "-z", "--others", "--exclude-standard"], capture_output=True, check=True
-    ).stdout
-    for name in filter(None, new.decode().split("\0")):
-        digest.update(name.encode() + Path(name).read_bytes())
-    return digest.hexdigest()[:16]
+    with tempfile.TemporaryDirectory() as folder:  # with what is staged left alone
+        index = {"GIT_INDEX_FILE": f"{folder}/index"}
+        git("read-tree", "HEAD", **index)
+        git("add", "--all", **index)
+        files = git("write-tree", **index)
+    packages = sorted(f"{each.name} {each.version}" for each in metadata.distributions())
+    text = "\n".join([files, sys.version, *packages])
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if files else ""
 
 
 if __name__ == "__main__":

@@ -26,11 +26,12 @@ SHARD_VARIABLE = "DLCTL_TEST_SHARD"
 SKIP_VARIABLE = "DLCTL_TEST_PASSED_BEFORE"
 """A file with the tests that are left out, because they have passed on this very tree."""
 PASSED_VARIABLE = "DLCTL_TEST_PASSED"
-"""A file that gets a line for each test that passes; several runs may append to it."""
+"""A file that gets a line for each test that has run and passed; several runs may append to it."""
 FAILED_VARIABLE = "DLCTL_TEST_FAILED"
 """A file that gets a line for each test that fails."""
 FAULT = "the run itself"
-"""Stands in that file for what is no test: something was left behind, or a test is too dear."""
+"""Stands in that file for what is no test: something was left behind, a test is too dear, a file
+can't be collected, a worker has crashed."""
 
 
 def name_of(nodeid: str) -> str:
@@ -90,14 +91,35 @@ class Book:
 
     def __init__(self) -> None:
         self._bad: set[str] = set()
+        self._good: set[str] = set()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         name = name_of(report.nodeid)
         if report.failed and name not in self._bad:
             self._bad.add(name)
             _append(FAILED_VARIABLE, name)
-        elif report.when == "teardown" and name not in self._bad:
+        elif report.when == "call" and report.passed:
+            self._good.add(name)
+        elif (
+            report.when == "teardown"
+            and name in self._good - self._bad
+            # The first tier tries fewer examples than the second.
+            and (
+                os.environ.get(TIER_VARIABLE) != "first"
+                or "is_hypothesis_test" not in report.keywords
+            )
+        ):
             _append(PASSED_VARIABLE, name)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            note_fault()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:  # noqa: ARG002 - by name
+        """A worker is gone: who can tell what it would have run?"""
+        if error:
+            note_fault()
 
 
 def note_fault() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,8 @@ def load(path):
 
 @pytest.fixture
 def runner(tmp_path, monkeypatch):
-    """tests/run.py with a build folder of its own; `fails` says what fails at each try.
+    """tests/run.py with a build folder of its own; `fails` says what fails at each try, and
+    `ends` which of those that fail first end the second one before they are reported.
 
     `code` is pytest's, where it is not to follow from that.
     """
@@ -35,9 +37,13 @@ def runner(tmp_path, monkeypatch):
     monkeypatch.setattr(program.os, "environ", {})
     tries = []
 
-    def start(fails, *, tier="first", words=(), code=None):
+    def start(fails, *, tier="first", words=(), code=None, ends=()):
         def run(argv, *_):
             failed = fails[len(tries)]
+            passed = Path(program.os.environ[tiers.PASSED_VARIABLE])
+            if tries:  # pytest's last words are the tests
+                good = set(fails[0]) - set(failed) - set(ends)
+                passed.write_text("".join(f"{name}\n" for name in sorted(good)))
             tries.append(argv)
             book = Path(program.os.environ[tiers.FAILED_VARIABLE])
             book.write_text(book.read_text() + "".join(f"{name}\n" for name in failed))
@@ -109,6 +115,11 @@ def test_a_test_that_fails_alone_too_fails_the_run(runner, capsys):
     assert f"  {NAMES[1]}\n" in capsys.readouterr().out
 
 
+def test_a_test_that_is_not_reported_at_the_second_try_has_failed(runner, capsys):
+    assert runner([NAMES[:1], []], ends=NAMES[:1])[0] == 1
+    assert "unsteady" not in capsys.readouterr().out
+
+
 def test_many_failures_are_not_tried_again(runner):
     code, tries = runner([NAMES[:50]])
     assert (code, len(tries)) == (1, 1)
@@ -147,6 +158,90 @@ def test_the_meter_counts_what_children_use():
         assert meter.started == started + 1
     finally:
         meter.close()
+
+
+@pytest.fixture
+def real_run(tmp_path):
+    """Runs tests in a small copy of the suite, and says how that ended."""
+    for name in ("tests/run.py", "tests/support/tiers.py", "tests/support/near.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((REPOSITORY / name).read_text())
+    (tmp_path / "tests/conftest.py").write_text(
+        "import tiers\npytest_configure = tiers.pytest_configure\n"
+        "pytest_collection_modifyitems = tiers.pytest_collection_modifyitems\n"
+    )
+    marks = ["cluster", "first", "frameworks", "slow", "long", "unmeasured"]
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\npythonpath = tests/support\nmarkers =\n"
+        + "".join(f"  {each}\n" for each in marks)
+    )
+    for folder in (*near.PACKAGES, ".ci"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / ".gitignore").write_text("build\n__pycache__\n.pytest_cache\n")
+    (tmp_path / ".ci/system-packages").write_text("#!/bin/sh\n")
+    (tmp_path / ".ci/system-packages").chmod(0o755)
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+
+    def run(tier="first", **files):
+        for name, text in files.items():
+            (tmp_path / "tests" / f"test_{name}.py").write_text(text)
+        words = [sys.executable, "tests/run.py", tier]
+        env = {name: text for name, text in os.environ.items() if not name.startswith("DLCTL_TEST")}
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+FAILS_ONCE = """
+from pathlib import Path
+
+def test_once():
+    first = not Path("once").exists()
+    Path("once").touch()
+    assert not first
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("files", "code"), [
+    ({"a": FAILS_ONCE}, 0),
+    ({"a": FAILS_ONCE, "b": "import no_such_module"}, 1),
+    ({"a": FAILS_ONCE, "b": "import os\ndef test_b(): os.kill(os.getpid(), 9)"}, 1),
+    ({"a": "def test_a(): assert 0"}, 1),
+])  # fmt: skip
+def test_no_run_is_green_that_has_not_run_all(real_run, files, code):
+    found, said = real_run(**files)
+    assert found == code, said
+
+
+@pytest.mark.slow
+def test_only_what_has_run_and_passed_is_left_out_next_time(real_run):
+    skips = "import pytest\ndef test_a(): pass\ndef test_b(): pytest.skip()"
+    code, said = real_run("all", a=skips)
+    assert code == 0 and "1 passed, 1 skipped" in said
+    code, said = real_run("all")
+    assert code == 0 and "passed" not in said.split("tier all")[0] and "1 skipped" in said
+    code, said = real_run("all", a=skips.replace("pytest.skip()", "assert 0"))
+    assert code == 1 and "1 failed, 1 passed" in said
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return near.grimp.build_graph(*near.PACKAGES, cache_dir=None)
+
+
+@pytest.mark.parametrize(("file", "tests"), [
+    ("pyproject.toml", "tests"), ("dlctl/units.py", "tests/unit/dlctl/test_units.py"),
+    ("dlctl/dashboard/static/gone.js", "tests/unit/dlctl/dashboard"),
+    ("dlctl/gone_with_its_test.py", ""), ("templates/stores/s3.yml", "tests/contract"),
+    ("tests/support/near.py", "tests/unit/suite/test_tiers.py"), ("examples/x.py", "tests"),
+    ("tests/mpi/conftest.py", "tests/mpi"), ("tests/golden/scripts/x", "tests/golden"),
+])  # fmt: skip
+def test_the_tests_near_to_a_file(monkeypatch, graph, file, tests):
+    monkeypatch.setattr(near.grimp, "build_graph", lambda *_, **__: graph)
+    monkeypatch.setattr(near, "changed", lambda _: [file])
+    assert tests in near.tests(REPOSITORY) or (not tests and not near.tests(REPOSITORY))
 
 
 def test_rooms_near_to_a_change_are_those_that_import_it():
