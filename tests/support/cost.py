@@ -49,6 +49,11 @@ class Meter:
         if event == "subprocess.Popen":
             self.started += 1
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether processes that nobody waits for count, too."""
+        return self._usage is not None
+
     def used_s(self) -> float:
         """Return the processor seconds since this process began."""
         if self._usage is None:
@@ -152,6 +157,7 @@ class Costs:
                 "cpu_s": round(self.meter.used_s() - bill.began_s - bill.aside_s, 4),
                 "scripts": self.meter.started - bill.started - bill.aside_started,
                 "limit_s": _limit_s(item),
+                "is_whole": self.meter.is_whole,
                 "fixtures": self._lasting,
             }
             self._lasting = {}
@@ -241,6 +247,8 @@ def summary(told: Told) -> Iterator[str]:
     for name, (count, cpu_s) in rungs.items():
         yield f"  {name:<14} {count:>5} tests {cpu_s:>8.1f}"
     yield f"  {'fixtures':<14} {'':>11} {fixtures_s:>8.1f}"
+    if any(cost.get("is_whole") is False for cost in told.tests.values()):
+        yield "  no control group could be made: only children that were waited for count"
     dear = told.dear()
     if dear:
         yield f"{len(dear)} tests take over {CHEAP_S:g} s or start over {SCRIPTS} processes:"

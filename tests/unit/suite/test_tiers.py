@@ -147,6 +147,9 @@ def test_dear_tests_are_listed_and_too_dear_ones_refused(monkeypatch):
     monkeypatch.setenv(tiers.TIER_VARIABLE, "all")
     assert told.too_dear() == []
     assert any(line.split()[:3] == ["unit/dlctl", "6", "tests"] for line in cost.summary(told))
+    assert not any("control group" in line for line in cost.summary(told))
+    told.tests["tests/unit/dlctl/test_x.py::road"]["is_whole"] = False
+    assert any("no control group" in line for line in cost.summary(told))
 
 
 def test_the_meter_counts_what_children_use():
