@@ -235,6 +235,8 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     folder, stage = Path(sys.argv[1]), sys.argv[2]
     try:
+        if stage != "demo" and not (folder / "bin/python").exists():
+            make_demo(folder)
         {"demo": make_demo, "test": make_test, "all": make_all}[stage](folder)
     except KeyboardInterrupt:
         sys.exit("dlctl: interrupted; the next `make` begins this stage again")

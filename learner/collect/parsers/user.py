@@ -106,7 +106,10 @@ class UserParser:
             if left_s <= 0:
                 raise ValueError(f"it took more than {self._limit_s:g} s")
             if writable:
-                rest = rest[os.write(target, rest) :]
+                try:
+                    rest = rest[os.write(target, rest) :]
+                except BrokenPipeError:  # it has ended, and may have said why
+                    rest = rest[:0]
             if readable:
                 piece = os.read(source, 1 << 16)
                 if not piece or len(answer) > _MOST_ANSWER_BYTES:

@@ -56,6 +56,7 @@ def parse(lines):
         ("def parse(lines): 1 / 0", "ZeroDivisionError"),
         ("1 / 0", "ZeroDivisionError"),
         ("x = 1", "no function parse"),
+        ("import os; os.close(0)", "no function parse"),  # it has answered before it was asked
         ("def parse(lines): return [5]", "TypeError"),
         ("def parse(lines): return 5", "TypeError"),
         ("import os\ndef parse(lines): os._exit(0)", "ended its process"),
