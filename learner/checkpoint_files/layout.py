@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.errors import UserFault
+from learner.system.folders import put_back
 
 SCHEMA_VERSION = 2
 TREE_FILE = "state.json"
@@ -119,8 +120,10 @@ def disown_leftovers(root: Path) -> None:
     What one of them had moved aside when it died is put back.
     """
     for path in root.glob(f"{TEMPORARY_PREFIX}*"):
-        if path.name.endswith(_REPLACED) and put_back(path):
-            continue
+        if path.name.endswith(_REPLACED) and (path / MARKER_FILE).exists():
+            name = path.name.removesuffix(_REPLACED)
+            if put_back(path, path.with_name(name[name.rindex(_PREFIX) :])):
+                continue
         with contextlib.suppress(FileNotFoundError):
             path.rename(path.with_name(f"{REMOVED_PREFIX}{path.name}"))
 
@@ -128,21 +131,6 @@ def disown_leftovers(root: Path) -> None:
 def replaced(temporary: Path, final: Path) -> Path:
     """Return where a checkpoint is moved aside by the writer of a temporary folder."""
     return final.with_name(f"{temporary.name}-{final.name}{_REPLACED}")
-
-
-def put_back(aside: Path) -> bool:
-    """Give a checkpoint that was moved aside its name again; return whether that was done.
-
-    It is not if another one has the name, or if its removal has begun.
-    """
-    name = aside.name.removesuffix(_REPLACED)
-    if not (aside / MARKER_FILE).exists():
-        return False
-    try:
-        aside.rename(aside.with_name(name[name.rindex(_PREFIX) :]))
-    except OSError:
-        return False
-    return True
 
 
 def directory_name(step: int) -> str:

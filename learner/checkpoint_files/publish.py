@@ -5,7 +5,6 @@ The writers communicate only through files in the temporary directory, never thr
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -22,6 +21,7 @@ from dlctl import contract
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.disk import Disk
 from learner.checkpoint_files.layout import FileRecord, Marker, ShareRecord
+from learner.system.folders import put_back, put_in_place
 
 LEAST_KEPT = 2
 """If only one were kept, damage to the newest would lose everything."""
@@ -171,27 +171,12 @@ def _is_late(order: Order) -> bool:
 
 
 def _rename(temporary: Path, final: Path, disk: Disk) -> None:
-    """Give a checkpoint its name, also in the place of one that is there.
-
-    Raises:
-        OSError: a later attempt has taken the temporary folder; what it has published stays.
-    """
+    """Give a checkpoint its name, also in the place of one that is damaged or of another run."""
     _kept.discard(final)
-    replaced: Path | None = None
-    try:
-        disk.rename(temporary, final)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        replaced = layout.replaced(temporary, final)
-        disk.rename(final, replaced)  # damaged, or left by a run that resumed from an earlier step
-        try:
-            disk.rename(temporary, final)
-        except OSError:
-            layout.put_back(replaced)
-            raise
+    replaced = layout.replaced(temporary, final)
+    was_there = put_in_place(temporary, final, replaced, disk.rename)
     disk.sync_directory(final.parent)
-    if replaced is not None:
+    if was_there:
         disk.remove(replaced)
 
 
@@ -245,7 +230,7 @@ def _remove_older(directory: Path, published_at_ns: int, order: Order, disk: Dis
     except FileNotFoundError:
         return True
     if aside.stat().st_mtime_ns > published_at_ns:
-        layout.put_back(aside)
+        put_back(aside, directory)
         return False
     disk.remove(aside)
     return True
