@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -132,6 +133,12 @@ def create_temporary(folder: Path, suffix: str = "", mode: int = 0o666) -> tuple
     """
     path = folder / f"{WRITING}{secrets.token_hex(8)}{suffix}"
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, mode), path
+
+
+def refresh(folder: Path) -> None:
+    """Make a network file system look again: it may cache for a long time that a file is absent."""
+    with contextlib.suppress(OSError), os.scandir(folder):
+        pass
 
 
 def sync_directory(path: Path) -> None:

@@ -263,8 +263,8 @@ def _bring_one(
         before = partial.done_bytes
         ended = chunks.take(write)
         if not file.sha256:
-            if parsed_stat(file.path, ended.stat).stamp != file.stamp:
-                raise Changed
+            if not ended.stat or parsed_stat(file.path, ended.stat).stamp != file.stamp:
+                raise Changed  # or it is gone
             if not partial.end_chunk(ended.sha256):
                 partial.drop()
                 raise damaged(transport.name, file.path)

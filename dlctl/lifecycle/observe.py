@@ -167,7 +167,8 @@ def _progress(record: Record, seen: Observation, skew_s: float) -> Record:
 
 
 def _state(known: Record, seen: Observation, wall_s: float) -> Record:
-    if not seen.exists and known.job_id and not (seen.job and not seen.job.state.final):
+    was_sent = known.job_id or known.attempt > 1
+    if not seen.exists and was_sent and not (seen.job and not seen.job.state.final):
         return _gone(known, seen, wall_s)
     if seen.verdict and seen.verdict.action and seen.verdict.action.goes_on:
         return _between(known, seen, seen.verdict, wall_s)

@@ -254,7 +254,7 @@ def summaries(run: Run) -> dict[str, MetricSummary]:
         told = key.source != Source.NODE.value and key.learner == 0
         if not told or (key.name in RESERVED and key.name not in _JUDGED) or not len(curve):
             continue
-        best = best_of(key.name, curve.values())
+        best = best_of(key.name, curve.extremes())
         last = None if math.isnan(curve.last) else curve.last
         found[key.shown] = MetricSummary(last, best[1] if best else None)
     return found

@@ -113,7 +113,7 @@ def _guessing(run: Run, known: Known) -> _Found:
     if curve is None or not (points := curve.values()):
         return UNKNOWN, "No accuracy or loss has been measured yet.", {}
     name, lower = curve.key.shown, bool(is_better_lower(curve.key.name))
-    best = best_of(curve.key.name, points)
+    best = best_of(curve.key.name, curve.extremes())
     assert best is not None
     classes = known.classes or _classes_told(run) or 0
     among = classes if classes > 1 and _is_of_classes(curve) else None
@@ -148,7 +148,7 @@ def _is_of_classes(curve: Curve) -> bool:
 def _guess(curve: Curve, points: Sequence[tuple[float, float]], classes: int | None) -> float:
     """Return the value that guessing among classes gives; else the first one of the curve."""
     if classes is None:
-        return points[0][1]
+        return next(v for v in (*curve.points.first, points[0][1]) if not math.isnan(v))
     return math.log(classes) if curve.key.name == LOSS else 1 / classes
 
 

@@ -30,6 +30,9 @@ class Columns:
     high: array[float] = field(default_factory=lambda: array("d"))
     first: array[float] = field(default_factory=lambda: array("d"))
     last: array[float] = field(default_factory=lambda: array("d"))
+    step_low: array[float] = field(default_factory=lambda: array("d"))
+    """Where the value was `low` first; `step_high` likewise."""
+    step_high: array[float] = field(default_factory=lambda: array("d"))
     count: array[float] = field(default_factory=lambda: array("d"))
 
     def __len__(self) -> int:
@@ -44,11 +47,13 @@ class Columns:
         self.high.append(b.high)
         self.first.append(b.first)
         self.last.append(b.last)
+        self.step_low.append(b.step_low)
+        self.step_high.append(b.step_high)
         self.count.append(b.count)
 
     def point(self, step: float, time: float, value: float) -> None:
         """Append one point."""
-        self.append(Bin(0, 1, step, step, time, value, value, value, value))
+        self.append(Bin(0, 1, step, step, time, value, value, value, value, step, step))
 
     def cut(self, length: int) -> None:
         """Keep only the first so many bins."""
@@ -60,7 +65,8 @@ class Columns:
         rows = zip(
             self.count[begin:end], self.step_first[begin:end], self.step_last[begin:end],
             self.time[begin:end], self.low[begin:end], self.high[begin:end],
-            self.first[begin:end], self.last[begin:end], strict=True,
+            self.first[begin:end], self.last[begin:end], self.step_low[begin:end],
+            self.step_high[begin:end], strict=True,
         )  # fmt: skip
         for count, *others in rows:
             yield Bin(0, int(count), *others)
@@ -90,6 +96,14 @@ class Curve:
         """Return (step, value) of each point, or of the last point of each bin, without NaN."""
         pairs = zip(self.points.step_last, self.points.last, strict=True)
         return [(step, value) for step, value in pairs if not math.isnan(value)]
+
+    def extremes(self) -> list[tuple[float, float]]:
+        """Return (step, value) of the lowest and the highest point of each bin: exact ones."""
+        points = self.points
+        return [
+            *zip(points.step_low, points.low, strict=True),
+            *zip(points.step_high, points.high, strict=True),
+        ]
 
     def drop_after(self, step: float) -> Bin | None:
         """Forget the points after a step: they are done again.
@@ -175,22 +189,31 @@ def merged(columns: Columns, width: int) -> Columns:
         return columns
     ends = [(i * count) // width for i in range(width + 1)]
     parts = list(zip(ends, ends[1:], strict=False))
-    low, high = columns.low, columns.high
+    lows = [_extreme(min, columns.low, a, b) for a, b in parts]
+    highs = [_extreme(max, columns.high, a, b) for a, b in parts]
     return Columns(
         step_first=array("d", [columns.step_first[a] for a, _ in parts]),
         step_last=array("d", [columns.step_last[b - 1] for _, b in parts]),
         time=array("d", [columns.time[b - 1] for _, b in parts]),
-        low=array("d", [_extreme(min, low[a:b]) for a, b in parts]),
-        high=array("d", [_extreme(max, high[a:b]) for a, b in parts]),
+        low=array("d", [columns.low[at] for at in lows]),
+        high=array("d", [columns.high[at] for at in highs]),
         first=array("d", [columns.first[a] for a, _ in parts]),
         last=array("d", [columns.last[b - 1] for _, b in parts]),
+        step_low=array("d", [columns.step_low[at] for at in lows]),
+        step_high=array("d", [columns.step_high[at] for at in highs]),
         count=array("d", [sum(columns.count[a:b]) for a, b in parts]),
     )
 
 
-def _extreme(pick: Callable[[Iterable[float]], float], values: array[float]) -> float:
-    """Return the smallest or largest value; NaN only if all are."""
-    found = pick(values)  # NaN at the beginning wins every comparison
-    if found == found:
-        return found
-    return pick([v for v in values if v == v] or [math.nan])
+def _extreme(
+    pick: Callable[[Iterable[float]], float], values: array[float], begin: int, end: int
+) -> int:
+    """Return where the first smallest or largest value is; where NaN is only if all are."""
+    part = values[begin:end]
+    found = pick(part)
+    if found != found:  # NaN at the beginning wins every comparison
+        known = [value for value in part if value == value]
+        if not known:
+            return begin
+        found = pick(known)
+    return begin + part.index(found)

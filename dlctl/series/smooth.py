@@ -105,7 +105,7 @@ def _go_on(known: _Smoothed, curve: Curve, how: Smoothing) -> None:
             place = at
         values.append(sum_ / weight if weight else math.nan)
     known.weight, known.sum, known.place = weight, sum_, place
-    for name in ("step_first", "step_last", "time", "count"):
+    for name in ("step_first", "step_last", "step_low", "step_high", "time", "count"):
         getattr(old, name).extend(getattr(new, name)[begin:])
     for name in ("low", "high", "first", "last"):
         getattr(old, name).extend(values)

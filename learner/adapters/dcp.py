@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from importlib import import_module
@@ -10,6 +11,8 @@ from typing import Any
 
 from learner.adapters.halt import Halt, any_asked
 from learner.adapters.saved import checkpoint_dir, newest
+from learner.job.context import ATTEMPT_VARIABLE
+from learner.system.folders import put_in_place
 
 PATTERN = "sharded-*"
 
@@ -43,11 +46,15 @@ class Checkpoints:
         """Save the state; every learner calls this after the same step."""
         checkpoint = import_module("torch.distributed.checkpoint")
 
-        part, whole = self._folder / f".sharded-{step}.part", self._folder / f"sharded-{step}"
+        attempt = os.environ.get(ATTEMPT_VARIABLE, "1")  # a late process has a folder of its own
+        part = self._folder / f".sharded-{step}.part-{attempt}"
         checkpoint.save(state, checkpoint_id=str(part))
         if _rank() == 0:
-            shutil.rmtree(whole, ignore_errors=True)
-            part.rename(whole)
+            aside = part.with_name(f"{part.name}.old")
+            put_in_place(part, self._folder / f"sharded-{step}", aside)
+            shutil.rmtree(aside, ignore_errors=True)
+            for left in self._folder.glob(".sharded-*.part-*"):  # by attempts that were killed
+                shutil.rmtree(left, ignore_errors=True)
             for old in sorted(self._folder.glob(PATTERN), key=_step)[: -self._keep]:
                 shutil.rmtree(old, ignore_errors=True)
         _barrier()

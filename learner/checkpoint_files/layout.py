@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.errors import UserFault
+from learner.system.folders import put_back
 
 SCHEMA_VERSION = 2
 TREE_FILE = "state.json"
@@ -30,6 +31,7 @@ REMOVED_PREFIX = ".removed-"
 BLOCK_BYTES = 4 * 1024**2
 """A piece is checked in blocks of this size, the last one shorter."""
 _PREFIX = "step-"
+_REPLACED = "-replaced"
 _DIGITS = 12
 """At least: a program of the user's may name its own checkpoints step-7."""
 
@@ -113,10 +115,22 @@ def failure_file(rank: int) -> str:
 
 
 def disown_leftovers(root: Path) -> None:
-    """Rename the unfinished checkpoints of earlier attempts, so that these can't complete them."""
+    """Rename the unfinished checkpoints of earlier attempts, so that these can't complete them.
+
+    What one of them had moved aside when it died is put back.
+    """
     for path in root.glob(f"{TEMPORARY_PREFIX}*"):
+        if path.name.endswith(_REPLACED) and (path / MARKER_FILE).exists():
+            name = path.name.removesuffix(_REPLACED)
+            if put_back(path, path.with_name(name[name.rindex(_PREFIX) :])):
+                continue
         with contextlib.suppress(FileNotFoundError):
             path.rename(path.with_name(f"{REMOVED_PREFIX}{path.name}"))
+
+
+def replaced(temporary: Path, final: Path) -> Path:
+    """Return where a checkpoint is moved aside by the writer of a temporary folder."""
+    return final.with_name(f"{temporary.name}-{final.name}{_REPLACED}")
 
 
 def directory_name(step: int) -> str:

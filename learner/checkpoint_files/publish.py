@@ -5,7 +5,6 @@ The writers communicate only through files in the temporary directory, never thr
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -18,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from dlctl import contract
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.disk import Disk
 from learner.checkpoint_files.layout import FileRecord, Marker, ShareRecord
+from learner.system.folders import put_back, put_in_place
 
 LEAST_KEPT = 2
 """If only one were kept, damage to the newest would lose everything."""
@@ -56,6 +57,11 @@ class Order:
         name = layout.directory_name(self.step)
         return self.root / f"{layout.TEMPORARY_PREFIX}{name}-{self.token}"
 
+    @property
+    def final(self) -> Path:
+        """Return the directory that the checkpoint then is."""
+        return self.root / layout.directory_name(self.step)
+
 
 def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], None]) -> list[str]:
     """Complete a checkpoint; return warnings that do not concern the checkpoint itself.
@@ -82,13 +88,14 @@ def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], N
         )  # fmt: skip
         disk.write_file(order.temporary / layout.MARKER_FILE, layout.to_bytes(marker))
         disk.sync_directory(order.temporary)
-        _refuse_if_late(order)
-        _rename(order.temporary, order.root / layout.directory_name(order.step), disk)
+        if _is_late(order):
+            raise OSError("a later attempt of this training has begun, and owns its checkpoints")
+        _rename(order.temporary, order.final, disk)
     except Exception:
         remove_quietly(order.temporary, disk)
         raise
     try:
-        later = prune(order, disk)
+        later = not _is_late(order) and prune(order, disk)
     except OSError as error:  # the checkpoint itself is safe
         return [f"old checkpoints can't be removed: {error}"]
     return [_LATER.format(order.root)] if later else []
@@ -152,24 +159,24 @@ def _check_covered(leaves: list[dict[str, Any]], records: list[ShareRecord]) -> 
             raise ValueError(f"the learners have {known} of {size_bytes} bytes of {leaf['name']}")
 
 
-def _refuse_if_late(order: Order) -> None:
-    """Raise if a later attempt has begun, which removes the temporary folders of this one.
+def _is_late(order: Order) -> bool:
+    """Return whether a later attempt has begun, which takes the temporary folders of this one.
 
-    A writer that is stopped after this check finds its temporary folder gone.
+    A writer that is stopped after this check must not touch what its successor has published since.
     """
-    if order.successor and Path(order.successor).exists():
-        raise OSError("a later attempt of this training has begun, and owns its checkpoints")
+    if not order.successor:
+        return False
+    contract.refresh(Path(order.successor).parent)
+    return Path(order.successor).exists()
 
 
 def _rename(temporary: Path, final: Path, disk: Disk) -> None:
-    replaced = None
-    if final.exists():  # damaged, or left by a run that resumed from an earlier step
-        replaced = final.parent / f"{temporary.name}-replaced"
-        disk.rename(final, replaced)
+    """Give a checkpoint its name, also in the place of one that is damaged or of another run."""
     _kept.discard(final)
-    disk.rename(temporary, final)
+    replaced = layout.replaced(temporary, final)
+    was_there = put_in_place(temporary, final, replaced, disk.rename)
     disk.sync_directory(final.parent)
-    if replaced is not None:
+    if was_there:
         disk.remove(replaced)
 
 
@@ -188,38 +195,50 @@ def prune(order: Order, disk: Disk) -> bool:
     """Remove all but the `keep` (at least two) newest checkpoints up to this order's step.
 
     Checkpoints that are kept forever stay. Of later steps, only those that this run found damaged
-    are removed: the others belong to another run.
+    are removed: the others belong to another run. What was published after this order's checkpoint
+    is a later attempt's, and stays.
 
     Returns:
         Whether checkpoints of later steps remain.
     """
     kept, later = 0, False
+    published_at_ns = order.final.stat().st_mtime_ns
     for step in layout.steps_present(order.root):
         directory = order.root / layout.directory_name(step)
         if step > order.step:
-            if step in order.damaged:
-                disk.remove(directory)
-            else:
-                later = True
+            removed = step in order.damaged and _remove_older(
+                directory, published_at_ns, order, disk
+            )
+            later = later or not removed
             continue
         stays = _stays(directory)
         if stays is None or (kept >= max(order.keep, LEAST_KEPT) and not stays):
-            disk.remove(directory)
+            _remove_older(directory, published_at_ns, order, disk)
         else:
             kept += 1
     return later
 
 
-def remove_leftovers(root: Path, disk: Disk) -> None:
-    """Remove the unfinished checkpoints of a crashed attempt.
+def _remove_older(directory: Path, published_at_ns: int, order: Order, disk: Disk) -> bool:
+    """Remove a checkpoint unless it is newer; return whether that was done.
 
-    They are renamed first: a writer of that attempt that is still running finds its folder gone, so
-    it can't complete a half-removed checkpoint.
+    It is judged where nobody can replace it.
     """
-    for path in root.glob(f"{layout.TEMPORARY_PREFIX}*"):
-        gone = path.with_name(f"{layout.REMOVED_PREFIX}{path.name}")
-        with contextlib.suppress(FileNotFoundError):
-            disk.rename(path, gone)
+    aside = layout.replaced(order.temporary, directory)
+    try:
+        disk.rename(directory, aside)
+    except FileNotFoundError:
+        return True
+    if aside.stat().st_mtime_ns > published_at_ns:
+        put_back(aside, directory)
+        return False
+    disk.remove(aside)
+    return True
+
+
+def remove_leftovers(root: Path, disk: Disk) -> None:
+    """Remove the unfinished checkpoints of a crashed attempt."""
+    layout.disown_leftovers(root)
     for path in root.glob(f"{layout.REMOVED_PREFIX}*"):
         disk.remove(path)
 

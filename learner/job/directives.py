@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from dlctl.contract import (
     directive_file,
     homes_file,
     read_record,
+    refresh,
     status_file,
     submit_begin,
 )
@@ -27,12 +27,6 @@ STACKS = "stacks"
 """The action of a directive that ends nothing: the watchdogs save their learners' stacks."""
 GIVEN_UP, ENDED = "its node was given up", "the training has ended"
 SUPERVISOR_LOST_VARIABLE = "DLCTL_SUPERVISOR_LOST_S"
-
-
-def refresh(folder: Path) -> None:
-    """Make a network file system look again: it may cache for a long time that a file is absent."""
-    with contextlib.suppress(OSError), os.scandir(folder):
-        pass
 
 
 def is_there(path: Path) -> bool:

@@ -32,6 +32,7 @@ from learner.storage.listing import as_object, digest, file_name
 from learner.storage.objects import Object, ObjectStore, Place, Sink
 from learner.storage.progress import Progress
 from learner.system.amounts import size_text
+from learner.system.folders import put_in_place
 
 
 @dataclass(frozen=True)
@@ -177,11 +178,10 @@ class Cache:
             _link(self._content(item), file)
         if not claim.still_owned():
             raise Overtaken
-        if tree.exists():  # it lacks files, of which somebody has removed some
-            tree.rename(trees / f".new.old.{claim.token}")
-        new.rename(tree)
+        aside = trees / f".new.old.{claim.token}"
+        put_in_place(new, tree, aside)  # one that is there lacks files that somebody has removed
         contract.sync_directory(trees)
-        shutil.rmtree(trees / f".new.old.{claim.token}", ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
         return tree
 
 

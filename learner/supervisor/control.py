@@ -19,7 +19,7 @@ from watchdog.observers.polling import PollingObserver
 from dlctl import contract
 from dlctl.contract import Plan, State, VerdictKind
 from learner.job.context import ENDS_AT_VARIABLE
-from learner.job.directives import is_superseded, is_there, refresh
+from learner.job.directives import is_superseded, is_there
 from learner.job.outcome import Outcome
 from learner.job.slurms_word import BY_A_SIGNAL, UNEXPLAINED, WARNED, Question
 from learner.system.signals import HaltFlag
@@ -212,7 +212,7 @@ class Control:
 
     def _there(self, name: str) -> bool:
         path = self._job_dir / name
-        refresh(path.parent)
+        contract.refresh(path.parent)
         return is_there(path)
 
     def _is_early(self, now: float) -> bool:

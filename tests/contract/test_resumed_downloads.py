@@ -168,6 +168,25 @@ def test_a_file_that_changes_meanwhile_comes_as_it_is_then(transport, tmp_path):
     assert (here / "other").read_bytes() == b"o" * SIZE_BYTES
 
 
+@pytest.mark.first("plain")
+@over_ssh
+def test_what_is_removed_while_it_is_fetched_is_left_out_by_name(transport, tmp_path):
+    base, here = tmp_path / "site", tmp_path / "here"
+    base.mkdir()
+    for name in ("big", "other"):
+        (base / name).write_bytes(b"1" * SIZE_BYTES)
+
+    def remove(done_bytes, total_bytes):
+        if done_bytes > CHUNK_BYTES:
+            (base / "big").unlink(missing_ok=True)
+
+    left_out = {}
+    wishes = Wishes(on_left_out=left_out.__setitem__, on_progress=remove)
+    download(transport, str(base), ["big", "other"], here, wishes=wishes)
+    assert left_out == {"big": "was removed while it was fetched"}
+    assert [path.name for path in here.iterdir()] == ["other"]
+
+
 @pytest.mark.slow
 @over_ssh
 def test_a_file_that_always_changes_is_left_out_by_name(transport, tmp_path):

@@ -242,7 +242,7 @@ def spiked(training_id: str, points: int, spikes: Sequence[int]) -> Run:
         values[place] = 1.0
     steps = array("d", range(points))
     columns = curve.points
-    for column in (columns.step_first, columns.step_last):
+    for column in (columns.step_first, columns.step_last, columns.step_low, columns.step_high):
         column.extend(steps)
     columns.time.extend(T0 + step * 0.01 for step in steps)
     columns.count.extend(1.0 for _ in steps)

@@ -1,16 +1,17 @@
 """Bins of ever more points, so that a long curve is drawn from few numbers without losing a spike.
 
-A bin holds the smallest, largest, first and last of 2^k successive points of one series. Beside a
-file of metrics `X.jsonl` stand
+A bin holds the smallest, largest, first and last of 2^k successive points of one series, exactly,
+and where the smallest and the largest were. Beside a file of metrics `X.jsonl` stand
 
-- `X.names`: one series a line as JSON, `[group, name, shape]`. Series of one shape began in the
+- `X.series`: one series a line as JSON, `[group, name, shape]`. Series of one shape began in the
   same line, so they have about the same number of points;
 - `X.<shape>.k<k>`: bins of 2^k points of all series of a shape, in the order in which they became
   full. Level 0 is single points, and ends after `FIRST_POINTS` of a series;
 - `X.index`: for every `INDEX_EVERY`th line its step and where it begins in `X.jsonl`;
 - `X.events`: the lines of `X.jsonl` that are events.
 
-Programs without such files build the same bins in memory.
+There are none of a file in which a series goes back to an earlier step: lines alone tell what
+counts there. Programs without such files build the same bins in memory.
 """
 
 from __future__ import annotations
@@ -31,10 +32,8 @@ SHAPES = 8
 INDEX_EVERY = 256
 _INDEX = struct.Struct("<dQ")
 INDEX_BYTES = _INDEX.size
-_RECORD = struct.Struct("<IIdddffff")
+_RECORD = struct.Struct("<II9d")
 RECORD_BYTES = _RECORD.size
-_LARGEST = 3.4e38
-"""Of a float with 32 bits, which is enough to draw with."""
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Bin:
     """Successive points of a series."""
 
     series: int
-    """The number of the line in `X.names`, from 0."""
+    """The number of the line in `X.series`, from 0."""
     count: int
     step_first: float
     step_last: float
@@ -53,6 +52,9 @@ class Bin:
     high: float
     first: float
     last: float
+    step_low: float
+    """Where the value was `low` first."""
+    step_high: float
 
     def add(self, later: Bin) -> None:
         """Take in a bin of later points."""
@@ -60,22 +62,21 @@ class Bin:
         self.step_last, self.time_last, self.last = later.step_last, later.time_last, later.last
         # A comparison with NaN is false.
         if later.low < self.low or math.isnan(self.low):
-            self.low = later.low
+            self.low, self.step_low = later.low, later.step_low
         if later.high > self.high or math.isnan(self.high):
-            self.high = later.high
+            self.high, self.step_high = later.high, later.step_high
 
     def encode(self) -> bytes:
         """Return the record of a level's file."""
-        values = (max(-_LARGEST, min(_LARGEST, v)) if v == v else v
-                  for v in (self.low, self.high, self.first, self.last))  # fmt: skip
         return _RECORD.pack(
-            self.series, self.count, self.step_first, self.step_last, self.time_last, *values
-        )
+            self.series, self.count, self.step_first, self.step_last, self.time_last,
+            self.low, self.high, self.first, self.last, self.step_low, self.step_high,
+        )  # fmt: skip
 
 
 def point(series: int, step: float, time: float, value: float) -> Bin:
     """Return the bin of one point."""
-    return Bin(series, 1, step, step, time, value, value, value, value)
+    return Bin(series, 1, step, step, time, value, value, value, value, step, step)
 
 
 def decode(content: bytes) -> Iterator[Bin]:
@@ -139,7 +140,7 @@ def level_file(metrics_file: str, shape: int, k: int) -> str:
 
 
 def side_file(metrics_file: str, what: str) -> str:
-    """Return a file beside a file of metrics: of `names`, `index` or `events`."""
+    """Return a file beside a file of metrics: of `series`, `index` or `events`."""
     return f"{metrics_file.removesuffix('.jsonl')}.{what}"
 
 
@@ -152,12 +153,12 @@ class Named:
     shape: int
 
     def encode(self) -> bytes:
-        """Return its line in the file of names."""
+        """Return its line in the file of series."""
         return (json.dumps([self.group, self.name, self.shape], ensure_ascii=False) + "\n").encode()
 
 
 def decode_names(content: bytes) -> list[Named]:
-    """Return the series of a file of names; an unreadable line names nothing."""
+    """Return the series in such a file; an unreadable line names nothing."""
     found = []
     for line in content.split(b"\n")[:-1]:
         try:

@@ -33,6 +33,8 @@ from dlctl.outputs.metrics.cache import Part
 if TYPE_CHECKING:
     from dlctl.transport import Transport
 
+LONG_BYTES = 16 * 1024 * 1024
+"""A longer file is opened by its bins; up to it every point is read."""
 TAIL_BYTES = 16 * 1024
 _TAIL_LINES = 48
 """Up to 32 lines may be in no bin of level 4 yet. The last lines may be longer than the mean."""
@@ -86,9 +88,9 @@ class LongFile:
         return replace(line, values=values)
 
 
-def is_long(name: str, sizes: Mapping[str, int], limit_bytes: int) -> bool:
-    """Return whether a file is to be opened by its bins."""
-    return sizes[name] > limit_bytes and sizes.get(side_file(name, "names"), 0) > 0
+def is_long(name: str, sizes: Mapping[str, int], known_bytes: int = 0) -> bool:
+    """Return whether so much of a file is unknown that it is to be opened by its bins."""
+    return sizes[name] - known_bytes > LONG_BYTES and sizes.get(side_file(name, "series"), 0) > 0
 
 
 def open_long(
@@ -105,7 +107,7 @@ def open_long(
     """
     wanted: list[tuple[str, str, int, int, Range]] = []
     for name in names:
-        for what in ("names", "events"):
+        for what in ("series", "events"):
             wanted.append((name, what, 0, 0, Range(side_file(name, what), 0, _ALL)))
         for shape in range(SHAPES):
             above, end = 0, 0
@@ -156,7 +158,7 @@ def _chosen(name: str, shape: int, sizes: Mapping[str, int], budget_bytes: int) 
 
 
 def _take(file: LongFile, what: str, content: bytes) -> None:
-    if what == "names":
+    if what == "series":
         file.names = decode_names(content)
     elif what == "events":
         lines = (parse_line(text) for text in content.split(b"\n"))

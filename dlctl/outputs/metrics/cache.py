@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LIMIT_BYTES = 256 * 1024 * 1024
 """Of all files; the ones that were used least recently are removed first."""
-_VERSION = 1
+_VERSION = 2
 _SUFFIX = ".metrics"
 
 Part = tuple[str, int, int, bytes]

@@ -33,8 +33,6 @@ _LOOK_BYTES = 8 * 1024 * 1024
 """The most that a look reads of one file."""
 _LONGEST_BYTES = 1024 * 1024
 """A longer line is no line of metrics."""
-LONG_BYTES = 512 * 1024
-"""A longer file is opened by its bins."""
 _OVERLAP_BYTES = 64
 
 
@@ -93,7 +91,7 @@ class MetricsFiles:
     def is_far_behind(self, sizes: Mapping[str, int]) -> bool:
         """Return whether so much is new that opening the files anew brings less."""
         return any(
-            is_long(name, sizes, self._offsets.get(name, 0) + LONG_BYTES)
+            is_long(name, sizes, self._offsets.get(name, 0))
             for name in sizes if parse_metrics_name(name)
         )  # fmt: skip
 
@@ -152,7 +150,7 @@ class MetricsFiles:
     def _open(self, transport: Transport) -> dict[str, LongFile]:
         assert self._budget_bytes is not None
         sizes = self.read_sizes(transport)
-        names = [n for n in sizes if parse_metrics_name(n) and is_long(n, sizes, LONG_BYTES)]
+        names = [n for n in sizes if parse_metrics_name(n) and is_long(n, sizes)]
         self.long = open_long(transport, self.folder, names, sizes, self._budget_bytes)
         self._offsets = {name: file.size_bytes for name, file in self.long.items()}
         self.kept = {n: KeptFile(file.size_bytes, file.parts) for n, file in self.long.items()}

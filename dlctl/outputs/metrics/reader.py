@@ -10,7 +10,6 @@ from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.outputs.metrics import cache
 from dlctl.outputs.metrics.bins import is_fine, is_long, points_of, read_piece, refine
 from dlctl.outputs.metrics.files import (
-    LONG_BYTES,
     Block,
     Changed,
     MetricsFiles,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 BUDGET_BYTES = 256 * 1024
 """Of the bins of each shape of a file."""
-_MOST_KEPT_BYTES = 8 * 1024 * 1024
+_MOST_KEPT_BYTES = 24 * 1024 * 1024
 """Of one training, before compression; then its long files are opened anew, by their bins."""
 _SAVE_EVERY_S = 10.0
 _REST = 50
@@ -204,7 +203,7 @@ class MetricsReader:
         if (kept := self._files.kept) is None or _size_bytes(kept.values()) <= _MOST_KEPT_BYTES:
             return
         sizes = self._files.read_sizes(transport)
-        if any(is_long(name, sizes, LONG_BYTES) for name in kept if name in sizes):
+        if any(is_long(name, sizes) for name in kept if name in sizes):
             self._read_anew(transport)
         if _size_bytes((self._files.kept or {}).values()) > _MOST_KEPT_BYTES:
             self._files.kept = None

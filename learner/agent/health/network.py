@@ -11,9 +11,9 @@ import threading
 import time
 from pathlib import Path
 
-from dlctl.contract import meeting_file, write_whole
+from dlctl.contract import meeting_file, refresh, write_whole
 from learner.agent.health.base import Findings, Here
-from learner.job.directives import is_gone, refresh
+from learner.job.directives import is_gone
 
 MEETING_S = 3.0
 """How long the first learners of the nodes wait for one another."""

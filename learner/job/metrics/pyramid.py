@@ -13,7 +13,13 @@ from pathlib import Path
 
 from dlctl.contract.measured import pyramid
 from dlctl.contract.measured.pyramid import FIRST_POINTS, INDEX_EVERY, LEVELS, SHAPES, Bin, Named
-from dlctl.contract.metrics import MetricsLine, parse_line
+from dlctl.contract.metrics import (
+    NO_STEP,
+    MetricsLine,
+    Source,
+    parse_line,
+    parse_metrics_name,
+)
 
 _LINES_AT_ONCE = 16
 _MOST_SERIES = 4096
@@ -30,6 +36,10 @@ class PyramidFiles:
         """Of each series."""
         self._counts: list[int] = []
         """How many points each series has, up to `FIRST_POINTS`."""
+        self._last: list[float] = []
+        """The newest step of each series."""
+        known = parse_metrics_name(path.name)
+        self._is_of_a_node = known is not None and known[2] is Source.NODE  # every line counts
         self._shape_count = self._lines = self._offset = 0
         self._waiting: dict[str, bytearray] = {}
         self._builder = pyramid.Builder(self._full)
@@ -83,10 +93,15 @@ class PyramidFiles:
             shape = min(SHAPES - 1, self._shape_count)
             self._shapes.append(shape)
             self._counts.append(0)
-            self._wait("names", Named(group, name, shape).encode())
+            self._last.append(-math.inf)
+            self._wait("series", Named(group, name, shape).encode())
         return found
 
     def _point(self, point: Bin) -> None:
+        step, before = point.step_last, self._last[point.series]
+        if step <= before and step != NO_STEP and not self._is_of_a_node:
+            raise ValueError("a series goes back to an earlier step")
+        self._last[point.series] = step
         if self._counts[point.series] < FIRST_POINTS:
             self._counts[point.series] += 1
             self._full(0, point)
@@ -113,7 +128,7 @@ class PyramidFiles:
             os.close(descriptor)
 
     def _remove(self) -> None:
-        whats = ["names", "index", "events"]
+        whats = ["series", "index", "events"]
         whats += [f"{shape}.k{k}" for shape in range(SHAPES) for k in (0, *LEVELS)]
         for what in whats:
             path = self._path.with_name(pyramid.side_file(self._path.name, what))

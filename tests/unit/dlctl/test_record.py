@@ -195,6 +195,37 @@ def test_what_a_site_did_is_no_error_where_it_cannot_be_written(store, monkeypat
                     "what is known is not written down"]  # fmt: skip
 
 
+@pytest.mark.parametrize("others_write", [True, False])
+def test_a_writer_waits_as_long_as_others_make_progress(store, monkeypatch, others_write):
+    """Of 45 clients at once one gave up after 30 s, although the others wrote all the time."""
+    store.add(make_record())
+    now, change, tries = [0.0], record_file._change, []
+
+    def meets_a_lock(*arguments):
+        tries.append(now[0])
+        if len(tries) == 20:
+            return change(*arguments)
+        if others_write:
+            change(
+                store.path,
+                arguments[1],
+                [],
+                lambda database: database.execute("UPDATE trainings SET attempt = attempt + 1"),
+            )
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(record_file.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(record_file.time, "sleep", lambda _: now.__setitem__(0, now[0] + 10))
+    monkeypatch.setattr(record_file, "_change", meets_a_lock)
+    if others_write:
+        store.add(make_record(training_id="t-2"))
+        assert len(store.all()) == 2
+    else:
+        with pytest.raises(RecordError, match="locked"):
+            store.add(make_record(training_id="t-2"))
+        assert tries[-1] == 40
+
+
 @pytest.mark.parametrize(("problem", "hint"), [
     (sqlite3.OperationalError("database is locked"), "another process holds its lock"),
     (sqlite3.OperationalError("database or disk is full"), "make room there: df -h "),

@@ -23,6 +23,7 @@ from dlctl.dashboard.live import LiveFeed
 from dlctl.dashboard.report import report
 from dlctl.errors import ConnectionLost
 from dlctl.lifecycle import Session, open_session
+from dlctl.outputs.metrics import bins
 from dlctl.record import Record, RecordStore
 from dlctl.sites.files import load_site
 from learner.job.metrics import MetricsFile
@@ -197,7 +198,8 @@ def test_only_what_was_asked_for_is_shown(store: RecordStore, sites: Sites, tmp_
         feed.close()
 
 
-def test_a_zoom_into_a_long_curve_brings_its_points(feed, job):
+def test_a_zoom_into_a_long_curve_brings_its_points(feed, job, monkeypatch):
+    monkeypatch.setattr(bins, "LONG_BYTES", 512 * 1024)
     file = MetricsFile(job / "metrics" / "1-0.jsonl")
     file.add_all([make_line(step, 1, 1000.0 + step, {"loss": 1.0}) for step in range(1, 20_001)])
     pages = Pages(feed)

@@ -113,6 +113,9 @@ TABLE = [
     ({"exists": False, "job": RUNNING, "supervisor": supervisor()}, {"state": State.TRAINING},
      State.TRAINING, "directory is gone from the site, so the job is ending"),
     ({"exists": False, "job": job(JobState.PENDING)}, {}, State.PENDING, "waiting in the queue"),
+    # a resumption that came while the directory was pruned: it waited for ever
+    ({"exists": False, "begun": False, "answer": None}, LOST | {"attempt": 2}, State.FAILED,
+     "directory is gone"),
     # an interrupted submission
     ({"exists": False, "begun": False, "answer": None}, LOST, State.QUEUED, "nothing was sent"),
     ({"begun": False, "answer": None}, LOST, State.QUEUED, "before the scheduler was asked"),

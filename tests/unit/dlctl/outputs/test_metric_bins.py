@@ -9,7 +9,7 @@ from test_fetch import HERE
 from dlctl import contract
 from dlctl.contract.measured import pyramid
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
-from dlctl.outputs.metrics import MetricsReader, read_metrics
+from dlctl.outputs.metrics import MetricsReader, bins, read_metrics
 from dlctl.record import Record
 from learner.job.metrics import MetricsFile
 
@@ -20,6 +20,7 @@ VALIDATED_EVERY = 500
 @pytest.fixture(autouse=True)
 def _no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(bins, "LONG_BYTES", 512 * 1024)
 
 
 class Written:
@@ -170,7 +171,7 @@ def test_a_writer_that_begins_again_makes_the_bins_from_the_lines(tmp_path):
 
 def test_without_bins_the_lines_are_read(tmp_path):
     written = Written(tmp_path)
-    (tmp_path / "metrics" / pyramid.side_file("1-0.jsonl", "names")).unlink()
+    (tmp_path / "metrics" / pyramid.side_file("1-0.jsonl", "series")).unlink()
     assert len(points(written.read(), "loss", "")) == LINES
 
 

@@ -11,7 +11,7 @@ from test_fetch import HERE
 from dlctl import contract
 from dlctl.contract.metrics import EventKind, make_line
 from dlctl.errors import ConnectionLost
-from dlctl.outputs.metrics import MetricsReader, cache, kept_metrics, read_metrics
+from dlctl.outputs.metrics import MetricsReader, bins, cache, kept_metrics, read_metrics
 from dlctl.outputs.training_reader import TrainingReader
 from dlctl.record import Record
 from learner.job.metrics import MetricsFile
@@ -37,6 +37,7 @@ class Counting:
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(bins, "LONG_BYTES", 512 * 1024)
     return tmp_path / "cache/dlctl/metrics"
 
 

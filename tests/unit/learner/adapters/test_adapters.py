@@ -131,12 +131,13 @@ def test_a_sharded_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
         state["weight"] += 1
         kept.save(step, state)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sharded-10", "sharded-9"]
-    (tmp_path / ".sharded-11.part").mkdir()  # killed while it wrote
-    (tmp_path / ".sharded-11.part/x").write_text("x")
+    (tmp_path / ".sharded-11.part-0").mkdir()  # killed while it wrote
+    (tmp_path / ".sharded-11.part-0/x").write_text("x")
     again = {"weight": torch.zeros(3)}
     assert Checkpoints().restore(again) == 10
     assert again["weight"].tolist() == [3, 4, 5]
     kept.save(10, state)
     assert Checkpoints().restore(again) == 10, "the same step once more"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sharded-10", "sharded-9"]
     with pytest.raises(ValueError, match="keep 0"):
         Checkpoints(keep=0)

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,86 @@ def test_a_writer_publishes_nothing_once_a_later_attempt_has_begun(
     assert engine.save(20, state_of(20)) and not engine.wait()
     assert "a later attempt of this training has begun" in said[0]
     assert layout.steps_present(root) == [10]
+
+
+class Late(Disk):
+    """The disk of a writer that stops before one of its operations, until `meanwhile` is over."""
+
+    def __init__(
+        self, before: Callable[[Path, Path], bool], meanwhile: Callable[[], object]
+    ) -> None:
+        self._before, self._meanwhile = before, meanwhile
+        self.stopped = False
+
+    def _stop(self, source: Path, target: Path) -> None:
+        if not self.stopped and self._before(source, target):
+            self.stopped = True
+            self._meanwhile()
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._stop(source, target)
+        super().rename(source, target)
+
+    def sync_directory(self, path: Path) -> None:
+        self._stop(path, path)
+        super().sync_directory(path)
+
+
+@pytest.mark.parametrize("before", [
+    lambda source, target: source.name[0] == "." != target.name[0],
+    lambda source, target: source.name[0] != "." == target.name[0],
+    lambda source, target: source.name[0] == "." and any(source.parent.glob(".*-replaced")),
+], ids=["its name", "the old one aside", "its name again"])  # fmt: skip
+def test_a_late_writer_leaves_the_same_step_of_its_successor(
+    tmp_path: Path, before: Callable[[Path, Path], bool]
+) -> None:
+    """It goes on publishing when a later attempt has begun and has published that step."""
+
+    def succeed() -> None:
+        layout.disown_leftovers(tmp_path)
+        assert make_engine(tmp_path).save(20, state_of(21))
+
+    said: list[str] = []
+    store(tmp_path, 10)
+    damage(store(tmp_path, 20), "flip")  # so that it is replaced
+    disk = Late(before, succeed)
+    make_engine(tmp_path, said, disk=disk).save(20, state_of(20))
+    assert disk.stopped
+    assert "WARNING: no checkpoint at step 20: " in said[0]
+    assert layout.steps_present(tmp_path) == [20, 10]
+    found = make_engine(tmp_path).load(read_state)
+    assert found is not None and found["step"] == 21
+
+
+def test_what_was_being_replaced_when_the_node_died_is_there_again(tmp_path: Path) -> None:
+    class Dies(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            if source.name[0] == "." and any(tmp_path.glob(".*-replaced")):
+                raise SystemExit
+            super().rename(source, target)
+
+    store(tmp_path, 10)
+    store(tmp_path, 20)
+    with pytest.raises(SystemExit):
+        make_engine(tmp_path, disk=Dies()).save(20, state_of(21))
+    assert layout.steps_present(tmp_path) == [10]
+    layout.disown_leftovers(tmp_path)
+    assert newest_step(tmp_path) == 20
+
+
+@pytest.mark.parametrize("step", [20, 3000])
+def test_a_late_writer_removes_no_checkpoint_of_its_successor(tmp_path: Path, step: int) -> None:
+    """Its successor went on from an earlier step, or has written anew what was damaged."""
+    for each in (1000, 2000, 3000):
+        store(tmp_path, each, keep=Keep(3))
+    damage(tmp_path / layout.directory_name(3000), "flip")
+    disk = Late(lambda source, _: source == tmp_path, lambda: store(tmp_path, step))
+    late = make_engine(tmp_path, disk=disk)
+    assert late.load(read_state)["step"] == 2000
+    assert late.save(2010, state_of(2010))
+    assert disk.stopped
+    assert step in layout.steps_present(tmp_path)
+    assert newest_step(tmp_path) == max(step, 2010)
 
 
 def test_a_script_that_only_reads_leaves_a_running_training_alone(tmp_path: Path) -> None:

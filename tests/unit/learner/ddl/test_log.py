@@ -128,4 +128,4 @@ def test_threads_log_side_by_side(job, monkeypatch):
     for thread in threads:
         thread.join()
     assert len(lines(job)) == 1200
-    assert (job / "metrics/2-0-program.names").read_text().count("\n") == 4
+    assert (job / "metrics/2-0-program.series").read_text().count("\n") == 4

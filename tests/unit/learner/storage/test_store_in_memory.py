@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+import shutil
 import zlib
 
 import pytest
 
+from dlctl.contract.stores import ListedObject, Listing
 from learner.storage import fetch
-from learner.storage.claim import claimed
-from learner.storage.objects import Object
+from learner.storage.cache import Cache
+from learner.storage.claim import Claim, claimed
+from learner.storage.listing import digest
+from learner.storage.objects import Object, Place
 from learner.storage.objects.digests import Digests
 from learner.storage.progress import Progress
 from learner.storage.upload import Superseded, Upload, save
@@ -21,6 +25,9 @@ class Memory:
 
     def __init__(self, contents):
         self.contents, self.written, self.read_from = dict(contents), [], []
+
+    def list(self):
+        return iter(map(self.stat, self.contents))
 
     def stat(self, key):
         content = self.contents.get(key)
@@ -60,6 +67,28 @@ def test_no_marker_names_files_that_are_not_there_yet(tmp_path):
     saved(tmp_path, store, 2)
     assert store.written == ["_complete.json", "a", "_complete.json"]
     assert json.loads(store.contents["t-1/_complete.json"])["attempt"] == 2
+
+
+def test_a_late_load_leaves_the_folder_that_its_successor_made(tmp_path, monkeypatch):
+    """It was stopped just before it gave its own folder the name."""
+    item = Object("k", 3, "opaque")
+    objects = [ListedObject(item.key, item.size_bytes, item.etag)]
+    listing = Listing("http://s3", "bucket", "", 0.0, objects)
+    cache = Cache(tmp_path, Place("s3", "bucket"))
+    owned, made = Claim.still_owned, []
+
+    def succeed(claim):
+        for new in (cache.folder / "trees").glob(".new.*"):
+            if (new / "k").exists() and not list(new.parent.glob("[!.]*")):
+                tree = shutil.copytree(new, new.parent / digest(listing))
+                made.append(tree.stat().st_ino)
+                shutil.rmtree(new)
+        return owned(claim)
+
+    monkeypatch.setattr(Claim, "still_owned", succeed)
+    filled = cache.fill(listing, lambda: Memory({"k": b"abc"}), Progress(None, "stores"))
+    assert (filled.tree / "k").read_bytes() == b"abc"
+    assert made == [filled.tree.stat().st_ino]
 
 
 def test_a_chunk_that_a_killed_fetcher_left_damaged_is_fetched_again(tmp_path, monkeypatch):
