@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
 from dlctl.cli.common import ago, plain, shown_state, unix_seconds
+from dlctl.cli.made import next_fetch, told_output
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -45,10 +46,19 @@ def gather(session: Session, record: Record, store: RecordStore) -> dict[str, An
         more = {**more, "plan": {**plan, "created_at": unix_seconds(plan["created_at"])}}
     return (
         plain(record)
+        | {"hint": _hint(record), "output": told_output(record)}
         | {"stored_as": _stored_as(record)}
         | {"shown_state": shown_state(record), "starts_in_words": starts(record, time.time())}
         | more
     )
+
+
+def _hint(record: Record) -> str:
+    """Return what to do next; of a training that has completed, how to get what it has made."""
+    from dlctl.contract import State
+
+    is_due = record.state is State.COMPLETED and not record.hint and not record.is_gone
+    return next_fetch(record) if is_due and not record.fetched_attempt else record.hint
 
 
 def _stored_as(record: Record) -> list[str]:

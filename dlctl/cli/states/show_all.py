@@ -51,6 +51,7 @@ def print_details(details: dict[str, Any]) -> None:
         "runs": _runs(plan["framework"]) if plan else "",
         "model": plan.get("model", ""),
         "starts from": _weights(plan.get("weights") or {}),
+        "output": details.get("output", ""),
         "stored as": ", ".join(details.get("stored_as") or []),
         "orders": "; ".join(order["text"] for order in details.get("orders") or []),
     })  # fmt: skip

@@ -37,6 +37,7 @@ def print_story(details: dict[str, Any]) -> None:
         "speed": "" if ended else _speed(details),
         **_answers(details),
         "orders": "; ".join(order["text"] for order in details.get("orders") or []),
+        "output": details.get("output", ""),
         "folder": details["folder"],
         "at the site": details["job_dir"],
     }
