@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+
 from trainings import submit, wait_for_state, write_training
 
 MNIST = """\
@@ -42,14 +46,14 @@ def test_what_a_script_saves_beside_itself_is_told_kept_and_fetched(
     halted = dlctl("show", training_id, ok=True).stdout
     assert "progress.json: 1 B; not in RESULT_DIR" in " ".join(halted.split())
     assert "newest checkpoint" not in halted
-    site.write_as_user(code / "go", "") if hasattr(site, "write_as_user") else (code / "go").touch()
+    (code / "go").touch()
     dlctl("resume", training_id, ok=True)
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     told = "mnist_cnn.pt: 5.0 kB; out/: 3 files, 27 B"
     shown = dlctl("show", training_id, ok=True)
     assert told in " ".join(shown.stdout.split())
     assert f"dlctl fetch results {training_id}" in shown.stderr
-    assert told in dlctl("list", "--json", ok=True).stdout or told in dlctl("list", ok=True).stdout
+    assert told in dlctl("list", ok=True).stdout
     assert "mnist_cnn.pt: 5 kB" in dlctl("logs", training_id, "--debug", ok=True).stdout
     assert told in dlctl("delete", training_id, "--dry-run", ok=True).stdout
     refused = dlctl("delete", training_id)
@@ -67,10 +71,51 @@ def test_what_a_script_saves_beside_itself_is_told_kept_and_fetched(
     dlctl("delete", training_id, "--yes", ok=True)
 
 
+def test_what_a_program_keeps_in_checkpoint_dir_is_named_and_fetched(
+    dlctl, site, tmp_path, wait_until
+):
+    """`show` said that there was no checkpoint, and `delete` that none had been fetched."""
+    program = "mkdir $CHECKPOINT_DIR/best; echo w >$CHECKPOINT_DIR/best/model.pt; exit $CODE"
+    folder = write_training(tmp_path / "job", {"command": program}, env={"CODE": "0"})
+    training_id = submit(dlctl, site, folder)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    shown = dlctl("show", training_id, ok=True)
+    told = " ".join(shown.stdout.split())
+    assert "The program has saved best (2 B" in told
+    assert "checkpoint.files in the manifest" in told
+    assert f"next: dlctl fetch checkpoints {training_id}" in shown.stderr
+    (listed,) = dlctl("checkpoints", "list", training_id, "--json", ok=True).json
+    assert (listed["name"], listed["size_bytes"], listed["complete"]) == ("best", 2, None)
+    (verified,) = dlctl("checkpoints", "verify", training_id, "--json", ok=True).json
+    assert (verified["name"], verified["problem"]) == ("best", None)
+    dry = ("delete", training_id, "--dry-run")
+    lost = f"checkpoints (1 file, 2 B) were NOT fetched (dlctl fetch {training_id}; dlctl fetch "
+    assert lost in " ".join(dlctl(*dry, ok=True).stdout.split())
+    got = tmp_path / "got"
+    dlctl("fetch", "checkpoints", training_id, "--to", got, ok=True)
+    assert (got / "checkpoints/best/model.pt").read_text() == "w\n"
+    assert "its checkpoints were fetched, its logs were NOT" in dlctl(*dry, ok=True).stdout
+    failed = submit(
+        dlctl, site, write_training(tmp_path / "no", {"command": "sleep 1; kill -9 $$"})
+    )
+    wait_for_state(dlctl, wait_until, failed, "FAILED")
+    said = dlctl("show", failed, ok=True)
+    assert "from the newest checkpoint" not in said.stdout + said.stderr
+
+
 def test_a_killed_supervisor_hides_nothing(dlctl, local_site, tmp_path, wait_until):
-    """It writes no verdict: the login side looks by itself."""
-    program = "echo w >model.pt; echo saved; sleep 600"
-    folder = write_training(tmp_path / "job", {"command": program})
+    """It writes no verdict: whoever looks next finds what the program has written."""
+    folder = write_training(
+        tmp_path / "job", {"command": "echo w >model.pt; exec sleep 600"}, retries=0
+    )
     training_id = submit(dlctl, local_site, folder)
     job_dir = local_site.job_dir(training_id)
     wait_until(lambda: (job_dir / "code/model.pt").exists(), 60, what="the model")
+    for role in ("supervisor", "learner"):
+        status = json.loads((job_dir / f"attempts/1/status/{role}-0.json").read_text())
+        os.kill(status["pid"], signal.SIGKILL)
+    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    assert "model.pt: 2 B; not in RESULT_DIR" in dlctl("show", training_id, ok=True).stdout
+    refused = dlctl("delete", training_id)
+    assert refused.exit_code == 2
+    assert "model.pt: 2 B" in refused.stderr

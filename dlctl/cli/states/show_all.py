@@ -79,6 +79,8 @@ def print_details(details: dict[str, Any]) -> None:
             output.line(f"  {text}")
     if details["hint"]:
         output.advice(details["hint"])
+    if details.get("next_command"):
+        output.hint(details["next_command"])
 
 
 def _as_it_was(details: dict[str, Any], role: str) -> list[dict[str, Any]]:

@@ -52,6 +52,8 @@ def print_story(details: dict[str, Any]) -> None:
         output.line(text)
     if details["hint"]:
         output.advice(details["hint"])
+    if details.get("next_command"):
+        output.hint(details["next_command"])
     output.note(f"all that is known: dlctl show {details['training_id']} --all")
 
 
