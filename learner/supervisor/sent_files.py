@@ -146,9 +146,13 @@ class Keeper:
             oldest, now = min(map(_changed_at, files), default=math.inf), time.time()
             if oldest > now - _FRESH_S:
                 continue
-            for path in files:  # all the same time: no file may become newer than its index
+            # All get the same time: no file may become newer than its index. The first claim stays
+            # older than what a program may have changed.
+            first = self._job_dir / contract.claim(1)
+            for path in files:
+                at = now - 1 if path == first else now
                 with contextlib.suppress(OSError):
-                    os.utime(path, (now, now), follow_symlinks=False)
+                    os.utime(path, (at, at), follow_symlinks=False)
 
     def _files(self, folder: Path) -> Iterator[Path]:
         attempts = (self._job_dir / contract.attempt_dir(1)).parent
