@@ -22,8 +22,10 @@ def told_output(record: Record) -> str:
 def lost_by_deletion(record: Record) -> str:
     """Return what exists nowhere else, as far as the local record knows."""
     parts = _parts(record)
-    fetched = [part for part in parts if record.was_fetched(part)]
-    lost = {part: told for part, told in parts.items() if part not in fetched}
+    lost = {part: told for part, told in parts.items() if not record.was_fetched(part)}
+    fetched = [part for part in parts if part not in lost]
+    if record.made and not record.made.results.files:
+        fetched = ["logs" if part == "results" else part for part in fetched]
     said = f"its {_listed(fetched)} were fetched" if fetched else ""
     if not lost:
         return said
@@ -60,6 +62,8 @@ def _command(record: Record, parts: Collection[str]) -> str:
     names = {"results": "", "checkpoints": "checkpoints ", "output": "output "}
     if len(parts) == len(names):
         return f"dlctl fetch all {record.training_id}"
+    if "results" in parts and record.made and not record.made.results.files:
+        parts = [part for part in parts if part != "output"]  # the results bring it
     return "; ".join(f"dlctl fetch {names[part]}{record.training_id}" for part in parts)
 
 
