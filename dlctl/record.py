@@ -17,7 +17,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,11 @@ CREATE TABLE IF NOT EXISTS more (training_id TEXT PRIMARY KEY, fields TEXT NOT N
 
 ADOPTED = "(adopted)"
 """In place of the folder of a training that a site has told of: no path is equal to it."""
+FETCHED = {
+    "results": "fetched_attempt", "checkpoints": "checkpoints_fetched_attempt",
+    "output": "output_fetched_attempt",
+}  # fmt: skip
+"""Part of a training → the field of its record that tells after which attempt it was fetched."""
 GONE = "its job directory is gone from the site"
 """How the reason of a training ends whose files somebody, or a purge of old files, has removed."""
 
@@ -99,6 +104,12 @@ class Record:
     """The share of the data that has been loaded or stored, while that lasts."""
     fetched_attempt: int = 0
     """The attempt after whose end the results were fetched."""
+    checkpoints_fetched_attempt: int = 0
+    """The attempt after whose end all checkpoints were fetched."""
+    output_fetched_attempt: int = 0
+    """The attempt after whose end the output in the program's own folder was fetched."""
+    made: contract.Made | None = None
+    """What it had made when its newest attempt ended; None if that is not known."""
     notice_tries: int = 0
     """How many more times a dlctl that looks tries to send a notice of this state."""
     model: str = ""
@@ -122,6 +133,10 @@ class Record:
     def show_command(self) -> str:
         """Return the command that shows all about it."""
         return f"dlctl {'search ' * self.is_search}show {self.training_id}"
+
+    def was_fetched(self, part: str) -> bool:
+        """Return whether a part of what its newest attempt left was fetched."""
+        return bool(getattr(self, FETCHED[part]) == self.attempt)
 
     @property
     def is_gone(self) -> bool:
@@ -258,9 +273,14 @@ class RecordStore:
 
         self.change(write_tags)
 
-    def mark_fetched(self, record: Record) -> None:
-        """Remember that the results of the record's attempt were fetched after its end."""
-        self.update(replace(record, fetched_attempt=record.attempt))
+    def mark_fetched(self, record: Record, parts: Iterable[str] = ("results",)) -> None:
+        """Remember that parts of what the record's attempt left were fetched after its end.
+
+        Args:
+            parts: Some of the keys of `FETCHED`.
+        """
+        names = {FETCHED[part]: record.attempt for part in parts}
+        self.update(replace(record, **names))  # type: ignore[arg-type]
 
     def remove(self, *training_ids: str) -> None:
         """Forget trainings."""
@@ -343,7 +363,7 @@ def _insert(connection: sqlite3.Connection, record: Record) -> None:
     names, marks = ", ".join(_COLUMNS), ", ".join("?" for _ in _COLUMNS)
     query = f"INSERT INTO trainings ({names}) VALUES ({marks})"  # noqa: S608
     connection.execute(query, sql_values(vars(record), _COLUMNS))
-    write_more(connection, record.training_id, {name: getattr(record, name) for name in _MORE})
+    write_more(connection, record.training_id, _later_fields(record))
 
 
 def _update(connection: sqlite3.Connection, records: Iterable[Record], names: list[str]) -> None:
@@ -355,11 +375,17 @@ def _update(connection: sqlite3.Connection, records: Iterable[Record], names: li
         )
         if done.rowcount:
             before = more_of(connection, record.training_id)
-            after = {name: getattr(record, name) for name in _MORE}
+            after = _later_fields(record)
             # Another dlctl may have fetched, or changed the tags, since this one read the record.
-            after["fetched_attempt"] = max(record.fetched_attempt, before.get("fetched_attempt", 0))
+            after |= {name: max(after[name], before.get(name, 0)) for name in FETCHED.values()}
             after["tags"] = before.get("tags", record.tags)
             write_more(connection, record.training_id, after)
+
+
+def _later_fields(record: Record) -> dict[str, Any]:
+    """Return the fields that are kept as JSON."""
+    made = None if record.made is None else asdict(record.made)
+    return {name: getattr(record, name) for name in _MORE} | {"made": made}
 
 
 def _record(row: dict[str, Any], more: str) -> Record:

@@ -50,11 +50,17 @@ def write(
 ) -> None:
     """Make a change in one transaction; create the file and its tables if they are not there.
 
+    This waits as long as others that hold the lock get on with their own changes.
+
     Raises:
         RecordError: it can't be written, or is of a newer version of dlctl.
     """
     with _explained(path):
-        _patiently(lambda: _change(path, version, schema, change), _WRITE_PATIENCE_S)
+        _patiently(
+            lambda: _change(path, version, schema, change),
+            _WRITE_PATIENCE_S,
+            lambda: [_stamp(path.with_name(path.name + end)) for end in ("", "-wal")],
+        )
 
 
 def is_damaged(path: Path) -> bool:
@@ -123,14 +129,32 @@ def _hint(path: Path, problem: str) -> str:
     return "check the permissions there; without the file dlctl starts afresh"
 
 
-def _patiently(action: Callable[[], T], patience_s: float) -> T:
-    """Repeat what meets a lock, after random pauses: many that wait must not wait in step."""
-    deadline = time.monotonic() + patience_s
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _patiently(
+    action: Callable[[], T], patience_s: float, progress: Callable[[], object] = lambda: None
+) -> T:
+    """Repeat what meets a lock, after random pauses: many that wait must not wait in step.
+
+    Args:
+        action: What to do.
+        patience_s: How long the lock may be held while `progress` stays the same.
+        progress: Returns what differs once others get on.
+    """
+    deadline, seen = time.monotonic() + patience_s, progress()
     while True:
         try:
             return action()
         except sqlite3.OperationalError as error:
             held = "locked" in str(error) or "busy" in str(error)
+            if (now := progress()) != seen:
+                deadline, seen = time.monotonic() + patience_s, now
             if not held or time.monotonic() > deadline:
                 raise
         time.sleep(random.uniform(0.002, _LONGEST_PAUSE_S))  # noqa: S311

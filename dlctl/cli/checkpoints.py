@@ -11,6 +11,7 @@ from dlctl.cli import output
 from dlctl.cli.common import ID, JSON, ago, training
 from dlctl.cli.jobs import save
 
+_WHOLE = {True: "yes", False: "no", None: "?"}
 STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete checkpoint by default.")
 STEPS = typer.Argument(None, metavar="STEP…", help="Steps; all by default.")
 ON_NODE = typer.Option(
@@ -45,13 +46,18 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
     rows = [
         [c.name or str(c.step), _or_dash(c.epoch), _size(c.size_bytes), _or_dash(c.learners),
          ago(time.time() - c.written_at) if c.written_at else "-",
-         "yes" if c.complete else "no", "forever" if c.kept_for_ever else "-"]
+         _WHOLE[c.complete], "forever" if c.kept_for_ever else "-"]
         for c in found
     ]  # fmt: skip
     columns = ["step", "epoch", "size", "learners", "written", "complete", "kept"]
     none = f"{record.training_id} ({record.state}) has no checkpoint"
     none += f": {GONE}" if record.is_gone else "" if record.state.final else " yet"
     output.report(found, as_json, lambda _: output.table(columns, rows, none))
+    if any(c.complete is None for c in found):
+        output.note(
+            "dlctl can't tell whether the program's files are whole: checkpoint.files in the "
+            "manifest says which are checkpoints, and `dlctl checkpoints verify` reads them through"
+        )
 
 
 def show(training_id: str | None = ID, step: int | None = STEP, as_json: bool = JSON) -> None:

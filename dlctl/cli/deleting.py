@@ -8,7 +8,8 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, at_sites, chosen, fitting, tell_failures
-from dlctl.cli.common import JSON, complete_ids, open_record
+from dlctl.cli.common import JSON, complete_ids, open_record, refreshed
+from dlctl.cli.made import lost_by_deletion
 from dlctl.cli.manners.trying import DRY_RUN, ask_nothing_in_json, tell
 from dlctl.errors import DlctlError
 
@@ -47,6 +48,8 @@ def delete(
     records = chosen(store, training_ids, wanted)
     if not records:
         return output.report([], as_json, lambda _: output.note(NOTHING))
+    if not (forget or yes) or dry_run:
+        records, _ = refreshed(records, store)
     if dry_run:
         return _print_what_would_go(records, forget, as_json)
     if not (yes or _confirmed(records, forget)):
@@ -85,20 +88,6 @@ def _confirmed(records: list[Record], forget: bool) -> bool:
                     f"{_lost(record, forget)}")  # fmt: skip
     which = "it" if len(records) == 1 else f"these {len(records)}"
     return output.agreed(f"{'forget' if forget else 'delete'} {which}?", "dlctl delete")
-
-
-def lost_by_deletion(record: Record) -> str:
-    """Return what exists nowhere else, as far as the local record knows."""
-    fetch = f"dlctl fetch {record.training_id}"
-    checkpoints = f"dlctl fetch checkpoints {record.training_id}"
-    fetched = record.fetched_attempt == record.attempt
-    if record.state.value != "COMPLETED":
-        if fetched:
-            return f"its results were fetched, its checkpoints were NOT ({checkpoints})"
-        return f"its logs and checkpoints were NOT fetched ({fetch}; {checkpoints})"
-    return (
-        "its results were fetched" if fetched else f"its model and logs were NOT fetched ({fetch})"
-    )
 
 
 def _delete_all(

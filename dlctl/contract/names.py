@@ -17,7 +17,13 @@ SUBMIT_NEXT = "next.sh"
 """Shell that submits an attempt after the first, with `NEXT` in place of the attempt's number."""
 NEXT = "@NEXT@"
 CODE = "code"
-"""The files that the user sent, and nothing else."""
+"""The files that the user sent. Programs run in this folder, and may write into it."""
+CACHES = (
+    "__pycache__", ".cache", ".git", ".ipynb_checkpoints", ".keras", ".mypy_cache", ".nv",
+    ".pytest_cache", ".ruff_cache", ".triton", "wandb/debug*", "wandb/latest-run", "wandb/run-*",
+)  # fmt: skip
+"""What programs keep in their folder and is no output, as patterns of the shell: names of files and
+folders at any depth, or paths from the program's folder. wandb has sent its `run-*` itself."""
 DATA = "data"
 """Links to the data stores: what DATA_DIR names."""
 CONTROL = "control"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 MARKER = "complete.json"
@@ -40,7 +40,8 @@ class OwnCheckpoint:
     """None if the name has no number: the program overwrites the one checkpoint it has."""
     size_bytes: int
     written_at: float
-    complete: bool
+    complete: bool | None
+    """None: nothing tells which files are a checkpoint, and when they are whole."""
     files: tuple[str, ...]
 
 
@@ -60,6 +61,20 @@ def own_checkpoints(files: Iterable[SavedFile], pattern: str | None) -> list[Own
     marked = any(file.path.endswith(f"/{MARKER}") for own in found.values() for file in own)
     checkpoints = [_checkpoint(name, own, marked=marked) for name, own in found.items()]
     return sorted(checkpoints, key=lambda c: (c.step or 0, c.written_at), reverse=True)
+
+
+def saved_entries(files: Iterable[SavedFile]) -> list[OwnCheckpoint]:
+    """Return the files and folders in CHECKPOINT_DIR, if no name there is one of a checkpoint's.
+
+    The newest comes first.
+    """
+    found: dict[str, list[SavedFile]] = {}
+    for file in files:
+        if not _UNFINISHED.search(file.path):
+            found.setdefault(file.path.partition("/")[0], []).append(file)
+    entries = [replace(_checkpoint(name, own, marked=False), step=None, complete=None)
+               for name, own in found.items()]  # fmt: skip
+    return sorted(entries, key=lambda entry: entry.written_at, reverse=True)
 
 
 def _match(path: str, pattern: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dlctl.contract.control import StopRules
 from dlctl.contract.lifecycle import HangPolicy, Lifecycle
+from dlctl.contract.names import CACHES
 from dlctl.contract.notices import Notify
 from dlctl.contract.records import SCHEMA_VERSION
 from dlctl.contract.rehearsal import Rehearsal
@@ -371,6 +372,8 @@ class Plan:
     """Where train.sh runs the learners' program; None: in `environment`."""
     tags: list[str] = field(default_factory=list)
     """Words that the user has given to it at its submission."""
+    output_caches: list[str] = field(default_factory=lambda: list(CACHES))
+    """What of the program's own folder is no output of it; see `CACHES`."""
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -171,6 +171,36 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Amount:
+    """How much lies in a folder."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class OutputPlace:
+    """A file, or all files of a folder, that a program has written into its own folder."""
+
+    path: str
+    """Relative to the program's folder; that of a folder ends with `/`; empty: all other files."""
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a training has made so far."""
+
+    results: Amount = field(default_factory=Amount)
+    """In RESULT_DIR."""
+    checkpoints: Amount = field(default_factory=Amount)
+    """In CHECKPOINT_DIR."""
+    output: list[OutputPlace] = field(default_factory=list)
+    """In the program's own folder; the largest first."""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """How an attempt ended; `state` is COMPLETED, FAILED, HALTED or CANCELLED."""
 
@@ -197,6 +227,8 @@ class Verdict:
     counted."""
     bad_hosts: list[str] = field(default_factory=list)
     """The nodes that are to blame, by the scheduler's names: no attempt runs there again."""
+    made: Made | None = None
+    """What the training has made so far; None if nobody could look."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -172,8 +172,9 @@ class Tracked:
     def _find_meaning(self) -> Json:
         details = self.details or {}
         saved = [
-            Saved(each["step"], each["written_at"], each["size_bytes"])
-            for each in details.get("checkpoints", []) if each["complete"]
+            Saved(each["step"], each["written_at"], each["size_bytes"],
+                  "" if each["complete"] else each["name"])
+            for each in details.get("checkpoints", []) if each["complete"] is not False
         ]  # fmt: skip
         with self.run() as run:
             return insight(run, self.record, self._plan, saved).plain()

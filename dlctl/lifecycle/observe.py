@@ -16,6 +16,7 @@ from datetime import datetime
 from dlctl import contract
 from dlctl.contract import State, Status, Verdict
 from dlctl.contract.metrics import LOSS
+from dlctl.contract.programs.verdict_rules import NEWEST
 from dlctl.lifecycle.observation import Observation
 from dlctl.record import GONE, Record
 from dlctl.scheduler.base import Job, JobState
@@ -154,6 +155,8 @@ def _progress(record: Record, seen: Observation, skew_s: float) -> Record:
         ended_at=seen.verdict.finished_at if seen.verdict else 0.0,
         started_at=seen.supervisor.started_at if seen.supervisor else 0.0,
         moved=None if seen.verdict or not seen.supervisor else seen.supervisor.done,
+        made=seen.verdict.made if seen.verdict and seen.verdict.made
+        else record.made if record.state.final else None,
     )  # fmt: skip
     if told := seen.learner:
         record = replace(
@@ -326,11 +329,11 @@ _ENDINGS = {
 def _see_output(record: Record) -> str:
     """Return the hint for an unexplained end."""
     logs, resume = f"dlctl logs {record.training_id}", f"dlctl resume {record.training_id}"
-    return f"`{logs}` shows what it printed; `{resume}` continues from the newest checkpoint"
+    return f"`{logs}` shows what it printed; `{resume}` continues {NEWEST}"
 
 
 def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
-    go_on = f"continue from the newest checkpoint: dlctl resume {record.training_id}"
+    go_on = f"continue {NEWEST}: dlctl resume {record.training_id}"
     if asked := _as_asked(record, seen, wall_s):
         known = _ENDINGS.get(job.state, "")
         if asked.state is State.HALTED and seen.claim and known not in ("", _NO_VERDICT):

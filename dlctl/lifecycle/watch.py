@@ -13,13 +13,16 @@ from dataclasses import replace
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.programs import last_words
+from dlctl.contract.programs.verdict_rules import without_checkpoint
 from dlctl.errors import (
     RecordError,
     SchedulerError,
     SchedulerUnavailable,
     SubmitUnknown,
+    TransferError,
     TransportError,
 )
+from dlctl.files.made import look_at_made
 from dlctl.files.small_files import read_files, read_texts, read_texts_after
 from dlctl.lifecycle import notices
 from dlctl.lifecycle.continuation import go_on, is_due, newest
@@ -71,7 +74,10 @@ def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str
     seen = _observations(session, asked, files, queue)
     _add_history(session, asked, seen)
     known = [_settle(session, record, seen[record.training_id]) for record in asked]
-    return _explain(session, known, seen), seen
+    known = _explain(session, known, seen)
+    ran = [bool(seen[record.training_id].claim) for record in known]
+    return [with_made(session, each) if each_ran else each
+            for each, each_ran in zip(known, ran, strict=True)], seen  # fmt: skip
 
 
 def _at_newest(
@@ -230,6 +236,21 @@ def _explain(session: Session, records: list[Record], seen: dict[str, Observatio
         if told := last_words.explain(lines, record.training_id, record.site):
             explained[record.training_id] = replace(record, reason=told.reason, hint=told.hint)
     return [explained.get(record.training_id, record) for record in records]
+
+
+def with_made(session: Session, record: Record) -> Record:
+    """Return the record of a training that has ended with what it has made, if that is not known.
+
+    Raises:
+        TransportError
+    """
+    if record.made is not None or record.is_gone or not record.state.final:
+        return record
+    with contextlib.suppress(TransferError):
+        made, _ = look_at_made(session.transport, record.job_dir)
+        hint = record.hint if made.checkpoints.files else without_checkpoint(record.hint)
+        return replace(record, made=made, hint=hint)
+    return record
 
 
 def _last_lines(session: Session, records: list[Record]) -> list[list[str]]:

@@ -34,6 +34,7 @@ from dlctl.manifest.parts import (
     FrameworkSection,
     Line,
     Name,
+    OutputSection,
     Real,
     Reference,
     SchedulerSection,
@@ -119,6 +120,10 @@ class Manifest(Section):
     )
     checkpoint: CheckpointSection = Field(
         default_factory=lambda: CheckpointSection.model_validate({}), description="When to save."
+    )
+    output: OutputSection = Field(
+        default_factory=lambda: OutputSection.model_validate({}),
+        description="What the program writes into its own folder.",
     )
     scheduler: SchedulerSection = Field(
         default_factory=lambda: SchedulerSection.model_validate({}),

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from dlctl.contract import MODEL_PREFIX
+from dlctl.contract import CACHES, MODEL_PREFIX
 from dlctl.contract.stores import MOUNTED_STORES
 from dlctl.manifest.intervals import parse_every, parse_steps
 from dlctl.sbatch_options import refusal
@@ -351,6 +351,16 @@ class CheckpointSection(Section, title="Checkpoint"):
         if value is not None:
             parse_steps(value)
         return value
+
+
+class OutputSection(Section, title="Output"):
+    """What a program has written into its own folder, and is kept as the results are."""
+
+    caches: list[Line] = Field(
+        default_factory=lambda: list(CACHES),
+        description="What is no output: names of files and folders at any depth, or paths from the "
+        "program's folder, as patterns of the shell; replaces the default.",
+    )
 
 
 class SchedulerSection(Section, title="SchedulerSettings"):

@@ -156,10 +156,14 @@ def from_training(
         )
     chosen = [f for f in index.files if fnmatch.fnmatchcase(f.path, results)]
     if not index.files:
-        name = training.training_id
+        name, made = training.training_id, training.made
+        hint = f"dlctl logs {name}; if it has not completed, go on: dlctl resume {name}"
+        if made and made.output:
+            folder = f"results/{name}/output"
+            hint = f"its output: dlctl fetch output {name}; dlctl models create {folder}"
         raise ResultsError(
             f"{name} ({training.state}) has no results: its learners wrote nothing to RESULT_DIR",
-            hint=f"dlctl logs {name}; if it has not completed, go on: dlctl resume {name}",
+            hint=hint,
         )
     if not chosen:
         there = ", ".join(repr(f.path) for f in index.files[:5])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlctl import contract
-from dlctl.contract.own_checkpoints import OwnCheckpoint, SavedFile, own_checkpoints
+from dlctl.contract.own_checkpoints import SavedFile, own_checkpoints, saved_entries
 from dlctl.errors import ResultsError
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle.remote_module import run_module
@@ -45,7 +45,8 @@ class Checkpoint:
     """One checkpoint, as its marker describes it."""
 
     step: int
-    complete: bool
+    complete: bool | None
+    """None: of a program's files nothing tells that they are a checkpoint, and whole."""
     epoch: int | None = None
     """Epochs finished."""
     learners: int | None = None
@@ -54,7 +55,7 @@ class Checkpoint:
     """Seconds since 1970."""
     kept_for_ever: bool = False
     name: str = ""
-    """Of a program's own checkpoint: its file or folder in CHECKPOINT_DIR."""
+    """Of what a program has saved: its file or folder in CHECKPOINT_DIR."""
 
 
 def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
@@ -66,12 +67,15 @@ def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
     found = [
         _checkpoint(step, marker) for step, (_, marker) in _markers(transport, job_dir).items()
     ]
-    return found or [
+    if found:
+        return found
+    files, pattern = _saved(transport, job_dir)
+    return [
         Checkpoint(
             own.step or 0, own.complete, size_bytes=own.size_bytes, written_at=own.written_at,
             name=own.name,
         )
-        for own in _own(transport, job_dir)
+        for own in own_checkpoints(files, pattern) or saved_entries(files)
     ]  # fmt: skip
 
 
@@ -86,7 +90,8 @@ def whole_checkpoints(transport: Transport, job_dir: str, *, newest: bool) -> li
     """
     found = _markers(transport, job_dir)
     whole = [folder for n, (folder, marker) in found.items() if _checkpoint(n, marker).complete]
-    own = [] if whole else [each for each in _own(transport, job_dir) if each.complete]
+    own = [] if whole else own_checkpoints(*_saved(transport, job_dir))
+    own = [each for each in own if each.complete]
     if whole or own:
         names = [[folder.rpartition("/")[2]] for folder in whole] or [list(o.files) for o in own]
         return [name for each in names[: 1 if newest else None] for name in each]
@@ -95,22 +100,22 @@ def whole_checkpoints(transport: Transport, job_dir: str, *, newest: bool) -> li
     return [name for name in listed if not name.startswith(".")]
 
 
-def _own(transport: Transport, job_dir: str) -> list[OwnCheckpoint]:
-    """Return the checkpoints of a program's own, by the pattern in the plan."""
+def _saved(transport: Transport, job_dir: str) -> tuple[list[SavedFile], str | None]:
+    """Return the files in CHECKPOINT_DIR, and the pattern of a program's own checkpoints."""
     listed = transport.run(_LIST.format(shlex.quote(f"{job_dir}/{contract.CHECKPOINTS}"))).text
     files = []
     for line in listed.splitlines():
         written_at, size_bytes, path = line.split(" ", 2)
         files.append(SavedFile(path.removeprefix("./"), int(size_bytes), float(written_at)))
     if not files:
-        return []
+        return [], None
     plan = f"{job_dir}/{contract.PLAN}"
     try:
         known = json.loads(read_files(transport, [plan])[plan] or b"{}")
         pattern = known.get("checkpoint", {}).get("files")
     except _NOT_UNDERSTOOD:
         pattern = None
-    return own_checkpoints(files, pattern)
+    return files, pattern
 
 
 def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dict[str, Any]:

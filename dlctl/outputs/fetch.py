@@ -19,6 +19,7 @@ from dlctl.contract.metrics import EventKind, Source
 from dlctl.errors import ResultsError, TransferError
 from dlctl.files.download import Wishes, download
 from dlctl.files.listing import SiteFile, listing_script, parsed_listing
+from dlctl.files.made import look_at_made
 from dlctl.files.small_files import read_files, read_files_after
 from dlctl.logs.reader import LogPiece, LogReader, read
 from dlctl.outputs.checkpoints import whole_checkpoints
@@ -30,8 +31,10 @@ from dlctl.transport import Transport
 
 Progress = Callable[[int, int], None]
 RESULTS, CHECKPOINTS, LOGS, METRICS, CODE = "results", "checkpoints", "logs", "metrics", "code"
-PARTS = (RESULTS, CHECKPOINTS, LOGS, METRICS, CODE)
-"""What can be fetched of a training; the results bring the logs and the metrics along."""
+OUTPUT = "output"
+PARTS = (RESULTS, OUTPUT, CHECKPOINTS, LOGS, METRICS, CODE)
+"""What can be fetched of a training. The results bring the logs and the metrics along, and, if
+RESULT_DIR is empty, the output in the program's own folder."""
 _METRICS_FILE = "metrics.jsonl"
 _TRIES = 3
 
@@ -49,6 +52,8 @@ class Fetched:
     left_out: list[str] = field(default_factory=list)
     """What `results/` on the site holds but can't be fetched: pipes, links that point outside,
     files that can't be read."""
+    parts: list[str] = field(default_factory=list)
+    """Those of `PARTS` that were looked for."""
     kept: list[str] = field(default_factory=list)
     """The new names of files and folders here that did not come from an earlier fetch, or were
     edited since, and were in the way."""
@@ -100,7 +105,7 @@ def fetch(
         record.training_id, str(destination), files,
         complete=record.state is State.COMPLETED if RESULTS in wanted.parts
         else record.state.final,
-        left_out=run.left_out, kept=run.folder.kept,
+        left_out=run.left_out, parts=list(run.parts), kept=run.folder.kept,
     )  # fmt: skip
 
 
@@ -137,6 +142,7 @@ class _Fetch:
         self._listing: list[SiteFile] = []
         """All files in the folder with results."""
         self._has_index = False
+        self.parts = dict.fromkeys(wanted.parts)
         if RESULTS in wanted.parts:
             index = self._look()
             self._has_index = index is not None
@@ -145,6 +151,9 @@ class _Fetch:
         if not self._has_index:  # nothing tells what the program is still writing
             self._names = {f.path: "" for f in self._listing if f.kind == "f"
                            and not f.path.rpartition("/")[2].startswith(".")}  # fmt: skip
+        if RESULTS in self.parts:
+            more = () if self._names else (OUTPUT,)
+            self.parts |= dict.fromkeys((*more, LOGS, METRICS))
         self.folder = FetchedFolder(destination, record, self._names, wanted.on_wait)
 
     def _look(self) -> ResultsIndex | None:
@@ -170,16 +179,13 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
 
     def bring(self) -> list[str]:
         """Bring all parts; return the paths of the files, relative to the folder."""
-        bring = {RESULTS: self._bring_results, CHECKPOINTS: self._bring_checkpoints,
-                 LOGS: self._write_logs, METRICS: self._write_metrics,
-                 CODE: self._bring_code}  # fmt: skip
-        parts = dict.fromkeys(self._wanted.parts)
-        if RESULTS in parts:
-            parts |= dict.fromkeys((LOGS, METRICS))
+        bring = {RESULTS: self._bring_results, OUTPUT: self._bring_output,
+                 CHECKPOINTS: self._bring_checkpoints, LOGS: self._write_logs,
+                 METRICS: self._write_metrics, CODE: self._bring_code}  # fmt: skip
         with self.folder:
-            if RESULTS in parts:
+            if RESULTS in self.parts:
                 self.told = self._write_newest()
-            return [*self.told, *(file for part in parts for file in bring[part]())]
+            return [*self.told, *(file for part in self.parts for file in bring[part]())]
 
     def _download(
         self, base: str, paths: Sequence[str] | Mapping[str, str],
@@ -205,6 +211,14 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
         if len(listed) < len(names):  # some are missing, or links lead to them
             return self._download(self._base, names)
         return self._download(self._base, names, listed=listed)
+
+    def _bring_output(self) -> list[str]:
+        """Bring what the program has written into its own folder."""
+        _, files = look_at_made(self._transport, self._record.job_dir)
+        return self._download(
+            f"{self._record.job_dir}/{contract.CODE}", [file.path for file in files],
+            lambda path: self.folder.own(f"{OUTPUT}/{path}"), listed=files,
+        )  # fmt: skip
 
     def _bring_checkpoints(self) -> list[str]:
         """Bring every whole checkpoint; of a training that runs the newest one."""

@@ -86,10 +86,13 @@ def job_limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:
 
 
 def saved_checkpoints(transport: Transport, record: Record) -> list[Saved]:
-    """Return the complete checkpoints of a training.
+    """Return the complete checkpoints of a training, or what a program has saved in their place.
 
     Raises:
         TransportError
     """
     found = list_checkpoints(transport, record.job_dir)
-    return [Saved(c.step, c.written_at, c.size_bytes) for c in found if c.complete]
+    return [
+        Saved(c.step, c.written_at, c.size_bytes, "" if c.complete else c.name)
+        for c in found if c.complete is not False
+    ]  # fmt: skip

@@ -122,6 +122,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         },
         evaluation_metrics=metrics_plan(manifest.evaluation_metrics),
         requirements=list(manifest.requirements),
+        output_caches=list(manifest.output.caches),
         lifecycle=_lifecycle(manifest, site, placement),
         stop=stop_rules(manifest.stop),
         hang=hang_policy(manifest.hang, own_program=not has_loop),

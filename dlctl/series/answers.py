@@ -47,6 +47,8 @@ class Saved:
     saved_at: float | None = None
     """Unix seconds."""
     size_bytes: int | None = None
+    name: str = ""
+    """Of what a program has saved of which nothing tells that it is a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,8 @@ def _plateau(run: Run, _: Known) -> _Found:
 
 
 def _checkpoint(run: Run, known: Known) -> _Found:
+    if entries := [each for each in known.checkpoints if each.name]:
+        return _saved_by_itself(entries, known)
     saved = max(known.checkpoints, key=lambda c: c.step, default=None)
     if saved is None:
         events = [e for e in run.events if e.kind == EventKind.CHECKPOINT.value]
@@ -194,6 +198,20 @@ def _checkpoint(run: Run, known: Known) -> _Found:
         parts.append(f"{format_span(known.now - saved.saved_at)} ago")
     text = ", ".join(parts) + (f"; {behind} steps have been done since." if behind else ".")
     return GOOD, text, evidence | {"steps_since": behind}
+
+
+def _saved_by_itself(entries: Sequence[Saved], known: Known) -> _Found:
+    """Return what lies in CHECKPOINT_DIR of which nothing tells that it is a checkpoint."""
+    newest = entries[0]
+    told = [format_bytes(newest.size_bytes or 0)]
+    if newest.saved_at is not None:
+        told.append(f"{format_span(known.now - newest.saved_at)} ago")
+    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
+    text = (
+        f"The program has saved {newest.name} ({', '.join(told)}){more}. dlctl can't tell whether "
+        "that is whole: checkpoint.files in the manifest says which files are checkpoints."
+    )
+    return NOTE, text, {"saved": [each.name for each in entries], "saved_at": newest.saved_at}
 
 
 def _took(seconds: float) -> str:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dlctl.contract import State
+from dlctl.contract import State, tell_output
 from dlctl.terminal.text import BOLD, DIM, GREEN, RED, YELLOW, Line, cut, width_of
-from dlctl.units import counted, format_span
+from dlctl.units import counted, format_bytes, format_span
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -33,7 +33,10 @@ def reason_of(record: Record, now: float) -> str:
     quiet = record.state is State.COMPLETED or (
         record.state is State.TRAINING and not record.stale_since
     )
-    return "" if quiet else record.reason
+    parts = ["" if quiet else record.reason]
+    if record.state.final and record.made and not record.was_fetched("output"):
+        parts.append(tell_output(record.made.output, format_bytes))
+    return "; ".join(filter(None, parts))
 
 
 def starts(record: Record, now: float) -> str:

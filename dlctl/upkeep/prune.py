@@ -12,7 +12,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from dlctl import contract
@@ -21,6 +21,7 @@ from dlctl.data.cache import look_into_cache
 from dlctl.errors import DlctlError, RemoteCommandError
 from dlctl.files.site_folders import UNSAFE, guard, refusal
 from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.watch import with_made
 from dlctl.models.changes import Collected, collect_garbage
 from dlctl.record import Record, RecordStore
 from dlctl.request.runtime import runtime_entries
@@ -110,7 +111,8 @@ def look(
     mine = {record.training_id: record for record in store.all()
             if record.site == session.site.name}  # fmt: skip
     candidates = [
-        Candidate(record, _ended_at(record), _size(found, record, keep_results))
+        Candidate(_as_fetched(with_made(session, record), mine), _ended_at(record),
+                  _size(found, record, keep_results))
         for record in found.records if _is_old(record, found.now - older_than_s)
     ]  # fmt: skip
     if keep_results:
@@ -132,6 +134,17 @@ def look(
         unused.pop(f"runtime/{runtime_entries()[0]}", None)
     return Prunable(found, candidates, gone, unused, keep_results, contents, cached, older_than_s,
                     problem)  # fmt: skip
+
+
+def _as_fetched(record: Record, mine: dict[str, Record]) -> Record:
+    """Return what a site tells of a training with what was fetched of it to this machine."""
+    if (known := mine.get(record.training_id)) is None:
+        return record
+    return replace(
+        record, fetched_attempt=known.fetched_attempt,
+        checkpoints_fetched_attempt=known.checkpoints_fetched_attempt,
+        output_fetched_attempt=known.output_fetched_attempt,
+    )  # fmt: skip
 
 
 def _cached(

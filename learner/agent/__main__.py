@@ -7,7 +7,6 @@ watches over the learner. It imports neither torch nor MPI: the learner calls MP
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import signal
@@ -31,6 +30,7 @@ from dlctl.contract import (
 )
 from dlctl.contract.launchers import LAUNCHERS, Ranks
 from dlctl.contract.metrics import RESTARTS
+from dlctl.contract.programs.verdict_rules import GO_ON
 from learner.agent.stacks import Stacks
 from learner.agent.watchdog import Program, Watchdog
 from learner.collect.companion import Companion
@@ -53,7 +53,7 @@ from learner.job.environment import (
     resolve_secrets,
 )
 from learner.job.gpu_visibility import own_gpus, visible_devices
-from learner.job.outcome import failed, verdict_of
+from learner.job.outcome import failed, last_verdict
 from learner.job.ranks import find_ranks
 from learner.job.slurm import first_node_is_lost, slurm_command
 from learner.job.stacks import STACKS_FILE
@@ -200,12 +200,11 @@ def _end_without_supervisor(plan: Plan, job_dir: Path, attempt: int, ended: Halt
         time.sleep(_ASK_EVERY_S)
     path = job_dir / contract.verdict_file(attempt)
     reason = "The first node of the job was lost, and the supervisor with it."
-    hint = f"Resume from the newest checkpoint: dlctl resume {plan.training_id}"
+    hint = GO_ON.format(id=plan.training_id)
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         if path.parent.is_dir() and not path.exists():
             outcome = failed(VerdictKind.NODE_LOST, reason, hint)
-            verdict = verdict_of(job_dir, attempt, outcome)
-            verdict = dataclasses.replace(verdict, finished_at=time.time())
+            verdict = last_verdict(job_dir, attempt, outcome, plan)
             contract.write_whole(path, contract.to_json(verdict))
         argv = [slurm_command(plan, "scancel"), os.environ["SLURM_JOB_ID"]]
         subprocess.run(argv, timeout=30, capture_output=True, check=False)

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from dlctl import contract
-from dlctl.contract.own_checkpoints import MARKER, OwnCheckpoint, SavedFile, own_checkpoints
+from dlctl.contract.own_checkpoints import (
+    MARKER,
+    OwnCheckpoint,
+    SavedFile,
+    own_checkpoints,
+    saved_entries,
+)
 from learner.errors import UserFault
 from learner.job.answers import run
 
@@ -58,7 +64,8 @@ def main(arguments: list[str]) -> list[dict[str, Any]]:
     if len(arguments) < 3 or arguments[0] != "verify":
         raise UserFault("usage: verify <job dir> <pattern> [STEP …]")
     root, steps = Path(arguments[1], contract.CHECKPOINTS), [int(step) for step in arguments[3:]]
-    found = own_checkpoints(files_below(root), arguments[2] or None)
+    files = files_below(root)
+    found = own_checkpoints(files, arguments[2] or None) or saved_entries(files)
     for step in steps:
         if step not in [checkpoint.step for checkpoint in found]:
             raise UserFault(f"there is no checkpoint of step {step} in {root}")
@@ -71,7 +78,7 @@ def main(arguments: list[str]) -> list[dict[str, Any]]:
 
 def problem(root: Path, checkpoint: OwnCheckpoint) -> str | None:
     """Return what is wrong with a checkpoint; None if nothing is found."""
-    if not checkpoint.complete:
+    if checkpoint.complete is False:
         return f"{MARKER} is missing"
     try:
         said = _marker(root / checkpoint.name)

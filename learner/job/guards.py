@@ -16,12 +16,12 @@ from dlctl.contract.measured.judged import is_better_lower, judged, key_of
 from dlctl.contract.measured.plateau import find_plateau, stands_still
 from dlctl.contract.measured.rates import rate_changes
 from dlctl.contract.metrics import LEARNING_RATE, Source
+from dlctl.contract.programs.verdict_rules import NEWEST
 
 WINDOW, LEAST = 50, 5
 """A loss is compared with the median of so many last ones; with fewer than `LEAST`, with none."""
 NOT_A_NUMBER_HINT = (
-    "Lower the learning rate, or set training.clip_gradient_norm; "
-    "the newest checkpoint is of a step before."
+    f"Lower the learning rate, or set training.clip_gradient_norm; `dlctl resume` goes on {NEWEST}."
 )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlctl.contract import Evidence, State, Verdict, VerdictKind
-from dlctl.contract.programs.verdict_rules import Place, first_match
+from dlctl.contract import CACHES, Evidence, Plan, State, Verdict, VerdictKind, look_at_made
+from dlctl.contract.programs.verdict_rules import Place, first_match, without_checkpoint
 from learner.errors import SiteFault, UserFault
 from learner.job.context import job_id
 
@@ -62,3 +63,19 @@ def verdict_of(job_dir: Path, attempt: int, outcome: Outcome) -> Verdict:
         kind=outcome.kind,
         bad_hosts=list(outcome.bad_hosts),
     )
+
+
+def last_verdict(
+    job_dir: Path, attempt: int, outcome: Outcome, plan: Plan | None = None
+) -> Verdict:
+    """Return the verdict on an attempt that has just ended, with what the training has made.
+
+    Args:
+        plan: The attempt's; None if it can't be read.
+    """
+    made = look_at_made(job_dir, plan.output_caches if plan else CACHES)
+    hint = outcome.hint
+    if made is not None and not made.checkpoints.files:
+        hint = without_checkpoint(hint)
+    verdict = verdict_of(job_dir, attempt, replace(outcome, hint=hint))
+    return replace(verdict, finished_at=time.time(), made=made)

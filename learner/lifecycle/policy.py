@@ -140,7 +140,8 @@ def _retry(
         return Action(Next.STOP, used if allowed else "no retries are allowed")
     in_vain = itertools.takewhile(lambda each: each.progress >= newest.progress, _retried(verdicts))
     delay_s = _delay_s(lifecycle, kind, len(list(in_vain)), chance)
-    why = f"retry {done + 1} of {allowed}, from the newest checkpoint"
+    start = "the newest checkpoint" if newest.progress >= 0 else "the beginning"
+    why = f"retry {done + 1} of {allowed}, from {start}"
     if has_trained:
         why = f"retry {done + 1} of {allowed}, which only stores the results"
     elif newest.progress < 0:

@@ -15,9 +15,10 @@ from dlctl.contract.stores import STORE
 from learner.errors import UserFault
 from learner.storage import scripted
 from learner.storage.base import Interrupted, Publication, Store, Tick
+from learner.storage.index import index_of
 from learner.storage.mounted import Mounted
 from learner.storage.progress import Moving
-from learner.storage.to_store import lay_out
+from learner.storage.to_store import OUTPUT_NAME, lay_out
 
 STORES: dict[str, Store] = {"mount_volume": Mounted(), "host_mount": Mounted()}
 """The data stores without scripts, by the manifest's `data_stores[].type`."""
@@ -104,7 +105,7 @@ def _remove(data: Path) -> None:
 def save(
     plan: Plan, results: Path, index: ResultsIndex, publication: Publication
 ) -> list[str]:  # fmt: skip
-    """Copy the results to every mounted store that takes them.
+    """Copy the results to every mounted store that takes them, and the program's other output.
 
     Returns:
         One line for each store that has them now.
@@ -113,12 +114,18 @@ def save(
         UserFault: a copy failed, or is not what was written.
         Interrupted: by `publication`.
     """
-    done = []
-    for store in plan.data_stores:
-        if store.scripts:
-            continue
-        if where := _of(store).save(store, plan.training_id, results, index, publication):
-            done.append(f"{store.id}: {where}")
+    done, job_dir = [], Path(plan.job_dir)
+    stores = [store for store in plan.data_stores
+              if not store.scripts and store.training_results is not None]  # fmt: skip
+    sources = [(plan.training_id, results, index)]
+    if stores and (output := contract.own_output(job_dir, plan.output_caches)):
+        code = job_dir / contract.CODE
+        own = index_of(code, [code / path for path in output], publication.tick)
+        sources.append((f"{plan.training_id}/{OUTPUT_NAME}", code, own))
+    for store in stores:
+        for place, folder, each in sources:
+            if where := _of(store).save(store, place, folder, each, publication):
+                done.append(f"{store.id}: {where}")
     return done
 
 

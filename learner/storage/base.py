@@ -46,10 +46,10 @@ class Store(Protocol):
         """
 
     def save(
-        self, store: DataStore, training_id: str, results: Path, index: ResultsIndex,
+        self, store: DataStore, place: str, results: Path, index: ResultsIndex,
         publication: Publication,
     ) -> str:  # fmt: skip
-        """Copy the results to the store, below the training's own id, each file whole.
+        """Copy files to a place in the store, which begins with the training's id, each whole.
 
         A late writer of an earlier attempt must not win: remove what earlier attempts have begun,
         and call `publication.check` between the last byte and the name.

@@ -8,7 +8,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dlctl import contract
@@ -29,17 +29,24 @@ def write_index(folder: Path, tick: Tick | None = None) -> ResultsIndex:
     results.mkdir(exist_ok=True)  # not in a job directory that somebody has removed
     with alone(results, _PATIENCE_S, tick):
         files, left_out = result_files(results)
-        hashed = []
-        for path in files:
-            try:
-                size_bytes, digest = path.stat().st_size, sha256(path, tick)
-            except PermissionError:  # the program's own choice: no reason to train again
-                left_out.append(path)
-            else:
-                hashed.append(ResultFile(str(path.relative_to(results)), size_bytes, digest))
-        index = ResultsIndex(hashed, [str(path.relative_to(results)) for path in left_out])
+        index = index_of(results, files, tick, left_out)
         write_whole(folder / contract.RESULTS_INDEX, to_json(index))
     return index
+
+
+def index_of(
+    root: Path, files: Sequence[Path], tick: Tick | None = None, left_out: Sequence[Path] = ()
+) -> ResultsIndex:
+    """Return the index of files below a folder; those that can't be read are left out, too."""
+    hashed, left_out = [], [*left_out]
+    for path in files:
+        try:
+            size_bytes, digest = path.stat().st_size, sha256(path, tick)
+        except PermissionError:  # the program's own choice: no reason to train again
+            left_out.append(path)
+        else:
+            hashed.append(ResultFile(str(path.relative_to(root)), size_bytes, digest))
+    return ResultsIndex(hashed, [str(path.relative_to(root)) for path in left_out])
 
 
 @contextlib.contextmanager

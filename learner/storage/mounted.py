@@ -34,13 +34,13 @@ class Mounted:
         return _data_path(store)
 
     def save(
-        self, store: DataStore, training_id: str, results: Path, index: ResultsIndex,
+        self, store: DataStore, place: str, results: Path, index: ResultsIndex,
         publication: Publication,
     ) -> str:  # fmt: skip
-        """Copy the results, each file whole or not at all."""
+        """Copy files to a place below the store's results, each file whole or not at all."""
         if store.path is None or store.training_results is None:
             return ""
-        folder = Path(store.path, store.training_results, training_id)
+        folder = Path(store.path, store.training_results, place)
         publication.check()
         _remove_begun(folder, publication.attempt)
         for item in index.files:

@@ -1,8 +1,9 @@
 """What of an attempt goes to a store, and in which order of folders: a tree of links.
 
 The layout is that of the service's open-source successor: the results at the top, a folder
-`learner-<number>` for each learner's log, counted from 1, `_submitted_code/model.zip`, and, if the
-manifest wants them, `_checkpoints/`.
+`learner-<number>` for each learner's log, counted from 1, `_submitted_code/model.zip`, `_output/`
+with what the program has written into its own folder, and, if the manifest wants them,
+`_checkpoints/`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import shutil
 import zipfile
+from collections.abc import Container
 from pathlib import Path
 
 from dlctl import contract
@@ -21,6 +23,7 @@ from learner.storage.index import result_files
 LOG_NAME = "training-log.txt"
 CODE_NAME = "_submitted_code/model.zip"
 CHECKPOINTS_NAME = "_checkpoints"
+OUTPUT_NAME = "_output"
 _OLDEST = (1980, 1, 1, 0, 0, 0)
 """The time of each file in the archive: the same code is the same archive."""
 
@@ -45,7 +48,11 @@ def lay_out(plan: Plan, job_dir: Path, attempt: int, checkpoints: bool = False) 
         kept = job_dir / contract.CHECKPOINTS
         for path in result_files(kept)[0]:
             _link(folder, f"{CHECKPOINTS_NAME}/{path.relative_to(kept).as_posix()}", path.resolve())
-    _pack(job_dir / contract.CODE, folder / CODE_NAME)
+    code = job_dir / contract.CODE
+    output = contract.own_output(job_dir, plan.output_caches)
+    for name in output:
+        _link(folder, f"{OUTPUT_NAME}/{name}", (code / name).resolve())
+    _pack(code, folder / CODE_NAME, output)
     return folder
 
 
@@ -58,7 +65,8 @@ def _link(folder: Path, name: str, target: Path) -> None:
             link.symlink_to(target)
 
 
-def _pack(code: Path, archive: Path) -> None:
+def _pack(code: Path, archive: Path, output: Container[str]) -> None:
+    """Pack the code as the program has left it, less what it has written there."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for folder, folders, names in os.walk(code.resolve()):
@@ -66,6 +74,8 @@ def _pack(code: Path, archive: Path) -> None:
             for path in (Path(folder, name) for name in sorted(names)):
                 name = path.relative_to(code.resolve()).as_posix()
                 if name == contract.SENT_INDEX or "__pycache__" in name or not path.is_file():
+                    continue
+                if name in output:
                     continue
                 info = zipfile.ZipInfo(name.encode("utf-8", "replace").decode(), _OLDEST)
                 info.external_attr = (path.stat().st_mode & 0o777) << 16

@@ -22,7 +22,7 @@ from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictK
 from dlctl.contract.programs.last_words import explain
 from learner.job import answers
 from learner.job.context import job_id, own_job_id, read_plan
-from learner.job.outcome import Outcome, failed, verdict_of
+from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.slurm import down_hosts, ended_before
 from learner.job.status import last_lines, write_patiently
 from learner.lifecycle import history
@@ -58,8 +58,7 @@ def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
     outcome = _with_lost_node(job_dir, plan, attempt, outcome)
     outcome = _as_asked(plan, history.requests(job_dir), outcome)
     evidence = replace(outcome.evidence or Evidence(), scheduler_state=word)
-    verdict = verdict_of(job_dir, attempt, replace(outcome, evidence=evidence))
-    return replace(verdict, finished_at=time.time())
+    return last_verdict(job_dir, attempt, replace(outcome, evidence=evidence), plan)
 
 
 def _as_asked(plan: Plan, asked: Requests, outcome: Outcome) -> Outcome:

@@ -10,14 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Action, Next, Plan, State, Verdict, VerdictKind, to_json
+from dlctl.contract import (
+    Action,
+    Next,
+    Plan,
+    State,
+    Verdict,
+    VerdictKind,
+    tell_output,
+    to_json,
+)
 from dlctl.contract.metrics import EventKind, Source
 from learner.job.directives import is_gone, is_superseded, is_there
 from learner.job.metrics import MetricsFile, tell
-from learner.job.outcome import Outcome, failed, verdict_of
+from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import write_patiently
 from learner.lifecycle.bad_nodes import of_verdict, remember
 from learner.lifecycle.manager import Following, conclude
+from learner.system.amounts import size_text
 from learner.system.disk_reserve import FULL
 
 
@@ -50,7 +60,9 @@ def leave(
     if is_superseded(job_dir, attempt) and is_there(path):
         say(f"Attempt {attempt} was judged without this supervisor, and a later one has begun.")
         return Leaving(1)
-    verdict = dataclasses.replace(verdict_of(job_dir, attempt, outcome), finished_at=time.time())
+    verdict = last_verdict(job_dir, attempt, outcome, plan)
+    if verdict.made and (output := tell_output(verdict.made.output, size_text)):
+        say(f"  {output}")
     following = None
     if plan is None and outcome.kind is not VerdictKind.INTERNAL:
         verdict = dataclasses.replace(verdict, action=Action(Next.STOP, "it could not begin"))

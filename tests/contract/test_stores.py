@@ -93,6 +93,17 @@ def test_results_arrive_whole_with_their_modes(bench):
     assert os.access(bench.root / "store/trained/t-1/run.sh", os.X_OK)
 
 
+def test_what_a_program_has_written_into_its_own_folder_is_stored_with_the_results(bench):
+    (bench.job / contract.CODE / "out").mkdir(parents=True)
+    (bench.job / contract.CODE / "out/model.pt").write_bytes(b"weights")
+    told = storage.save(
+        bench.plan(bench.store()), bench.job / contract.RESULTS, write_index(bench.job),
+        bench.publication,
+    )  # fmt: skip
+    assert told[1].startswith("s: 1 file in ")
+    assert bench.stored()["_output/out/model.pt"] == b"weights"
+
+
 def test_results_in_a_store_are_as_open_as_the_store(bench):
     """The job's own umask keeps all but the user out; who may read a store is the store's."""
     (bench.root / "store/trained").mkdir()

@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore
 
 _RESULTS, _ALL = "results", "all"
-_PARTS = (_RESULTS, "checkpoints", "logs", "metrics", "code", _ALL)
+_PARTS = (_RESULTS, "output", "checkpoints", "logs", "metrics", "code", _ALL)
 
 
 def fetch(
     what: str = typer.Argument(
         _RESULTS, metavar="[WHAT]", show_default=False,
-        help="What to download: results (model, logs, metrics; the default), checkpoints (of a "
-        "training that runs the newest), logs, metrics, code, or all of it.",
+        help="What to download: results (model, logs, metrics; the default), output (what the "
+        "program has written into its own folder; results bring it if RESULT_DIR is empty), "
+        "checkpoints (of a training that runs the newest), logs, metrics, code, or all of it.",
     ),
     training_ids: list[str] = IDS,
     name: str | None = NAME,
@@ -115,6 +116,7 @@ def _fetch(
 ) -> tuple[Record, Fetched]:  # fmt: skip
     from dlctl.lifecycle import refresh
     from dlctl.outputs import fetch as outputs
+    from dlctl.record import FETCHED
 
     record = refresh(session, [record], store)[0]
     if restore:
@@ -127,8 +129,8 @@ def _fetch(
     with output.progress("fetching") as on_progress:
         wanted = outputs.Wanted(parts, include, on_progress, tell_wait)
         fetched = outputs.fetch(session.transport, record, folder.absolute(), wanted)
-    if what in (_RESULTS, _ALL) and not include and record.state.final:
-        store.mark_fetched(record)
+    if not include and record.state.final:
+        store.mark_fetched(record, [part for part in fetched.parts if part in FETCHED])
     return record, fetched
 
 

@@ -10,6 +10,7 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import unix_seconds
 from dlctl.cli.logs.printing import LogLines, print_pieces
+from dlctl.cli.made import next_fetch
 
 if TYPE_CHECKING:
     from dlctl.contract import State
@@ -113,6 +114,6 @@ def end_of_following(record: Record) -> None:
         f"{record.training_id} {record.state}" + (f": {record.reason}" if record.reason else "")
     )
     if record.state is State.COMPLETED:
-        output.hint(f"dlctl fetch results {record.training_id}")
+        output.hint(next_fetch(record))
     elif record.state is State.HALTED:
         output.hint(f"dlctl resume {record.training_id}")

@@ -88,6 +88,8 @@ class Deleted(TypedDict):
 class Details(TypedDict):
     """What is known of a training besides its record; a site that is silent leaves most out."""
 
+    output: str
+    next_command: str
     stored_as: list[str]
     shown_state: str
     starts_in_words: str

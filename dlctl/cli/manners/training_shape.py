@@ -12,8 +12,18 @@ def training_properties() -> dict[str, Any]:
     from dlctl.record import Record
 
     schema = TypeAdapter(Record).json_schema()
-    known: dict[str, Any] = schema["properties"]
+    known: dict[str, Any] = _inlined(schema["properties"], schema["$defs"])
     known["created_at"] = {"type": ["number", "null"], "title": "Created At"}
     known["overrides"] = {"type": ["object", "null"], "title": "Overrides"}
-    known["state"] = schema["$defs"]["State"]
     return {"type": "object", "properties": known, "required": sorted(known)}
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """Return a schema with what it refers to in place of each reference."""
+    if isinstance(schema, list):
+        return [_inlined(each, definitions) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: _inlined(each, definitions) for name, each in schema.items()}

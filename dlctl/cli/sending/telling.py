@@ -21,8 +21,24 @@ def tell(plan: Plan, manifest: Path, model: str | None) -> None:
         output.warn(note)
     _say_links(plan)
     _say_models(plan)
+    _say_where_files_will_be(plan, manifest, model)
     output.warn("" if model else alone(
         plan.framework.command, plan.resources.learners, manifest))  # fmt: skip
+
+
+def _say_where_files_will_be(plan: Plan, manifest: Path, model: str | None) -> None:
+    """Say where the files of a program will be found that seems to save beside itself."""
+    from dlctl.contract.programs.lone_program import saves_beside_itself
+
+    framework = plan.framework
+    if model or framework.has_loop:
+        return
+    script = framework.recipe.script if framework.recipe else ""
+    if saves_beside_itself([framework.command or "", script], manifest.parent):
+        output.note(
+            "the program names neither RESULT_DIR nor CHECKPOINT_DIR: what it writes into its own "
+            "folder counts as its output, which `dlctl fetch` brings"
+        )
 
 
 def _say_models(plan: Plan) -> None:

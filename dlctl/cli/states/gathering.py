@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
 from dlctl.cli.common import ago, plain, shown_state, unix_seconds
+from dlctl.cli.made import next_fetch, told_output
+from dlctl.record import FETCHED
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -45,10 +47,20 @@ def gather(session: Session, record: Record, store: RecordStore) -> dict[str, An
         more = {**more, "plan": {**plan, "created_at": unix_seconds(plan["created_at"])}}
     return (
         plain(record)
+        | {"output": told_output(record), "next_command": _next_command(record)}
         | {"stored_as": _stored_as(record)}
         | {"shown_state": shown_state(record), "starts_in_words": starts(record, time.time())}
         | more
     )
+
+
+def _next_command(record: Record) -> str:
+    """Return the command that brings what a training that has completed has made; "" if none."""
+    from dlctl.contract import State
+
+    is_here = any(map(record.was_fetched, FETCHED))
+    is_due = record.state is State.COMPLETED and not (is_here or record.hint or record.is_gone)
+    return next_fetch(record) if is_due else ""
 
 
 def _stored_as(record: Record) -> list[str]:

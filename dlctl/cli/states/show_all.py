@@ -51,6 +51,7 @@ def print_details(details: dict[str, Any]) -> None:
         "runs": _runs(plan["framework"]) if plan else "",
         "model": plan.get("model", ""),
         "starts from": _weights(plan.get("weights") or {}),
+        "output": details.get("output", ""),
         "stored as": ", ".join(details.get("stored_as") or []),
         "orders": "; ".join(order["text"] for order in details.get("orders") or []),
     })  # fmt: skip
@@ -78,6 +79,8 @@ def print_details(details: dict[str, Any]) -> None:
             output.line(f"  {text}")
     if details["hint"]:
         output.advice(details["hint"])
+    if details.get("next_command"):
+        output.hint(details["next_command"])
 
 
 def _as_it_was(details: dict[str, Any], role: str) -> list[dict[str, Any]]:

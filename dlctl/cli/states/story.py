@@ -37,6 +37,7 @@ def print_story(details: dict[str, Any]) -> None:
         "speed": "" if ended else _speed(details),
         **_answers(details),
         "orders": "; ".join(order["text"] for order in details.get("orders") or []),
+        "output": details.get("output", ""),
         "folder": details["folder"],
         "at the site": details["job_dir"],
     }
@@ -51,6 +52,8 @@ def print_story(details: dict[str, Any]) -> None:
         output.line(text)
     if details["hint"]:
         output.advice(details["hint"])
+    if details.get("next_command"):
+        output.hint(details["next_command"])
     output.note(f"all that is known: dlctl show {details['training_id']} --all")
 
 

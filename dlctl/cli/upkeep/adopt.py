@@ -8,6 +8,7 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import JSON, complete_sites, open_record, opened, plain
+from dlctl.cli.made import only_copies
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed_sites import AdoptedTrainings
@@ -60,5 +61,8 @@ def _print(found: Adopted) -> None:
         output.table(["training", "created", "attempt", "state"], rows)
     known = f"; {len(found.known)} were known already" if found.known else ""
     output.note(f"adopted {counted(len(rows), 'training')} of {found.site}{known}")
+    for each in found.added:
+        if only := only_copies(each):
+            output.warn(f"{each.training_id}: not fetched to this machine: {only}")
     if rows:
         output.hint(f"dlctl list --site {found.site}")

@@ -10,6 +10,7 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.choosing import tell_failures
 from dlctl.cli.common import JSON, ago, complete_sites, open_record, opened
+from dlctl.cli.made import only_copies
 from dlctl.cli.manners.trying import DRY_RUN, ask_nothing_in_json
 
 if TYPE_CHECKING:
@@ -138,6 +139,9 @@ def _print(name: str, going: Prunable) -> None:
         output.warn(f"stays: {going.inventory.root}/jobs/{each.training_id}: {each.why}; so does "
                     "all that trainings share")  # fmt: skip
     output.warn(f"{name}: the cache can't be asked: {going.problem}" if going.problem else "")
+    for going_one in going.trainings:
+        if only := only_copies(going_one.record):
+            output.warn(f"{going_one.record.training_id}: NOT fetched: {only}")
     if not rows:
         return output.note(f"nothing on {name} may go")
     output.table(["what", "state", "ended", "size"], rows[:_SHOWN])

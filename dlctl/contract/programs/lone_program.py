@@ -1,4 +1,4 @@
-"""Find commands whose learners would each train alone, from the text of the program. Pure.
+"""Tell from the text of a program what it does not know of: learners, or where to save. Pure.
 
 A program that knows nothing of learners trains as often as there are learners, and they overwrite
 each other's files. Only a program whose files can be read is judged.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _OWN_LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
@@ -23,6 +23,11 @@ _KNOWS = re.compile(
     r"jax\.distributed|tf\.distribute|MultiWorkerMirroredStrategy|paddle|oneflow|mindspore|"
     r"(?:from|import) +(?:learner|psrv))\b|torch\.distributed"
 )
+_SAVES = re.compile(
+    r"\b(?:RESULT_DIR|RESULT_BUCKET_DIR|CHECKPOINT_DIR|(?:from|import) +learner)\b|/mnt/results\b"
+)
+_UNKNOWN = "RANK RESULT_DIR"
+"""In place of a text that can't be read."""
 _PROGRAMS = (".py", ".sh", ".bash")
 _READ = (*_PROGRAMS, ".cfg", ".ini", ".toml", ".yaml", ".yml")
 _FOREIGN = ("__pycache__", "node_modules", "site-packages", "venv")
@@ -58,6 +63,16 @@ def warn_if_alone(command: str | None, learners: int, code: Path) -> str:
     )
 
 
+def saves_beside_itself(texts: Iterable[str], code: Path) -> bool:
+    """Return whether a program seems to know neither RESULT_DIR nor CHECKPOINT_DIR.
+
+    Args:
+        texts: The command, and what else is run beside the user's files.
+        code: The folder with these.
+    """
+    return not any(_SAVES.search(text) for text in (*texts, *_texts(code)))
+
+
 def _programs(command: str, code: Path) -> Iterator[Path]:
     """Yield the submitted programs that a command names."""
     try:
@@ -73,13 +88,13 @@ def _programs(command: str, code: Path) -> Iterator[Path]:
 
 
 def _texts(code: Path) -> Iterator[str]:
-    """Yield what the program's files hold; a name that ends the search if that can't be judged."""
+    """Yield what the program's files hold; names that end a search if that can't be judged."""
     seen = 0
     for folder, folders, names in os.walk(code):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _FOREIGN]
         seen += len(folders) + len(names)
         if seen > _MOST_FILES:
-            yield "RANK"
+            yield _UNKNOWN
             return
         for path in (Path(folder, name) for name in names if name.endswith(_READ)):
             if not path.is_file():  # a pipe would never end
@@ -88,4 +103,4 @@ def _texts(code: Path) -> Iterator[str]:
                 with path.open("rb") as file:
                     yield file.read(_MOST_BYTES).decode(errors="replace")
             except OSError:
-                yield "RANK"
+                yield _UNKNOWN

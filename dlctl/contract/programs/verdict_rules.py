@@ -16,8 +16,15 @@ from dlctl.contract.programs.tracebacks import last_chain
 from dlctl.contract.states import VerdictKind
 
 SEE_LOG = "See its whole log: dlctl logs {id} --learner {rank} --debug"
-GO_ON = "Resume from the newest checkpoint: dlctl resume {id}"
+NEWEST = "from the newest checkpoint"
+"""In a hint, where `without_checkpoint` finds it."""
+GO_ON = f"Resume {NEWEST}: dlctl resume {{id}}"
 CHECK_SITE = "Check the site, then resume: dlctl sites check {site}; dlctl resume {id}"
+
+
+def without_checkpoint(hint: str) -> str:
+    """Return a hint for a training that has no checkpoint from which it could go on."""
+    return hint.replace(NEWEST, "from the beginning (there is no checkpoint)")
 
 
 class Place(enum.Flag):
@@ -79,7 +86,7 @@ RULES = (
     # What Slurm prints when it ends a job or a step.
     _rule(
         r"DUE TO TIME LIMIT", LAUNCHER | JOB, KIND.TIME_LIMIT,
-        "Resume from the newest checkpoint, with more time: dlctl resume {id} --time 8h",
+        f"Resume {NEWEST}, with more time: dlctl resume {{id}} --time 8h",
         "The time limit ended it before it could save",
     ),
     _rule(
@@ -127,8 +134,8 @@ RULES = (
     _rule(
         r"shared memory ?\(shm\)|(?<!CUDA error: )out of shared memory",  # of DataLoaders' workers
         LEARNER, KIND.OUT_OF_MEMORY,
-        "Free /dev/shm on that node, or give the DataLoader fewer workers, then resume from the "
-        "newest checkpoint: dlctl resume {id}",
+        "Free /dev/shm on that node, or give the DataLoader fewer workers, then resume "
+        f"{NEWEST}: dlctl resume {{id}}",
     ),
     _rule(
         r"\b(?:_Array)?MemoryError\b|[Cc]annot allocate memory|std::bad_alloc"
@@ -142,7 +149,7 @@ RULES = (
         r"|PytorchStreamWriter failed writing file|enforce fail at inline_container",
         LEARNER | JOB, KIND.DISK_FULL,
         "Free space on the node's file system (dlctl delete removes old trainings), then resume "
-        "from the newest checkpoint: dlctl resume {id}",
+        f"{NEWEST}: dlctl resume {{id}}",
         "A file system is full, or a quota used up",
     ),
     # The training itself.

@@ -135,7 +135,7 @@ function eventTable(events) {
 }
 
 function checkpointTable(checkpoints) {
-  const rows = checkpoints.map((c) => [String(c.step), c.epoch === null ? '–' : String(c.epoch), byteSize(c.size_bytes), ago(c.written_at), c.complete ? 'yes' : 'no', c.kept_for_ever ? 'for ever' : '–']);
+  const rows = checkpoints.map((c) => [c.name || String(c.step), c.epoch === null ? '–' : String(c.epoch), byteSize(c.size_bytes), ago(c.written_at), c.complete === null ? '?' : c.complete ? 'yes' : 'no', c.kept_for_ever ? 'for ever' : '–']);
   return rows.length ? table('Checkpoints', ['step', 'epoch', 'size', 'written', 'complete', 'kept'], rows) : null;
 }
 

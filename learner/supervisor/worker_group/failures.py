@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlctl.contract import Evidence, Plan, Status, VerdictKind
+from dlctl.contract.programs.verdict_rules import NEWEST
 from learner.errors import EXIT_NO_RESTART
 from learner.job.outcome import Outcome, failed
 from learner.supervisor.verdict import explain, go_on, read_words, see_log
@@ -55,8 +56,8 @@ def server_failure(
     kind, what, hint = read_words(plan, words, code)
     if hint == see_log(plan, 0):
         hint = (
-            f"See why in server-{server.node}.log (dlctl logs {training}), then resume from the "
-            f"newest checkpoint: dlctl resume {training}"
+            f"See why in server-{server.node}.log (dlctl logs {training}), then resume "
+            f"{NEWEST}: dlctl resume {training}"
         )
     within = f"each time within {LIVED_S / 60:g} min of its start,"
     times = f" {server.restarts.limit} times in a row, {within}"

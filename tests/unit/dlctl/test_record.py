@@ -14,9 +14,9 @@ import pytest
 from login_side import make_record
 
 from dlctl import record_batches, record_file
-from dlctl.contract import State
+from dlctl.contract import Amount, Made, OutputPlace, State
 from dlctl.errors import RecordError
-from dlctl.record import RecordStore, state_directory
+from dlctl.record import FETCHED, RecordStore, state_directory
 
 
 @pytest.fixture
@@ -334,6 +334,12 @@ def test_what_was_fetched_stays_fetched(store):
     store.mark_fetched(before)
     store.update(replace(before, state=State.COMPLETED))
     assert store.all()[0].fetched_attempt == 1
+    made = Made(Amount(1, 2), Amount(), [OutputPlace("out/", 3, 4)])
+    store.mark_fetched(replace(before, made=made), ("checkpoints", "output"))
+    known = store.all()[0]
+    assert known.made == made
+    assert all(map(known.was_fetched, FETCHED))
+    assert not any(map(replace(known, attempt=2).was_fetched, FETCHED))
 
 
 @pytest.mark.parametrize(("kind", "own"), [("ext4", True), ("nfs4", False), ("fuse.sshfs", False)])

@@ -1,16 +1,18 @@
 """`dlctl delete` asks, names what would be lost, and takes several ids."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from login_side import make_record
 
 from dlctl.cli import choosing, output
-from dlctl.contract import State
+from dlctl.cli.made import lost_by_deletion, next_fetch, only_copies
+from dlctl.contract import Amount, Made, OutputPlace, State
 from dlctl.errors import RecordError
 from dlctl.outputs.metrics import cache
-from dlctl.record import RecordStore
+from dlctl.record import FETCHED, RecordStore
 
 
 @pytest.fixture
@@ -112,3 +114,46 @@ def test_one_that_runs_keeps_the_others_from_nothing(store, run, monkeypatch):
     assert isinstance(done.exception, RecordError)
     assert done.stdout == "deleted two-bbbb\n"
     assert ids(store) == ["one-aaaa"]
+
+
+MADE = Made(Amount(), Amount(2, 3_100_000), [OutputPlace("out/", 14, 8_000_000)])
+OUTPUT = "output (out/: 14 files, 8.0 MB; not in RESULT_DIR)"
+
+
+@pytest.mark.parametrize(
+    ("made", "fetched", "lost"),
+    [
+        (MADE, (), f"its logs, checkpoints (2 files, 3.1 MB) and {OUTPUT} were NOT fetched "
+         "(dlctl fetch all t-1)"),
+        (MADE, ("results", "output"), "its logs and output were fetched, its checkpoints "
+         "(2 files, 3.1 MB) were NOT (dlctl fetch checkpoints t-1)"),
+        (MADE, ("checkpoints",), f"its checkpoints were fetched, its logs and {OUTPUT} were NOT "
+         "(dlctl fetch t-1)"),
+        (MADE, FETCHED, "its logs, checkpoints and output were fetched"),
+        (Made(Amount(1, 5)), (), "its results (1 file, 5 B) and logs were NOT fetched "
+         "(dlctl fetch t-1)"),
+        (Made(Amount(1, 5), output=MADE.output), ("results",), "its results were fetched, its "
+         f"{OUTPUT} were NOT (dlctl fetch output t-1)"),
+        (Made(), ("results",), "its logs were fetched"),
+    ],
+)  # fmt: skip
+def test_what_was_made_and_what_was_fetched_are_told_part_by_part(made, fetched, lost):
+    """After `dlctl fetch checkpoints` it said that the checkpoints were not fetched."""
+    marks = {FETCHED[part]: 1 for part in fetched}
+    record = make_record(state=State.COMPLETED, made=made, **marks)
+    assert lost_by_deletion(record) == lost
+
+
+def test_the_next_command_brings_what_there_is():
+    assert next_fetch(make_record(made=MADE)) == "dlctl fetch results t-1"
+    only_saved = make_record(made=Made(checkpoints=Amount(1, 5)))
+    assert next_fetch(only_saved) == "dlctl fetch checkpoints t-1"
+
+
+def test_only_copies_are_named_before_a_prune():
+    done = make_record(state=State.COMPLETED, made=MADE)
+    assert only_copies(done) == f"{OUTPUT} (dlctl fetch t-1)".replace("fetch t", "fetch output t")
+    only_saved = replace(done, made=Made(checkpoints=Amount(1, 5)))
+    assert only_copies(only_saved) == "checkpoints (1 file, 5 B) (dlctl fetch checkpoints t-1)"
+    assert only_copies(replace(only_saved, checkpoints_fetched_attempt=1)) == ""
+    assert only_copies(replace(done, made=Made(Amount(1, 5), Amount(1, 5)))) == ""

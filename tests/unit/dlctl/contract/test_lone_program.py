@@ -2,7 +2,11 @@
 
 import pytest
 
-from dlctl.contract.programs.lone_program import starts_processes_itself, warn_if_alone
+from dlctl.contract.programs.lone_program import (
+    saves_beside_itself,
+    starts_processes_itself,
+    warn_if_alone,
+)
 
 ALONE = "import torch\ntorch.save({}, 'model.pt')  # of each epoch\n"
 
@@ -85,3 +89,19 @@ def test_torchrun_in_a_command_is_told(code, command, told):
     assert starts_processes_itself(command) is told
     assert ("torchrun in each of the 2 learners" in warn_if_alone(command, 2, code)) is told
     assert "torchrun" not in warn_if_alone(command, 1, code)
+
+
+@pytest.mark.parametrize(
+    ("command", "program", "beside"),
+    [
+        ("python main.py", 'torch.save(model, "model.pt")', True),
+        ("python main.py", 'torch.save(model, os.environ["RESULT_DIR"])', False),
+        ("python main.py --out $CHECKPOINT_DIR", "", False),
+        ("python main.py", "from learner import adapters", False),
+    ],
+)
+def test_a_program_that_names_no_folder_to_save_in_saves_beside_itself(
+    tmp_path, command, program, beside
+):
+    (tmp_path / "main.py").write_text(program)
+    assert saves_beside_itself([command], tmp_path) is beside

@@ -83,10 +83,36 @@ def test_new_code_replaces_whatever_a_program_has_put_in_its_place(scene, tmp_pa
     assert found == {
         "conf.yml": "2", "link": "a file now", "folder": "a file now", "changed.sh": "1",
         "becomes_a_folder/in": "2", "train.py": "print('hi')\n",
+        "changed.sh.attempt-1": "garbage",
     }  # fmt: skip
     assert not (code / "conf.yml").is_symlink()
     assert not (code / "link").is_symlink()
     assert changed_since_sent(scene.session, record) == []
+
+
+def test_new_code_leaves_what_a_program_has_written_over_the_old(scene):
+    """A model that was sent, trained further and saved in its place was gone, without a word."""
+    for name in ("model.pt", "old.pt", "out"):
+        (scene.work / name).write_text("sent")
+    record = send(scene)
+    code = Path(record.job_dir, "code")
+    fail_newest(scene)
+    (code / "model.pt").write_text("better")
+    (code / "old.pt").write_text("also better")
+    (code / "out").unlink()
+    (code / "out").mkdir()
+    (code / "out/best").write_text("best")
+    (scene.work / "old.pt").unlink()
+    (scene.work / "train.py").write_text("print('mended')\n")
+    assert go_on(scene, new_code=True).attempt == 2
+    found = {str(p.relative_to(code)): p.read_text() for p in code.rglob("*") if p.is_file()}
+    found.pop(contract.SENT_INDEX)
+    assert found == {
+        "train.py": "print('mended')\n", "model.pt": "sent", "out": "sent",
+        "model.pt.attempt-1": "better", "old.pt.attempt-1": "also better",
+        "out.attempt-1/best": "best",
+    }  # fmt: skip
+    assert not list(Path(record.job_dir, "attempts/2").glob(".sent*"))
 
 
 def test_code_that_cannot_be_written_uses_up_no_attempt(scene):

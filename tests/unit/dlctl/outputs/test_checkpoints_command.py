@@ -261,3 +261,19 @@ def test_the_tool_is_run_at_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {call[0] for call in calls} == {"learner.checkpoint.tool"}
     with pytest.raises(ResultsError, match="only checkpoints on the same site|is on"):
         checkpoints.diff(SESSION, record, make_record(site="elsewhere"), [], on_node=False)
+
+
+def test_what_a_program_saved_under_any_name_is_listed_and_not_called_whole(tmp_path):
+    """A model was there, `resume` went on from it, and it was said that there is no checkpoint."""
+    folder = tmp_path / "checkpoints"
+    (folder / "best").mkdir(parents=True)
+    for name in ("last.pt", "best/model.pt", "best/log.txt", ".tmp", "half.tmp"):
+        (folder / name).write_text("12")
+    os.utime(folder / "last.pt", (5, 5))
+    found = checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))
+    assert [(c.name, c.size_bytes, c.complete) for c in found] == [
+        ("best", 4, None), ("last.pt", 2, None),
+    ]  # fmt: skip
+    (folder / "model-7.pt").write_text("12")
+    (known,) = checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))
+    assert (known.name, known.step, known.complete) == ("model-7.pt", 7, True)

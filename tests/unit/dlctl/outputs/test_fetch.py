@@ -401,6 +401,7 @@ def test_parts_come_by_themselves_and_all_together(job, tmp_path):
     expected = {
         "logs": {"logs/attempt-1-learner-0.log"}, "metrics": {"metrics.jsonl"},
         "code": {"code/train.py", "code/lib/odd é.py"},
+        "output": {"output/made-by-the-program"},
         "checkpoints": {"checkpoints/step-000000000120/complete.json"},
     }  # fmt: skip
     for part, names in expected.items():

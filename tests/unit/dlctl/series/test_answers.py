@@ -129,6 +129,10 @@ def test_the_last_checkpoint_its_size_and_age():
     told_now = told("checkpoint", run, checkpoints=saved)[1]
     assert told_now.startswith("Yes, of step 180, 3.1 MB, 30 s")
     assert told("checkpoint", run_of())[0] == "note"
+    entries = [Saved(0, 940.0, 4_800_000, "model.pt"), Saved(0, 1.0, 5, "old")]
+    state, text = told("checkpoint", run_of(), checkpoints=entries)[:2]
+    assert state == "note"
+    assert text.startswith("The program has saved model.pt (4.8 MB, 60 s ago) and 1 more. dlctl")
     assert told("checkpoint", run_of(), ended=True)[0] == "bad"
 
 

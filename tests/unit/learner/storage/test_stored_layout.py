@@ -1,5 +1,7 @@
 """What of a training goes to a store, and under which names."""
 
+import zipfile
+
 from scheduler_plan import make_plan
 
 from dlctl import contract
@@ -25,3 +27,13 @@ def test_an_attempt_that_only_stores_brings_the_log_of_the_one_that_trained(tmp_
     assert (folder / "learner-1/training-log.txt").read_text() == "trained\n"
     assert (folder / "learner-2/training-log.txt").read_text() == "trained again\n"
     assert (folder / "_submitted_code/model.zip").stat().st_size
+
+
+def test_what_a_program_has_written_beside_itself_is_stored_once(tmp_path):
+    write(tmp_path / contract.CODE / "model.pt", "weights")
+    write(tmp_path / contract.CODE / "__pycache__/train.pyc", "compiled")
+    (tmp_path / storing_dir(1)).parent.mkdir(parents=True)
+    folder = lay_out(make_plan(job_dir=str(tmp_path)), tmp_path, 1)
+    found = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    assert sorted(found) == ["_output/model.pt", "_submitted_code/model.zip"]
+    assert zipfile.ZipFile(folder / "_submitted_code/model.zip").namelist() == []

@@ -15,6 +15,7 @@ from scheduler_plan import make_plan
 
 from dlctl import contract
 from dlctl.contract import Evidence, State, Verdict, VerdictKind
+from dlctl.contract.programs.verdict_rules import GO_ON
 from learner.job.directives import Outside, is_gone, is_there
 from learner.job.outcome import Outcome, failed
 from learner.supervisor.control import Control
@@ -26,6 +27,22 @@ from psrv.push.waiting import to_standard_error
 class FullDisk(io.StringIO):
     def write(self, _: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_no_hint_offers_a_checkpoint_that_does_not_exist(tmp_path: Path) -> None:
+    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
+    outcome = failed(VerdictKind.UNKNOWN, "It was killed.", GO_ON.format(id="t-1"))
+
+    def hint() -> str:
+        leave(tmp_path, 1, outcome)
+        verdict = contract.read_record(Verdict, tmp_path / contract.verdict_file(1))
+        assert verdict is not None
+        return verdict.hint
+
+    assert hint() == "Resume from the beginning (there is no checkpoint): dlctl resume t-1"
+    (tmp_path / contract.CHECKPOINTS).mkdir()
+    (tmp_path / contract.CHECKPOINTS / "last.pt").write_text("w")
+    assert hint() == "Resume from the newest checkpoint: dlctl resume t-1"
 
 
 def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:

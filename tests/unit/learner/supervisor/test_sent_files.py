@@ -116,3 +116,15 @@ def test_fresh_files_keep_their_time_so_that_python_need_not_compile_them_again(
     Keeper(plan, job.dir, 1).touch()
     assert (runtime / "a.py").stat().st_mtime == pytest.approx(an_hour_ago)
     assert (job.code / "train.py").stat().st_mtime == pytest.approx(an_hour_ago)
+
+
+def test_a_changed_file_is_output_even_after_all_files_were_touched(job: Job) -> None:
+    """A model that is saved in place of the one that was sent is as large as that."""
+    claim = job.dir / contract.claim(1)
+    claim.parent.mkdir(parents=True, exist_ok=True)
+    claim.write_text("7")
+    job.write("train.py", "print(3)")
+    for path in (claim, *job.code.iterdir()):
+        os.utime(path, (time.time() - 90_000, time.time() - 90_000))
+    Keeper(job.plan, job.dir, 1).touch()
+    assert contract.own_output(job.dir) == {"train.py": 8}

@@ -1,0 +1,139 @@
+"""What a training has made so far, and where it lies. Standard library only.
+
+A program may save into RESULT_DIR and CHECKPOINT_DIR, or into its own folder, the copy of the code
+that it runs in. There a file that was not sent, or is not as it was sent, is the program's output.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from dlctl.contract import names
+from dlctl.contract.names import CACHES
+from dlctl.contract.records import Amount, Made, OutputPlace
+from dlctl.contract.sent_files import SENT_INDEX, SentFile, changed_files, parse_index
+
+_OURS = (".dlctl-*", ".nfs*")
+_MOST_PLACES = 10
+_PATIENCE_S = 5.0
+"""How long the end of an attempt may take to look: a job at its time limit has little left."""
+
+
+def is_cache(path: str, caches: Iterable[str]) -> bool:
+    """Return whether a path is, or lies in, what one of the patterns names."""
+    parts = path.split("/")
+    above = ["/".join(parts[: n + 1]) for n in range(len(parts))]
+    return any(fnmatchcase(name, each.strip("/"))
+               for each in (*caches, *_OURS) for name in (*parts, *above))  # fmt: skip
+
+
+def not_as_sent(
+    sizes: Mapping[str, int], sent: Iterable[SentFile], caches: Sequence[str]
+) -> tuple[list[str], list[SentFile]]:
+    """Return the files that are output, and those of which only the content can tell.
+
+    Args:
+        sizes: Of the files in the program's folder, by path.
+        sent: What was sent.
+        caches: See `CACHES`.
+    """
+    index = {file.path: file for file in sent if file.kind != "l"}
+    own = [path for path in sizes if not is_cache(path, caches)]
+    as_large = [path for path in own
+                if path in index and index[path].size_bytes == sizes[path]]  # fmt: skip
+    known = set(as_large)
+    return [path for path in own if path not in known], [index[path] for path in as_large]
+
+
+def output_places(sizes: Mapping[str, int]) -> list[OutputPlace]:
+    """Return where output lies: files and folders at the top, the largest first."""
+    found: dict[str, list[int]] = {}
+    for path, size_bytes in sizes.items():
+        top, slash, _ = path.partition("/")
+        found.setdefault(top + slash, []).append(size_bytes)
+    places = [OutputPlace(top, len(each), sum(each)) for top, each in found.items()]
+    places.sort(key=lambda place: (-place.size_bytes, place.path))
+    rest = places[_MOST_PLACES:]
+    more = OutputPlace("", sum(p.files for p in rest), sum(p.size_bytes for p in rest))
+    return [*places[:_MOST_PLACES], *([more] if rest else [])]
+
+
+def tell_output(places: Iterable[OutputPlace], size_text: Callable[[int], str]) -> str:
+    """Return `out/: 14 files, 8 MB; model.pt: 1 MB; not in RESULT_DIR`, or nothing."""
+    told = [
+        f"{place.path or 'more'}: {size_text(place.size_bytes)}"
+        if place.files == 1 and not place.path.endswith("/") else
+        f"{place.path or 'more'}: {place.files} file{'s' * (place.files != 1)}, "
+        f"{size_text(place.size_bytes)}"
+        for place in places
+    ]  # fmt: skip
+    return "; ".join([*told, "not in RESULT_DIR"]) if told else ""
+
+
+def own_output(
+    job_dir: Path, caches: Sequence[str] = CACHES, until: float = float("inf")
+) -> dict[str, int]:
+    """Return the sizes of the files that a program has written into its own folder, by path.
+
+    Reads only files that are as large as they were sent and newer than the first attempt.
+
+    Args:
+        until: The time of `time.monotonic` at which to give up.
+
+    Raises:
+        TimeoutError
+        OSError
+    """
+    code, since = job_dir / names.CODE, 0.0
+    with suppress(FileNotFoundError):
+        since = (job_dir / names.claim(1)).stat().st_mtime
+    files = dict(_files(code, until, caches))
+    sizes = {path: status.st_size for path, status in files.items()}
+    sent: list[SentFile] = []
+    with suppress(FileNotFoundError, ValueError):
+        sent = parse_index((code / SENT_INDEX).read_bytes())
+    found, as_large = not_as_sent(sizes, sent, caches)
+    for file in as_large:
+        _check(until)
+        if files[file.path].st_mtime > since:
+            found += changed_files(code, [file])
+    return {path: sizes[path] for path in sorted(found)}
+
+
+def look_at_made(job_dir: Path, caches: Sequence[str] = CACHES) -> Made | None:
+    """Return what a training has made; None if the file system takes too long to tell."""
+    until = time.monotonic() + _PATIENCE_S
+    try:
+        amounts = [
+            [status.st_size for _, status in _files(job_dir / folder, until)]
+            for folder in (names.RESULTS, names.CHECKPOINTS)
+        ]
+        results, checkpoints = (Amount(len(sizes), sum(sizes)) for sizes in amounts)
+        return Made(results, checkpoints, output_places(own_output(job_dir, caches, until)))
+    except OSError:
+        return None
+
+
+def _files(
+    root: Path, until: float, caches: Sequence[str] = ()
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the regular files below a folder; what vanishes meanwhile is left out."""
+    for folder, folders, found in os.walk(root):
+        above = "" if Path(folder) == root else f"{Path(folder).relative_to(root).as_posix()}/"
+        folders[:] = [name for name in folders if not is_cache(f"{above}{name}", caches)]
+        for name in found:
+            _check(until)
+            with suppress(FileNotFoundError):
+                path = Path(folder, name)
+                if path.is_file() and not path.is_symlink() and not is_cache(name, ()):
+                    yield f"{above}{name}", path.stat()
+
+
+def _check(until: float) -> None:
+    if time.monotonic() > until:
+        raise TimeoutError

@@ -1,0 +1,96 @@
+"""What counts as a program's output: the node and the login side, each on its own, see the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dlctl import contract
+from dlctl.contract import CACHES, Amount, OutputPlace
+from dlctl.files.made import look_at_made
+from dlctl.transport.local import LocalTransport
+
+SENT = {"train.py": b"train", "data/a b.npy": b"1234", "old.pt": b"weights"}
+BEFORE, AFTER = 1_000_000, 2_000_000
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job directory as a program finds it."""
+    code = tmp_path / "job/code"
+    files = []
+    for name, content in SENT.items():
+        write(code / name, content, BEFORE)
+        files.append(
+            contract.SentFile(hashlib.sha256(content).hexdigest(), len(content), "f", name)
+        )
+    write(code / contract.SENT_INDEX, contract.index_text(files), BEFORE)
+    write(tmp_path / "job" / contract.claim(1), b"7", BEFORE + 1)
+    return tmp_path / "job"
+
+
+def write(path: Path, content: bytes, at: float = AFTER) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (at, at))
+
+
+def seen(job: Path) -> contract.Made:
+    made = contract.look_at_made(job)
+    found, files = look_at_made(LocalTransport(), str(job))
+    assert found == made
+    assert {file.path: file.size_bytes for file in files} == contract.own_output(job)
+    assert made is not None
+    return made
+
+
+def test_nothing_is_output_of_a_program_that_writes_nothing(job):
+    assert seen(job) == contract.Made()
+    shutil.rmtree(job / "code")
+    assert seen(job) == contract.Made()
+
+
+def test_new_and_changed_files_are_output_and_caches_are_not(job):
+    write(job / "code/model.pt", b"m" * 9)
+    write(job / "code/out/1/é\n.txt", b"22")
+    write(job / "code/out/2.txt", b"333")
+    write(job / "code/old.pt", b"WEIGHTS")  # as large as before
+    write(job / "code/train.py", SENT["train.py"])  # written anew, and the same
+    for cache in ("__pycache__/a.pyc", "lib/.cache/x", "wandb/run-1/files/y", ".dlctl-model"):
+        write(job / "code" / cache, b"c")
+    write(job / "code/wandb/offline-run-1/z", b"z")
+    write(job / "results/r", b"1")
+    write(job / "checkpoints/step-1/c", b"12")
+    made = seen(job)
+    assert made.output == [
+        OutputPlace("model.pt", 1, 9), OutputPlace("old.pt", 1, 7), OutputPlace("out/", 2, 5),
+        OutputPlace("wandb/", 1, 1),
+    ]  # fmt: skip
+    assert (made.results, made.checkpoints) == (Amount(1, 1), Amount(1, 2))
+
+
+def test_the_list_of_caches_can_be_changed(job):
+    write(job / "code/data/big.bin", b"1")
+    write(job / "code/__pycache__/a.pyc", b"1")
+    assert contract.own_output(job, ["data"]) == {"__pycache__/a.pyc": 1}
+    (job / contract.PLAN).write_text('{"output_caches": ["data"]}')
+    made, _ = look_at_made(LocalTransport(), str(job))
+    assert [place.path for place in made.output] == ["__pycache__/"]
+
+
+def test_many_places_are_summed_up():
+    places = contract.output_places({f"{n:02}.pt": 100 - n for n in range(12)})
+    assert [place.path for place in places] == [*(f"{n:02}.pt" for n in range(10)), ""]
+    told = contract.tell_output(places, str)
+    assert told.startswith("00.pt: 100; 01.pt: 99;")
+    assert told.endswith("more: 2 files, 179; not in RESULT_DIR")
+    assert contract.tell_output([], str) == ""
+
+
+def test_a_look_that_takes_too_long_is_given_up(job):
+    with pytest.raises(TimeoutError):
+        contract.own_output(job, CACHES, until=0.0)
