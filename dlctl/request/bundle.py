@@ -17,8 +17,9 @@ from typing import Literal
 
 from dlctl import contract
 from dlctl.contract import SentFile
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import BundleError
-from dlctl.files.archive import Entry, printable
+from dlctl.files.archive import Entry
 from dlctl.request.ignore import Ignore, is_left_out
 from dlctl.request.secrets_scan import secret_in_content, secret_in_name
 from dlctl.sites.model import Site, xdg_directory
