@@ -11,6 +11,7 @@ from dlctl.contract.lifecycle import HangPolicy, Lifecycle
 from dlctl.contract.notices import Notify
 from dlctl.contract.records import SCHEMA_VERSION
 from dlctl.contract.rehearsal import Rehearsal
+from dlctl.contract.sent_files import LeftOut
 
 
 @dataclass(frozen=True)
@@ -371,6 +372,8 @@ class Plan:
     """Where train.sh runs the learners' program; None: in `environment`."""
     tags: list[str] = field(default_factory=list)
     """Words that the user has given to it at its submission."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    """What of the user's folder was not sent; of very many the largest."""
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -60,9 +60,11 @@ def rehearse(
     """
     from dataclasses import replace
 
+    from dlctl.cli.sending.telling import tell
     from dlctl.models.use import build
     from dlctl.plan.rehearsal import forecast, rehearsal_plan
     from dlctl.plan.render import render
+    from dlctl.request.left_out import summary
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, None, partition, set_
@@ -70,6 +72,8 @@ def rehearse(
     limit_s = _seconds(limit)
     with opened(site) as session:
         request = build(session, manifest, overrides)
+        tell(request.plan, manifest, None)
+        output.note(f"sends {summary(request.code)}")
         plan = rehearsal_plan(request.plan, steps, limit_s)
         rehearsal = replace(request, plan=plan, script=render(plan))
         found, record, store = _run(session, rehearsal)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dlctl.contract import Plan
+    from dlctl.request.bundle import Bundle
 
 
 def tell(plan: Plan, manifest: Path, model: str | None) -> None:
@@ -23,6 +24,14 @@ def tell(plan: Plan, manifest: Path, model: str | None) -> None:
     _say_models(plan)
     output.warn("" if model else alone(
         plan.framework.command, plan.resources.learners, manifest))  # fmt: skip
+
+
+def tell_files(code: Bundle) -> None:
+    """Name each file that is sent, and each that is not, a line each."""
+    from dlctl.request.left_out import listing, rows
+
+    for path, size, rule in rows(listing(code)):
+        output.note(f"{size:>8}  {path}" + (f"  left out by {rule}" if rule != "-" else ""))
 
 
 def _say_models(plan: Plan) -> None:
