@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+
+_USER = re.compile(r"://[^/\s@]+@")
+_CREDENTIAL = re.compile(r"(?<!ssh)://(?!git@)[^/\s@]+@|://[^/\s@:]*:[^/\s@]+@", re.IGNORECASE)
 
 
 def printable(text: str | os.PathLike[str]) -> str:
@@ -23,3 +27,16 @@ def printable_lines(text: str) -> str:
     if text.isprintable():
         return text
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+
+
+def has_credential(text: str) -> bool:
+    """Return whether a URL in a text has a user that may be a token.
+
+    `git@` is none, nor is the name of a user before the host of an SSH server.
+    """
+    return bool(_CREDENTIAL.search(text))
+
+
+def without_users(text: str) -> str:
+    """Return a text without the users of URLs, and their passwords."""
+    return _USER.sub("://", text)
