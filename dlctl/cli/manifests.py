@@ -54,7 +54,7 @@ def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bo
     files = [str(path) for path in scaffold(folder, folder.resolve().name)]
     made: Scaffold = {"folder": str(folder), "files": files}
     output.report(made, as_json,
-                  lambda v: output.line("\n".join(f"created {f}" for f in v["files"])))  # fmt: skip
+                  lambda v: output.lines(f"created {f}" for f in v["files"]))  # fmt: skip
     output.hint(f"cd {shlex.quote(str(folder))} && dlctl submit manifest.yml")
 
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,6 +45,7 @@ _LINK_WIDTH = 33
 """Where the third column of `link` begins."""
 REPLACING = "dlctl"
 """What a stream does with a character that it can't write: see `codecs.register_error`."""
+_UNPRINTABLE = re.compile(r"[^ -~]")
 _ASCII = str.maketrans(
     {"→": "->", "…": "...", "·": "-", "×": "x", "–": "-", "—": "-", "●": "o", "█": "#", "░": ".",
      "─": "-", "━": "-", "\u2800": " "}
@@ -85,14 +87,24 @@ def _coloured(text: str, style: str, stream: Any) -> str:
 def report(value: V, as_json: bool, human: Callable[[V], object]) -> None:
     """Print one answer, as JSON if asked for."""
     if as_json:
-        print(json.dumps(value, indent=2, ensure_ascii=_is_ascii(), default=_plain))
+        print(_json(value, indent=2))
     else:
         human(value)
 
 
-def _is_ascii() -> bool:
-    """Return whether standard output lacks letters, which JSON has to escape in its own way."""
-    return not (sys.stdout.encoding or "").lower().startswith("utf")
+def _json(value: Any, indent: int | None = None) -> str:
+    """Return JSON that a terminal may show; characters that move its cursor are escaped.
+
+    Where standard output lacks letters they are escaped, too, as JSON does it.
+    """
+    is_ascii = not (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(value, indent=indent, ensure_ascii=is_ascii, default=_plain)
+    return text if text.isprintable() else _UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    text = found[0]
+    return text if text == "\n" or text.isprintable() else json.dumps(text)[1:-1]
 
 
 def _plain(value: Any) -> Any:
@@ -129,13 +141,16 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     console = Console(highlight=False)
     drawn = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    cells = [[printable_lines(str(c)) for c in row] for row in [columns, *rows]]
+    cells = [[printable(str(c)) for c in row] for row in [columns, *rows]]
     between = 2 * len(columns)
     widths = _widths(list(zip(*cells, strict=True)), console.width - between)
     if widths is None:
         for row in cells[1:]:
             pairs = zip(cells[0], row, strict=True)
-            sentence("\n".join(f"{name}: {cell}" for name, cell in pairs if cell) + "\n")
+            for name, cell in pairs:
+                if cell:
+                    sentence(f"{name}: {cell}")
+            print()
         return
     for column, width in zip(columns, widths, strict=True):
         drawn.add_column(column, overflow="fold", width=width)
@@ -231,19 +246,25 @@ def link(found: Link) -> None:
 
 def items(text: str) -> None:
     """Print what is separated by ` · `; on a terminal as much in a line as fits."""
-    unbroken = printable_lines(text).replace(" ", "\xa0").replace("\xa0·\xa0", " ·\xa0")
+    unbroken = printable(text).replace(" ", "\xa0").replace("\xa0·\xa0", " ·\xa0")
     for part in _wrapped(unbroken, 0):
         print("\n".join(_wrapped(part.replace("\xa0", " "), 0)))
 
 
-def line(text: str) -> None:
-    """Print one line of data."""
-    print(printable_lines(text))
+def line(text: str = "") -> None:
+    """Print one line of data, whatever names stand in it."""
+    print(printable(text))
+
+
+def lines(texts: Iterable[str]) -> None:
+    """Print lines of data."""
+    for text in texts:
+        line(text)
 
 
 def sentence(text: str) -> None:
     """Print a sentence of the report; on a terminal in as many lines as it needs."""
-    print("\n".join(_wrapped(printable_lines(text), 0)))
+    print("\n".join(_wrapped(printable(text), 0)))
 
 
 def raw(text: str) -> None:
@@ -254,50 +275,54 @@ def raw(text: str) -> None:
 
 def log_objects(attempt: int, source: str, lines: Sequence[str]) -> None:
     """Print lines of a log as JSON objects, one a line."""
-    ascii_ = _is_ascii()
     for text in lines:
-        value = {"attempt": attempt, "source": source, "line": text}
-        sys.stdout.write(json.dumps(value, ensure_ascii=ascii_ or not text.isprintable()) + "\n")
+        sys.stdout.write(_json({"attempt": attempt, "source": source, "line": text}) + "\n")
     sys.stdout.flush()
 
 
 def json_line(value: Mapping[str, Any]) -> None:
     """Print a JSON object on a line of its own, at once."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=_is_ascii()) + "\n")
+    sys.stdout.write(_json(value) + "\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """Print a note to standard error."""
     if text:
-        _say("", text)
+        _say("", printable(text))
 
 
-def _say(head: str, text: str) -> None:
+def interrupted(text: str) -> None:
+    """Print a note below the `^C` of the terminal."""
+    _say("", f"\n{printable(text)}")
+
+
+def _say(head: str, safe: str) -> None:
     """Print a sentence to standard error; its first line begins with the head."""
     room = len("warning: ") if head else 0
-    print(head + "\n".join(_wrapped(printable_lines(text), room, sys.stderr)), file=sys.stderr)
+    print(head + "\n".join(_wrapped(safe, room, sys.stderr)), file=sys.stderr)
 
 
 def advice(text: str) -> None:
     """Print what to do, in one line: a command that it names is there to be copied."""
-    print(f"  hint: {printable_lines(text)}", file=sys.stderr)
+    print(f"  hint: {printable(text)}", file=sys.stderr)
 
 
 def hint(command: str) -> None:
     """Print the command to run next, in one line: it is there to be copied."""
-    print(_coloured(f"  next: {printable_lines(command)}", "dim", sys.stderr), file=sys.stderr)
+    print(_coloured(f"  next: {printable(command)}", "dim", sys.stderr), file=sys.stderr)
 
 
 def warn(text: str) -> None:
     """Print a warning, unless it is empty."""
     if text:
-        _say(_coloured("warning: ", "yellow", sys.stderr), text)
+        _say(_coloured("warning: ", "yellow", sys.stderr), printable(text))
 
 
 def error(text: str, hint_text: str = "") -> None:
-    """Print what went wrong and what to do."""
-    _say(_coloured("error: ", "red", sys.stderr), text)
+    """Print what went wrong and what to do; lines after the first are indented."""
+    safe = re.sub(r"\n(?! )", "\n  ", printable_lines(text))
+    _say(_coloured("error: ", "red", sys.stderr), safe)
     if hint_text:
         advice(hint_text)
 

@@ -129,7 +129,7 @@ def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordS
                 if _STAGE in line:
                     output.note(line.decode(errors="replace").strip())
     except KeyboardInterrupt:
-        output.note(f"\nstopped waiting; the rehearsal goes on as {name}")
+        output.interrupted(f"stopped waiting; the rehearsal goes on as {name}")
         output.hint(f"dlctl cancel {name}")
         raise typer.Exit(130) from None
     return read_rehearsed(session.transport, known[0]), known[0], store

@@ -73,7 +73,8 @@ def print_details(details: dict[str, Any]) -> None:
     _print_meaning(details)
     _print_last_words(details)
     if words := details.get("job_output"):
-        output.line("\nlast lines of the job's output:")
+        output.line()
+        output.line("last lines of the job's output:")
         for text in words:
             output.line(f"  {text}")
     if details["hint"]:
@@ -203,7 +204,8 @@ def _print_metrics(learners: list[dict[str, Any]]) -> None:
         return
     of_all = all(metrics == own[told] for metrics in own)
     whose = "" if of_all else f" of learner {learners[told]['rank']}"
-    output.line(f"\nmetrics{whose}:")
+    output.line()
+    output.line(f"metrics{whose}:")
     output.fields({
         f"  {name}": "nan" if value is None else format(value, ".4g")
         for name, value in islice(own[told].items(), _MOST_METRICS)
@@ -294,7 +296,8 @@ def _print_last_words(details: dict[str, Any]) -> None:
     where = f" on {evidence['host']}" if evidence["host"] else ""  # one that never began
     role = evidence["role"]
     whose = f"{role} {evidence['rank']}{where}" if role else "the job's output"
-    output.line(f"\nlast lines of {whose}:")
+    output.line()
+    output.line(f"last lines of {whose}:")
     for text in shorten(evidence["last_lines"]):
         output.line(f"  {shown(without_speaker(text), colours=False)}")
     if role:

@@ -115,7 +115,8 @@ def print_differences(found: dict[str, Any]) -> None:
         rows = [[o["what"], o["before"] or "-", o["after"] or "-"] for o in found["origin"]]
         output.table(["origin", "before", "after"], rows)
     if found["manifest"]:
-        output.line("\nmanifest.yml:")
+        output.line()
+        output.line("manifest.yml:")
         for text in found["manifest"]:
             if not text.startswith("@@"):
                 output.line(f"  {text}")
