@@ -45,7 +45,7 @@ _LINK_WIDTH = 33
 """Where the third column of `link` begins."""
 REPLACING = "dlctl"
 """What a stream does with a character that it can't write: see `codecs.register_error`."""
-_UNPRINTABLE = re.compile(r"[^ -~]")
+_UNPRINTABLE = re.compile(r"[^ -~\n]")
 _ASCII = str.maketrans(
     {"→": "->", "…": "...", "·": "-", "×": "x", "–": "-", "—": "-", "●": "o", "█": "#", "░": ".",
      "─": "-", "━": "-", "\u2800": " "}
@@ -103,8 +103,7 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    text = found[0]
-    return text if text == "\n" or text.isprintable() else json.dumps(text)[1:-1]
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def _plain(value: Any) -> Any:
