@@ -46,6 +46,8 @@ class LeftOut:
     """Relative; a folder ends with `/`."""
     rule: str
     """The line that excludes it, as `lib/.gitignore:3`, or `dlctl`."""
+    has_modules: bool = False
+    """Whether a program may mean it by an import: `wandb/` is often no package of the user's."""
 
 
 def index_text(files: Iterable[SentFile]) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dlctl.contract import BY_DLCTL, LeftOut
-from dlctl.contract.programs.named_paths import how_to_send, named_paths
+from dlctl.contract.programs.named_paths import how_to_send, imported_paths, named_paths
 from dlctl.contract.programs.safe_text import printable
 from dlctl.request.excluded import MOST_FILES, Excluded
 from dlctl.units import counted, format_bytes
@@ -46,7 +46,13 @@ def for_plan(excluded: Iterable[Excluded]) -> list[LeftOut]:
     """Return what the nodes should know, should the program miss it."""
     asked = [e for e in excluded if e.rule != BY_DLCTL or e.path == "results/"]
     largest = sorted(asked, key=lambda e: (e.files is not None, -e.size_bytes))[:_MOST_IN_PLAN]
-    return sorted((LeftOut(e.path, e.rule) for e in largest), key=lambda e: e.path)
+    return sorted(
+        (
+            LeftOut(e.path, e.rule, any(p.endswith(".py") for p, _ in e.files or ()))
+            for e in largest
+        ),
+        key=lambda e: e.path,
+    )
 
 
 def summary(code: Bundle) -> str:
@@ -108,7 +114,7 @@ def named(code: Bundle, lines: Iterable[tuple[str, str]], *, has_store: bool) ->
             continue
         beside = posixpath.dirname(where)
         is_shell = ".py:" not in where
-        for path in named_paths(line, is_shell=is_shell):
+        for path in [*imported_paths(line), *named_paths(line, is_shell=is_shell)]:
             each = known.get(path) or known.get(posixpath.join(beside, path))
             if each is not None and path not in found:
                 found[path] = _sentence(where, path, each)
@@ -128,6 +134,8 @@ def _by_path(code: Bundle, has_store: bool) -> dict[str, Excluded]:
         known[each.path.rstrip("/")] = each
         for path, _ in each.files or ():
             known[path] = each
+            if path.endswith(".py"):  # `import data` means data.py, or the package data
+                known.setdefault(f"{posixpath.dirname(path)}.py", each)
             while len(path := posixpath.dirname(path)) >= len(each.path):
                 known[path] = each
     if not has_store:

@@ -25,15 +25,12 @@ _MISSES = re.compile(
 
 
 def named_paths(line: str, *, is_shell: bool = False) -> Iterator[str]:
-    """Yield what may be paths below the submitted folder; of a module `a.b` both its paths.
+    """Yield what may be paths below the submitted folder.
 
     Args:
         line: A line of a program, or one that a program printed.
         is_shell: Whether a word without quotes, dots and slashes may be a path.
     """
-    for match in _MODULE.finditer(line):
-        path = match[1].replace(".", "/")
-        yield from (f"{path}.py", path)
     rest = _KEY.sub(" ", line)
     words = [word for word in _WORD.findall(rest) if is_shell or "/" in word or "." in word]
     for word in [*(match[2] for match in _QUOTED.finditer(rest)), *words]:
@@ -42,13 +39,22 @@ def named_paths(line: str, *, is_shell: bool = False) -> Iterator[str]:
             yield path
 
 
+def imported_paths(line: str) -> Iterator[str]:
+    """Yield `a/b.py` for each module `a.b` that a line imports or misses."""
+    for match in _MODULE.finditer(line):
+        yield f"{match[1].replace('.', '/')}.py"
+
+
 def missed(lines: Iterable[str], left_out: Iterable[LeftOut]) -> tuple[str, LeftOut] | None:
     """Return the path that a program did not find and that was not sent, with its rule."""
     known = list(left_out)
-    for line in lines if known else ():
-        for path in named_paths(line) if _MISSES.search(line) else ():
-            if item := next((each for each in known if lies_in(path, each)), None):
-                return path, item
+    for line in filter(_MISSES.search, lines if known else ()):
+        modules = list(imported_paths(line))
+        for path in modules or named_paths(line):
+            places = {path, path.removesuffix(".py")} if modules else {path}
+            for item in known:
+                if (item.has_modules or not modules) and any(lies_in(p, item) for p in places):
+                    return path, item
     return None
 
 

@@ -21,9 +21,10 @@ from dlctl.sites.files import load_site
 def folder(tmp_path: Path) -> Path:
     """Return a folder whose ignore files leave out data and weights."""
     made = {
-        ".gitignore": "*.log\n# big\n/data/\n", ".dlctlignore": "notes.md\n",
+        ".gitignore": "/logs\n# big\n/data/\n", ".dlctlignore": "notes.md\n",
         "lib/.gitignore": "*.bin\n", "lib/w[1].bin": "w", "lib/__init__.py": "",
         "data/x.txt": "x" * 1_100_000, "data/deep/y.csv": "y", "data/__pycache__/z.pyc": "",
+        "data/deep/net.py": "", "logs/run.txt": "",
         "notes.md": "n" * 20, "results/old.pt": "", "train.py": "",
         "manifest.yml": "name: a\nframework: {name: pytorch, command: python train.py}\n",
     }  # fmt: skip
@@ -44,8 +45,9 @@ def warnings(folder: Path, **files: str) -> list[str]:
 
 def test_the_sentence_has_the_rule_the_largest_file_and_how_many_more(folder):
     assert left_out.summary(collect(folder)) == (
-        "6 files, 95 B; left out by .gitignore:3: data/x.txt (1.1 MB) and 1 more; "
-        "by .dlctlignore:1: notes.md (20 B); by lib/.gitignore:1: lib/w[1].bin (1 B)"
+        "6 files, 95 B; left out by .gitignore:3: data/x.txt (1.1 MB) and 2 more; "
+        "by .dlctlignore:1: notes.md (20 B); by lib/.gitignore:1: lib/w[1].bin (1 B); "
+        "by 1 more rule (--files lists all)"
     )
 
 
@@ -73,7 +75,8 @@ def test_the_list_has_every_file_with_its_rule(folder):
     assert rules == {
         ".dlctlignore": "", ".gitignore": "", "lib/.gitignore": "", "lib/__init__.py": "",
         "manifest.yml": "", "train.py": "", "data/x.txt": ".gitignore:3",
-        "data/deep/y.csv": ".gitignore:3", "notes.md": ".dlctlignore:1",
+        "data/deep/y.csv": ".gitignore:3", "data/deep/net.py": ".gitignore:3",
+        "logs/run.txt": ".gitignore:1", "notes.md": ".dlctlignore:1",
         "lib/w[1].bin": "lib/.gitignore:1", "results/": "dlctl",
     }  # fmt: skip
 
@@ -85,7 +88,8 @@ def test_the_list_has_every_file_with_its_rule(folder):
         ("x = open('./data/deep/y.csv')", "data/deep/y.csv"),
         ("root = Path('data') / name", "data"),
         ('torch.load(HERE / "x.txt")', "x.txt"),
-        ("from data.deep import y", "data/deep"),
+        ("from data.deep import y", "data/deep.py"),
+        ("import data.deep.net as net", "data/deep/net.py"),
         ("np.loadtxt(f'{here}/notes.md'); open('notes.md')", "notes.md"),
     ],
 )
@@ -100,7 +104,7 @@ def test_a_program_that_names_what_is_not_sent_is_told_by_name(folder, line, pat
     [
         'loss = batch["data"] + row.get("data")', "data = {'data': 1}", "# open('data/x.txt')",
         "torch.save(model, 'data/x.txt')", "open('data/x.txt', 'w')", "open('data/none.txt')",
-        "open('/data/x.txt')", "import database",
+        "open('/data/x.txt')", "import database", "import logs",
     ],
 )  # fmt: skip
 def test_what_is_no_path_to_read_is_no_warning(folder, line):
@@ -158,12 +162,14 @@ def test_the_line_that_is_named_sends_it(folder):
         ("ModuleNotFoundError: No module named 'data.loader'", "data/loader.py"),
         ("cat: w.pkl: No such file or directory", "w.pkl"),
         ("KeyError: 'data'", None),
+        ("ModuleNotFoundError: No module named 'wandb'", None),
         ("No such file or directory: '/data/x.txt'", None),
         ("ModuleNotFoundError: No module named 'database'", None),
     ],
 )
 def test_a_log_names_what_was_not_sent(line, path):
-    found = missed(["start", line], [LeftOut("data/", ".gitignore:3"), LeftOut("w.pkl", "a:1")])
+    left = [LeftOut("data/", ".gitignore:3", has_modules=True), LeftOut("w.pkl", "a:1")]
+    found = missed(["start", line], [*left, LeftOut("wandb/", "a:2")])
     assert (found and found[0]) == path
 
 
@@ -173,14 +179,14 @@ def test_words_of_a_line_that_may_be_paths():
 
 def test_the_plan_holds_it_for_the_node(folder):
     plan = prepare(folder / "manifest.yml", Overrides(), load_site("local")).plan
-    assert LeftOut("data/", ".gitignore:3") in plan.left_out
+    assert LeftOut("data/", ".gitignore:3", has_modules=True) in plan.left_out
     assert len({each.path for each in plan.left_out}) == len(plan.left_out)
 
 
 def test_the_commands_say_it(dlctl, folder, xdg):
     shown = dlctl("render", str(folder / "manifest.yml"), ok=True)
     assert "5 files, " in shown.stderr
-    assert "left out by .gitignore:3: data/x.txt (1.1 MB) and 1 more" in shown.stderr
+    assert "left out by .gitignore:3: data/x.txt (1.1 MB) and 2 more" in shown.stderr
     listed = json.loads(
         dlctl("render", str(folder / "manifest.yml"), "--files", "--json", ok=True).stdout
     )
