@@ -32,7 +32,7 @@ from dlctl.models.publish import NewVersion, publish
 from dlctl.request.build import new_training_id, read_folder
 from dlctl.request.bundle import Bundle, collect
 from dlctl.request.git import git_state
-from dlctl.request.left_out import summary
+from dlctl.request.left_out import not_sent
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -98,7 +98,7 @@ def from_folder(
             f"{folder}: there is no file to store; .gitignore and .dlctlignore leave out the rest",
             hint="allow a file with a line !NAME in .dlctlignore",
         )
-    say(f"stores {summary(code)}")
+    say(not_sent(code))
     files, sources = _of_bundle(code)
     record = ModelVersion("", 0, name, _pulled_from(folder), manifest=manifest,
                           git=git_state(folder.resolve()))  # fmt: skip

@@ -57,6 +57,12 @@ def for_plan(excluded: Iterable[Excluded]) -> list[LeftOut]:
 
 def summary(code: Bundle) -> str:
     """Return how much is sent, and what is not, in one sentence."""
+    sent = f"{counted(len(code.files), 'file')}, {format_bytes(code.size_bytes)}"
+    return "; ".join(filter(None, [sent, not_sent(code)]))
+
+
+def not_sent(code: Bundle) -> str:
+    """Return which rule leaves out what; empty if nothing is left out."""
     rules: dict[str, list[Excluded]] = defaultdict(list)
     for each in code.left_out:
         if each.rule != BY_DLCTL and each.files != ():
@@ -65,8 +71,7 @@ def summary(code: Bundle) -> str:
     parts = [f"by {rule}: {_some(items)}" for rule, items in ordered[:_MOST_RULES]]
     if more := len(ordered) - _MOST_RULES:
         parts += [f"by {counted(more, 'more rule')} (--files lists all)"] if more > 0 else []
-    left_out = f"; left out {'; '.join(parts)}" if parts else ""
-    return f"{counted(len(code.files), 'file')}, {format_bytes(code.size_bytes)}{left_out}"
+    return f"left out {'; '.join(parts)}" if parts else ""
 
 
 def _some(items: Sequence[Excluded]) -> str:

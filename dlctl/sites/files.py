@@ -245,7 +245,8 @@ def _site(document: Document, name: str) -> Site:
     try:
         return Site.model_validate({"name": name, **data})
     except ValidationError as error:
-        raise YamlError([_problem(fault, document) for fault in error.errors()]) from error
+        # No chain: pydantic's error holds the input.
+        raise YamlError([_problem(fault, document) for fault in error.errors()]) from None
 
 
 def _problem(fault: ErrorDetails, document: Document) -> str:

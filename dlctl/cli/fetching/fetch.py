@@ -90,7 +90,7 @@ def fetch(
             lambda _: output.lines(where) if where else output.note(NOTHING),
         )
     for record, each in done:
-        tell_fetched(record, each)
+        _tell_fetched(record, each)
     tell_failures(failures)
 
 
@@ -135,7 +135,7 @@ def _fetch(
     return record, fetched
 
 
-def tell_fetched(record: Record, fetched: Fetched) -> None:
+def _tell_fetched(record: Record, fetched: Fetched) -> None:
     """Name what did not come as it is at the site."""
     if fetched.left_out:
         output.warn(

@@ -301,13 +301,13 @@ def _print_last_words(details: dict[str, Any]) -> None:
     for text in shorten(evidence["last_lines"]):
         output.line(f"  {shown(without_speaker(text), colours=False)}")
     if role:
-        output.line(_whole_log(details, evidence))
+        output.lines(_whole_log(details, evidence))
 
 
-def _whole_log(details: dict[str, Any], evidence: dict[str, Any]) -> str:
+def _whole_log(details: dict[str, Any], evidence: dict[str, Any]) -> list[str]:
     """Return where all lines of a process are, and the command that prints them."""
     attempt, rank, role = details["attempt"], evidence["rank"], evidence["role"]
     only = f" --learner {rank}" if role == "learner" else ""
     command = f"dlctl logs {details['training_id']}{only} --debug"
     place = f"at the site: {details['job_dir']}/{attempt_dir(attempt)}/{role}-{rank}.log"
-    return place if command in details["hint"] else f"all lines: {command}\n{place}"
+    return [place] if command in details["hint"] else [f"all lines: {command}", place]

@@ -9,7 +9,7 @@ import pytest
 from login_side import make_record
 
 from dlctl import contract
-from dlctl.cli.fetching.fetch import tell_fetched
+from dlctl.cli.fetching.fetch import _tell_fetched
 from dlctl.contract import ResultFile, ResultsIndex, State
 from dlctl.errors import ResultsError, TransferError
 from dlctl.outputs.fetch import CHECKPOINTS, PARTS, Wanted, fetch
@@ -384,7 +384,7 @@ def test_what_is_left_out_is_named_even_without_an_index(job, tmp_path, capsys):
         ".part (is hidden, and may not be finished)",
         "pipe\ntraining-1: nothing was left out (is no regular file)",
     ]
-    tell_fetched(record, fetched)
+    _tell_fetched(record, fetched)
     told = capsys.readouterr().err
     assert "pipe\\ntraining-1" in told
     assert not any(line.startswith("training-1") for line in told.splitlines())
