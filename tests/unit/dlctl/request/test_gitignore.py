@@ -59,7 +59,7 @@ def test_a_pattern_means_what_it_means_to_git(lines: str, ignored: list[str], ke
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 60), pytest.param(60, 400, marks=pytest.mark.slow)]
+    ("first", "count"), [(0, 40), pytest.param(40, 400, marks=pytest.mark.slow)]
 )
 def test_random_trees_are_read_as_git_reads_them(tmp_path, monkeypatch, first: int, count: int):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
