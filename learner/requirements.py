@@ -23,6 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from dlctl.contract.programs.safe_text import without_users
 from learner.errors import UserFault
 from learner.job.answers import run
 
@@ -184,6 +185,7 @@ def _pips_environment(part: Path) -> dict[str, str]:
 
 
 def _explained(said: str, log: Path) -> UserFault:
+    said = without_users(said)  # of an index in the site's pip.conf; older pips print it
     errors = [line.strip() for line in said.splitlines() if line.startswith("ERROR:")]
     # The last line of a newer pip names the package that failed to build, and not the cause.
     says_why = errors and not errors[-1].startswith("ERROR: Failed to build ")

@@ -58,8 +58,8 @@ def delete(
     told: list[Deleted] = [{"training_id": r.training_id, "deleted": True} for r in deleted]
     if told:
         verb = "forgot" if forget else "deleted"
-        names = "\n".join(f"{verb} {r.training_id}" for r in deleted)
-        output.report(told if len(records) > 1 else told[0], as_json, lambda _: output.line(names))
+        names = [f"{verb} {r.training_id}" for r in deleted]
+        output.report(told if len(records) > 1 else told[0], as_json, lambda _: output.lines(names))
     return tell_failures(failures)
 
 

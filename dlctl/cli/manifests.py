@@ -29,6 +29,9 @@ CPUS = typer.Option(None, "--cpus", min=0.01, help="Override `cpus` (per learner
 MEMORY = typer.Option(None, "--memory", help="Override `memory` (per learner), e.g. 8GiB.")
 TIME = typer.Option(None, "--time", help="Override `time`, e.g. 4h.")
 PARTITION = typer.Option(None, "--partition", help="Override `scheduler.partition`.")
+FILES = typer.Option(
+    False, "--files", help="List each file that is sent, and each that is not, with the rule."
+)
 SET = typer.Option(
     None, "--set", metavar="KEY=VALUE",
     help="Override any key, e.g. framework.arguments.lr=0.1; give it as often as you like.",
@@ -51,7 +54,7 @@ def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bo
     files = [str(path) for path in scaffold(folder, folder.resolve().name)]
     made: Scaffold = {"folder": str(folder), "files": files}
     output.report(made, as_json,
-                  lambda v: output.line("\n".join(f"created {f}" for f in v["files"])))  # fmt: skip
+                  lambda v: output.lines(f"created {f}" for f in v["files"]))  # fmt: skip
     output.hint(f"cd {shlex.quote(str(folder))} && dlctl submit manifest.yml")
 
 
@@ -99,6 +102,7 @@ def render(
     gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
     time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
     script: bool = typer.Option(False, "--script", help="Print only the batch script."),
+    files: bool = FILES,
     training_id: str | None = typer.Option(None, "--training-id", hidden=True),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
@@ -108,6 +112,7 @@ def render(
     """
     from dlctl import contract
     from dlctl.request.build import prepare
+    from dlctl.request.left_out import COLUMNS, listing, rows, summary
     from dlctl.sites.files import load_site
 
     overrides = make_overrides(
@@ -121,6 +126,12 @@ def render(
             return find_weights(session, named)
 
     request = prepare(manifest, overrides, load_site(site), training_id, ask_site)
+    if files:
+        listed = listing(request.code)
+        return output.report(listed, as_json, lambda _: output.table(COLUMNS, rows(listed)))
+    for text in request.plan.not_in_this_version:
+        output.warn(text)
+    output.note(f"a submission sends {summary(request.code)}")
     rendered: Rendered = {"script": request.script}
     if script:
         return output.report(rendered, as_json, lambda v: output.raw(v["script"]))

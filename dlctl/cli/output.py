@@ -16,10 +16,13 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from dlctl.contract.programs.safe_text import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +45,7 @@ _LINK_WIDTH = 33
 """Where the third column of `link` begins."""
 REPLACING = "dlctl"
 """What a stream does with a character that it can't write: see `codecs.register_error`."""
+_UNPRINTABLE = re.compile(r"[^ -~\n]")
 _ASCII = str.maketrans(
     {"→": "->", "…": "...", "·": "-", "×": "x", "–": "-", "—": "-", "●": "o", "█": "#", "░": ".",
      "─": "-", "━": "-", "\u2800": " "}
@@ -80,28 +84,26 @@ def _coloured(text: str, style: str, stream: Any) -> str:
     return f"\033[{codes[style]}m{text}\033[0m"
 
 
-def _printable(text: str) -> str:
-    """Escape control characters, so that the text can't move the cursor or set colours."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
-
-
-def _one_line(text: str) -> str:
-    return _printable(text).replace("\n", "\\n")
-
-
 def report(value: V, as_json: bool, human: Callable[[V], object]) -> None:
     """Print one answer, as JSON if asked for."""
     if as_json:
-        print(json.dumps(value, indent=2, ensure_ascii=_is_ascii(), default=_plain))
+        print(_json(value, indent=2))
     else:
         human(value)
 
 
-def _is_ascii() -> bool:
-    """Return whether standard output lacks letters, which JSON has to escape in its own way."""
-    return not (sys.stdout.encoding or "").lower().startswith("utf")
+def _json(value: Any, indent: int | None = None) -> str:
+    """Return JSON that a terminal may show; characters that move its cursor are escaped.
+
+    Where standard output lacks letters they are escaped, too, as JSON does it.
+    """
+    is_ascii = not (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(value, indent=indent, ensure_ascii=is_ascii, default=_plain)
+    return text if text.isprintable() else _UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def _plain(value: Any) -> Any:
@@ -122,7 +124,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = ""
         return
     from dlctl.terminal.text import width_of
 
-    lines = [[_one_line(str(cell)) for cell in row] for row in [columns, *rows]]
+    lines = [[printable(str(cell)) for cell in row] for row in [columns, *rows]]
     widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (c + " " * (w - width_of(c)) for c, w in zip(line, widths, strict=True))
@@ -138,13 +140,16 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     console = Console(highlight=False)
     drawn = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    cells = [[_printable(str(c)) for c in row] for row in [columns, *rows]]
+    cells = [[printable(str(c)) for c in row] for row in [columns, *rows]]
     between = 2 * len(columns)
     widths = _widths(list(zip(*cells, strict=True)), console.width - between)
     if widths is None:
         for row in cells[1:]:
             pairs = zip(cells[0], row, strict=True)
-            sentence("\n".join(f"{name}: {cell}" for name, cell in pairs if cell) + "\n")
+            for name, cell in pairs:
+                if cell:
+                    sentence(f"{name}: {cell}")
+            print()
         return
     for column, width in zip(columns, widths, strict=True):
         drawn.add_column(column, overflow="fold", width=width)
@@ -214,11 +219,11 @@ def fields(pairs: Mapping[str, object]) -> None:
     """Print `name  value` lines; empty values are left out."""
     from dlctl.terminal.text import width_of
 
-    shown = [(_one_line(k), str(v)) for k, v in pairs.items()
+    shown = [(printable(k), str(v)) for k, v in pairs.items()
              if v not in (None, "", [], {})]  # fmt: skip
     width = max((width_of(name) for name, _ in shown), default=0)
     for name, value in shown:
-        first, *rest = _wrapped(_printable(value), width + 2)
+        first, *rest = _wrapped(printable_lines(value), width + 2)
         print(f"{name}{' ' * (width - width_of(name))}  {first}")
         for more in rest:
             print(" " * (width + 2) + more)
@@ -228,11 +233,11 @@ def link(found: Link) -> None:
     """Print one link of the doctor's chain: its state, its name, what was seen, what to do."""
     state = f"{found.state:<7}"
     name = f"{found.site}: {found.name}" if found.site else found.name
-    told = [*_wrapped(_printable(found.evidence), _LINK_WIDTH)]
+    told = [*_wrapped(printable_lines(found.evidence), _LINK_WIDTH)]
     if found.fix and found.state != "ok":
-        told += _wrapped(f"→ {_printable(found.fix)}", _LINK_WIDTH)
+        told += _wrapped(f"→ {printable_lines(found.fix)}", _LINK_WIDTH)
     colour = {"ok": "green", "warn": "yellow", "broken": "red"}.get(found.state, "dim")
-    print(f"{_coloured(state, colour, sys.stdout)}  {_printable(name):<22}  {told[0]}".rstrip())
+    print(f"{_coloured(state, colour, sys.stdout)}  {printable(name):<22}  {told[0]}".rstrip())
     for more in told[1:]:
         print(" " * _LINK_WIDTH + more)
     sys.stdout.flush()
@@ -240,19 +245,25 @@ def link(found: Link) -> None:
 
 def items(text: str) -> None:
     """Print what is separated by ` · `; on a terminal as much in a line as fits."""
-    unbroken = _printable(text).replace(" ", "\xa0").replace("\xa0·\xa0", " ·\xa0")
+    unbroken = printable(text).replace(" ", "\xa0").replace("\xa0·\xa0", " ·\xa0")
     for part in _wrapped(unbroken, 0):
         print("\n".join(_wrapped(part.replace("\xa0", " "), 0)))
 
 
-def line(text: str) -> None:
-    """Print one line of data."""
-    print(_printable(text))
+def line(text: str = "") -> None:
+    """Print one line of data, whatever names stand in it."""
+    print(printable(text))
+
+
+def lines(texts: Iterable[str]) -> None:
+    """Print lines of data."""
+    for text in texts:
+        line(text)
 
 
 def sentence(text: str) -> None:
     """Print a sentence of the report; on a terminal in as many lines as it needs."""
-    print("\n".join(_wrapped(_printable(text), 0)))
+    print("\n".join(_wrapped(printable(text), 0)))
 
 
 def raw(text: str) -> None:
@@ -263,50 +274,54 @@ def raw(text: str) -> None:
 
 def log_objects(attempt: int, source: str, lines: Sequence[str]) -> None:
     """Print lines of a log as JSON objects, one a line."""
-    ascii_ = _is_ascii()
     for text in lines:
-        value = {"attempt": attempt, "source": source, "line": text}
-        sys.stdout.write(json.dumps(value, ensure_ascii=ascii_ or not text.isprintable()) + "\n")
+        sys.stdout.write(_json({"attempt": attempt, "source": source, "line": text}) + "\n")
     sys.stdout.flush()
 
 
 def json_line(value: Mapping[str, Any]) -> None:
     """Print a JSON object on a line of its own, at once."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=_is_ascii()) + "\n")
+    sys.stdout.write(_json(value) + "\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """Print a note to standard error."""
     if text:
-        _say("", text)
+        _say("", printable(text))
 
 
-def _say(head: str, text: str) -> None:
+def interrupted(text: str) -> None:
+    """Print a note below the `^C` of the terminal."""
+    _say("", f"\n{printable(text)}")
+
+
+def _say(head: str, safe: str) -> None:
     """Print a sentence to standard error; its first line begins with the head."""
     room = len("warning: ") if head else 0
-    print(head + "\n".join(_wrapped(_printable(text), room, sys.stderr)), file=sys.stderr)
+    print(head + "\n".join(_wrapped(safe, room, sys.stderr)), file=sys.stderr)
 
 
 def advice(text: str) -> None:
     """Print what to do, in one line: a command that it names is there to be copied."""
-    print(f"  hint: {_printable(text)}", file=sys.stderr)
+    print(f"  hint: {printable(text)}", file=sys.stderr)
 
 
 def hint(command: str) -> None:
     """Print the command to run next, in one line: it is there to be copied."""
-    print(_coloured(f"  next: {_printable(command)}", "dim", sys.stderr), file=sys.stderr)
+    print(_coloured(f"  next: {printable(command)}", "dim", sys.stderr), file=sys.stderr)
 
 
 def warn(text: str) -> None:
     """Print a warning, unless it is empty."""
     if text:
-        _say(_coloured("warning: ", "yellow", sys.stderr), text)
+        _say(_coloured("warning: ", "yellow", sys.stderr), printable(text))
 
 
 def error(text: str, hint_text: str = "") -> None:
-    """Print what went wrong and what to do."""
-    _say(_coloured("error: ", "red", sys.stderr), text)
+    """Print what went wrong and what to do; lines after the first are indented."""
+    safe = re.sub(r"\n(?! )", "\n  ", printable_lines(text))
+    _say(_coloured("error: ", "red", sys.stderr), safe)
     if hint_text:
         advice(hint_text)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from dlctl.contract.programs.safe_text import printable
 from dlctl.units import format_duration
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class ProgressLine:
     def _draw(self) -> None:
         if self.active and self._text:
             columns = shutil.get_terminal_size().columns
-            self._write(f"\r\x1b[2K{self._text[: columns - 1]}")
+            self._write(f"\r\x1b[2K{printable(self._text)[: columns - 1]}")
 
     def clear(self) -> None:
         """Clear the line, so that something else can be printed."""

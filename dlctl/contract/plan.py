@@ -12,6 +12,7 @@ from dlctl.contract.names import CACHES
 from dlctl.contract.notices import Notify
 from dlctl.contract.records import SCHEMA_VERSION
 from dlctl.contract.rehearsal import Rehearsal
+from dlctl.contract.sent_files import LeftOut
 
 
 @dataclass(frozen=True)
@@ -374,6 +375,8 @@ class Plan:
     """Words that the user has given to it at its submission."""
     output_caches: list[str] = field(default_factory=lambda: list(CACHES))
     """What of the program's own folder is no output of it; see `CACHES`."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    """What of the user's folder was not sent; of very many the largest."""
     schema_version: int = SCHEMA_VERSION
 
     @property

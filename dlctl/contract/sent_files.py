@@ -10,11 +10,14 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 SENT_INDEX = ".dlctl-index"
 """The index of a sent folder, in it: a line per file, `<sha256> <bytes> <kind> <path>`."""
+BY_DLCTL = "dlctl"
+"""The rule for what dlctl never sends, such as `results/`."""
 DIGEST_LENGTH = 32
 """Length of the digest of a folder with an index; folders of older versions have 64, and none."""
 
@@ -33,6 +36,18 @@ class SentFile(NamedTuple):
     """A file, an executable file, or a symbolic link."""
     path: str
     """Relative; bytes that are not UTF-8 are surrogate escapes."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A file or a folder of the user's folder that was not sent."""
+
+    path: str
+    """Relative; a folder ends with `/`."""
+    rule: str
+    """The line that excludes it, as `lib/.gitignore:3`, or `dlctl`."""
+    has_modules: bool = False
+    """Whether a program may mean it by an import: `wandb/` is often no package of the user's."""
 
 
 def index_text(files: Iterable[SentFile]) -> bytes:

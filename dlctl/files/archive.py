@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import TransferError
 
 _CHUNK_BYTES = 256 * 1024
@@ -119,8 +120,3 @@ def _unreadable(path: Path, error: OSError) -> TransferError:
         f"{printable(path)} can't be read: {error.strerror}",
         hint="Make it readable, or exclude it with a line in .dlctlignore.",
     )
-
-
-def printable(path: str | Path) -> str:
-    """Return a path for messages: bytes that are not text appear in hexadecimal."""
-    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import SENT_INDEX
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import ConnectionLost, TransferError, TransportTimeout
-from dlctl.files.archive import Entry, printable, read_exactly
+from dlctl.files.archive import Entry, read_exactly
 from dlctl.files.listing import SHA256, batches
 from dlctl.files.sending import NO_FOLDER, NO_MATCH, NO_UNPACK, explained, feed
 from dlctl.files.site_folders import UNSAFE, guard, refusal

@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import TransferError, TransportError
-from dlctl.files.archive import printable
 from dlctl.files.chunk_stream import Changed, Chunk, Ended, Stream, chunks_of, stream_script
 from dlctl.files.listing import parsed_stat
 from dlctl.files.partial import Partial

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import TransferError
-from dlctl.files.archive import printable
 from dlctl.transport.base import Transport
 
 BATCH_BYTES = 60_000

@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import TransferError
-from dlctl.files.archive import printable
 from dlctl.files.large import damaged
 from dlctl.files.listing import SHA256, SiteFile, batches, list_files, path_of
 from dlctl.files.target import Target, leads_out, refuse_link_parents

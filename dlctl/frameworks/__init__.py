@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dlctl.frameworks.files import find_framework, framework_of, list_frameworks, no_such
 from dlctl.frameworks.model import FrameworkFolder
-from dlctl.frameworks.remarks import fixed_paths, remarks
+from dlctl.frameworks.remarks import fixed_paths, lines_of, remarks
 from dlctl.frameworks.script import Surroundings, checkpoint_files, make_recipe, train_script
 
 __all__ = [
     "FrameworkFolder", "Surroundings", "checkpoint_files", "find_framework",
-    "fixed_paths", "framework_of", "list_frameworks", "make_recipe", "no_such", "remarks",
-    "train_script",
+    "fixed_paths", "framework_of", "lines_of", "list_frameworks", "make_recipe", "no_such",
+    "remarks", "train_script",
 ]  # fmt: skip

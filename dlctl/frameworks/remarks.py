@@ -32,7 +32,7 @@ def remarks(
     known = version is None or framework.knows_version(version)
     found = [] if known or version_is_there else [_unknown_version(framework, str(version))]
     found += [*_fractions(manifest), *_several_stores(manifest)]
-    for where, line in _lines(manifest, programs):
+    for where, line in lines_of(manifest, programs):
         if known or not version_is_there:
             found += _gone(where, line, framework)
         found += _fixed(where, line)
@@ -41,13 +41,14 @@ def remarks(
 
 def fixed_paths(manifest: Manifest, programs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Return the folders of the service's containers that a request's programs name."""
-    lines = _lines(manifest, programs)
+    lines = lines_of(manifest, programs)
     return tuple(sorted({match[1] for _, line in lines for match in _FIXED.finditer(line)}))
 
 
-def _lines(
+def lines_of(
     manifest: Manifest, programs: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
+    """Yield the place and the text, without a comment, of each line that runs."""
     for name, text in [("framework.command", manifest.framework.command or ""), *programs]:
         for number, line in enumerate(text.splitlines(), 1):
             yield f"{name}:{number}", _COMMENT.sub("", line)

@@ -33,6 +33,7 @@ from dlctl.record import Record, RecordStore
 from dlctl.request import attempts
 from dlctl.request.attempts import AttemptFiles
 from dlctl.request.bundle import differences
+from dlctl.request.left_out import not_sent
 from dlctl.request.request import is_code_pending, merged, pending, remember
 
 if TYPE_CHECKING:
@@ -173,6 +174,8 @@ def _files_for(
             on_line("`dlctl resume --code` was interrupted before: sends your folder as it is now")
     if new_code:
         request = rebuild()
+        if on_line and (left_out := not_sent(request.code)):
+            on_line(left_out)
         first = attempts.read_all(session.transport, record)[0]
         if on_line and first.attempt == 1 and first.manifest.decode() != request.manifest:
             on_line(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.errors import ManifestError
-from dlctl.manifest.secrets import stray
+from dlctl.manifest.secrets import IN_REQUIREMENT, in_requirement
 
 if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
@@ -53,7 +53,9 @@ class _Reader:
 
     def add(self, line: str, folder: Path, where: str) -> None:
         text = _COMMENT.sub("", line).strip()
-        if name := named_file(text):
+        if in_requirement(text):
+            self.problems.append(f"{where}: {IN_REQUIREMENT}")
+        elif name := named_file(text):
             self._read(folder / name, where)
         elif problem := _problem(text):
             self.problems.append(f"{where}: {problem}")
@@ -85,8 +87,6 @@ def _problem(text: str) -> str:
     """Return why a line can't be installed at a site, or ""."""
     if not text.isprintable():
         return "control characters are not allowed"
-    if stray(text):
-        return "holds a credential; give it to pip on the site, in ~/.netrc or pip.conf there"
     option = _OPTION.match(text)
     if option and option[1] not in _ALLOWED:
         return f"the option {option[1]} of pip is not possible here"

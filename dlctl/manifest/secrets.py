@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from dlctl.contract.programs.safe_text import has_credential
 from dlctl.yaml_source import FloatText, IntText, Trail
 
 _WORDS = frozenset(
@@ -17,6 +18,8 @@ _WORDS = frozenset(
 )
 _LAST_WORDS = frozenset(("TOKEN", "KEY", "PASS"))
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@]*:[^\s/@]+@", re.IGNORECASE)
+_TOKEN_URL = re.compile(r"https?://(?!git@|\$)[^\s/:@]+@", re.IGNORECASE)
+"""A token is often the user name; in `https://$TOKEN@` its value is elsewhere."""
 _SHAPES = re.compile(
     r"\bghp_\w{20}|\bgithub_pat_\w{20}|\bhf_[A-Za-z0-9]{20}|\bAKIA[0-9A-Z]{16}\b|\bsk-[\w-]{20}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
@@ -68,7 +71,7 @@ def _replace(values: dict[str, Any], prefix: str, found: dict[str, str], test: A
 
 def is_credential(name: str, value: str) -> bool:
     """Return whether an environment variable looks like a credential."""
-    if _URL.search(value) or _SHAPES.search(value):
+    if any(each.search(value) for each in (_URL, _TOKEN_URL, _SHAPES)):
         return True
     words = [word for word in re.split(r"[^A-Z0-9]+", name.upper()) if word]
     if not words or _is_no_secret(value):
@@ -96,13 +99,29 @@ def stray(data: Any, trail: Trail = ()) -> list[tuple[Trail, str]]:
         return [item for key, value in data.items() for item in stray(value, (*trail, key))]
     if isinstance(data, list):
         return [item for i, value in enumerate(data) for item in stray(value, (*trail, i))]
+    if isinstance(data, str) and trail[:1] == ("requirements",):
+        return [(trail, IN_REQUIREMENT)] if in_requirement(data) else []
     if isinstance(data, str) and _is_stray(data, trail):
         return [(trail, "holds a credential; put it in env and use its variable here")]
     return []
 
 
+IN_REQUIREMENT = (
+    "holds a credential, which everybody on the site could read in pip's arguments; put it on the "
+    "site into ~/.netrc (chmod 600), which pip and git read, and leave it out of the URL"
+)
+
+
+def in_requirement(text: str) -> bool:
+    """Return whether a line for pip holds a credential, or a variable as the user of a URL.
+
+    pip puts the value of `${TOKEN}` into git's arguments, which everybody can read.
+    """
+    return has_credential(text) or bool(_SHAPES.search(text))
+
+
 def _is_stray(text: str, trail: Trail) -> bool:
-    if _URL.search(text) or _SHAPES.search(text):
+    if any(each.search(text) for each in (_URL, _TOKEN_URL, _SHAPES)):
         return True
     if trail[:2] == ("framework", "command"):
         return _ASSIGNED.search(text) is not None

@@ -10,7 +10,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from dlctl.models.publish import NewVersion, publish
 from dlctl.request.build import new_training_id, read_folder
 from dlctl.request.bundle import Bundle, collect
 from dlctl.request.git import git_state
+from dlctl.request.left_out import not_sent
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -72,8 +73,9 @@ class _Content:
 
 
 def from_folder(
-    session: Session, place: Path, wish: Wish, on_progress: Progress | None = None
-) -> ModelVersion:
+    session: Session, place: Path, wish: Wish, on_progress: Progress | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> ModelVersion:  # fmt: skip
     """Store a folder, or the folder of a manifest.
 
     Raises:
@@ -96,6 +98,7 @@ def from_folder(
             f"{folder}: there is no file to store; .gitignore and .dlctlignore leave out the rest",
             hint="allow a file with a line !NAME in .dlctlignore",
         )
+    say(not_sent(code))
     files, sources = _of_bundle(code)
     record = ModelVersion("", 0, name, _pulled_from(folder), manifest=manifest,
                           git=git_state(folder.resolve()))  # fmt: skip

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import MADE_FILES, ModelFile, ModelVersion
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import ResultsError
-from dlctl.files.archive import printable
 from dlctl.files.target import Target
 from dlctl.files.upload import Progress, download
 from dlctl.models.reading import Found

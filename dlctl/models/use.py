@@ -17,8 +17,8 @@ from dlctl.contract import (
     ModelVersion,
     StoredWeights,
 )
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import RecordError, ResultsError
-from dlctl.files.archive import printable
 from dlctl.files.sending import explained
 from dlctl.files.site_folders import UNSAFE, damaged, guard, refusal
 from dlctl.models.create import is_weights

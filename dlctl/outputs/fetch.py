@@ -148,13 +148,27 @@ class _Fetch:
             self._has_index = index is not None
             self._names = {f.path: f.sha256 for f in index.files} if index else {}
             self.left_out += index.left_out if index else []
-        if not self._has_index:  # nothing tells what the program is still writing
-            self._names = {f.path: "" for f in self._listing if f.kind == "f"
-                           and not f.path.rpartition("/")[2].startswith(".")}  # fmt: skip
+        if not self._has_index:
+            self._choose_without_index()
         if RESULTS in self.parts:
             more = () if self._names else (OUTPUT,)
             self.parts |= dict.fromkeys((*more, LOGS, METRICS))
         self.folder = FetchedFolder(destination, record, self._names, wanted.on_wait)
+
+    def _choose_without_index(self) -> None:
+        """Take the plain files; nothing tells what the program is still writing."""
+        for file in self._listing:
+            if not self._wanted.fits(file.path):
+                continue
+            if file.kind != "f":
+                self._leave_out(file.path, "is no regular file")
+            elif file.path.rpartition("/")[2].startswith("."):
+                self._leave_out(file.path, "is hidden, and may not be finished")
+            else:
+                self._names[file.path] = ""
+
+    def _leave_out(self, path: str, why: str) -> None:
+        self.left_out.append(f"{path} ({why})")
 
     def _look(self) -> ResultsIndex | None:
         """List the results; read their index, and the manifest and the plan of each attempt."""
@@ -195,10 +209,7 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
             name = local(path)
             return name if name is not None and self._wanted.fits(name) else None
 
-        def leave_out(path: str, why: str) -> None:
-            self.left_out.append(f"{path} ({why})")
-
-        wishes = Wishes(local_name, leave_out, self._wanted.on_progress, listed=listed)
+        wishes = Wishes(local_name, self._leave_out, self._wanted.on_progress, listed=listed)
         brought = download(self._transport, base, paths, self.folder, wishes=wishes)
         return [str(path.relative_to(self.folder.path)) for path in brought]
 

@@ -136,6 +136,7 @@ def with_code(files: AttemptFiles, request: Request, sent_index: bytes | None) -
     changes = [] if sent_index is None else differences(sent_index, code.index)
     plan = replace(
         files.plan, code_digest=code.digest, code_changes=changes, requirements=requirements,
+        left_out=request.plan.left_out,
         environment=request.plan.environment,
         learner_environment=request.plan.learner_environment,
     )  # fmt: skip

@@ -17,12 +17,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.contract import BY_DLCTL, LeftOut
+from dlctl.contract.programs.named_paths import allowing_line, lies_in
 from dlctl.errors import DlctlError, ManifestError, PlanError
 from dlctl.frameworks import (
     Surroundings,
     checkpoint_files,
     fixed_paths,
     framework_of,
+    lines_of,
     make_recipe,
     remarks,
     train_script,
@@ -39,6 +42,7 @@ from dlctl.plan.render import render
 from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect, programs
 from dlctl.request.credentials import secret_values
 from dlctl.request.git import git_state
+from dlctl.request.left_out import for_plan, named
 from dlctl.request.request import Request, merged, pending, submitted_with, this_machine
 from dlctl.request.runtime import runtime_entries
 from dlctl.sites.files import load_site
@@ -199,8 +203,9 @@ def _request(
         environment=environment,
     )
     odd = remarks(manifest, framework, texts, version_is_there=is_it)
-    notes = [*not_in_this_version(manifest), *told, *odd]
+    notes = [*not_in_this_version(manifest), *told, *odd, *_not_sent(manifest, code, texts)]
     plan = make_plan(manifest, site, identity, notes)
+    plan = replace(plan, left_out=for_plan(code.left_out))
     plan = with_scripts(
         plan, folder, manifest.store_secrets(), site.endpoints, site.data_via,
         site.cache_limit_bytes,
@@ -257,10 +262,21 @@ def look_over(manifest: Manifest, folder: Path) -> list[str]:
     _check_store_scripts(manifest, folder)
     check_files(manifest, folder)
     try:
-        texts = list(programs(collect(folder)))
+        code = collect(folder)
     except DlctlError:  # `submit` says what can't be sent
-        texts = []
-    return [*not_in_this_version(manifest), *remarks(manifest, framework, texts)]
+        code = Bundle((), b"", 0)
+    texts = list(programs(code))
+    odd = [*remarks(manifest, framework, texts), *_not_sent(manifest, code, texts)]
+    return [*not_in_this_version(manifest), *odd]
+
+
+def _not_sent(manifest: Manifest, code: Bundle, texts: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what is not sent although the manifest or a program names it, a sentence each."""
+    values = {f"framework.arguments.{k}": v for k, v in manifest.framework.arguments.items()}
+    values |= {f"env.{name}": value for name, value in manifest.env.items()}
+    lines = [(key, value) for key, value in values.items() if isinstance(value, str)]
+    has_store = any(store.training_data for store in manifest.data_stores)
+    return named(code, [*lines, *lines_of(manifest, texts)], has_store=has_store)
 
 
 def _check_store_scripts(manifest: Manifest, folder: Path) -> None:
@@ -308,11 +324,19 @@ def _check_sent(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
         path = PurePosixPath(posixpath.normpath(name))
         is_sent = any(str(part) in sent for part in (path, *path.parents))  # or a link above it
         if key != "requirements" and not is_sent:
-            raise ManifestError(
-                f"{manifest_path}: {key}: {name} is excluded by .gitignore or .dlctlignore, "
-                "or by dlctl itself, like results/",
-                hint=f"add the line !{name} to .dlctlignore, or move the file",
-            )
+            raise _excluded(f"{manifest_path}: {key}: {name}", str(path), code)
+
+
+def _excluded(what: str, path: str, code: Bundle) -> ManifestError:
+    """Return the error for a file that the manifest names and an ignore file leaves out."""
+    rules = [LeftOut(each.path, each.rule) for each in code.left_out]
+    item = next((each for each in rules if lies_in(path, each)), None)
+    rule = item.rule if item else BY_DLCTL
+    hint = "dlctl never sends results/, caches and its own files: move it elsewhere"
+    if item and rule != BY_DLCTL:
+        file, line = allowing_line(item)
+        hint = f"add the line {line} to {file}, or move the file"
+    return ManifestError(f"{what} is excluded by {rule}", hint=hint)
 
 
 def folder_index(record: Record, site: Site) -> bytes | None:

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from dlctl import contract
-from dlctl.contract import SentFile
+from dlctl.contract import BY_DLCTL, SentFile
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import BundleError
-from dlctl.files.archive import Entry, printable
+from dlctl.files.archive import Entry
+from dlctl.request.excluded import Excluded, exclude
 from dlctl.request.ignore import Ignore, is_left_out
 from dlctl.request.secrets_scan import secret_in_content, secret_in_name
 from dlctl.sites.model import Site, xdg_directory
@@ -61,6 +63,8 @@ class Bundle:
     index: bytes
     """See `dlctl.contract.sent_files`."""
     size_bytes: int
+    left_out: tuple[Excluded, ...] = ()
+    """What of the folder is not sent."""
     at_site: str = ""
     """The stored model whose files these are, as `ID@N`: then they have no sources here."""
 
@@ -109,7 +113,8 @@ def collect(
         raise BundleError(f"{printable(folder)} is not a folder")
     problems: list[str] = []
     files: list[BundleFile] = []
-    for file, ignore in _walk(folder.resolve(), _own_folders(site), problems):
+    left_out: list[Excluded] = []
+    for file, ignore in _walk(folder.resolve(), _own_folders(site), problems, left_out):
         if file.path not in leave_out and _is_fit(file, ignore, problems):
             files.append(file)
     _refuse(problems)
@@ -119,7 +124,8 @@ def collect(
         raise _too_big(files, size_bytes, limit_bytes)
     sent = [_sent(file) for file in files]
     known = tuple(replace(file, sha256=line.sha256) for file, line in zip(files, sent, strict=True))
-    return Bundle(known, contract.index_text(sent), size_bytes)
+    left_out.sort(key=lambda each: os.fsencode(each.path))
+    return Bundle(known, contract.index_text(sent), size_bytes, tuple(left_out))
 
 
 def programs(bundle: Bundle) -> Iterator[tuple[str, str]]:
@@ -153,7 +159,7 @@ def _own_folders(site: Site | None) -> frozenset[Path]:
 
 
 def _walk(
-    root: Path, own: frozenset[Path], problems: list[str]
+    root: Path, own: frozenset[Path], problems: list[str], left_out: list[Excluded]
 ) -> Iterator[tuple[BundleFile, Ignore]]:
     pending = [(root, "", Ignore.of_ancestors(root))]
     while pending:
@@ -165,18 +171,21 @@ def _walk(
             problems.append(f"{printable(prefix or '.')}: can't be read: {error.strerror}")
             continue
         for item in items:
-            path = prefix + item.name
+            path, place = prefix + item.name, Path(item.path)
             is_folder = item.is_dir(follow_symlinks=False)
-            if is_left_out(item.name) or (not prefix and item.name == "results"):
-                continue
-            if ignore.leaves_out(path, is_folder) or (is_folder and Path(item.path) in own):
-                continue
-            if not is_folder:
-                file = _examine(root, Path(item.path), path, problems)
-                if file:
-                    yield file, ignore
-            elif not (Path(item.path) / "pyvenv.cfg").exists():
-                pending.append((Path(item.path), path + "/", ignore))
+            is_own = (
+                is_left_out(item.name)
+                or path == "results"
+                or (is_folder and (place in own or (place / "pyvenv.cfg").exists()))
+            )
+            rule = BY_DLCTL if is_own else ignore.leaves_out(path, is_folder)
+            if rule:
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    left_out.append(exclude(path, place, is_folder, rule))
+            elif is_folder:
+                pending.append((place, path + "/", ignore))
+            elif file := _examine(root, place, path, problems):
+                yield file, ignore
 
 
 def _examine(root: Path, source: Path, path: str, problems: list[str]) -> BundleFile | None:

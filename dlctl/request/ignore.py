@@ -5,13 +5,16 @@ The deepest file with a matching rule decides; in one folder `.dlctlignore` wins
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import pathspec
-
 from dlctl.contract import PULLED_FROM, SENT_INDEX
+from dlctl.contract.programs.safe_text import printable
+from dlctl.errors import BundleError
+from dlctl.request.gitignore import Pattern, parse
 
+_GIT, _OWN = ".gitignore", ".dlctlignore"
 _ALWAYS_LEFT_OUT = frozenset(
     {
         ".git", ".hg", ".svn", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache",
@@ -31,13 +34,24 @@ def is_left_out(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Rules:
+    """The rules of the two ignore files of one folder."""
+
     prefix: str
     """The prefix of its paths, relative to the folder that is sent; empty for files above it."""
     above: str
     """The path from an ignore file above the folder down to the folder."""
-    spec: pathspec.GitIgnoreSpec
-    allowing: pathspec.GitIgnoreSpec
-    """The rules of `.dlctlignore` alone: only `!path` in this file allows a secret."""
+    place: str
+    """The path from the folder that is sent to this one, with a `/` at its end, or empty."""
+    patterns: tuple[tuple[str, Pattern], ...]
+    """The file's name and its line, the weakest first."""
+
+    def deciding(self, path: str, is_folder: bool, own: bool = False) -> tuple[str, Pattern] | None:
+        """Return the last line that matches; with `own` only those of `.dlctlignore` count."""
+        name = os.fsencode(self.above + path[len(self.prefix) :])
+        return next(
+            (each for each in reversed(self.patterns)
+             if (not own or each[0] == _OWN) and each[1].matches(name, is_folder)), None
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,41 +68,41 @@ class Ignore:
         for folder in reversed(root.parents):
             if folder.is_relative_to(top):
                 above = root.relative_to(folder).as_posix() + "/"
-                found += _rules(folder, "", above)
+                found += _rules(folder, "", above, "../" * above.count("/"))
         return cls(found)
 
     def below(self, folder: Path, prefix: str) -> Ignore:
         """Return these rules plus those of a folder's own files."""
-        return Ignore(self.rules + _rules(folder, prefix, ""))
+        return Ignore(self.rules + _rules(folder, prefix, "", prefix))
 
-    def leaves_out(self, path: str, is_folder: bool) -> bool:
-        """Return whether a path is excluded."""
+    def leaves_out(self, path: str, is_folder: bool) -> str:
+        """Return the rule that excludes a path, such as `.gitignore:3`; empty if none does."""
         for rules in reversed(self.rules):
-            name = rules.above + path[len(rules.prefix) :] + ("/" if is_folder else "")
-            verdict = rules.spec.check_file(name).include
-            if verdict is not None:
-                return verdict
-        return False
+            if found := rules.deciding(path, is_folder):
+                file, pattern = found
+                return "" if pattern.is_allowing else f"{rules.place}{file}:{pattern.line}"
+        return ""
 
     def allows(self, path: str) -> bool:
         """Return whether a `.dlctlignore` has the line `!path`."""
         for rules in reversed(self.rules):
-            verdict = rules.allowing.check_file(rules.above + path[len(rules.prefix) :]).include
-            if verdict is not None:
-                return not verdict
+            if found := rules.deciding(path, is_folder=False, own=True):
+                return found[1].is_allowing
         return False
 
 
-def _rules(folder: Path, prefix: str, above: str) -> tuple[_Rules, ...]:
-    git, own = _lines(folder / ".gitignore"), _lines(folder / ".dlctlignore")
-    if not git and not own:
-        return ()
-    spec = pathspec.GitIgnoreSpec.from_lines([*git, *own])
-    return (_Rules(prefix, above, spec, pathspec.GitIgnoreSpec.from_lines(own)),)
+def _rules(folder: Path, prefix: str, above: str, place: str) -> tuple[_Rules, ...]:
+    found = tuple((name, each) for name in (_GIT, _OWN) for each in parse(_content(folder / name)))
+    return (_Rules(prefix, above, place, found),) if found else ()
 
 
-def _lines(file: Path) -> list[str]:
+def _content(file: Path) -> bytes:
     try:
-        return file.read_text("utf-8-sig", "surrogateescape").splitlines()
+        return file.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return []
+        return b""
+    except OSError as error:
+        raise BundleError(
+            f"{printable(file)} can't be read: {error.strerror}",
+            hint="make it readable (chmod u+r): it says what is not sent",
+        ) from error

@@ -22,6 +22,7 @@ from dlctl.lifecycle import make_environment, refresh, submit
 from dlctl.lifecycle import resume as go_on
 from dlctl.lifecycle.submit import send
 from dlctl.request.build import new_training_id, prepare_made
+from dlctl.request.left_out import not_sent
 from dlctl.search.certificates import make_certificates
 from dlctl.search.load import Loaded, hub_manifest, load_search, worker_manifest
 from dlctl.search.sent import sent_search
@@ -64,6 +65,7 @@ def start(
         send(session, request.plan.root, [Tree(target, keys, if_exists="repair")])
 
     record = submit(session, request, store, before=bring_keys)
+    say(not_sent(request.code))
     set_pool(session, loaded, record, *loaded.file.workers.jobs)
     return record
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dlctl.contract import write_whole
+from dlctl.contract.programs.safe_text import has_credential
 from dlctl.errors import SiteError
 from dlctl.package_data import data_path
 from dlctl.sites.model import (
@@ -244,7 +245,8 @@ def _site(document: Document, name: str) -> Site:
     try:
         return Site.model_validate({"name": name, **data})
     except ValidationError as error:
-        raise YamlError([_problem(fault, document) for fault in error.errors()]) from error
+        # No chain: pydantic's error holds the input.
+        raise YamlError([_problem(fault, document) for fault in error.errors()]) from None
 
 
 def _problem(fault: ErrorDetails, document: Document) -> str:
@@ -255,9 +257,9 @@ def _problem(fault: ErrorDetails, document: Document) -> str:
     if fault["type"] == "missing":
         return f"{document.where(trail[:-1])}: {key}: is missing"
     allowed = fault["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
-    seen = (
-        "" if isinstance(fault["input"], (dict, BaseModel)) else f" (seen {fault['input']!r:.60})"
-    )
+    given = repr(fault["input"])
+    is_hidden = isinstance(fault["input"], (dict, BaseModel)) or has_credential(given)
+    seen = "" if is_hidden else f" (seen {given:.60})"
     return f"{document.where(trail)}: {key}: {allowed}{seen}"
 
 

@@ -26,6 +26,7 @@ from pydantic import (
 
 from dlctl.contract import STARTERS
 from dlctl.contract.launchers import SITE_LAUNCHERS
+from dlctl.contract.programs.safe_text import has_credential
 from dlctl.sbatch_options import refusal
 from dlctl.units import parse_duration, parse_size
 
@@ -190,6 +191,16 @@ class EnvironmentSettings(_Settings):
     @classmethod
     def _setup_lines(cls, value: Any) -> Any:
         return value.splitlines() if isinstance(value, str) else value
+
+    @field_validator("pip", "variables")
+    @classmethod
+    def _no_credential(cls, value: Any) -> Any:
+        if any(map(has_credential, value.values() if isinstance(value, dict) else value)):
+            raise ValueError(
+                "a URL has a user, and everybody on the site can read it; put it on the site into "
+                "~/.netrc or pip's own file (chmod 600), and leave it out of the URL"
+            )
+        return value
 
     @field_validator("variables")
     @classmethod

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from dlctl.contract.programs import safe_text
+
 DIM, BOLD, RED, YELLOW, GREEN = -1, -2, 160, 178, 71
 """Styles; a number above 0 is a colour of the terminal's 256."""
 CURVES = (75, 209, 114, 176, 222, 80, 203, 147)
@@ -60,10 +62,10 @@ class Line:
 
 
 def printable(text: str) -> str:
-    """Return a text without colours and control characters, which could move the cursor."""
+    """Return a text without colours, whose other control characters are escapes."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c.isprintable() else " " for c in _COLOURS.sub("", text))
+    return safe_text.printable(_COLOURS.sub("", text).replace("\t", " "))
 
 
 def width_of(text: str) -> int:

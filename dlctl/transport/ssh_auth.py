@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from dlctl.contract.programs.safe_text import printable_lines
 from dlctl.errors import AuthError
 from dlctl.transport.base import Prompt
 from dlctl.transport.ssh_config import Target
@@ -55,6 +56,7 @@ def terminal_prompt() -> Prompt | None:
         return None
 
     def ask(text: str, hidden: bool) -> str:
+        text = printable_lines(text)  # a server may ask anything
         if hidden:
             return getpass.getpass(text)
         sys.stderr.write(text)

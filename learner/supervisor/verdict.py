@@ -16,6 +16,8 @@ from typing import NamedTuple
 from dlctl.contract import Evidence, Plan, State, Status, VerdictKind
 from dlctl.contract.metrics import MEMORY_BYTES
 from dlctl.contract.programs.lone_program import starts_processes_itself
+from dlctl.contract.programs.named_paths import how_to_send, missed
+from dlctl.contract.programs.safe_text import printable
 from dlctl.contract.programs.tracebacks import place_before
 from dlctl.contract.programs.verdict_rules import (
     AGAIN,
@@ -305,6 +307,16 @@ class Reading(NamedTuple):
 
 def read_words(plan: Plan, lines: list[str], exit_code: int | None, rank: int = 0) -> Reading:
     """Return what the last lines of a learner's program mean, with a hint."""
+    reading = _read(plan, lines, exit_code, rank)
+    found = missed(lines, plan.left_out)
+    if found and reading.kind in (VerdictKind.USER_ERROR, VerdictKind.UNKNOWN):
+        path, item = found
+        hint = f"{printable(path)} was not sent with the folder: {how_to_send(item)}"
+        reading = reading._replace(hint=hint)
+    return reading
+
+
+def _read(plan: Plan, lines: list[str], exit_code: int | None, rank: int) -> Reading:
     # MPI may have printed the very last line; the reason already begins with the rank and host.
     own_words = _own_words(lines)
     lines = [_SPEAKER.sub("", line, count=1) for line in own_words] or lines

@@ -103,3 +103,15 @@ def test_no_python_for_the_queue_of_this_machine(dlctl, local_site, xdg):
     assert "/opt/nowhere/python" in done.stderr
     assert "environment.python" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_module_that_was_not_sent_is_named_with_its_rule(dlctl, site):
+    files = {
+        "train.py": TRAIN.format(line="from data.loader import rows"),
+        "data/loader.py": "rows = []\n", ".gitignore": "# big\ndata/\n",
+    }  # fmt: skip
+    folder = write_training(dlctl.cwd, {"job": "train.py"}, files)
+    shown = fails(dlctl, site, folder, "user_error")
+    assert "No module named 'data" in shown["reason"]
+    assert shown["hint"].startswith("data")
+    assert "was not sent with the folder: .gitignore:2 leaves it out" in shown["hint"]

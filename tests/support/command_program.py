@@ -27,7 +27,7 @@ from dlctl.cli import main as command_line
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LOADED_LATE = (
     "encodings.idna", "encodings.unicode_escape", "encodings.utf_8_sig", "jinja2.sandbox",
-    "paramiko", "pathspec", "pathspec._backends.agg", "pydantic.type_adapter", "resource",
+    "paramiko", "pydantic.type_adapter", "resource",
 )  # fmt: skip
 """What commands load inside their functions."""
 

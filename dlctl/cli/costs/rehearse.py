@@ -60,9 +60,11 @@ def rehearse(
     """
     from dataclasses import replace
 
+    from dlctl.cli.sending.telling import tell
     from dlctl.models.use import build
     from dlctl.plan.rehearsal import forecast, rehearsal_plan
     from dlctl.plan.render import render
+    from dlctl.request.left_out import summary
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, None, partition, set_
@@ -70,6 +72,8 @@ def rehearse(
     limit_s = _seconds(limit)
     with opened(site) as session:
         request = build(session, manifest, overrides)
+        tell(request.plan, manifest, None)
+        output.note(f"sends {summary(request.code)}")
         plan = rehearsal_plan(request.plan, steps, limit_s)
         rehearsal = replace(request, plan=plan, script=render(plan))
         found, record, store = _run(session, rehearsal)
@@ -125,7 +129,7 @@ def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordS
                 if _STAGE in line:
                     output.note(line.decode(errors="replace").strip())
     except KeyboardInterrupt:
-        output.note(f"\nstopped waiting; the rehearsal goes on as {name}")
+        output.interrupted(f"stopped waiting; the rehearsal goes on as {name}")
         output.hint(f"dlctl cancel {name}")
         raise typer.Exit(130) from None
     return read_rehearsed(session.transport, known[0]), known[0], store

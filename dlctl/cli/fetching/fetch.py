@@ -22,6 +22,7 @@ from dlctl.cli.choosing import (
     whole,
 )
 from dlctl.cli.common import IDS, JSON, folder_name, open_record
+from dlctl.contract.programs.safe_text import printable
 from dlctl.units import counted
 
 if TYPE_CHECKING:
@@ -79,13 +80,15 @@ def fetch(
 
     done, failures = at_sites(records, store, one_by_one(bring))
     fetched = [each for _, each in done]
-    where = "\n".join(
+    where = [
         f"{counted(len(each.files), 'file')} in {folder_name(Path(each.folder))}"
         for each in fetched
-    )
+    ]
     if fetched or not failures:
         output.report(
-            whole(fetched), as_json, lambda _: output.line(where) if where else output.note(NOTHING)
+            whole(fetched),
+            as_json,
+            lambda _: output.lines(where) if where else output.note(NOTHING),
         )
     for record, each in done:
         _tell_fetched(record, each)
@@ -139,12 +142,12 @@ def _tell_fetched(record: Record, fetched: Fetched) -> None:
     if fetched.left_out:
         output.warn(
             f"{record.training_id}: left out, because they are not regular files or can't be "
-            f"read: {', '.join(fetched.left_out)}"
+            f"read: {', '.join(map(printable, fetched.left_out))}"
         )
     if fetched.kept:
         output.warn(
             f"{record.training_id}: your own or edited files were in the way, and have another "
-            f"name now: {', '.join(fetched.kept)}"
+            f"name now: {', '.join(map(printable, fetched.kept))}"
         )
     if not fetched.complete:
         so_far = "that it has left" if record.state.final else "so far"

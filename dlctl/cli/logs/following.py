@@ -59,7 +59,7 @@ def follow(
         pieces = follow_log(session.transport, reader, state, trouble)
         print_pieces(line.below(pieces), lines)
     except KeyboardInterrupt:
-        output.note(f"\nstopped following; the training continues as {record.training_id}")
+        output.interrupted(f"stopped following; the training continues as {record.training_id}")
         output.hint(f"dlctl logs --follow {record.training_id}")
         raise typer.Exit(130) from None
     return known[0]

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dlctl.cli import output
+from dlctl.contract.programs.safe_text import printable
 
 if TYPE_CHECKING:
     from dlctl.logs.reader import LogPiece
@@ -84,6 +85,7 @@ class LogLines:
         if not self._prefix:
             return ""
         number = source.rpartition("-")[2]
+        source = printable(source)
         if not self._colours or not number.isdecimal():
             return f"{source} | "
         return f"\033[{_COLOURS[int(number) % len(_COLOURS)]}m{source} |\033[0m "

@@ -43,6 +43,8 @@ SHAPES = {
         "cancel --dry-run": LIST, "delete --dry-run": LIST, "search cancel --dry-run": LIST}),
     "deleted": Shape("a training that was deleted", ["Deleted"], {"delete": EITHER}),
     "details": Shape("all about a training", [_RECORD, "Details"], {"show": OBJECT}),
+    "file": Shape("a file of a folder", ["dlctl.request.left_out:FolderFile"],
+                  {"render --files": LIST}),
     "script": Shape("a batch script", ["Script"], {"show --script": OBJECT}),
     "log-line": Shape("a line of a log", ["LogLine"], {"logs": LINES, "search logs": LINES}),
     "metrics": Shape("what was measured at one step", ["MetricsRecord"], {"metrics": LINES}),

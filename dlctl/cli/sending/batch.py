@@ -82,16 +82,22 @@ class Sent:
 
 def submit_variants(
     session: Session, store: RecordStore, wanted: Sequence[Variant], model: str | None,
-    tags: list[str],
+    tags: list[str], *, list_files: bool = False,
 ) -> Sent:  # fmt: skip
     """Submit each variant once; what the same command has submitted before stays as it is.
+
+    Args:
+        list_files: Whether to name each file that is sent, and each that is not.
 
     Raises:
         ManifestError, PlanError, SiteError, TransferError, TransportError
     """
+    from dlctl.cli.sending.telling import tell_files
     from dlctl.record_batches import broken_off
 
     folders = {} if model else _read(wanted, session.site)
+    for folder in folders.values() if list_files else ():
+        tell_files(folder.code)
     command = _digest(session.site.name, wanted, folders, model, tags)
     if batch := broken_off(store, command):
         output.note(_taken_up(batch))
@@ -209,11 +215,14 @@ def _send(session: Session, sent: Sent, requests: dict[int, Request], trees: lis
     from dlctl.lifecycle.many import ask_all, bring_all
     from dlctl.lifecycle.staging.stores import bring
     from dlctl.lifecycle.submit import noted
+    from dlctl.request.left_out import summary
 
     numbers = list(requests)
     known = [sent.batch.records[number] for number in numbers]
     with output.progress("sending") as on_progress:
         bring_all(session, trees, list(requests.values()), known, sent.store, on_progress)
+    for request in _distinct(list(requests.values()), lambda r: r.code.digest):
+        output.note("" if request.code.at_site else f"sent {summary(request.code)}")
     with noted(known, sent.store):
         for request in requests.values():
             bring(session, request.plan, output.note)

@@ -21,6 +21,7 @@ from dlctl.cli.logs.following import end_of_following, follow
 from dlctl.cli.logs.printing import LogLines
 from dlctl.cli.manifests import (
     CPUS,
+    FILES,
     GPUS,
     LEARNERS,
     LEARNERS_PER_NODE,
@@ -79,6 +80,7 @@ def submit(
         None, "--model", metavar="ID[@VERSION]",
         help="Train this version of a stored model, at its site, instead of a manifest's folder.",
     ),
+    files: bool = FILES,
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
@@ -101,7 +103,9 @@ def submit(
         raise typer.BadParameter("--follow follows one training; see `dlctl watch` for several")
     store = open_record()
     with opened(_site_of(model, site) if model else site) as session:
-        sent = submit_variants(session, store, wanted, model, checked_tags(tags or []))
+        sent = submit_variants(
+            session, store, wanted, model, checked_tags(tags or []), list_files=files
+        )
         if not sent.is_batch:
             return _end_of_one(sent, session, stay, as_json)
     return _end_of_many(sent, as_json)

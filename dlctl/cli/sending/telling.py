@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dlctl.contract import Plan
+    from dlctl.request.bundle import Bundle
 
 
 def tell(plan: Plan, manifest: Path, model: str | None) -> None:
@@ -39,6 +40,14 @@ def _say_where_files_will_be(plan: Plan, manifest: Path, model: str | None) -> N
             "the program names neither RESULT_DIR nor CHECKPOINT_DIR: what it writes into its own "
             "folder counts as its output, which `dlctl fetch` brings"
         )
+
+
+def tell_files(code: Bundle) -> None:
+    """Name each file that is sent, and each that is not, a line each."""
+    from dlctl.request.left_out import listing, rows
+
+    for path, size, rule in rows(listing(code)):
+        output.note(f"{size:>8}  {path}" + (f"  left out by {rule}" if rule != "-" else ""))
 
 
 def _say_models(plan: Plan) -> None:

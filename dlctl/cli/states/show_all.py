@@ -74,7 +74,8 @@ def print_details(details: dict[str, Any]) -> None:
     _print_meaning(details)
     _print_last_words(details)
     if words := details.get("job_output"):
-        output.line("\nlast lines of the job's output:")
+        output.line()
+        output.line("last lines of the job's output:")
         for text in words:
             output.line(f"  {text}")
     if details["hint"]:
@@ -206,7 +207,8 @@ def _print_metrics(learners: list[dict[str, Any]]) -> None:
         return
     of_all = all(metrics == own[told] for metrics in own)
     whose = "" if of_all else f" of learner {learners[told]['rank']}"
-    output.line(f"\nmetrics{whose}:")
+    output.line()
+    output.line(f"metrics{whose}:")
     output.fields({
         f"  {name}": "nan" if value is None else format(value, ".4g")
         for name, value in islice(own[told].items(), _MOST_METRICS)
@@ -297,17 +299,18 @@ def _print_last_words(details: dict[str, Any]) -> None:
     where = f" on {evidence['host']}" if evidence["host"] else ""  # one that never began
     role = evidence["role"]
     whose = f"{role} {evidence['rank']}{where}" if role else "the job's output"
-    output.line(f"\nlast lines of {whose}:")
+    output.line()
+    output.line(f"last lines of {whose}:")
     for text in shorten(evidence["last_lines"]):
         output.line(f"  {shown(without_speaker(text), colours=False)}")
     if role:
-        output.line(_whole_log(details, evidence))
+        output.lines(_whole_log(details, evidence))
 
 
-def _whole_log(details: dict[str, Any], evidence: dict[str, Any]) -> str:
+def _whole_log(details: dict[str, Any], evidence: dict[str, Any]) -> list[str]:
     """Return where all lines of a process are, and the command that prints them."""
     attempt, rank, role = details["attempt"], evidence["rank"], evidence["role"]
     only = f" --learner {rank}" if role == "learner" else ""
     command = f"dlctl logs {details['training_id']}{only} --debug"
     place = f"at the site: {details['job_dir']}/{attempt_dir(attempt)}/{role}-{rank}.log"
-    return place if command in details["hint"] else f"all lines: {command}\n{place}"
+    return [place] if command in details["hint"] else [f"all lines: {command}", place]

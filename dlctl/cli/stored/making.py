@@ -77,7 +77,7 @@ def make(
     if training_id is None:
         assert folder is not None
         with output.progress("sending") as on_progress:
-            return from_folder(session, folder, wish, on_progress)
+            return from_folder(session, folder, wish, on_progress, output.note)
     training = open_record().find(training_id)
     if training.site != session.site.name:
         raise RecordError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
 from dlctl.cli.common import ago
-from dlctl.files.archive import printable
+from dlctl.contract.programs.safe_text import printable
 from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def print_differences(found: dict[str, Any]) -> None:
         rows = [[o["what"], o["before"] or "-", o["after"] or "-"] for o in found["origin"]]
         output.table(["origin", "before", "after"], rows)
     if found["manifest"]:
-        output.line("\nmanifest.yml:")
+        output.line()
+        output.line("manifest.yml:")
         for text in found["manifest"]:
             if not text.startswith("@@"):
                 output.line(f"  {text}")

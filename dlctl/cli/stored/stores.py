@@ -174,4 +174,4 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
     with training(training_id) as (session, record, store):
         lines = store_again(session, record, store, output.note)
     done: StoredResults = {"training_id": record.training_id, "stored": lines}
-    output.report(done, as_json, lambda _: output.line("\n".join(lines)))
+    output.report(done, as_json, lambda _: output.lines(lines))

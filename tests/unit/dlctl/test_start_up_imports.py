@@ -45,7 +45,7 @@ def loaded(tmp_path: Path, xdg):
 def test_help_loads_no_library_but_those_of_the_command_line(loaded):
     modules = loaded("--help")
     assert "typer" in modules
-    assert not modules & {"yaml", "pydantic", "paramiko", "jinja2", "pathspec", "sqlite3"}
+    assert not modules & {"yaml", "pydantic", "paramiko", "jinja2", "sqlite3"}
     assert not modules & {"starlette", "uvicorn", "websockets", "asyncio"}
     assert not modules & NODE_SIDE
 
@@ -59,7 +59,7 @@ def test_help_built_without_parameters_is_the_whole_help(dlctl):
 def test_list_loads_the_record_and_no_site(loaded):
     modules = loaded("list")
     assert "sqlite3" in modules
-    assert not modules & {"yaml", "paramiko", "jinja2", "pathspec", "rich"}
+    assert not modules & {"yaml", "paramiko", "jinja2", "rich"}
     assert not modules & {
         "dlctl.manifest.model",
         "dlctl.sites.files",

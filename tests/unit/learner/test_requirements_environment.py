@@ -171,3 +171,10 @@ def test_a_root_that_cannot_be_written_is_one_sentence(site):
     assert site.install("useful") is None
     assert f"error: {site.folder.parent} can't be written: Not a directory" in site.said
     assert "Traceback" not in site.said
+
+
+def test_the_user_of_an_index_is_not_quoted(tmp_path):
+    said = "ERROR: HTTP error 401 while getting https://tok123@host/simple and https://a:b@host/x\n"
+    told = _explained(said, tmp_path / "log").message
+    assert "https://host/simple and https://host/x" in told
+    assert "tok123" not in told

@@ -17,7 +17,7 @@ scheduler: {kind: local}
 launcher: {kind: mpirun}
 environment:
   python: /usr/bin/python3
-  pip: [--index-url, 'https://me:hunter2@pypi.example.org/simple']
+  pip: [--index-url, 'https://pypi.example.org/simple']  # before: https://me:hunter2@example.org
   variables:
     WANDB_API_KEY: hunter2
     HARMLESS: hunter2 as well

@@ -192,6 +192,7 @@ def test_what_is_allowed_is_listed_once() -> None:
         ("{job: a.py}", "framework.name: is missing"),
         ("{name: x, command: 'curl https://me:hunter2@host/'}", "holds a credential"),
         ("{name: x, command: 'API_TOKEN=hunter2 run'}", "holds a credential"),
+        ("{name: x, command: 'pip install git+https://tok123@host/x.git'}", "holds a credential"),
         ("[1]", "framework: a list is not allowed"),
     ],
 )
@@ -311,6 +312,8 @@ def test_what_only_lacks_a_convenience_can_run() -> None:
         ("DB_PASSWORD: 12345678", True),
         ("WANDB_API_KEY: 0123456789abcdef", True),
         ("REMOTE: 'https://me:pw@host/x'", True),
+        ("REMOTE: 'https://tok123@host/x'", True),
+        ("REMOTE: 'git+ssh://git@host/x'", False),
         ("SORT_KEY: name", False),
         ("TOKENIZERS_PARALLELISM: no", False),
         ("MAX_TOKENS: 512", False),
@@ -385,6 +388,10 @@ def test_requirements_are_those_of_the_list_and_of_each_file(tmp_path: Path) -> 
     ("--find-links wheels", "r.txt:2: 'wheels' is on no site; an absolute path there or a URL"),
     ("-c other.txt", "r.txt:2: the option -c of pip"),
     ("--index-url https://me:secret@example.org/simple", "r.txt:2: holds a credential"),
+    ("x @ git+https://secret123@host/x.git", "r.txt:2: holds a credential"),
+    ("git+https://${TOKEN}@host/x.git", "into ~/.netrc (chmod 600), which pip and git read"),
+    ("-r https://secret123@host/r.txt", "r.txt:2: holds a credential"),
+    ("git+ssh://alice:secret@host/x.git", "r.txt:2: holds a credential"),
     ("-r other.txt", "other.txt can't be read: No such file or directory"),
     ("-r r.txt", "r.txt:2: more than 20 files of requirements"),
     ("a\tb\x01", "r.txt:2: control characters are not allowed"),
@@ -522,3 +529,22 @@ def test_importing_the_manifest_is_cheap() -> None:
     code = f"import sys, dlctl.manifest.model; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("user", ["tok123", "tok123:", "me:tok123", "git:tok123", "${TOK123}"])
+def test_the_user_of_a_requirements_url_is_never_shown(user: str) -> None:
+    (problem,) = problems(SMALL + f"requirements: [einops, 'x @ git+https://{user}@host/x.git']\n")
+    assert "requirements[1]: holds a credential" in problem and "~/.netrc" in problem
+    assert "tok123" not in problem.lower()
+
+
+@pytest.mark.parametrize(
+    "url", ["git+ssh://git@host/x", "git+ssh://alice@host/x", "git+https://h/x"]
+)
+def test_a_name_for_ssh_is_no_credential(tmp_path: Path, url: str) -> None:
+    assert asked(tmp_path, f"['x @ {url}.git@v1']") == [f"x @ {url}.git@v1"]
+
+
+def test_a_variable_in_a_command_is_no_credential() -> None:
+    command = "{name: x, command: 'git clone https://$TOKEN@host/x'}"
+    assert manifest(f"name: mine\nframework: {command}\n").framework.name == "x"

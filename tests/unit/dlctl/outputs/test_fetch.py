@@ -9,6 +9,7 @@ import pytest
 from login_side import make_record
 
 from dlctl import contract
+from dlctl.cli.fetching.fetch import _tell_fetched
 from dlctl.contract import ResultFile, ResultsIndex, State
 from dlctl.errors import ResultsError, TransferError
 from dlctl.outputs.fetch import CHECKPOINTS, PARTS, Wanted, fetch
@@ -368,6 +369,25 @@ def test_a_folder_that_is_not_ours_is_never_written_to(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="can't be used as a folder"):
         FetchedFolder(tmp_path / "file", record)
+
+
+def test_what_is_left_out_is_named_even_without_an_index(job, tmp_path, capsys):
+    record, folder = job
+    results = folder / "results"
+    results.mkdir(exist_ok=True)
+    (results / "model.pt").write_text("w")
+    (results / ".part").write_text("half")
+    os.mkfifo(results / "pipe\ntraining-1: nothing was left out")
+    fetched = fetch_results(HERE, record, tmp_path / "to")
+    assert "model.pt" in fetched.files
+    assert sorted(fetched.left_out) == [
+        ".part (is hidden, and may not be finished)",
+        "pipe\ntraining-1: nothing was left out (is no regular file)",
+    ]
+    _tell_fetched(record, fetched)
+    told = capsys.readouterr().err
+    assert "pipe\\ntraining-1" in told
+    assert not any(line.startswith("training-1") for line in told.splitlines())
 
 
 def test_files_left_out_on_the_site_are_reported(job, tmp_path):

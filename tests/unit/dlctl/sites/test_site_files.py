@@ -107,6 +107,9 @@ def test_all_errors_are_reported_at_once_with_their_places():
         ("mpi: pmix", "mpi: 'pmix; rm'", "launcher.mpi"),
         ("root:", "name: y\nroot:", "is the site's name"),
         ("{python:", "{variables: {A-B: c}, python:", "'A-B' is not a valid name"),
+        ("{python:", "{pip: [--index-url, https://tok@host/], python:", "pip: a URL has a user"),
+        ("{python:", "{variables: {PIP_INDEX_URL: https://t:@h/}, python:", "~/.netrc or pip's"),
+        ("{python:", "{pip: [x @ git+ssh://git@host/x.git], python:", None),
         ("partitions:", "partitoins: {}\npartitions:", "did you mean 'partitions'?"),
         (
             "{kind: slurm}",
@@ -127,6 +130,7 @@ def test_each_fault_has_its_sentence(old, new, said):
         assert parse_site("x", text)
     else:
         assert said in wrong(text)
+        assert "tok@" not in wrong(text)
 
 
 def test_words_may_be_written_as_in_a_shell_or_as_a_list():

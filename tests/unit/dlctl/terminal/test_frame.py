@@ -112,7 +112,7 @@ def test_why_a_site_does_not_answer_is_told_whole(tmp_path, count):
 
 
 def test_colours_in_a_log_leave_no_trace():
-    assert printable("\x1b[31mred\x1b[0m \x1b[2K🙂\x1b]0;title\x07") == "red 🙂 ]0;title "
+    assert printable("\x1b[31mred\x1b[0m \x1b[2K🙂\x1b]0;title\x07") == "red 🙂\\x1b]0;title\\x07"
 
 
 def test_bins_that_begin_or_end_without_a_number_are_drawn():

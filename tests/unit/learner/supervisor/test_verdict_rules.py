@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from node_job import Job, status
 
-from dlctl.contract import Launch, State, VerdictKind
+from dlctl.contract import Launch, LeftOut, State, VerdictKind
 from dlctl.contract.programs.last_words import explain as explain_job
 from dlctl.contract.programs.verdict_rules import (
     EXIT_CODES,
@@ -321,3 +321,17 @@ def test_a_training_that_asked_for_no_gpu_finds_none(plan):
     line = "RuntimeError: No CUDA GPUs are available"
     told = judge_words(plan, [line])
     assert (told.kind, told.hint[:14]) == (K.USER_ERROR, "Ask for `gpus`")
+
+
+def test_a_file_that_was_not_sent_is_named(plan):
+    plan = replace(plan, left_out=[LeftOut("data/", ".gitignore:3")])
+    words = "FileNotFoundError: [Errno 2] No such file or directory: 'data/x.txt'"
+    failed = status(0, State.FAILED, exit_code=1, last_lines=[words])
+    assert judge(plan, failed).hint == (
+        "data/x.txt was not sent with the folder: .gitignore:3 leaves it out. To send it, add the "
+        "line !/data/ to .dlctlignore, or put it into a data store."
+    )
+    full = status(0, State.FAILED, exit_code=1,
+                  last_lines=[words, "OSError: No space left on device"])  # fmt: skip
+    assert judge(plan, full).kind == K.DISK_FULL
+    assert "not sent" not in judge(plan, full).hint

@@ -1,0 +1,42 @@
+"""Makes text from elsewhere safe to print: names of files, trainings and nodes, and log lines."""
+
+from __future__ import annotations
+
+import os
+import re
+
+_USER = re.compile(r"://[^/\s@]+@")
+_CREDENTIAL = re.compile(r"(?<!ssh)://(?!git@)[^/\s@]+@|://[^/\s@:]*:[^/\s@]+@", re.IGNORECASE)
+
+
+def printable(text: str | os.PathLike[str]) -> str:
+    r"""Return a text as one line that moves no cursor and sets no colour.
+
+    Line breaks, control characters, terminals' orders and marks that turn the direction of writing
+    become escapes, such as `\n`, `\x1b` and `\u202e`; bytes that are not UTF-8 become `\xff`.
+    """
+    known = os.fspath(text)
+    if known.isprintable():
+        return known
+    known = known.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in known)
+
+
+def printable_lines(text: str) -> str:
+    """Return a text of several lines; only its line breaks and tabs stay as they are."""
+    if text.isprintable():
+        return text
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+
+
+def has_credential(text: str) -> bool:
+    """Return whether a URL in a text has a user that may be a token.
+
+    `git@` is none, nor is the name of a user before the host of an SSH server.
+    """
+    return bool(_CREDENTIAL.search(text))
+
+
+def without_users(text: str) -> str:
+    """Return a text without the users of URLs, and their passwords."""
+    return _USER.sub("://", text)
