@@ -80,9 +80,8 @@ def log(
         done: The share of the training that is done, from 0 to 1, for the progress bar.
         every_learner: Whether learners other than the first log, too, as curves of their own.
     """
-    if (found := _logs.get(os.getpid())) is None:
-        _logs.clear()
-        found = _logs[os.getpid()] = _Log(os.environ)
+    own = os.getpid()  # threads that begin at the same time share one
+    found = _logs.get(own) or _logs.setdefault(own, _Log(os.environ))
     step, epoch = int(step), None if epoch is None else int(epoch)  # also of numpy and torch
     done = None if done is None else finite(float(done))
     numbers = {

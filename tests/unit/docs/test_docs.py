@@ -187,7 +187,8 @@ def test_man_shows_the_manual_page_without_a_warning():
     command = ["groff", "-man", "-Tutf8", "-K", "utf8", "-ww", str(DOCS / "man/dlctl.1")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "dlctl submit" in done.stdout.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    shown = re.sub(r"\x1b\[\d*m|.\x08", "", done.stdout)  # bold, as one terminal or another has it
+    assert "dlctl submit" in shown
 
 
 def test_every_command_has_help_with_an_example(generator, tree):

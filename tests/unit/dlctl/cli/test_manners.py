@@ -16,7 +16,7 @@ def three(trainings):
     for number in range(3):
         state = State.TRAINING if number == 2 else State.COMPLETED
         record = Record(f"t-{number}", "t", "local", "/no", "/no", f"2026-01-0{number + 1}")
-        trainings.add(replace(record, state=state))
+        trainings.add(replace(record, state=state, job_id="" if number == 2 else "7"))
     return trainings
 
 

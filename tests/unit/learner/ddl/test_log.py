@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -116,7 +117,13 @@ def test_an_error_names_the_value_that_is_no_number(job, value):
 
 
 def test_threads_log_side_by_side(job, monkeypatch):
+    class Slow(module._Log):
+        def __init__(self, env):
+            time.sleep(0.05)  # so that all of them begin
+            super().__init__(env)
+
     monkeypatch.setattr("learner.job.metrics.lines.PYRAMID_FROM_BYTES", 2000)
+    monkeypatch.setattr(module, "_Log", Slow)
 
     def work(name):
         for step in range(300):
