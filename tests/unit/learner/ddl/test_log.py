@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from dlctl.contract.measured.pyramid import RECORD_BYTES
 from learner import ddl
 from learner.ddl import measured as module
 
@@ -47,7 +48,8 @@ def test_values_become_lines_and_a_report(job):
 def test_the_last_step_is_reported_when_the_program_ends(job):
     program = """if True:
         import os, sys
-        from learner import ddl
+        from dlctl.contract.measured.pyramid import RECORD_BYTES
+from learner import ddl
         ddl.log(1, loss=2.0)
         ddl.log(2, loss=0.125)
         ddl.log(2, accuracy=0.5, group="test")
@@ -136,3 +138,5 @@ def test_threads_log_side_by_side(job, monkeypatch):
         thread.join()
     assert len(lines(job)) == 1200
     assert (job / "metrics/2-0-program.series").read_text().count("\n") == 4
+    points = [file.stat().st_size for file in (job / "metrics").glob("2-0-program.*.k0")]
+    assert sum(points) == 1200 * RECORD_BYTES
