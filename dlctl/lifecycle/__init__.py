@@ -8,6 +8,7 @@ If dlctl claims it before (`fence`), a lost job can never run beside its success
 
 from dlctl.lifecycle.end import cancel, cancel_all, delete, delete_all, halt, halt_all
 from dlctl.lifecycle.environment import make_environment
+from dlctl.lifecycle.pace import QueuePace
 from dlctl.lifecycle.resumption import changed_since_sent, resume
 from dlctl.lifecycle.session import Session, open_session
 from dlctl.lifecycle.submit import submit
@@ -24,7 +25,7 @@ from dlctl.lifecycle.watch import (
 )
 
 __all__ = [
-    "Session", "cancel", "cancel_all", "changed_since_sent", "check_learner", "delete",
+    "QueuePace", "Session", "cancel", "cancel_all", "changed_since_sent", "check_learner", "delete",
     "delete_all", "details", "halt", "halt_all", "learner_status", "learner_statuses",
     "make_environment", "open_session", "read_plan", "read_queue", "read_script", "refresh",
     "resume", "stale", "submit",
