@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import uvicorn
 
-from dlctl.dashboard.app import make_app
+from dlctl.dashboard.app import MOST_BYTES, make_app
 from dlctl.dashboard.browser import opened
 from dlctl.dashboard.guard import make_token
+from dlctl.dashboard.limits import BACKLOG, Connection, be_silent
 from dlctl.errors import RecordError
 
 if TYPE_CHECKING:
@@ -27,6 +30,11 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
         super().__init__(config)
         self._feed = feed
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve."""
+        be_silent(asyncio.get_running_loop())
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the server."""
@@ -51,7 +59,9 @@ def prepared(feed: Feed, port: int = 0, page: str = "") -> Iterator[tuple[str, u
         app = make_app(feed, token=token, port=port)
         config = uvicorn.Config(
             app, log_level="critical", lifespan="off", ws="websockets-sansio",
-            timeout_graceful_shutdown=_LEAVE_S, server_header=False,
+            timeout_graceful_shutdown=_LEAVE_S, server_header=False, backlog=BACKLOG,
+            ws_max_size=MOST_BYTES,
+            http=partial(Connection, waiting={}),  # type: ignore[arg-type]
         )  # fmt: skip
         config.load()
         server = _Server(config, feed)
@@ -65,7 +75,7 @@ def _listen(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
-        listener.listen()  # a browser that comes before the server waits
+        listener.listen(BACKLOG)  # a browser that comes before the server waits
     except OSError as error:
         listener.close()
         raise RecordError(
