@@ -1,4 +1,4 @@
-"""When a client that stays asks a site's queue again. Pure, but for the clock.
+"""When a client that stays asks a site again what costs the site much. Pure, but for the clock.
 
 What a job's files prove needs no queue: its heartbeat is fresh, or its verdict is there. For the
 rest the queue is asked soon after anything has changed, then less and less often.
@@ -19,6 +19,7 @@ _SOON_S, _SOON_AGAIN_S = 2.0, 4.0
 """How long until the queue is asked again, at first and after a change; and then once more."""
 _EVERY_S, _WAITING_S = 15.0, 60.0
 """How long later on; and how long in the end while all jobs that it is asked about wait in it."""
+_RENEW_EVERY_S = 3600.0
 _WAITING = (State.QUEUED, State.PENDING)
 
 
@@ -46,6 +47,7 @@ class QueuePace:
 
     def __init__(self) -> None:
         self._asked_at, self._pause_s = float("-inf"), _SOON_S
+        self._renewed_at = float("-inf")
         self._shown: dict[str, object] = {}
         """What the files of each training showed when the queue was asked about it."""
 
@@ -66,6 +68,13 @@ class QueuePace:
         self._shown |= shown
         self._slow_down(all(record.state in _WAITING for record in asked))
         return True
+
+    def renews(self) -> bool:
+        """Return whether the files of waiting jobs are to be kept from a purge now."""
+        is_due = time.monotonic() - self._renewed_at >= _RENEW_EVERY_S
+        if is_due:
+            self._renewed_at = time.monotonic()
+        return is_due
 
     def _slow_down(self, is_waiting: bool) -> None:
         if self._pause_s < _SOON_AGAIN_S:

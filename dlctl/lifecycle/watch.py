@@ -75,7 +75,8 @@ def refresh(
     if told := {record.training_id: record for record in notices.tell(session, known)}:
         store.update(*told.values())
         known = [told.get(record.training_id, record) for record in known]
-    keep_files(session, known)
+    if pace is None or pace.renews():
+        keep_files(session, known)
     return known
 
 
