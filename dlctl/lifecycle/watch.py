@@ -29,9 +29,8 @@ from dlctl.lifecycle import notices
 from dlctl.lifecycle.continuation import go_on, is_due, newest
 from dlctl.lifecycle.observation import Observation
 from dlctl.lifecycle.observe import derive, observe, paths_to_read
-from dlctl.lifecycle.pace import QueuePace, is_proven
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.waiting import keep_files
+from dlctl.lifecycle.waiting import QueuePace, is_proven, keep_files
 from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job

@@ -9,9 +9,9 @@ import pytest
 from login_side import make_record
 
 from dlctl.contract import Action, Next, State, Status, Verdict
-from dlctl.lifecycle import pace as pace_module
+from dlctl.lifecycle import waiting
 from dlctl.lifecycle.observation import Observation
-from dlctl.lifecycle.pace import QueuePace
+from dlctl.lifecycle.waiting import QueuePace
 
 NOW = 1000.0
 LIVES = Observation(
@@ -26,7 +26,7 @@ ENDED = replace(LATE, verdict=Verdict(1, "7", State.COMPLETED, "All went well.")
 def asked(monkeypatch):
     """Look every two seconds for so long, and return the seconds at which the queue was asked."""
     clock = SimpleNamespace(now_s=0.0)
-    monkeypatch.setattr(pace_module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     pace = QueuePace()
 
     def look(seen: dict[str, Observation], state: State, for_s: float) -> list[float]:
