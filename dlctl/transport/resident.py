@@ -23,6 +23,8 @@ _FEW_BYTES = 4096
 _MUCH_BYTES = 64 * 1024
 """After so much news the next look is another one's, who compresses what comes."""
 _ANSWER_S = 60.0
+_SESSION_S = 5.0
+"""How long to wait for a second session."""
 _FORGET_S = 30.0
 """After so long without a look the files of a folder are closed: an open one may hinder `rm`."""
 _MOST_FAILURES = 3
@@ -252,7 +254,7 @@ class Resident:
         program = _PROGRAM.replace("@MARK@", shlex.quote(mark)).replace("@FEW@", str(_FEW_BYTES))
         process.stdin.write(program.encode() + b".\n")
         try:
-            self._transport.run(":")
+            self._transport.run(":", timeout_s=_SESSION_S)
         except ConnectError:  # another session is not granted: other commands need this one
             self._failures = _MOST_FAILURES
             raise
