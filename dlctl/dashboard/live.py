@@ -272,7 +272,7 @@ class LiveFeed:
 
     def _read_first(self, session: Session, tracked: Tracked) -> None:
         if not tracked.record.state.final:
-            tracked.record = refresh(session, [tracked.record], self._store)[0]
+            tracked.record = self._refresh(session, [tracked.record])[0]
         if self._read(session, tracked):
             self.versions.bump([tracked.record.training_id])
 
@@ -332,7 +332,11 @@ class LiveFeed:
         if time.monotonic() - self._asked_at.get(site, float("-inf")) >= _STATE_EVERY_S:
             self._asked_at[site] = time.monotonic()
             asked = [record for record in mine if not record.state.final or record.notice_tries]
-            refresh(session, asked, self._store, self._paces.setdefault(site, QueuePace()))
+            self._refresh(session, asked)
+
+    def _refresh(self, session: Session, records: list[Record]) -> list[Record]:
+        pace = self._paces.setdefault(session.site.name, QueuePace())
+        return refresh(session, records, self._store, pace)
 
     def _untold(self, mine: list[Record]) -> set[str]:
         """Return whose record has changed since the last call, whichever dlctl has changed it."""
