@@ -18,7 +18,10 @@ from dlctl.dashboard.live import LiveFeed
 from dlctl.lifecycle import Session
 from dlctl.record import RecordStore
 
-pytestmark = pytest.mark.skipif(not can_count(), reason="no PID namespaces: unshare --pid")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not can_count(), reason="no PID namespaces: unshare --pid"),
+]
 
 
 @dataclass

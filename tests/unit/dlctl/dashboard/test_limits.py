@@ -38,7 +38,7 @@ def is_ended(stranger: socket.socket) -> bool:
 def test_of_many_idle_connections_the_oldest_end_and_nothing_is_printed(server: Served, capfd):
     strangers = []
     try:
-        for _ in range(4 * limits.MOST_WAITING):
+        for _ in range(3 * limits.MOST_WAITING):
             strangers.append(connected(server))
         assert all(is_ended(each) for each in strangers[: 2 * limits.MOST_WAITING])
         assert server.ask("/api/trainings").status == 200
