@@ -32,8 +32,8 @@ STATIC = Path(__file__).with_name("static")
 VERBS = ("halt", "resume", "cancel", "checkpoint", "tune")
 _BEAT_S = 10.0
 """How often an idle stream of changes says that it lives."""
-_MOST_BYTES = 64 * 1024
-"""Of an action's arguments."""
+MOST_BYTES = 64 * 1024
+"""Of an action's arguments, and of a message that a page sends."""
 
 
 def make_app(feed: Feed, *, token: str, port: int) -> Starlette:
@@ -146,9 +146,9 @@ class Pages:
         """Return what answers an action."""
 
         async def answer(request: Request) -> Response:
-            body = await request.body()
+            body = await _body(request)
             try:
-                arguments = json.loads(body or b"{}") if len(body) <= _MOST_BYTES else None
+                arguments = None if body is None else json.loads(body or b"{}")
             except ValueError:
                 arguments = None
             if not isinstance(arguments, dict):
@@ -164,6 +164,18 @@ class Pages:
             return _problem(404, str(error))
         except Refused as error:
             return _problem(409, str(error))
+
+
+async def _body(request: Request) -> bytes | None:
+    """Return what a request sends; None if that is too much, which is not read."""
+    if int(request.headers.get("content-length", 0)) > MOST_BYTES:
+        return None
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            return None
+    return body
 
 
 async def _left(socket: WebSocket) -> None:

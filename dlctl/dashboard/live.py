@@ -20,7 +20,8 @@ from dlctl.dashboard.tracked import Tracked
 from dlctl.dashboard.verbs import act
 from dlctl.dashboard.versions import Versions
 from dlctl.errors import DlctlError, TransportError
-from dlctl.lifecycle import refresh, stale
+from dlctl.files.small_files import read_appended_of_many
+from dlctl.lifecycle import QueuePace, refresh, stale
 from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader
 
@@ -67,6 +68,7 @@ class LiveFeed:
         self._looked: Counter[str] = Counter()
         self._lists = 0
         self._asked_at: dict[str, float] = {}
+        self._paces: dict[str, QueuePace] = {}
         self._pause_s: dict[str, float] = {}
         self._trouble: dict[str, str] = {}
         """By site: why it does not answer."""
@@ -198,6 +200,7 @@ class LiveFeed:
                 raise Refused("the site does not answer; nothing was done") from error
             raise Refused("the site has not answered yet; look again later") from error
         self._asked_at.pop(tracked.record.site, None)
+        tracked.expect_news()
         worker.wake()
         return told
 
@@ -269,14 +272,16 @@ class LiveFeed:
 
     def _read_first(self, session: Session, tracked: Tracked) -> None:
         if not tracked.record.state.final:
-            tracked.record = refresh(session, [tracked.record], self._store)[0]
+            tracked.record = self._refresh(session, [tracked.record])[0]
         if self._read(session, tracked):
             self.versions.bump([tracked.record.training_id])
 
-    def _read(self, session: Session, tracked: Tracked) -> bool:
+    def _read(
+        self, session: Session, tracked: Tracked, news: Mapping[str, bytes] | None = None
+    ) -> bool:
         found = False
         if tracked.metrics_are_due:
-            found = tracked.refresh(session)
+            found = tracked.refresh(session, news)
         if tracked.details_are_due:
             found = tracked.refresh_details(session) or found
         return found
@@ -327,7 +332,11 @@ class LiveFeed:
         if time.monotonic() - self._asked_at.get(site, float("-inf")) >= _STATE_EVERY_S:
             self._asked_at[site] = time.monotonic()
             asked = [record for record in mine if not record.state.final or record.notice_tries]
-            refresh(session, asked, self._store)
+            self._refresh(session, asked)
+
+    def _refresh(self, session: Session, records: list[Record]) -> list[Record]:
+        pace = self._paces.setdefault(session.site.name, QueuePace())
+        return refresh(session, records, self._store, pace)
 
     def _untold(self, mine: list[Record]) -> set[str]:
         """Return whose record has changed since the last call, whichever dlctl has changed it."""
@@ -342,16 +351,28 @@ class LiveFeed:
     def _refresh_shown(self, session: Session, shown: list[Record], whole: bool) -> set[str]:
         """Bring metrics, and details if pages show them as a whole."""
         changed = set()
-        for record in reversed(shown):
-            tracked = self._track(record)
-            if whole and self._read(session, tracked):
-                changed.add(record.training_id)
+        trackeds = [self._track(record) for record in reversed(shown)]
+        found = _look_at_metrics(session, [each for each in trackeds if each.metrics_are_due])
+        for tracked in trackeds:
+            training_id = tracked.record.training_id
+            news = found.get(training_id)
+            if whole and self._read(session, tracked, news):
+                changed.add(training_id)
             elif not whole and tracked.metrics_are_due:
                 was_known = tracked.metrics_known
-                if tracked.refresh(session) or not was_known:
-                    self.versions.bump([record.training_id])
-                    changed.add(record.training_id)
+                if tracked.refresh(session, news) or not was_known:
+                    self.versions.bump([training_id])
+                    changed.add(training_id)
         return changed
+
+
+def _look_at_metrics(session: Session, trackeds: Sequence[Tracked]) -> dict[str, dict[str, bytes]]:
+    """Return what is new of the metrics of all that were opened before, by one call."""
+    looks = {each.record.training_id: look for each in trackeds if (look := each.look)}
+    if not looks:
+        return {}
+    found = read_appended_of_many(session.transport, list(looks.values()))
+    return dict(zip(looks, found, strict=True))
 
 
 def _may_pass(error: DlctlError) -> bool:

@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class SiteWorker:
         self.name = name
         self._open, self._look = open_site, look
         self._session: Session | None = None
+        self._ends = ExitStack()
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"dlctl-{name}", daemon=True)
@@ -43,7 +45,9 @@ class SiteWorker:
     def session(self) -> Session:
         """Return the open session; only for what runs in the worker's thread."""
         if self._session is None:
-            self._session = self._open(self.name)
+            opened = self._open(self.name)
+            self._ends.callback(opened.close)
+            self._session = self._ends.enter_context(opened.staying())
         return self._session
 
     def call(self, work: Callable[[Session], T]) -> Future[T]:
@@ -84,8 +88,7 @@ class SiteWorker:
                 break
             call()
             pause_s = self._look_safely()
-        if self._session is not None:
-            self._session.close()
+        self._ends.close()
 
     def _look_safely(self) -> float | None:
         try:

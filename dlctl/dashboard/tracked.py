@@ -6,14 +6,14 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
 from dlctl.contract import Plan, State, Verdict
 from dlctl.errors import RecordError
-from dlctl.files.small_files import read_files
+from dlctl.files.small_files import read_texts
 from dlctl.lifecycle import details as read_details
 from dlctl.lifecycle import read_plan
 from dlctl.lifecycle.orders import given_orders
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from dlctl.record import Record
     from dlctl.series import Run
     from dlctl.transport import Transport
+    from dlctl.transport.resident import Look
 
-_DETAILS_EVERY_S = 5.0
+_DETAILS_EVERY_S, _QUIET_DETAILS_EVERY_S = 5.0, 30.0
+_BUSY_S = 30.0
+"""How long the details are read often after an action, or after the state has changed."""
 _BUDGET_BYTES = 48 * 1024
 """Of the bins by which a long curve is opened; a page that shows more asks for finer ones."""
 _REST = 10
@@ -48,7 +51,9 @@ class Tracked:
         self._metrics_of: State | None = None
         self.details: Json | None = None
         self._details_at = float("-inf")
-        self._details_of: Record | None = None
+        self._details_of: tuple[State, int] | None = None
+        """The state and the attempt in which they were read."""
+        self._busy_until = float("-inf")
         self._plan: Plan | None = None
         self._plan_of = 0
         """The attempt for which the plan was asked for."""
@@ -88,8 +93,17 @@ class Tracked:
         final = self._metrics_of is not None and self._metrics_of.final
         return not (final and self.record.state.final)
 
-    def refresh(self, session: Session) -> bool:
+    @property
+    def look(self) -> Look | None:
+        """Return what to read of the metrics for `refresh`; None before the first look."""
+        return self._reader.look
+
+    def refresh(self, session: Session, found: Mapping[str, bytes] | None = None) -> bool:
         """Bring new metrics; return whether there were any.
+
+        Args:
+            session: Of the site.
+            found: What a look has read, if there was one.
 
         Raises:
             TransportError
@@ -100,12 +114,12 @@ class Tracked:
             with suppress(RecordError):  # the details say what is wrong
                 self._plan = read_plan(session, self.record)
         with self.lock:
-            found = self._reader.refresh(Unlocking(session.transport, self.lock))
+            grew = self._reader.refresh(Unlocking(session.transport, self.lock), found)
             if state.final:
                 self.save()
             self._metrics_of = state
-            self._news += found
-        return found
+            self._news += grew
+        return grew
 
     def refine(self, session: Session, begin: float, end: float, width: int) -> None:
         """Bring finer bins of a window of steps.
@@ -131,11 +145,15 @@ class Tracked:
     @property
     def details_are_due(self) -> bool:
         """Return whether the details may have changed since they were read."""
-        if self._details_of is None or self._details_of != self.record:
-            return time.monotonic() - self._details_at > 1.0
-        return not self.record.state.final and (
-            time.monotonic() - self._details_at > _DETAILS_EVERY_S
-        )
+        now = time.monotonic()
+        if self._details_of != (self.record.state, self.record.attempt):
+            return now - self._details_at > 1.0
+        every_s = _DETAILS_EVERY_S if now < self._busy_until else _QUIET_DETAILS_EVERY_S
+        return not self.record.state.final and now - self._details_at > every_s
+
+    def expect_news(self) -> None:
+        """Read the details often for a while: something was requested."""
+        self._busy_until = time.monotonic() + _BUSY_S
 
     def refresh_details(self, session: Session) -> bool:
         """Bring plan, learners, checkpoints and verdicts; return whether any has changed.
@@ -150,7 +168,10 @@ class Tracked:
             found = {"problem": error.message}
         if plan := found.get("plan"):
             self._plan = contract.from_json(Plan, json.dumps(plan))
-        changed, self.details, self._details_of = found != self.details, found, record
+        now_of = (record.state, record.attempt)
+        if self._details_of != now_of:
+            self.expect_news()
+        changed, self.details, self._details_of = found != self.details, found, now_of
         return changed
 
     def meaning(self) -> Json:
@@ -197,7 +218,7 @@ def _verdicts(transport: Transport, record: Record) -> list[dict[str, Any]]:
     paths = {
         n: f"{record.job_dir}/{contract.verdict_file(n)}" for n in range(1, record.attempt + 1)
     }
-    found = read_files(transport, list(paths.values()))
+    found = read_texts(transport, list(paths.values()))
     told = []
     for attempt, path in paths.items():
         if (content := found[path]) is None:

@@ -22,7 +22,7 @@ from dlctl.doctor.chain import WARN, Chain
 from dlctl.doctor.judged import Job, judge_job
 from dlctl.errors import DlctlError, PlanError
 from dlctl.files.small_files import read_files
-from dlctl.lifecycle import cancel, delete, refresh, submit
+from dlctl.lifecycle import QueuePace, cancel, delete, refresh, submit
 from dlctl.manifest.overrides import Overrides
 from dlctl.package_data import data_path
 from dlctl.record import RecordStore
@@ -117,10 +117,10 @@ def _request(site: Site, folder: Path, token: str) -> Request:
 
 
 def _wait(session: Session, record: Record, store: RecordStore) -> Record:
-    until = time.monotonic() + _LIMIT_S
+    until, pace = time.monotonic() + _LIMIT_S, QueuePace()
     while not record.state.final and time.monotonic() < until:
         time.sleep(_LOOK_S)
-        record = refresh(session, [record], store)[0]
+        record = refresh(session, [record], store, pace)[0]
     return record
 
 

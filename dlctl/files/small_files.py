@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from dlctl.errors import TransferError
 from dlctl.transport.base import Completed, Transport
+from dlctl.transport.resident import Look, Resident
 
 _TIMEOUT_S = 60.0
 _NO_FOLDER = 71
@@ -94,6 +95,8 @@ def read_texts(
     Raises:
         TransferError: as `read_files`.
     """
+    if isinstance(transport, Resident):
+        return read_clock_and_texts(transport, paths, timeout_s=timeout_s)[1]
     return read_texts_after(transport, "", paths, timeout_s=timeout_s)[1]
 
 
@@ -108,6 +111,9 @@ def read_texts_after(
     Raises:
         TransferError: as `read_files`.
     """
+    if isinstance(transport, Resident) and transport.is_there:
+        done = transport.run(before, timeout_s=timeout_s)
+        return done, read_clock_and_texts(transport, paths, timeout_s=timeout_s)[1]
     mark = _mark()
     odd = [path for path in paths if "\n" in path]
     paths = [path for path in paths if "\n" not in path]
@@ -133,6 +139,22 @@ def read_texts_after(
                 unsure.append(path)  # it vanished at this very moment, or its folder is closed
     found |= read_files(transport, [*unsure, *odd])
     return Completed(int(told[1]), told[0], end.stderr), found
+
+
+def read_clock_and_texts(
+    transport: Transport, paths: Sequence[str], *, timeout_s: float = 90.0
+) -> tuple[float, dict[str, bytes | None]]:
+    """Return the site's clock (Unix seconds) and what `read_texts` returns.
+
+    Raises:
+        TransferError: as `read_files`.
+    """
+    if isinstance(transport, Resident) and (told := transport.read_texts(paths)) is not None:
+        now, found = told
+        left = [path for path in paths if path not in found]
+        return now, found | read_files(transport, left, timeout_s=timeout_s)
+    end, found = read_texts_after(transport, "date +%s", paths, timeout_s=timeout_s)
+    return float(end.text), found
 
 
 def _texts_script(paths: Sequence[str], mark: str) -> str:
@@ -199,8 +221,30 @@ def read_appended(
     Raises:
         TransferError: a file can't be read.
     """
+    stays = transport if isinstance(transport, Resident) else None
+    look = look_at(folder, globs, offsets, limit_bytes)
+    if stays and stays.is_quiet(folder):
+        found = stays.read_appended([look])
+        if found is not None:
+            return found[0]
+    news = _read_appended(transport, look, log_filter, timeout_s)
+    if stays:
+        stays.note(folder, sum(map(len, news.values())))
+    return news
+
+
+def look_at(
+    folder: str, globs: Sequence[str], offsets: Mapping[str, int | None], limit_bytes: int
+) -> Look:
+    """Return what `read_appended` takes as one look."""
+    return Look(folder, _globs(globs), offsets, limit_bytes)
+
+
+def _read_appended(
+    transport: Transport, look: Look, log_filter: str, timeout_s: float
+) -> dict[str, bytes]:
     mark = _mark()
-    script = _appended_script(folder, globs, offsets, limit_bytes, mark, log_filter)
+    script = _appended_script(look, mark, log_filter)
     end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
     answer = unpacked(end.stdout)
     if end.stdout[:1] == b"z" and not answer:
@@ -213,6 +257,17 @@ def read_appended(
         if content:
             news[name.decode("utf-8", "surrogateescape")] = content
     return news
+
+
+def read_appended_of_many(transport: Transport, looks: Sequence[Look]) -> list[dict[str, bytes]]:
+    """Return what `read_appended` returns, for each look; in one call where a shell stays.
+
+    Raises:
+        TransferError: a file can't be read.
+    """
+    if isinstance(transport, Resident) and (found := transport.read_appended(looks)) is not None:
+        return found
+    return [_read_appended(transport, look, "", _TIMEOUT_S) for look in looks]
 
 
 _WITH_NEWS = r"""
@@ -234,15 +289,12 @@ _WITH_NEWS = r"""
 compressing, or `p`, and then a line for each file with news."""
 
 
-def _appended_script(
-    folder: str, globs: Sequence[str], offsets: Mapping[str, int | None], limit_bytes: int,
-    mark: str, log_filter: str,
-) -> str:  # fmt: skip
+def _appended_script(look: Look, mark: str, log_filter: str) -> str:
     """Return a script whose time grows with the number of files and not with its square."""
-    known = [(p, "-" if n is None else str(int(n))) for p, n in offsets.items() if n != 0]
+    folder, patterns, limit_bytes = look.folder, look.patterns, look.limit_bytes
+    known = [(p, "-" if n is None else str(int(n))) for p, n in look.offsets.items() if n != 0]
     table = "\n".join(f"{n} {p}" for p, n in known if "\n" not in p)
     odd = "\n".join(f"            {shlex.quote(p)}) o={n};;" for p, n in known if "\n" in p)
-    patterns = _globs(globs)
     emitted = 'part "$@"'
     if log_filter:
         emitted = f'case $2 in *.log) part "$@" | {log_filter};; *) part "$@";; esac'
@@ -280,7 +332,7 @@ done
 {table}
 
 {mark}
-{sizes_script(globs)}}} | awk '
+{_sizes_script(patterns)}}} | awk '
 {_WITH_NEWS}' | {{
     read -r how
     if [ "$how" = z ] && command -v gzip >/dev/null 2>&1; then printf z; parts | gzip -c
@@ -305,6 +357,10 @@ def sizes_script(globs: Sequence[str]) -> str:
 
     They take linear time and leave out names that hold a newline.
     """
+    return _sizes_script(_globs(globs))
+
+
+def _sizes_script(patterns: str) -> str:
     return f"""\
 newline='
 '
@@ -312,7 +368,7 @@ sizes() {{ # All from one process. The last line is the total.
     [ $# = 0 ] || wc -c -- /dev/null "$@" | sed -e '$d' -e 's/^ *//' -e '/^0 .dev.null$/d'
 }}
 set --
-for f in {_globs(globs)}; do
+for f in {patterns}; do
     [ -f "$f" ] || continue
     case "$f" in *"$newline"*) continue;; esac
     set -- "$@" "$f"

@@ -11,6 +11,7 @@ from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.resumption import changed_since_sent, resume
 from dlctl.lifecycle.session import Session, open_session
 from dlctl.lifecycle.submit import submit
+from dlctl.lifecycle.waiting import QueuePace
 from dlctl.lifecycle.watch import (
     check_learner,
     details,
@@ -24,7 +25,7 @@ from dlctl.lifecycle.watch import (
 )
 
 __all__ = [
-    "Session", "cancel", "cancel_all", "changed_since_sent", "check_learner", "delete",
+    "QueuePace", "Session", "cancel", "cancel_all", "changed_since_sent", "check_learner", "delete",
     "delete_all", "details", "halt", "halt_all", "learner_status", "learner_statuses",
     "make_environment", "open_session", "read_plan", "read_queue", "read_script", "refresh",
     "resume", "stale", "submit",

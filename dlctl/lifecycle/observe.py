@@ -249,6 +249,12 @@ def _age_is_settled(seen: Observation) -> bool:
     return _heartbeat_age_s(seen) > interval + _LATE_S
 
 
+def is_alive(seen: Observation) -> bool:
+    """Return whether the supervisor's heartbeat is on time, and tells of no end."""
+    told = seen.supervisor
+    return told is not None and not told.state.final and not _age_is_settled(seen)
+
+
 def _without_queue(record: Record, seen: Observation, wall_s: float) -> Record:
     if _heartbeat_age_s(seen) < FRESH_S:
         return _running(record, seen, wall_s)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dlctl.scheduler import Scheduler, make_scheduler
 from dlctl.transport import Transport, open_transport
 from dlctl.transport.base import Prompt
+from dlctl.transport.resident import Resident
 
 if TYPE_CHECKING:
     from dlctl.sites.files import Site
@@ -25,6 +28,22 @@ class Session:
     def close(self) -> None:
         """End the connection."""
         self.transport.close()
+
+    def stay(self) -> Session:
+        """Return the site with a shell that stays there, for a client that looks again and again.
+
+        Its `close` ends that shell, and the connection.
+        """
+        return replace(self, transport=Resident(self.transport))
+
+    @contextmanager
+    def staying(self) -> Iterator[Session]:
+        """Yield what `stay` returns; at the end the connection stays open."""
+        resident = Resident(self.transport)
+        try:
+            yield replace(self, transport=resident)
+        finally:
+            resident.leave()
 
 
 def open_session(site: Site, prompt: Prompt | None = None) -> Session:

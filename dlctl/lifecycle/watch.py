@@ -23,13 +23,17 @@ from dlctl.errors import (
     TransportError,
 )
 from dlctl.files.made import look_at_made
-from dlctl.files.small_files import read_files, read_texts, read_texts_after
+from dlctl.files.small_files import (
+    read_clock_and_texts,
+    read_texts,
+    read_texts_after,
+)
 from dlctl.lifecycle import notices
 from dlctl.lifecycle.continuation import go_on, is_due, newest
 from dlctl.lifecycle.observation import Observation
 from dlctl.lifecycle.observe import derive, observe, paths_to_read
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.waiting import keep_files
+from dlctl.lifecycle.waiting import QueuePace, is_proven, keep_files
 from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
@@ -37,8 +41,17 @@ from dlctl.scheduler.base import Job
 _OPEN = "its job has ended; the next dlctl command that looks at it says whether it goes on"
 
 
-def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> list[Record]:
+def refresh(
+    session: Session, records: Iterable[Record], store: RecordStore, pace: QueuePace | None = None
+) -> list[Record]:
     """Return the records as the site knows them now, with one query for all, or a few more.
+
+    Args:
+        session: Of the site.
+        records: What is asked about.
+        store: Where changes are kept.
+        pace: Says when the queue is asked, too; None: now. Without the queue a record stays as it
+            is unless the training's files prove its state.
 
     Raises:
         TransportError: the site can't be reached (`stale` turns that into a state).
@@ -46,8 +59,11 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
     given = list(records)
     if not given:
         return []
-    known, seen = _look(session, given)
-    due = [record for record in known if is_due(record, seen[record.training_id])]
+    if pace is None or (proven := _look_at_files(session, given, pace)) is None:
+        known, seen = _look(session, given)
+    else:
+        known, seen = proven
+    due = [r for r in known if r.training_id in seen and is_due(r, seen[r.training_id])]
     problems = {r.training_id: why for r in due if (why := go_on(session, r, seen[r.training_id]))}
     if due:  # what follows may have begun
         known, seen = _look(session, known)
@@ -61,8 +77,28 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
     if told := {record.training_id: record for record in notices.tell(session, known)}:
         store.update(*told.values())
         known = [told.get(record.training_id, record) for record in known]
-    keep_files(session, known)
+    if pace is None or pace.renews():
+        keep_files(session, known)
     return known
+
+
+def _look_at_files(
+    session: Session, given: list[Record], pace: QueuePace
+) -> tuple[list[Record], dict[str, Observation]] | None:
+    """Return what `_look` returns, where the files prove it; None if the queue is to be asked."""
+    now, files = read_clock_and_texts(session.transport, _paths(given))
+    seen = {record.training_id: observe(record, files, now) for record in given}
+    if pace.asks(given, seen):
+        return None
+    proven = {
+        record.training_id: replace(seen[record.training_id], queue_answered=False)
+        for record in given if is_proven(record, seen[record.training_id])
+    }  # fmt: skip
+    known = [
+        _settle(session, record, proven[record.training_id])
+        if record.training_id in proven else record for record in given
+    ]  # fmt: skip
+    return known, proven
 
 
 def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str, Observation]]:
@@ -305,7 +341,7 @@ def read_plan(session: Session, record: Record) -> contract.Plan:
 def learner_status(session: Session, record: Record, rank: int = 0) -> contract.Status | None:
     """Return what a learner of the newest attempt last wrote about itself; None without any."""
     path = f"{record.job_dir}/{contract.status_file(record.attempt, 'learner', rank)}"
-    return _record(contract.Status, read_files(session.transport, [path])[path])
+    return _record(contract.Status, read_texts(session.transport, [path])[path])
 
 
 def learner_statuses(
@@ -317,7 +353,7 @@ def learner_statuses(
         for rank in range(plan.resources.learners)
     ]
     paths = [f"{record.job_dir}/{name}" for name in names]
-    found = read_files(session.transport, paths)
+    found = read_texts(session.transport, paths)
     known = (_record(contract.Status, found[path]) for path in paths)
     return [status for status in known if status is not None]
 
@@ -332,7 +368,7 @@ def details(session: Session, record: Record) -> dict[str, object]:
     servers = [contract.status_file(n, "server", node) for node in nodes]
     told = [contract.verdict_file(n), contract.homes_file(n), contract.rulings_file(n)]
     names = [*told, *learners, *servers]
-    found = read_files(session.transport, [f"{job_dir}/{name}" for name in names])
+    found = read_texts(session.transport, [f"{job_dir}/{name}" for name in names])
     files = {name: found[f"{job_dir}/{name}"] for name in names}
     verdict = files[contract.verdict_file(n)]
     rulings = _record(contract.Rulings, files[contract.rulings_file(n)]) or contract.Rulings()

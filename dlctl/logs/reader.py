@@ -31,6 +31,7 @@ from dlctl.files.small_files import read_appended
 from dlctl.logs import matching
 from dlctl.logs.one_log import OneLog, is_log
 from dlctl.transport import Transport
+from dlctl.transport.resident import Resident
 
 _CHUNK_BYTES = 1024 * 1024
 """The most that a look reads of a file."""
@@ -39,8 +40,10 @@ _LOOK_BYTES = 64 * _CHUNK_BYTES
 _LEAST_BYTES = 16 * 1024
 _MANY = 512
 """As many logs a first look expects."""
-_FASTEST_S, _SLOWEST_S = 0.2, 2.0
-"""How often to look for new lines: fast while lines come, slower while none do."""
+_STAYING_S = 0.2
+"""How often a shell that stays at the site looks for new lines: it starts no process for that."""
+_FASTEST_S, _SLOWEST_S = 1.0, 4.0
+"""How often to look without one: fast while lines come, slower while none do."""
 _PAUSE_PER_LOG_S = 0.001
 """How much longer to wait for each log: a look sends the names of all, and asks for their sizes."""
 _STATE_EVERY_S = 2.0
@@ -109,7 +112,8 @@ class LogReader:
             once: whether to leave a log alone that was read to its end, even if it has grown.
         """
         asked = self.wanted(once)
-        wanted_only = matching.site_filter(self.pattern) if self.pattern else ""
+        stays = isinstance(transport, Resident) and transport.is_quiet(self.job_dir)
+        wanted_only = matching.site_filter(self.pattern) if self.pattern and not stays else ""
         found = read_appended(
             transport, self.job_dir, asked.globs, asked.offsets, asked.limit_bytes,
             log_filter=wanted_only,
@@ -303,5 +307,6 @@ def follow(
             yield from reader.rest()
             return
         pause_s = _FASTEST_S if reader.advanced else min(pause_s * 1.3, _SLOWEST_S)
+        stays = isinstance(transport, Resident) and transport.is_there
         if not ended and not reader.has_more:
-            time.sleep(pause_s + reader.logs * _PAUSE_PER_LOG_S)
+            time.sleep((_STAYING_S if stays else pause_s) + reader.logs * _PAUSE_PER_LOG_S)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from dlctl.errors import TransportError
-from dlctl.lifecycle import refresh, stale
+from dlctl.lifecycle import QueuePace, refresh, stale
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -53,6 +53,7 @@ class Looks(Generic[R]):
         self._store, self._open, self._quiet_s = store, open_site, quiet_s
         self._sessions: dict[str, Session] = {}
         self._asked_at: dict[str, float] = {}
+        self._paces: dict[str, QueuePace] = {}
         self._busy: set[str] = set()
         """The sites of which the last look brought anything new."""
         self._failures: dict[str, int] = {}
@@ -85,7 +86,7 @@ class Looks(Generic[R]):
     def session(self, site: str) -> Session:
         """Return the open session of a site."""
         if site not in self._sessions:
-            self._sessions[site] = self._open(site)
+            self._sessions[site] = self._open(site).stay()
         return self._sessions[site]
 
     def close(self) -> None:
@@ -99,7 +100,8 @@ class Looks(Generic[R]):
         # The states come first: what was measured before an end is there once it is known.
         every_s = _STATE_EVERY_S if site in self._busy else self._quiet_s
         if time.monotonic() - self._asked_at.get(site, float("-inf")) > every_s:
-            for record in refresh(session, mine, self._store):
+            pace = self._paces.setdefault(site, QueuePace())
+            for record in refresh(session, mine, self._store, pace):
                 before = self.records[record.training_id]
                 if replace(record, seen_at=before.seen_at) != before:
                     found.add(record.training_id)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record
 
-_DETAILS_EVERY_S, _QUIET_DETAILS_EVERY_S = 5.0, 20.0
+_DETAILS_EVERY_S, _QUIET_DETAILS_EVERY_S = 20.0, 40.0
 _LINES_KEPT = 200
 _TAIL = 40
 

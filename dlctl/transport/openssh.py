@@ -34,7 +34,7 @@ from dlctl.transport.local import LocalStreams
 from dlctl.transport.script import ScriptTransport
 from dlctl.transport.ssh_auth import PERSON_TIMEOUT_S
 from dlctl.transport.ssh_config import config_file
-from dlctl.transport.streams import SessionRefused
+from dlctl.transport.streams import session_refused
 
 _QUICK_S = 10.0
 """What the master on this machine answers within."""
@@ -267,11 +267,7 @@ class OpensshTransport(ScriptTransport):
             )
         if _REFUSED_SESSION not in said:
             return None
-        return SessionRefused(
-            f"{self.name}: the server allows no further session on the open connection",
-            hint="Wait until another dlctl command has ended: MaxSessions in the server's "
-            "configuration says how many may run at a time.",
-        )
+        return session_refused(self.name)
 
 
 class OpensshStreams(LocalStreams):

@@ -36,6 +36,7 @@ from dlctl.transport.script import ScriptTransport
 from dlctl.transport.ssh_config import Options, Target, config_file, resolve, split_hop
 from dlctl.transport.ssh_socket import dial, run_proxy_command
 from dlctl.transport.ssh_streams import Foreign, SshStreams, request
+from dlctl.transport.streams import session_refused
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # deprecations inside of paramiko and cryptography
@@ -141,7 +142,10 @@ class SshTransport(ScriptTransport):
             connection = self._connected()
         timeout_s = self._settings.connect_timeout_s
         with _translated(self.name, "opening a channel", timeout_s):
-            channel = self._spare(connection)
+            try:
+                channel = self._spare(connection)
+            except ssh_exception.ChannelException as error:
+                raise session_refused(self.name) from error
             # No reply is requested: it costs a round trip, and waiting for it has no limit.
             request(channel, paramiko.Message(), "exec", command)
         return SshStreams(

@@ -19,6 +19,15 @@ class SessionRefused(ConnectError):
     """The server permits no further session on the connection; nothing of the script has run."""
 
 
+def session_refused(name: str) -> SessionRefused:
+    """Return the refusal of a server, by the name of its transport."""
+    return SessionRefused(
+        f"{name}: the server allows no further session on the open connection",
+        hint="Wait until another dlctl command has ended: MaxSessions in the server's "
+        "configuration says how many may run at a time.",
+    )
+
+
 class Streams(Protocol):
     """The raw streams of one command; the only thing that a transport has to provide.
 

@@ -14,6 +14,7 @@ from search.errors import SearchError
 from search.journal.lease import Lease
 from search.protocol.process import run_process
 from search.protocol.settings import Settings
+from search.protocol.strangers import count_strangers
 
 _SWITCH_S = 0.0005
 """The log's thread gets its turn this soon while calls keep the interpreter busy."""
@@ -52,4 +53,5 @@ async def serve(job_dir: Path, name: str, segment_bytes: int = SEGMENT_BYTES) ->
 
 
 if __name__ == "__main__":
+    count_strangers()
     sys.exit(main(sys.argv[1:]))

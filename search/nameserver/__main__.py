@@ -17,6 +17,7 @@ from search.protocol.endpoints import NAMESERVER, Endpoint, read_nameserver, wri
 from search.protocol.places import own_place
 from search.protocol.process import run_process
 from search.protocol.settings import Settings
+from search.protocol.strangers import count_strangers
 from search.protocol.stubs import make_handler
 
 
@@ -80,4 +81,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    count_strangers()
     sys.exit(main(sys.argv[1:]))

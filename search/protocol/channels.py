@@ -37,6 +37,7 @@ _CLIENT = [
 ]
 _SERVER = [
     *_LIMITS,
+    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.so_reuseport", 0),  # otherwise two servers could share one port
     ("grpc.max_concurrent_streams", 256),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

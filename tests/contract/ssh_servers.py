@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,9 @@ def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> Path:
 
 
 def start_sshd(
-    folder: Path, authorized: list[Path], options: str = "", program: str | None = SSHD
-) -> Sshd:
+    folder: Path, authorized: list[Path], options: str = "", program: str | None = SSHD,
+    within: Sequence[str] = (),
+) -> Sshd:  # fmt: skip
     folder.mkdir(mode=0o700)
     make_key(folder / "host_key")
     keys = "".join(Path(f"{key}.pub").read_text() for key in authorized)
@@ -98,7 +99,7 @@ def start_sshd(
         Path("/run/sshd").mkdir(exist_ok=True)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [program, "-D", "-e", "-f", str(config)],
+            [*within, program, "-D", "-e", "-f", str(config)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,

@@ -15,10 +15,11 @@ from dlctl.outputs.looks import Looks
 from dlctl.outputs.training_reader import TrainingReader
 from dlctl.record import RecordStore
 from dlctl.transport.local import LocalTransport
+from dlctl.transport.resident import Resident
 
 
 class Counted(LocalTransport):
-    """Notes each script with its answer."""
+    """Notes each script, and each request to a shell that stays, with its answer."""
 
     def __init__(self):
         super().__init__()
@@ -39,6 +40,16 @@ class WatchedJob:
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
         for module in (looks, training_reader):
             monkeypatch.setattr(module, "time", clock)
+        ask = Resident._ask
+
+        def counted(stays, request):
+            is_kept = request == stays._kept
+            frames = ask(stays, request)
+            if frames is not None:
+                self.transport.moved.append(("=" if is_kept else request, b"".join(frames)))
+            return frames
+
+        monkeypatch.setattr(Resident, "_ask", counted)
         self.folder = folder / "jobs/t-1"
         self.write(contract.PLAN, to_json(plan_of()).encode())
         session = Session(make_site(folder), self.transport, ScriptedScheduler(folder))

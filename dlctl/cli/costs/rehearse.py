@@ -102,7 +102,7 @@ def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordS
     """Submit a rehearsal and wait for its end."""
     from dlctl.contract import State
     from dlctl.data.checks import refuse_wrong_stores
-    from dlctl.lifecycle import make_environment, refresh, submit
+    from dlctl.lifecycle import QueuePace, make_environment, refresh, submit
     from dlctl.lifecycle.staging.stores import bring
     from dlctl.logs.reader import LogReader, follow
     from dlctl.outputs.rehearsal import read_rehearsed
@@ -113,21 +113,23 @@ def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordS
     with output.progress("sending") as on_progress:
         known = [submit(session, request, store, on_progress,
                         lambda: bring(session, request.plan, output.note))]  # fmt: skip
-    name = known[0].training_id
+    name, pace = known[0].training_id, QueuePace()
     output.note(f"{name}: a rehearsal, in four attempts of one job")
 
     def state() -> State:
-        known[0] = refresh(session, known, store)[0]
+        known[0] = refresh(stays, known, store, pace)[0]
         return known[0].state
 
     def trouble(error: Exception) -> None:
         output.warn(f"{error}; trying again")
 
     try:
-        for piece in follow(session.transport, LogReader(known[0].job_dir), state, trouble):
-            for line in piece.content.split(b"\n"):
-                if _STAGE in line:
-                    output.note(line.decode(errors="replace").strip())
+        with session.staying() as stays:
+            reader = LogReader(known[0].job_dir)
+            for piece in follow(stays.transport, reader, state, trouble):
+                for line in piece.content.split(b"\n"):
+                    if _STAGE in line:
+                        output.note(line.decode(errors="replace").strip())
     except KeyboardInterrupt:
         output.interrupted(f"stopped waiting; the rehearsal goes on as {name}")
         output.hint(f"dlctl cancel {name}")

@@ -37,17 +37,17 @@ def follow(
         lines: How to print; each line after its source by default.
     """
     from dlctl.cli.progress_line import ProgressLine
-    from dlctl.lifecycle import learner_status, refresh
+    from dlctl.lifecycle import QueuePace, learner_status, refresh
     from dlctl.logs.reader import LogReader
     from dlctl.logs.reader import follow as follow_log
 
-    known, line, told = [record], ProgressLine(), [""]
+    known, line, told, pace = [record], ProgressLine(), [""], QueuePace()
 
     def state() -> State:
-        known[0] = refresh(session, [known[0]], store)[0]
+        known[0] = refresh(stays, [known[0]], store, pace)[0]
         _say_why_it_waits(known[0], told)
         if line.active:
-            line.update(learner_status(session, known[0]))
+            line.update(learner_status(stays, known[0]))
         return known[0].state
 
     def trouble(error: TransportError) -> None:
@@ -56,8 +56,9 @@ def follow(
 
     try:
         reader = reader or LogReader(record.job_dir)
-        pieces = follow_log(session.transport, reader, state, trouble)
-        print_pieces(line.below(pieces), lines)
+        with session.staying() as stays:
+            pieces = follow_log(stays.transport, reader, state, trouble)
+            print_pieces(line.below(pieces), lines)
     except KeyboardInterrupt:
         output.interrupted(f"stopped following; the training continues as {record.training_id}")
         output.hint(f"dlctl logs --follow {record.training_id}")

@@ -127,23 +127,27 @@ def _follow_trial(
 ) -> None:
     """Print what a trial prints until it, or the search, has ended."""
     from dlctl.contract import State
-    from dlctl.lifecycle import refresh
+    from dlctl.lifecycle import QueuePace, refresh
     from dlctl.logs.reader import follow as follow_log
     from dlctl.search.logs import trial_logs
     from dlctl.search.overview import SearchReader
 
     search = SearchReader(record)
     search.refresh(session, record)
+    known, pace = [record], QueuePace()
 
     def state() -> State:
-        search.refresh(session, record)
+        search.refresh(stays, record)
         if search.overview.trials.find(number).outcome:
             return State.COMPLETED
-        return refresh(session, [record], store)[0].state
+        known[0] = refresh(stays, known, store, pace)[0]
+        return known[0].state
 
     reader = trial_logs(record.job_dir, search.overview.trials.find(number))
     trouble = lambda error: output.warn(f"{error.message}; trying again")  # noqa: E731
-    print_pieces(follow_log(session.transport, reader, state, trouble), LogLines(as_json=as_json))
+    with session.staying() as stays:
+        pieces = follow_log(stays.transport, reader, state, trouble)
+        print_pieces(pieces, LogLines(as_json=as_json))
     row = search.overview.trials.find(number)
     output.note(f"trial {number}: {row.outcome_words}{f': {row.error}' if row.error else ''}")
 

@@ -15,7 +15,7 @@ from dlctl.contract import METRICS
 from dlctl.contract.measured.pyramid import Bin
 from dlctl.contract.metrics import MetricsLine, Source, parse_line, parse_metrics_name
 from dlctl.files.ranges import read_sizes
-from dlctl.files.small_files import read_appended
+from dlctl.files.small_files import look_at, read_appended
 from dlctl.outputs.metrics.bins import LongFile, assembled, is_long, open_long
 from dlctl.outputs.metrics.cache import KeptFile, load
 from dlctl.series.merged import Entry, Merger, merge
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dlctl.outputs.looks import Looks
     from dlctl.record import Record
     from dlctl.transport import Transport
+    from dlctl.transport.resident import Look
 
 FILES = "*.jsonl"
 """The files that hold lines."""
@@ -70,6 +71,13 @@ class MetricsFiles:
         """What was read and not yet yielded: a connection may break between two reads."""
         self._overlaps: dict[str, bytes] = {}
         """The last bytes of cached files, which the first look reads again."""
+
+    @property
+    def look(self) -> Look | None:
+        """Return what to read for `news`; None before the first look."""
+        if (offsets := self.offsets) is None:
+            return None
+        return look_at(self.folder, [FILES], offsets, _LOOK_BYTES)
 
     @property
     def offsets(self) -> dict[str, int] | None:

@@ -23,6 +23,7 @@ from dlctl.series.run import Halved, Run
 if TYPE_CHECKING:
     from dlctl.record import Record
     from dlctl.transport import Transport
+    from dlctl.transport.resident import Look
 
 BUDGET_BYTES = 256 * 1024
 """Of the bins of each shape of a file."""
@@ -77,6 +78,11 @@ class MetricsReader:
     def offsets(self) -> dict[str, int] | None:
         """Return how far each file was read; None before the first look."""
         return self._files.offsets
+
+    @property
+    def look(self) -> Look | None:
+        """Return what to read for `refresh`; None before the first look."""
+        return None if self._unconfirmed else self._files.look
 
     def refresh(self, transport: Transport, found: Mapping[str, bytes] | None = None) -> bool:
         """Bring what is new; return whether anything was.

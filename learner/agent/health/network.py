@@ -64,7 +64,7 @@ class Meeting:
 
     def _listen(self, server: socket.socket) -> None:
         while not self._all_came.is_set():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # a stranger may say anything
                 connection, _ = server.accept()
                 with connection:
                     connection.settimeout(_CONNECT_S)

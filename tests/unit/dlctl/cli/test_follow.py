@@ -4,15 +4,17 @@ import time
 from datetime import datetime, timezone
 
 import pytest
-from login_side import make_record
+from login_side import make_record, make_site
 
 from dlctl import lifecycle
 from dlctl.cli import output
 from dlctl.cli.logs import following
 from dlctl.contract import State
 from dlctl.errors import RecordError
+from dlctl.lifecycle import Session
 from dlctl.logs import reader as logs
 from dlctl.record import RecordStore
+from dlctl.transport.local import LocalTransport
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def follow(tmp_path, monkeypatch):
 
     def follow(*states):
         states = iter(states)
-        monkeypatch.setattr(lifecycle, "refresh", lambda session, records, store: [next(states)])
+        monkeypatch.setattr(lifecycle, "refresh", lambda *_: [next(states)])
 
         def ask_for_states(transport, reader, state, trouble):
             while not state().final:
@@ -32,10 +34,8 @@ def follow(tmp_path, monkeypatch):
 
         monkeypatch.setattr(logs, "follow", ask_for_states)
 
-        class Session:
-            transport = None
-
-        following.follow(Session(), make_record(), RecordStore(tmp_path / "trainings.db"))
+        session = Session(make_site(), LocalTransport(), None)
+        following.follow(session, make_record(), RecordStore(tmp_path / "trainings.db"))
         return told
 
     return follow

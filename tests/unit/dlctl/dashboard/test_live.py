@@ -125,7 +125,7 @@ def test_a_search_is_read_as_it_grows_and_kept_when_its_site_is_silent(
 def test_a_page_that_looks_hears_of_news(
     feed: LiveFeed, store: RecordStore, job: Path, wait_until, monkeypatch
 ):
-    monkeypatch.setattr("dlctl.dashboard.live.refresh", lambda session, records, store: records)
+    monkeypatch.setattr("dlctl.dashboard.live.refresh", lambda _, records, *__: records)
     store.update(replace(store.find(ONE), state=State.TRAINING))
     write(job, 1)
     with feed.look([ONE]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from types import SimpleNamespace
 
@@ -142,6 +143,23 @@ def test_nodes_reach_their_neighbours_and_leave_no_file(tmp_path, monkeypatch):
 def test_a_node_that_never_comes_proves_nothing(tmp_path):
     found = meet(tmp_path, [0], 2)
     assert (found[0].reached, found[0].unreached) == ([], [])
+
+
+def test_a_stranger_who_says_anything_does_not_end_the_meeting(tmp_path, monkeypatch, wait_until):
+    for limit in ("MEETING_S", "_CONNECT_S"):
+        monkeypatch.setattr(f"learner.agent.health.network.{limit}", 60.0)
+    path, found = tmp_path / attempt_dir(1) / "preflight/node-0.address", Findings()
+    first = threading.Thread(target=Meeting(here(tmp_path, 0, 2), "127.0.0.1"), args=(found,))
+    first.start()
+    wait_until(path.exists)
+    port = int(path.read_text().split()[1])
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.0")
+        while stranger.recv(100):
+            pass
+    assert meet(tmp_path, [1], 2)[1].reached == [0]
+    first.join(60)
+    assert found.reached == [1]
 
 
 def test_an_address_that_does_not_answer_is_unreached(tmp_path, monkeypatch):

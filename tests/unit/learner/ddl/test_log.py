@@ -48,8 +48,7 @@ def test_values_become_lines_and_a_report(job):
 def test_the_last_step_is_reported_when_the_program_ends(job):
     program = """if True:
         import os, sys
-        from dlctl.contract.measured.pyramid import RECORD_BYTES
-from learner import ddl
+        from learner import ddl
         ddl.log(1, loss=2.0)
         ddl.log(2, loss=0.125)
         ddl.log(2, accuracy=0.5, group="test")

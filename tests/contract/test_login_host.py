@@ -1,0 +1,150 @@
+"""A client that stays is a light guest of the log-in host: counted there, over a real sshd."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from login_host import NAMESPACE, Trainings, can_count, counted, init_of
+from login_side import make_site
+from ssh_servers import Sshd, block, start_sshd
+
+from dlctl.cli.logs import following
+from dlctl.contract import State
+from dlctl.dashboard.live import LiveFeed
+from dlctl.lifecycle import Session
+from dlctl.record import RecordStore
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not can_count(), reason="no PID namespaces: unshare --pid"),
+]
+
+
+@dataclass
+class Guests:
+    """A log-in host, its trainings, and those who look at them."""
+
+    setup: object
+    server: Sshd
+    folder: Path
+    lasting: object
+
+    def trainings(self, count: int = 1, state: State = State.TRAINING) -> Trainings:
+        made = Trainings(self.folder / "site", count, state)
+        self.store = RecordStore(self.folder / "trainings.db")
+        for record in made.records:
+            self.store.add(record)
+        return made
+
+    def open(self, trainings: Trainings, kind: str = "ssh") -> Session:
+        config = block(self.setup, "counting", self.server,
+                       known=self.server.known_by(self.folder / "known"))  # fmt: skip
+        if kind == "openssh":
+            transport = self.lasting("counting", config)
+        else:
+            transport = self.setup.open("counting", config=config)
+        return trainings.session(make_site(root=str(trainings.root)), transport)
+
+    def counted(self):
+        return counted(init_of(self.server.process))
+
+
+@pytest.fixture
+def guests(ssh_setup, lasting, tmp_path):
+    server = start_sshd(tmp_path / "server", [ssh_setup.key], within=NAMESPACE)
+    yield Guests(ssh_setup, server, tmp_path, lasting)
+    server.stop()
+
+
+@pytest.fixture
+def printed(monkeypatch, wait_until):
+    """What followers have printed; `until` waits for a text."""
+
+    class Printed:
+        text = ""
+
+        def until(self, words: str) -> None:
+            wait_until(lambda: words in self.text, what=words)
+
+    seen = Printed()
+
+    def take(pieces, lines=None):
+        for piece in pieces:
+            seen.text += piece.content.decode()
+
+    monkeypatch.setattr(following, "print_pieces", take)
+    return seen
+
+
+@pytest.fixture
+def follow(guests, printed):
+    """Start following a training; it ends before the test does."""
+    with ExitStack() as ends:
+
+        def start(trainings: Trainings, kind: str = "ssh") -> None:
+            session = guests.open(trainings, kind)
+            record = trainings.records[0]
+            thread = threading.Thread(
+                target=lambda: following.follow(session, record, guests.store)
+            )
+            thread.start()
+            ends.callback(session.close)
+            ends.callback(thread.join)
+            ends.callback(trainings.end)
+
+        yield start
+
+
+@pytest.mark.parametrize("kind", ["ssh", "openssh"])
+def test_a_follower_of_a_job_that_lives_starts_no_process(guests, printed, follow, kind):
+    jobs = guests.trainings()
+    follow(jobs, kind)
+    for number in range(3):  # the first looks compress what they bring, and open files
+        jobs.log(f"early {number}\n")
+        printed.until(f"early {number}\n")
+    with guests.counted() as found:
+        for number in range(20):
+            jobs.beat()
+            jobs.log(f"line {number}\n")
+            printed.until(f"line {number}\n")
+    assert (found, jobs.asked) == ([0], 0)
+
+
+def test_a_job_whose_heartbeat_stops_is_asked_about_and_its_end_is_told(
+    guests, printed, follow, wait_until
+):
+    jobs = guests.trainings()
+    follow(jobs)
+    jobs.log("hello\n")
+    printed.until("hello\n")
+    assert jobs.asked == 0
+    jobs.queue({"1": "CANCELLED"})
+    jobs.beat(ago_s=30)
+    wait_until(lambda: guests.store.find("t-0").state.final, what="the end")
+    assert guests.store.find("t-0").state is State.CANCELLED
+
+
+def test_a_dashboard_of_many_trainings_that_live_starts_no_process(guests, wait_until):
+    jobs = guests.trainings(12)
+    feed = LiveFeed(guests.store, lambda _: guests.open(jobs))
+
+    def show(step: int) -> None:
+        jobs.beat()
+        for number in range(12):
+            jobs.measure(step, number)
+        wait_until(lambda: {row["step"] for row in feed.trainings()} == {step}, what=f"step {step}")
+
+    try:
+        with feed.look([]):
+            show(1)
+            show(2)
+            with guests.counted() as found:
+                for step in range(3, 9):
+                    show(step)
+        assert (found, jobs.asked) == ([0], 0)
+    finally:
+        feed.close()
