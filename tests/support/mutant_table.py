@@ -149,8 +149,8 @@ MUTANTS = (
         FENCING,
         "a writer of an earlier attempt publishes its checkpoint",
         _PUBLISH,
-        "        _refuse_if_late(order)\n",
-        "",
+        "        if _is_late(order):\n",
+        "        if False:\n",
     ),
     Mutant(
         FENCING,
@@ -210,13 +210,14 @@ MUTANTS = (
         _PUBLISH,
         """        disk.write_file(order.temporary / layout.MARKER_FILE, layout.to_bytes(marker))
         disk.sync_directory(order.temporary)
-        _refuse_if_late(order)
-        _rename(order.temporary, order.root / layout.directory_name(order.step), disk)""",
+        if _is_late(order):
+            raise OSError("a later attempt of this training has begun, and owns its checkpoints")
+        _rename(order.temporary, order.final, disk)""",
         """        disk.sync_directory(order.temporary)
-        _refuse_if_late(order)
-        final = order.root / layout.directory_name(order.step)
-        _rename(order.temporary, final, disk)
-        disk.write_file(final / layout.MARKER_FILE, layout.to_bytes(marker))""",
+        if _is_late(order):
+            raise OSError("a later attempt of this training has begun, and owns its checkpoints")
+        _rename(order.temporary, order.final, disk)
+        disk.write_file(order.final / layout.MARKER_FILE, layout.to_bytes(marker))""",
     ),
     Mutant(
         CHECKPOINT,
