@@ -53,7 +53,12 @@ class Columns:
 
     def point(self, step: float, time: float, value: float) -> None:
         """Append one point."""
-        self.append(Bin(0, 1, step, step, time, value, value, value, value, step, step))
+        for steps in (self.step_first, self.step_last, self.step_low, self.step_high):
+            steps.append(step)
+        for values in (self.low, self.high, self.first, self.last):
+            values.append(value)
+        self.time.append(time)
+        self.count.append(1.0)
 
     def cut(self, length: int) -> None:
         """Keep only the first so many bins."""

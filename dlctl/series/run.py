@@ -69,6 +69,8 @@ class Run:
     _replays: Replays = field(default_factory=Replays)
     _groups: dict[Key, str] = field(default_factory=dict)
     """The group of each curve as its lines have it, which may lack what the name says."""
+    _told: dict[tuple[Source, int, str, str], Curve] = field(default_factory=dict)
+    """The curve of each name, as lines have it."""
     _epochs: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     """Steps, and the epoch of each."""
 
@@ -132,9 +134,12 @@ class Run:
         return bool(kept)
 
     def _curve_of(self, origin: Origin, group: str, name: str) -> Curve:
-        key = key_of(origin.source, origin.learner, group, name)
-        self._groups.setdefault(key, group)
-        return self.curve(key)
+        told = origin.source, origin.learner, group, name
+        if (found := self._told.get(told)) is None:
+            key = key_of(*told)
+            self._groups.setdefault(key, group)
+            found = self._told[told] = self.curve(key)
+        return found
 
     def _drop_after(self, step: float, origin: Origin, group: str | None) -> None:
         """Forget what is done again: of a group of one learner and source, or of all but nodes."""
