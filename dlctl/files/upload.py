@@ -218,7 +218,8 @@ root=$(pwd) || exit {NO_FOLDER}
 find . ! -name . -prune -type d -name '{_TEMPORARY_PREFIX}*' -mtime +0 \\
     -exec rm -rf {{}} + 2>/dev/null
 tmp=$root/{temporary}
-trap 'cd /; rm -rf "$tmp"' EXIT
+# Ignored meanwhile: a connection that is cut brings the end of the stream, and then a signal.
+trap 'trap "" HUP INT PIPE TERM; cd /; rm -rf "$tmp"' EXIT
 trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 141' PIPE; trap 'exit 143' TERM
 mkdir -m 700 -- "$tmp" && cd -- "$tmp" || exit {NO_FOLDER}
 # -m: with the time of now, as sites remove what is old.

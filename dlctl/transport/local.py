@@ -13,10 +13,10 @@ from pathlib import Path
 
 from dlctl.errors import ConnectError, TransportTimeout
 from dlctl.transport.script import ScriptTransport
+from dlctl.transport.streams import CLEAN_UP_S
 
 _SLICE_S = 0.25
 """How often a waiting thread checks whether it should end."""
-_TERM_GRACE_S = 0.5
 _PIPE_BYTES = 1 << 20
 """Fewer changes between the processes: measured in docs/benchmarks.md."""
 
@@ -133,7 +133,7 @@ class LocalStreams:
     def kill(self, pid: int | None = None) -> None:  # noqa: ARG002 - it is known here
         """End the whole process group: SIGTERM, then SIGKILL."""
         self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + _TERM_GRACE_S
+        deadline = time.monotonic() + CLEAN_UP_S
         while time.monotonic() < deadline and not self._has_ended():
             time.sleep(0.01)
         self._signal(signal.SIGKILL)

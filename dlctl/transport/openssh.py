@@ -34,7 +34,7 @@ from dlctl.transport.local import LocalStreams
 from dlctl.transport.script import ScriptTransport
 from dlctl.transport.ssh_auth import PERSON_TIMEOUT_S
 from dlctl.transport.ssh_config import config_file
-from dlctl.transport.streams import session_refused
+from dlctl.transport.streams import end_group, session_refused
 
 _QUICK_S = 10.0
 """What the master on this machine answers within."""
@@ -315,9 +315,8 @@ class OpensshStreams(LocalStreams):
         was_running = self._process.poll() is None
         super().kill()
         if was_running and pid:
-            group = f"kill -TERM -{pid}; sleep 0.2 2>/dev/null || sleep 1; kill -KILL -{pid}"
             with contextlib.suppress(ConnectError):
-                ending = self._transport.channel(f"/bin/sh -c '{group}'")
+                ending = self._transport.channel(end_group(pid))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     ending.communicate(timeout=_KILL_GRACE_S)
                 ending.kill()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dlctl.errors import ConnectionLost, TransportTimeout
+from dlctl.transport.streams import end_group
 
 Foreign = tuple[type[BaseException], ...]
 """What paramiko raises when a connection or a channel breaks."""
@@ -131,8 +132,7 @@ class SshStreams:
             request(self._channel, self._new_message(), "signal", "TERM")
             if pid and not self._channel.status_event.wait(_TERM_GRACE_S):
                 channel = self._open_channel()
-                group = f"kill -TERM -{pid}; sleep 0.2 2>/dev/null || sleep 1; kill -KILL -{pid}"
-                request(channel, self._new_message(), "exec", f"/bin/sh -c '{group}'")
+                request(channel, self._new_message(), "exec", end_group(pid))
                 channel.status_event.wait(_KILL_TIMEOUT_S)
                 channel.close()
         self.release()

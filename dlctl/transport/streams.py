@@ -13,6 +13,17 @@ T = TypeVar("T")
 _FREE_S = 30.0
 """How long a script waits for a session that another command has."""
 _LONGEST_PAUSE_S = 1.0
+CLEAN_UP_S = 3.0
+"""How long a script that got SIGTERM may take to clean up before it gets SIGKILL."""
+
+
+def end_group(pid: int) -> str:
+    """Return the command that ends a script's process group: SIGTERM, time to clean up, SIGKILL."""
+    return (
+        f"/bin/sh -c 'kill -TERM -{pid}; n={CLEAN_UP_S * 10:.0f}; "
+        f"while [ $n -gt 0 ] && kill -0 -{pid} 2>/dev/null; do sleep 0.1 2>/dev/null "
+        f"|| {{ sleep 1; n=$((n - 9)); }}; n=$((n - 1)); done; kill -KILL -{pid} 2>/dev/null'"
+    )
 
 
 class SessionRefused(ConnectError):

@@ -100,6 +100,23 @@ def test_a_source_that_fails_leaves_nothing(transport, tmp_path):
     assert leftovers(tmp_path / "r") == []
 
 
+@pytest.mark.parametrize("transport", ["local", "csh", "openssh"], indirect=True)
+def test_a_slow_site_has_time_to_remove_what_was_sent(transport, tmp_path):
+    """SIGTERM reached `rm`, or SIGKILL followed after 0.2 s: a file was left for a day."""
+
+    class Slow:
+        name = transport.name
+
+        def start(self, script, **more):
+            return transport.start(f'rm() {{ sleep 1; command rm "$@"; }}\n{script}', **more)
+
+    entries = [Entry("a", b"x" * 400_000), Entry("b", tmp_path / "absent", size_bytes=3)]
+    with pytest.raises(TransferError, match="absent"):
+        upload(Slow(), str(tmp_path / "r"), [Tree("t", entries)])
+    while leftovers(tmp_path / "r"):
+        transport.run("sleep 0.05")
+
+
 def test_a_file_that_grows_is_refused(transport, tmp_path):
     (tmp_path / "f").write_bytes(b"12345")
     with pytest.raises(TransferError, match="changed while it was sent"):
