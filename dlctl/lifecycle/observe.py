@@ -319,6 +319,8 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
         reason = "is being cancelled"
     elif seen.halt_asked:
         reason = "is being halted: saving a checkpoint"
+        noun = "search " if record.is_search else ""
+        hint = f"Once it is HALTED, continue with: dlctl {noun}resume {record.training_id}"
     return _told(record, wall_s, state, reason, hint)
 
 

@@ -26,14 +26,11 @@ _LEAST_WHY = 16
 
 
 def reason_of(record: Record, now: float) -> str:
-    """Return why a training is not at work, with the time at which its job is expected to start."""
+    """Return what is to be said of a state, with the time at which a job is expected to start."""
     if record.state is State.PENDING:
         why = record.reason.removeprefix("waiting in the queue").removeprefix(": ")
         return "; ".join(part for part in (starts(record, now), why) if part)
-    quiet = record.state is State.COMPLETED or (
-        record.state is State.TRAINING and not record.stale_since
-    )
-    parts = ["" if quiet else record.reason]
+    parts = ["" if record.state is State.COMPLETED else record.reason]
     if record.state.final and record.made and not record.was_fetched("output"):
         parts.append(tell_output(record.made.output, format_bytes))
     return "; ".join(filter(None, parts))

@@ -16,7 +16,8 @@ def job(tmp_path, monkeypatch):
     assert job.looks.look() == {"t-1"}
     job.now_s += 1
     job.looks.look()
-    return job
+    yield job
+    job.looks.close()
 
 
 def test_one_script_brings_metrics_and_logs(job):

@@ -39,6 +39,14 @@ def test_why_and_when():
     assert (reason_of(RECORDS[0], NOW), time_left(RECORDS[0], NOW)) == ("", "17 min")
 
 
+@pytest.mark.parametrize(
+    "reason", ["is being halted: saving a checkpoint", "learner 2 gave no sign of life for 70 s"]
+)
+def test_what_is_unusual_in_a_training_at_work_is_told(reason):
+    """`list` said TRAINING and nothing else of a learner that was silent."""
+    assert reason_of(make_record(state=State.TRAINING, seen_at=NOW, reason=reason), NOW) == reason
+
+
 def test_no_id_is_cut_off_for_reasons_that_nobody_has():
     known = make_record(training_id="my-training-6vpg67su", state=State.TRAINING, seen_at=NOW,
                         site="testcluster", epoch=31, epochs=300, ends_at=NOW + 120)  # fmt: skip
