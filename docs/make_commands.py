@@ -1,13 +1,11 @@
 """Write what is made from the commands' help texts: python docs/make_commands.py.
 
-These are docs/commands.md, the manual page docs/man/dlctl.1, which the wheel installs,
-docs/json.md, and in docs/schemas/ the schemas of what commands print with `--json`. A test compares
-each with what its function here returns.
+These are docs/commands.md, the manual page docs/man/dlctl.1, which the wheel installs, and
+docs/json.md. A test compares each with what its function here returns.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,6 @@ import typer
 PAGE = Path(__file__).with_name("commands.md")
 MANUAL = Path(__file__).with_name("man") / "dlctl.1"
 JSON_PAGE = Path(__file__).with_name("json.md")
-SCHEMAS = Path(__file__).with_name("schemas")
 HEAD = """\
 # Commands
 
@@ -43,8 +40,8 @@ HEAD = """\
 JSON_HEAD = """\
 # JSON
 
-`make docs` writes this page and the [schemas](schemas/) from the records that the commands print:
-change those, not this page. `dlctl schema` lists the schemas, `dlctl schema NAME` prints one.
+`make docs` writes this page from the records that the commands print: change those, not this page.
+`dlctl schema` lists the JSON Schemas, `dlctl schema NAME` prints one.
 
 - **One or many.** A command that lists prints a list, even of one thing or of none. A command
   about one thing prints an object. A command that takes several ids prints an object for one
@@ -201,24 +198,17 @@ def _roff(text: str) -> str:
     return "\n".join(r"\&" + line if line[:1] in "'" and line else line for line in plain)
 
 
-def schemas() -> dict[str, str]:
-    """Return the files of docs/schemas/ by their names."""
-    from dlctl.cli.manners.shapes import SHAPES, schema_of
-
-    return {f"{name}.json": json.dumps(schema_of(name), indent=2) + "\n" for name in SHAPES}
-
-
 def json_page() -> str:
     """Return the page about JSON."""
     from dlctl.cli.manners.shapes import SHAPES
 
     rows = [
-        (words, form, f"[{name}](schemas/{name}.json)")
+        (words, form, f"`{name}`")
         for name, shape in SHAPES.items()
         for words, form in shape.commands.items()
     ]
     table = [f"| `dlctl {words}` | {form} | {schema} |" for words, form, schema in sorted(rows)]
-    head = ["| command with `--json` | prints | schema of one thing |", "|---|---|---|"]
+    head = ["| command with `--json` | prints | `dlctl schema …`, of one thing |", "|---|---|---|"]
     return "\n".join([JSON_HEAD, *head, *table, ""])
 
 
@@ -227,8 +217,3 @@ if __name__ == "__main__":
     MANUAL.parent.mkdir(exist_ok=True)
     MANUAL.write_text(manual_page(), encoding="utf-8")
     JSON_PAGE.write_text(json_page(), encoding="utf-8")
-    SCHEMAS.mkdir(exist_ok=True)
-    for old in SCHEMAS.glob("*.json"):
-        old.unlink()
-    for file, text in schemas().items():
-        (SCHEMAS / file).write_text(text, encoding="utf-8")
