@@ -1,8 +1,8 @@
 """Draw the layers of the three packages, and list their rooms: python docs/make_architecture.py.
 
 The layers come from import-linter's contracts in pyproject.toml, so the picture shows what `make
-check` enforces; the words come from the packages' own docstrings. A test compares both pages with
-what this program makes.
+check` enforces; a test compares it with what this program makes. The list, whose words are the
+docstrings', is not kept in the repository.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ except ModuleNotFoundError:  # Python 3.10
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs/layers.svg"
-PAGE = ROOT / "docs/modules.md"
+PAGE = ROOT / "build/modules.md"
 HEAD = """\
 # Rooms and modules
 
 Made by `make docs` from the docstrings: change those, not this page. A room may import the rooms
-below it and never one above; [the picture](layers.svg) shows the order, and `make check` holds it.
+below it and never one above; [the picture](../docs/layers.svg) shows the order.
 """
 SIDES = {
     "dlctl": "login side", "learner": "node side", "psrv": "node side", "search": "node side",
@@ -141,5 +141,6 @@ def _first_line(path: Path) -> str:
 
 if __name__ == "__main__":
     PICTURE.write_text(picture(), encoding="utf-8")
+    PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(), encoding="utf-8")
     print(f"wrote {PICTURE.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}")
