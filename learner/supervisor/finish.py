@@ -21,6 +21,7 @@ from dlctl.contract import (
     to_json,
 )
 from dlctl.contract.metrics import EventKind, Source
+from dlctl.contract.programs.safe_text import printable
 from learner.job.directives import is_gone, is_superseded, is_there
 from learner.job.metrics import MetricsFile, tell
 from learner.job.outcome import Outcome, failed, last_verdict
@@ -32,8 +33,11 @@ from learner.system.disk_reserve import FULL
 
 
 def say(text: str) -> None:
-    """Print one line with the time of day, for people who read the job's output."""
-    tell(f"{time.strftime('%H:%M:%S')} {text}")
+    """Print one line with the time of day, for people who read the job's output.
+
+    The names of a program's files may be in it: none makes a line of its own.
+    """
+    tell(f"{time.strftime('%H:%M:%S')} {printable(text)}")
 
 
 @dataclass(frozen=True)

@@ -120,3 +120,10 @@ def test_a_fault_of_the_supervisor_itself_is_told_as_one() -> None:
         outcome = crash_outcome(error)
     assert outcome.kind is VerdictKind.INTERNAL
     assert "ValueError: no such thing (test_finish.py:" in outcome.reason
+
+
+def test_a_name_with_a_line_break_makes_no_line_of_the_job_log(capsys) -> None:
+    say("  out/ne\nw\x1b[31m: 4 B; not in RESULT_DIR")
+    assert capsys.readouterr().out.partition(" ")[2] == (
+        "  out/ne\\nw\\x1b[31m: 4 B; not in RESULT_DIR\n"
+    )
