@@ -16,8 +16,7 @@
     ├── SchedulerError                7
     │   ├── SubmitRejected                the scheduler said no: nothing was submitted
     │   ├── SubmitUnknown                 the answer was lost: the job may exist, look it up
-    │   ├── SchedulerUnavailable          the controller does not answer
-    │   └── SchedulerParseError           its answer was not understood
+    │   └── SchedulerUnavailable          the controller does not answer
     ├── RecordError                   8   no such training, an ambiguous id, a wrong state
     ├── ResultsError                  9   nothing to fetch, or what came back is damaged
     └── TrainingFailed                10  the training was followed and ended FAILED or CANCELLED
@@ -127,10 +126,6 @@ class SubmitUnknown(SchedulerError):
 
 class SchedulerUnavailable(SchedulerError):
     """The scheduler's controller does not answer."""
-
-
-class SchedulerParseError(SchedulerError):
-    """The scheduler's answer was not understood."""
 
 
 class RecordError(DlctlError):

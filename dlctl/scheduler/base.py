@@ -152,7 +152,6 @@ class Scheduler(Protocol):
 
         Raises:
             SchedulerUnavailable: the controller does not answer (the state is stale, not FAILED).
-            SchedulerParseError
         """
         ...
 
@@ -170,20 +169,6 @@ class Scheduler(Protocol):
 
     def parse_usage(self, stdout: str) -> dict[str, Usage]:
         """Return what is known, by job id: nothing if the accounting does not answer."""
-        ...
-
-    def lookup_script(self, token: str, root: str) -> str:
-        """Return the script that looks for the jobs of a submission whose answer was lost."""
-        ...
-
-    def parse_lookup(self, token: str, exit_code: int, stdout: str, stderr: str) -> list[str]:
-        """Return the ids of the jobs with this token, oldest first.
-
-        Finding nothing proves nothing: a controller that hung may still start the job later.
-
-        Raises:
-            SchedulerUnavailable
-        """
         ...
 
     def cancel_script(self, job_id: str, root: str) -> str:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from dlctl import contract
 from dlctl.errors import SubmitRejected, SubmitUnknown
 from dlctl.scheduler.base import Job, Usage
-from dlctl.scheduler.rows import ids_with_token, parse_rows, unavailable
+from dlctl.scheduler.rows import parse_rows, unavailable
 
 QUEUE_PROGRAM = "learner/localqueue.py"
 """Below a runtime directory."""
@@ -140,14 +140,6 @@ done
     def parse_usage(self, stdout: str) -> dict[str, Usage]:  # noqa: ARG002
         """Return nothing."""
         return {}
-
-    def lookup_script(self, token: str, root: str) -> str:  # noqa: ARG002
-        """Return the list call."""
-        return self.queue_script(root)
-
-    def parse_lookup(self, token: str, exit_code: int, stdout: str, stderr: str) -> list[str]:
-        """Return the ids of the jobs with this token: none or one."""
-        return ids_with_token(self.parse_queue(exit_code, stdout, stderr), token)
 
     def cancel_script(self, job_id: str, root: str) -> str:
         """Return the cancel call."""

@@ -6,8 +6,6 @@ bars, tabs or newlines, and banners around the answer, can't break the parsing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dlctl.errors import SchedulerUnavailable
 from dlctl.scheduler.base import Job
 from dlctl.scheduler.states import job_state
@@ -49,12 +47,6 @@ def plain(cell: str) -> str:
     """Return a cell, or "" if it has one of the scheduler's words for nothing."""
     text = cell.strip()
     return "" if text in ("None", "(null)", "N/A", "None assigned", "Unknown") else text
-
-
-def ids_with_token(jobs: Iterable[Job], token: str) -> list[str]:
-    """Return the ids of the jobs named by a token, each once, oldest (lowest number) first."""
-    found = {job.job_id for job in jobs if token in (job.name, job.comment.removeprefix("dlctl:"))}
-    return sorted(found, key=lambda job_id: (len(job_id), job_id))
 
 
 def unavailable(what: str, exit_code: int, stderr: str) -> SchedulerUnavailable:

@@ -15,7 +15,7 @@ from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from dlctl.errors import SubmitRejected, SubmitUnknown
 from dlctl.scheduler import usage
 from dlctl.scheduler.base import Job, Usage
-from dlctl.scheduler.rows import UNIT, ids_with_token, parse_rows, plain, unavailable
+from dlctl.scheduler.rows import UNIT, parse_rows, plain, unavailable
 from dlctl.scheduler.states import job_state
 from dlctl.units import format_slurm_time
 
@@ -281,25 +281,6 @@ done
     def parse_usage(self, stdout: str) -> dict[str, Usage]:
         """Return what sacct printed, whatever its exit code."""
         return usage.parse_usage(stdout, UNIT)
-
-    def lookup_script(self, token: str, root: str) -> str:  # noqa: ARG002
-        """Return calls of squeue, then of sacct by name; the exit code is squeue's.
-
-        squeue is not filtered by name: a site's plugin may rename jobs, but the comment stays.
-        """
-        text = self.prologue() + self._squeue() + "rc=$?\n"
-        if self.accounting:
-            since = '--user="$(id -u)" --starttime=now-30days'
-            text += "printf '\\n'\n" + self._sacct(f"{since} --name={shlex.quote(token)}")
-        return text + "exit $rc\n"
-
-    def parse_lookup(self, token: str, exit_code: int, stdout: str, stderr: str) -> list[str]:
-        """Return the ids of the jobs with this token."""
-        history = self.parse_history(exit_code, stdout, stderr)
-        found = ids_with_token(history, token)
-        if exit_code != 0 and not found:
-            raise unavailable("squeue", exit_code, stderr)
-        return ids_with_token([*parse_rows(stdout), *history], token)
 
     def cancel_script(self, job_id: str, root: str) -> str:  # noqa: ARG002
         """Return the scancel call."""

@@ -66,11 +66,6 @@ class FoundPython:
     path: str
     version: tuple[int, ...]
 
-    @property
-    def new_enough(self) -> bool:
-        """Return whether the runtime can use it."""
-        return self.version >= MINIMUM_PYTHON
-
     def __str__(self) -> str:
         return f"{'.'.join(map(str, self.version))} ({self.path})"
 
@@ -94,7 +89,6 @@ class Discovered:
     accounting: bool
     mpi_types: list[str]
     mpi_default: str | None
-    max_array_size: int | None
     pythons: list[FoundPython]
     modules: list[str]
     """The kind (`Lmod`, `Environment Modules`) first, then modules that may be useful."""
@@ -139,7 +133,6 @@ def parse_discovery(text: str) -> Discovered:
         accounting="accounting" in answers and answers["accounting"].exit_code == 0,
         mpi_types=parse_mpi_types(answers.get("mpi")),
         mpi_default=_unless_none(config.get("MpiDefault")),
-        max_array_size=_number(config.get("MaxArraySize", "")),
         pythons=[p for row in _rows(answers.get("pythons")) if (p := _python(row))],
         modules=_lines(_text(answers.get("modules")).removeprefix("kind=")),
         mpirun=_text(answers.get("mpirun")).split("\n")[0] or None,

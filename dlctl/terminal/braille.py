@@ -27,13 +27,6 @@ class Canvas:
         self._dots = [[0] * columns for _ in range(rows)]
         self._colours = [[0] * columns for _ in range(rows)]
 
-    def dot(self, x: int, y: int, colour: int) -> None:
-        """Set a dot; (0, 0) is at the top left. Dots outside are left out."""
-        if 0 <= x < self.width and 0 <= y < self.height:
-            row, column = y >> 2, x >> 1
-            self._dots[row][column] |= _DOTS[y & 3][x & 1]
-            self._colours[row][column] = colour
-
     def column(self, x: int, top: int, bottom: int, colour: int) -> None:
         """Draw a vertical line, a character at a time."""
         top, bottom = max(0, top), min(self.height - 1, bottom)

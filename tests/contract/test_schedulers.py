@@ -73,10 +73,6 @@ class Site:
         answer = self.machine.run(self.scheduler.cancel_script(job_id, self.root))
         self.scheduler.parse_cancel(*answer)
 
-    def lookup(self, token):
-        answer = self.machine.run(self.scheduler.lookup_script(token, self.root))
-        return self.scheduler.parse_lookup(token, *answer)
-
     def output(self, attempt=1):
         path = f"{self.plan.job_dir}/{contract.job_output(attempt)}"
         return self.machine.run(f"cat {shlex.quote(path)}")[1]
@@ -131,8 +127,9 @@ def test_cancel_ends_a_running_job_and_is_repeatable(site):
 
 def test_a_lost_answer_is_found_by_its_token(site):
     job_id = site.submit("sleep 600", training_id="lost-1")
-    assert site.lookup("lost-1.1") == [job_id]
-    assert site.lookup("lost-1.2") == []
+    answer = site.machine.run(site.scheduler.queue_script(site.root))
+    tokens = {job.comment: job.job_id for job in site.scheduler.parse_queue(*answer)}
+    assert tokens["dlctl:lost-1.1"] == job_id
 
 
 def test_the_history_knows_the_exit_code_if_it_knows_the_job(site):

@@ -13,7 +13,7 @@ from dlctl.manifest.overrides import Overrides
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.record import Record, RecordStore
 from dlctl.request.build import prepare
-from dlctl.scheduler.rows import ids_with_token, parse_rows
+from dlctl.scheduler.rows import parse_rows
 from dlctl.sites.files import parse_site
 from dlctl.transport.local import LocalTransport
 
@@ -115,12 +115,6 @@ echo $id
 
     def parse_usage(self, stdout):
         return {}
-
-    def lookup_script(self, token, root):
-        return self.queue_script(root)
-
-    def parse_lookup(self, token, exit_code, stdout, stderr):
-        return ids_with_token(self.parse_queue(exit_code, stdout, stderr), token)
 
     def cancel_script(self, job_id, root):
         assert job_id.isdigit(), f"scancel of {job_id!r}"

@@ -30,7 +30,6 @@ def scripts(slurm=SLURM):
         "submit": slurm.submit_script(plan, 3),
         "queue": slurm.queue_script("/r"),
         "history": slurm.history_script(["12", "13"]),
-        "lookup": slurm.lookup_script("it's.1", "/r"),
         "cancel": slurm.cancel_script("12_[1-3]", "/r"),
         "workers": f"group=w1 count=2\n{slurm.workers_script(plan, 'w/worker.sbatch', 'w')}",
         "alive": slurm.workers_alive_script(plan),
@@ -152,7 +151,6 @@ def test_no_accounting_no_question():
     bare = make_scheduler("slurm", accounting=False)
     assert bare.history_script(["1"]) is None
     assert SLURM.history_script([]) is None
-    assert "sacct " not in bare.lookup_script("t.1", "/r")
 
 
 def test_an_unknown_kind_is_an_error_of_the_site():
@@ -274,8 +272,6 @@ def test_an_empty_queue_is_no_error():
 def test_a_controller_that_is_away_says_nothing_about_jobs(name):
     with pytest.raises(SchedulerUnavailable, match="slurm_load_jobs error"):
         SLURM.parse_queue(*recorded(name))
-    with pytest.raises(SchedulerUnavailable):
-        SLURM.parse_lookup("t.1", *recorded(name))
 
 
 def test_the_accounting_as_recorded():
@@ -302,17 +298,6 @@ def test_of_several_runs_the_newest_counts():
 def test_an_accounting_that_fails_knows_nothing(name):
     assert SLURM.parse_history(*recorded(name)) == []
     assert SLURM.parse_history(127, "", "sh: sacct: not found\n") == []
-
-
-def test_a_lost_submission_is_found_in_the_queue_then_in_the_accounting():
-    queue, history = recorded("squeue-all")[1], recorded("sacct-name")[1]
-    assert SLURM.parse_lookup("dl-tok.1", 0, queue, "") == ["11"]
-    assert SLURM.parse_lookup("dl-tok.1", 0, queue + "\n" + history, "") == ["1", "11"]
-    assert SLURM.parse_lookup("dl-tok.1", 1, "\n" + history, "slurm_load_jobs error") == ["1", "11"]
-    assert SLURM.parse_lookup("lost", *recorded("squeue-lookup-lost")) == ["24"]
-    assert SLURM.parse_lookup("nobody.1", 0, queue, "") == []
-    renamed = "\0368\037plugin-named-it\037RUNNING\037None\037n1\037dlctl:t.1\n\n"
-    assert SLURM.parse_lookup("t.1", 0, renamed, "") == ["8"]
 
 
 @pytest.mark.parametrize("name", ["scancel-ok", "scancel-ended", "scancel-gone"])
