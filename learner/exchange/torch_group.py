@@ -5,6 +5,7 @@ Small messages go over gloo, in a private process group; NCCL only knows GPU mem
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from dlctl.contract.node.processes import boot_id
 from learner.errors import UserFault
 from learner.exchange.arithmetic import divide, wide_dtype
 from learner.exchange.topology import make_topology
@@ -173,9 +175,7 @@ def _start() -> None:
 
 def _host_identity() -> tuple[str, str, int]:
     """Return values that only processes with common shared memory have in common."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    device = 0
+    with contextlib.suppress(OSError):
         device = Path("/dev/shm").stat().st_dev  # noqa: S108
-    except OSError:
-        boot, device = "", 0
-    return socket.gethostname(), boot, device
+    return socket.gethostname(), boot_id(), device

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from dlctl.contract import write_whole
-from learner.local_queue.processes import boot_id, job_processes, send, start_time
+from dlctl.contract.node.processes import boot_id, started
+from learner.local_queue.processes import job_processes, send
 
 FOREIGN_STALE_S = 600.0
 """A record from another host that was not touched for this long belongs to a dead runner."""
@@ -135,7 +136,7 @@ class Queue:
                 return time.time() - self.path(record.id).stat().st_mtime < FOREIGN_STALE_S
             return False
         same = record.runner_start != 0 and record.boot_id == boot_id()
-        return same and start_time(record.runner_pid) == record.runner_start
+        return same and started(record.runner_pid) == record.runner_start
 
     def reap(self) -> list[QueuedJob]:
         """End the jobs whose runner is gone; return those that wait without one. Under the lock."""

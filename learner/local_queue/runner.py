@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from learner.local_queue.processes import boot_id, send, start_time
+from dlctl.contract.node.processes import boot_id, started
+from learner.local_queue.processes import send
 from learner.local_queue.records import Queue, QueuedJob
 
 PROGRAM = Path(__file__).absolute().parents[1] / "localqueue.py"
@@ -88,7 +89,7 @@ class Runner:
             ):  # fmt: skip
                 return None
             record.host, record.boot_id = self.queue.host, boot_id()
-            record.runner_pid, record.runner_start = os.getpid(), start_time(os.getpid())
+            record.runner_pid, record.runner_start = os.getpid(), started(os.getpid())
             self.queue.write(record)
             return record
 
@@ -100,7 +101,7 @@ class Runner:
             with self.queue.lock():
                 self.queue.end(record, "FAILED", f"the script did not start: {error}", "1:0")
             return
-        record.batch_pid, record.batch_start = batch.pid, start_time(batch.pid)
+        record.batch_pid, record.batch_start = batch.pid, started(batch.pid)
         with self.queue.lock():
             now = self.queue.read(self.queue.path(self.job_id))
             record.cancelled = now is not None and now.cancelled

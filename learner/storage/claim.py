@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dlctl.contract.node.processes import look, pid_space
+
 BEAT_S = 2.0
 LAPSE_S = 30.0
 LAPSE_VARIABLE = "DLCTL_STORE_LAPSE_S"
@@ -104,7 +106,8 @@ def _held(folder: Path, token: str) -> Iterator[Claim]:
 
 
 def _token() -> str:
-    return f"{secrets.token_hex(6)}.{_machine()}.{os.getpid()}.{socket.gethostname()[:40]}"
+    machine = pid_space() or "unknown"
+    return f"{secrets.token_hex(6)}.{machine}.{os.getpid()}.{socket.gethostname()[:40]}"
 
 
 def _taken(folder: Path, token: str, watch: _Watch, waiting: Callable[[str], None]) -> bool:
@@ -158,24 +161,13 @@ class _Watch:
         return now - self._since > self._lapse_s
 
 
-def _machine() -> str:
-    """Return a word for this machine's processes: the same only where the same pids are."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
-        pids = Path("/proc/self/ns/pid").stat().st_ino
-        return f"{boot}-{pids}"
-    return "unknown"
-
-
 def _is_dead(token: str) -> bool:
     """Return whether the process of a claim is known to be gone: only one of this machine is."""
     words = token.split(".")
-    if len(words) < 3 or words[1] != _machine() or "unknown" in words[1]:
+    if len(words) < 3 or not words[2].isdecimal() or words[1] != (pid_space() or None):
         return False
     try:
-        stat = Path(f"/proc/{words[2]}/stat").read_text()
-    except FileNotFoundError:
-        return True
-    except OSError:
+        process = look(int(words[2]))
+    except PermissionError:
         return False
-    return stat.rpartition(") ")[2][:1] in ("Z", "X")
+    return process is None or process.has_ended

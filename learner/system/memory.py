@@ -6,6 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlctl.contract.node.processes import boot_id
+
 _NO_LIMIT_BYTES = 1 << 60
 """Above it, cgroup v1 means that there is no limit."""
 
@@ -30,9 +32,7 @@ def memory_left(
 ) -> dict[str, int]:
     """Return how many more bytes the node and each of its cgroups allow this process."""
     left: dict[str, int] = {}
-    node = ""
-    with contextlib.suppress(OSError):
-        node = (proc / "sys/kernel/random/boot_id").read_text().strip()
+    node = boot_id(proc)
     with contextlib.suppress(OSError, StopIteration):
         lines = (proc / "meminfo").read_text().splitlines()
         available = next(line for line in lines if line.startswith("MemAvailable:"))

@@ -9,8 +9,9 @@ import contextlib
 import ctypes
 import os
 import signal
-from dataclasses import dataclass
 from pathlib import Path
+
+from dlctl.contract.node.processes import Process, all_processes
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -33,45 +34,20 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    pid: int
-    parent: int
-    alive: bool
-
-
-def _entry(pid: str, proc: Path) -> _Entry | None:
-    try:
-        text = (proc / pid / "stat").read_text(errors="replace")
-    except OSError:
-        return None
-    # The name in brackets may itself hold brackets and spaces.
-    fields = text.rpartition(")")[2].split()
-    return _Entry(int(pid), int(fields[1]), fields[0] not in "ZX")
-
-
-def _table(proc: Path) -> list[_Entry]:
-    try:
-        names = [name for name in os.listdir(proc) if name.isdecimal()]  # noqa: PTH208
-    except OSError:
-        return []
-    return [entry for name in names if (entry := _entry(name, proc)) is not None]
-
-
 def descendants(pid: int, without: frozenset[int] = frozenset(), proc: Path = _PROC) -> list[int]:
     """Return the living descendants of a process; zombies and `without` are left out."""
-    children: dict[int, list[_Entry]] = {}
-    for entry in _table(proc):
-        children.setdefault(entry.parent, []).append(entry)
+    children: dict[int, list[Process]] = {}
+    for process in all_processes(proc):
+        children.setdefault(process.parent, []).append(process)
     found: list[int] = []
     waiting = [pid]
     while waiting:
-        for entry in children.get(waiting.pop(), []):
-            if entry.pid in without:
+        for process in children.get(waiting.pop(), []):
+            if process.pid in without:
                 continue
-            waiting.append(entry.pid)
-            if entry.alive:
-                found.append(entry.pid)
+            waiting.append(process.pid)
+            if not process.has_ended:
+                found.append(process.pid)
     return found
 
 

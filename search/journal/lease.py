@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlctl import contract
+from dlctl.contract.node.processes import pid_space, started
 
 _BEATS = 5
 """A holder rewrites the file this often in one lease."""
@@ -193,28 +194,13 @@ def _read(path: Path) -> Holder | None:
 
 
 def _own(lease_s: float) -> Holder:
-    return Holder(socket.gethostname(), _boot(), os.getpid(), _started(os.getpid()), lease_s)
+    return Holder(
+        socket.gethostname(), pid_space(), os.getpid(), str(started(os.getpid())), lease_s
+    )
 
 
 def _certainly_dead(holder: Holder) -> bool:
     own = _own(holder.lease_s)
     if not own.boot or (holder.host, holder.boot) != (own.host, own.boot):
         return False
-    return _started(holder.pid) != holder.started
-
-
-def _boot() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> str:
-    """Return when a process started; empty if there is none, or it has died."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    return str(started(holder.pid)) != holder.started

@@ -14,9 +14,9 @@ import pytest
 from repository import REPOSITORY
 from zygote import light
 
+from dlctl.contract.node.processes import started as start_time
 from dlctl.scheduler import JobState
 from dlctl.scheduler.rows import parse_rows
-from learner.local_queue.processes import start_time
 from learner.local_queue.records import Queue, QueuedJob
 
 PROGRAM = REPOSITORY / "learner" / "localqueue.py"

@@ -1,0 +1,84 @@
+"""Which process of which boot: what proves on one machine that a process has ended. Reads /proc."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A line of /proc/PID/stat."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    started: int
+    """In the kernel's ticks since the boot: a later process with the same number has another."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its parent alone has not noticed the end yet; process 1 may never."""
+        return self.state in "ZX"
+
+
+def look(pid: int, proc: Path = _PROC) -> Process | None:
+    """Return a process; None if there is none with this number, or no /proc.
+
+    Raises:
+        PermissionError: there may be one, but /proc is mounted with hidepid.
+    """
+    try:
+        text = (proc / str(pid) / "stat").read_text(errors="replace")
+    except PermissionError:
+        raise
+    except OSError:
+        return None
+    # The name in brackets may itself hold brackets and spaces.
+    cells = text.rpartition(")")[2].split()
+    return Process(pid, cells[0], int(cells[1]), int(cells[3]), int(cells[19])) if cells else None
+
+
+def all_processes(proc: Path = _PROC) -> list[Process]:
+    """Return all processes that this one sees."""
+    found: list[Process] = []
+    with suppress(OSError):
+        for pid in [int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()]:
+            with suppress(PermissionError):
+                if process := look(pid, proc):
+                    found.append(process)
+    return found
+
+
+def started(pid: int) -> int:
+    """Return when a process started; 0 if there is none, or it has ended."""
+    with suppress(PermissionError):
+        process = look(pid) if pid > 0 else None
+        if process and not process.has_ended:
+            return process.started
+    return 0
+
+
+def boot_id(proc: Path = _PROC) -> str:
+    """Return the kernel's name for this boot; "" if it has none."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def pid_space() -> str:
+    """Return a word that is the same only where the same numbers are the same processes.
+
+    Containers of one machine have spaces of their own. "": nobody knows.
+    """
+    try:
+        space = (_PROC / "self/ns/pid").stat().st_ino
+    except OSError:
+        return ""
+    boot = boot_id()
+    return f"{boot[:8]}-{space}" if boot else ""
