@@ -38,8 +38,9 @@ def fetch(
     what: str = typer.Argument(
         _RESULTS, metavar="[WHAT]", show_default=False,
         help="What to download: results (model, logs, metrics; the default), output (what the "
-        "program has written into its own folder; results bring it if RESULT_DIR is empty), "
-        "checkpoints (of a training that runs the newest), logs, metrics, code, or all of it.",
+        "program has written into its own folder or beside it; results bring it if RESULT_DIR is "
+        "empty), checkpoints (of a training that runs the newest), logs, metrics, code, or all of "
+        "it.",
     ),
     training_ids: list[str] = IDS,
     name: str | None = NAME,
