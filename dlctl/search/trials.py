@@ -197,10 +197,3 @@ class TrialLog:
         """Return what is known now; it does not change when more is read."""
         return Trials(spec, list(self.rows), dict(self.reports), list(self.order), self.used_s,
                       self.used_node_s, self.last_event_at)  # fmt: skip
-
-
-def parse_trials(content: bytes) -> list[TrialRow]:
-    """Return the trials that a log holds; its last line may be cut."""
-    log = TrialLog()
-    log.feed(content)
-    return log.rows

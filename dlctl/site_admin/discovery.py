@@ -66,11 +66,6 @@ class FoundPython:
     path: str
     version: tuple[int, ...]
 
-    @property
-    def new_enough(self) -> bool:
-        """Return whether the runtime can use it."""
-        return self.version >= MINIMUM_PYTHON
-
     def __str__(self) -> str:
         return f"{'.'.join(map(str, self.version))} ({self.path})"
 

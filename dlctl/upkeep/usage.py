@@ -60,11 +60,6 @@ class Usage:
         """Return the bytes of a part of all trainings."""
         return sum(parts.get(part, 0) for parts in self.trainings.values())
 
-    def rest_of(self, training_id: str) -> int:
-        """Return the bytes of a training beside its large parts: logs, metrics, state."""
-        parts = self.trainings.get(training_id, {})
-        return max(0, parts.get("jobs", 0) - sum(parts.get(name, 0) for name in PARTS))
-
     def unused(self) -> dict[str, int]:
         """Return what trainings share and none names, and no submission has asked for today."""
         if not self.is_complete:

@@ -111,8 +111,21 @@ def test_what_a_program_keeps_in_checkpoint_dir_is_named_and_fetched(
     assert "from the newest checkpoint" not in said.stdout + said.stderr
 
 
-def test_a_killed_supervisor_hides_nothing(dlctl, local_site, tmp_path, wait_until):
+def test_a_killed_supervisor_hides_nothing(dlctl, local_site, xdg, tmp_path, wait_until):
     """It writes no verdict: whoever looks next finds what the program has written."""
+
+    record = xdg.state / "dlctl/trainings.db"
+
+    def prune() -> str:
+        return dlctl("prune", "--older-than", "1s", "--dry-run", ok=True).stderr
+
+    def adopt() -> str:
+        """Adopt as another laptop does."""
+        kept = record.rename(record.with_suffix(".mine"))
+        told = dlctl("adopt", "local", ok=True).stderr
+        kept.rename(record)
+        return told
+
     folder = write_training(
         tmp_path / "job", {"command": "echo w >model.pt; exec sleep 600"}, retries=0
     )
@@ -122,7 +135,10 @@ def test_a_killed_supervisor_hides_nothing(dlctl, local_site, tmp_path, wait_unt
     for role in ("supervisor", "learner"):
         status = json.loads((job_dir / f"attempts/1/status/{role}-0.json").read_text())
         os.kill(status["pid"], signal.SIGKILL)
+    only = f"output (model.pt: 2 B; not in RESULT_DIR) (dlctl fetch output {training_id})"
+    wait_until(lambda: f"{training_id}: not fetched to this machine: {only}" in adopt(), 60)
     wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    wait_until(lambda: f"{training_id}: NOT fetched: {only}" in prune(), 30)
     assert "model.pt: 2 B; not in RESULT_DIR" in dlctl("show", training_id, ok=True).stdout
     refused = dlctl("delete", training_id)
     assert refused.exit_code == 2

@@ -35,7 +35,6 @@ def test_the_parts_are_added_up():
     found = parse_usage(TOLD)
     assert found.total_bytes == 127 * 1024
     assert found.of("t-1") == 60 * 1024 and found.of("t-1", "results") == 22 * 1024
-    assert found.rest_of("t-1") == 6 * 1024 and found.rest_of("nobody") == 0
     assert found.all_of("checkpoints") == 30 * 1024
     assert found.folders["cache"] == 40 * 1024 and found.folders["unfinished"] == 7 * 1024
     assert (found.disk_bytes, found.free_bytes) == (1000 * 1024, 400 * 1024)
