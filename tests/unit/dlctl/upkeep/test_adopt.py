@@ -9,8 +9,10 @@ from login_side import BadTransport, run_everything, send
 
 from dlctl import contract
 from dlctl.contract import State
+from dlctl.contract.programs.verdict_rules import GO_ON
 from dlctl.errors import ManifestError, RecordError
 from dlctl.lifecycle import refresh
+from dlctl.lifecycle.watch import with_made
 from dlctl.record import ADOPTED, RecordStore
 from dlctl.request.build import prepare_again
 from dlctl.upkeep.adopt import adopt
@@ -54,6 +56,15 @@ def test_what_a_training_without_a_verdict_has_made_is_looked_up(scene, other):
     assert added.state is State.QUEUED, "the next command that looks at it judges it"
     assert added.made.output == [contract.OutputPlace("model.pt", 1, 7)]
     assert other.all() == [added]
+
+
+def test_a_hint_of_a_training_without_checkpoints_offers_none(scene):
+    record = replace(send(scene), state=State.FAILED, hint=GO_ON.format(id="t-1"))
+    assert "there is no checkpoint" in with_made(scene.session, record).hint
+    saved = scene.root / "jobs" / record.training_id / contract.CHECKPOINTS / "model.pt"
+    saved.parent.mkdir(exist_ok=True)
+    saved.write_text("weights")
+    assert with_made(scene.session, record).hint == record.hint
 
 
 def test_tags_are_adopted(scene, other):
