@@ -56,8 +56,10 @@ done"""
                 folders[folder].append(file.size_bytes)
         elif is_code and file.kind == "f":
             code[path] = file
-        elif not contract.is_cache(path if is_code else file.path, caches) and path not in links:
-            more[path if is_code else contract.BESIDE + file.path] = file
+        elif is_code and path not in links and not contract.is_cache(path, caches):
+            more[path] = file
+        elif not is_code and not contract.is_cache(file.path, caches):
+            more[contract.BESIDE + file.path] = file
     found, as_large = contract.not_as_sent(
         {path: file.size_bytes for path, file in code.items()}, sent, caches
     )

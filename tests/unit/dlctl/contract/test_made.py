@@ -99,9 +99,12 @@ def test_links_count_as_nothing_and_are_named_to_whoever_fetches(job, tmp_path):
         contract.index_text([*contract.parse_index(sent.encode()),
                              contract.SentFile("0" * 64, 6, "l", "sent")]).decode()
     )  # fmt: skip
-    assert seen(job) == contract.Made()
+    write(job / "state/sent", b"1")
+    assert seen(job) == contract.Made(output=[OutputPlace("../state/", 1, 1)])
     _, files = look_at_made(LocalTransport(), str(job))
-    assert [(file.path, file.kind) for file in files] == [("code/away", "l"), ("code/last.pt", "l")]
+    assert [(file.path, file.kind) for file in files] == [
+        ("state/sent", "f"), ("code/away", "l"), ("code/last.pt", "l"),
+    ]  # fmt: skip
 
 
 def test_the_list_of_caches_can_be_changed(job):
