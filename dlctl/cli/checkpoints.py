@@ -43,13 +43,19 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
         found = list_checkpoints(session.transport, record.job_dir)
         if not found:
             record = refresh(session, [record], store)[0]
-    rows = [
-        [c.name or str(c.step), _or_dash(c.epoch), _size(c.size_bytes), _or_dash(c.learners),
-         ago(time.time() - c.written_at) if c.written_at else "-",
-         _WHOLE[c.complete], "forever" if c.kept_for_ever else "-"]
-        for c in found
+    told = [
+        [_size(c.size_bytes), ago(time.time() - c.written_at) if c.written_at else "-",
+         _WHOLE[c.complete]] for c in found
     ]  # fmt: skip
-    columns = ["step", "epoch", "size", "learners", "written", "complete", "kept"]
+    columns = ["size", "written", "complete"]
+    if any(c.name for c in found):  # a program's own
+        columns = ["name", "step", *columns]
+        rows = [[c.name, str(c.step or "-"), *row] for c, row in zip(found, told, strict=True)]
+    else:
+        columns = ["step", "epoch", "learners", *columns, "kept"]
+        rows = [[str(c.step), _or_dash(c.epoch), _or_dash(c.learners), *row,
+                 "forever" if c.kept_for_ever else "-"]
+                for c, row in zip(found, told, strict=True)]  # fmt: skip
     none = f"{record.training_id} ({record.state}) has no checkpoint"
     none += f": {GONE}" if record.is_gone else "" if record.state.final else " yet"
     output.report(found, as_json, lambda _: output.table(columns, rows, none))
@@ -88,7 +94,8 @@ def verify(
     with training(training_id) as (session, record, _):
         found = checkpoints.verify(session, record, steps or [], on_node=on_node)
     rows = [[c.get("name") or str(c["step"]), c["problem"] or "whole"] for c in found]
-    output.report(found, as_json, lambda _: output.table(["step", "found"], rows, "no checkpoint"))
+    columns = ["checkpoint", "found"]
+    output.report(found, as_json, lambda _: output.table(columns, rows, "no checkpoint"))
     damaged = [str(c["step"]) for c in found if c["problem"]]
     if damaged:
         raise ResultsError(

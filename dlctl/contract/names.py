@@ -48,6 +48,14 @@ FOLDERS = (
 """Below a site's root: all folders of dlctl. What is in them can run as the user."""
 JOB_STATE = "state"
 """JOB_STATE_DIR: shared by the learners of the training, kept over attempts."""
+DLCTLS = (
+    MANIFEST, PLAN, SCRIPT, SUBMIT_NEXT, CODE, CONTROL, CHECKPOINTS, METRICS, RESULTS,
+    RESULTS_INDEX, "attempts", "notices", "rehearsal", "rehearsal.json", "search", "stores",
+    "weights",
+)  # fmt: skip
+"""What in a job directory is dlctl's, or has a name of its own in `dlctl fetch`.
+
+All else there is what the program has put beside its folder: in `../data`, LOG_DIR and so on."""
 WRITING = ".dlctl-writing."
 """Prefix of the temporary name of a file that is not yet complete, beside its final place."""
 

@@ -243,7 +243,9 @@ class _Download:
         if not few:
             return []
         pairs = [(file, self._paths[file.path]) for file in few]
-        receiver = small.Receiver(self.transport.name, pairs, self.target, self._arrived)
+        receiver = small.Receiver(
+            self.transport.name, pairs, self.target, self._arrived, self._leave_out
+        )
         try:
             with temporary_folder(self.target.path) as folder:
                 for group in small.groups(few):
@@ -253,7 +255,8 @@ class _Download:
             for file in few:
                 if file.path not in receiver.missing:
                     wanted.remove(file)
-                    self.here.append(self._paths[file.path])
+                    if file.path not in receiver.left_out:
+                        self.here.append(self._paths[file.path])
         if receiver.missing and receiver.trouble:
             raise self._missing(list(receiver.missing), receiver.trouble)
         for file, _ in receiver.missing.values():

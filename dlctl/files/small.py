@@ -139,10 +139,12 @@ class Receiver:
 
     def __init__(
         self, name: str, wanted: Sequence[tuple[SiteFile, Path]], target: Target,
-        on_arrived: Callable[[int], None],
+        on_arrived: Callable[[int], None], on_left_out: Callable[[str, str], None],
     ) -> None:  # fmt: skip
         self._name = name
+        self._leave_out = on_left_out
         self.missing = {file.path: (file, path) for file, path in wanted}
+        self.left_out: set[str] = set()
         self._came: dict[str, Path] = {}
         self._safe: set[str] = set()
         """Folders that lead nowhere else, as long as no link comes."""
@@ -258,7 +260,11 @@ class Receiver:
 
     def _take_link(self, member: tarfile.TarInfo, file: SiteFile, path: Path) -> None:
         if leads_out(self._target.path, path.parent, member.linkname):
-            raise self._refused(member.name, f"is a link that points outside ({member.linkname})")
+            where = printable(member.linkname)
+            self._leave_out(file.path, f"is a link that points outside ({where})")
+            self.left_out.add(file.path)
+            del self.missing[file.path]
+            return
         partial = self._new()
         partial.symlink_to(member.linkname)
         self._arrived(partial, file, path)

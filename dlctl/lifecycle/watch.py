@@ -275,12 +275,13 @@ def _explain(session: Session, records: list[Record], seen: dict[str, Observatio
 
 
 def with_made(session: Session, record: Record) -> Record:
-    """Return the record of a training that has ended with what it has made, if that is not known.
+    """Return the record of a training whose job has ended with what it has made, if not known.
 
     Raises:
         TransportError
     """
-    if record.made is not None or record.is_gone or not record.state.final:
+    has_ended = record.state.final or record.reason == _OPEN
+    if record.made is not None or record.is_gone or not has_ended:
         return record
     with contextlib.suppress(TransferError):
         made, _ = look_at_made(session.transport, record.job_dir)

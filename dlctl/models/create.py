@@ -24,6 +24,7 @@ from dlctl.contract import (
     MetricSummary,
     ModelFile,
     ModelVersion,
+    State,
 )
 from dlctl.contract.stores import listing_file
 from dlctl.errors import ManifestError, ResultsError
@@ -152,22 +153,9 @@ def from_training(
 
     folder = results_folder(session.transport, training)
     index = results_index(session.transport, training, folder)
-    if index is None:
-        raise ResultsError(
-            f"{training.training_id} ({training.state}) has stored no results yet",
-            hint=f"dlctl logs --follow {training.training_id}",
-        )
+    if index is None or not index.files:
+        raise _no_results(training, are_stored=index is not None)
     chosen = [f for f in index.files if fnmatch.fnmatchcase(f.path, results)]
-    if not index.files:
-        name, made = training.training_id, training.made
-        hint = f"dlctl logs {name}; if it has not completed, go on: dlctl resume {name}"
-        if made and made.output:
-            folder = f"results/{name}/output"
-            hint = f"its output: dlctl fetch output {name}; dlctl models create {folder}"
-        raise ResultsError(
-            f"{name} ({training.state}) has no results: its learners wrote nothing to RESULT_DIR",
-            hint=hint,
-        )
     if not chosen:
         there = ", ".join(repr(f.path) for f in index.files[:5])
         raise ResultsError(
@@ -190,6 +178,20 @@ def from_training(
         metrics=_metrics(session, training), git=plan.git,
     )  # fmt: skip
     return _store(session, _Content([*code, *files], record, there=sources), wish, None)
+
+
+def _no_results(training: Record, *, are_stored: bool) -> ResultsError:
+    """Return the error that says where a training's model is, if not among its results."""
+    name, made = training.training_id, training.made
+    what, hint = "has stored no results yet", f"dlctl logs --follow {name}"
+    if are_stored:
+        what = "has no results: its learners wrote nothing to RESULT_DIR"
+        hint = f"dlctl logs {name}; if it has not completed, go on: dlctl resume {name}"
+    parts = {"checkpoints": made and made.checkpoints.files and training.state is State.COMPLETED,
+             "output": made and made.output}  # fmt: skip
+    for part in (part for part, is_there in parts.items() if is_there):
+        hint = f"its {part}: dlctl fetch {part} {name}; dlctl models create results/{name}/{part}"
+    return ResultsError(f"{name} ({training.state}) {what}", hint=hint)
 
 
 def _sent_code(session: Session, training: Record, store: str) -> list[ModelFile]:

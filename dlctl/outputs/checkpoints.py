@@ -80,24 +80,27 @@ def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
 
 
 def whole_checkpoints(transport: Transport, job_dir: str, *, newest: bool) -> list[str]:
-    """Return the files and folders of all whole checkpoints, or of the newest one.
+    """Return what to fetch: the newest whole checkpoint, or all but what is half written.
 
-    They are relative to the folder of the checkpoints. If no checkpoint is known as one, all that
-    the program has saved is returned.
+    The paths are relative to the folder of the checkpoints. What a program has saved beside its
+    checkpoints comes, too; so does all that it has saved if none is known as one.
 
     Raises:
         TransferError, TransportError
     """
     found = _markers(transport, job_dir)
-    whole = [folder for n, (folder, marker) in found.items() if _checkpoint(n, marker).complete]
-    own = [] if whole else own_checkpoints(*_saved(transport, job_dir))
-    own = [each for each in own if each.complete]
-    if whole or own:
-        names = [[folder.rpartition("/")[2]] for folder in whole] or [list(o.files) for o in own]
-        return [name for each in names[: 1 if newest else None] for name in each]
+    folders = {folder.rpartition("/")[2]: _checkpoint(n, marker).complete
+               for n, (folder, marker) in found.items()}  # fmt: skip
+    own = [] if any(folders.values()) else own_checkpoints(*_saved(transport, job_dir))
+    whole = [[name] for name, is_whole in folders.items() if is_whole]
+    whole = whole or [list(each.files) for each in own if each.complete]
+    if newest and whole:
+        return whole[0]
     script = f"cd {shlex.quote(f'{job_dir}/{contract.CHECKPOINTS}')} 2>/dev/null && ls -1 || :"
+    half = {name for name, is_whole in folders.items() if not is_whole}
+    half |= {name for each in own if not each.complete for name in (each.name, *each.files)}
     listed = transport.run(script).text.splitlines()
-    return [name for name in listed if not name.startswith(".")]
+    return [name for name in listed if not name.startswith(".") and name not in half]
 
 
 def _saved(transport: Transport, job_dir: str) -> tuple[list[SavedFile], str | None]:

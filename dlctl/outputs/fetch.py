@@ -31,7 +31,7 @@ from dlctl.transport import Transport
 
 Progress = Callable[[int, int], None]
 RESULTS, CHECKPOINTS, LOGS, METRICS, CODE = "results", "checkpoints", "logs", "metrics", "code"
-OUTPUT = "output"
+OUTPUT, _BESIDE = "output", "_beside"
 PARTS = (RESULTS, OUTPUT, CHECKPOINTS, LOGS, METRICS, CODE)
 """What can be fetched of a training. The results bring the logs and the metrics along, and, if
 RESULT_DIR is empty, the output in the program's own folder."""
@@ -224,12 +224,15 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
         return self._download(self._base, names, listed=listed)
 
     def _bring_output(self) -> list[str]:
-        """Bring what the program has written into its own folder."""
+        """Bring what the program has written into its own folder, or beside it."""
+
+        def local(path: str) -> str:
+            folder, _, inside = path.partition("/")
+            name = inside if folder == contract.CODE else f"{_BESIDE}/{path}"
+            return self.folder.own(f"{OUTPUT}/{name}")
+
         _, files = look_at_made(self._transport, self._record.job_dir)
-        return self._download(
-            f"{self._record.job_dir}/{contract.CODE}", [file.path for file in files],
-            lambda path: self.folder.own(f"{OUTPUT}/{path}"), listed=files,
-        )  # fmt: skip
+        return self._download(self._record.job_dir, [f.path for f in files], local, listed=files)
 
     def _bring_checkpoints(self) -> list[str]:
         """Bring every whole checkpoint; of a training that runs the newest one."""

@@ -44,11 +44,15 @@ _KEPT = {
 
 def start(
     session: Session, loaded: Loaded, store: RecordStore,
-    say: Callable[[str], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None, warn: Callable[[str], None] = lambda _: None,
 ) -> Record:  # fmt: skip
     """Submit a search, once, and return the record of its hub.
 
     The hub is a training: `dlctl status`, `logs`, `halt`, `resume`, `cancel` and `fetch` know it.
+
+    Args:
+        say: Called with a sentence about what is done.
+        warn: Called with a sentence about what a trial lacks, such as a file that is not sent.
 
     Raises:
         ManifestError, PlanError, SiteError, SchedulerError, TransportError
@@ -57,6 +61,9 @@ def start(
     prepare_made(worker_manifest(loaded), loaded.path, session.site, search_id)  # or it raises now
     files = _decided(session, loaded, search_id)
     request = prepare_made(hub_manifest(loaded), loaded.path, session.site, search_id, files)
+    trial = json.loads(files.get(names.TRIAL_PLAN, "{}"))
+    for note in trial.get("not_in_this_version", request.plan.not_in_this_version):
+        warn(note)
     make_environment(session, request.plan, say)
     keys = [Entry(name, pem.encode(), mode=0o600) for name, pem in make_certificates().items()]
 

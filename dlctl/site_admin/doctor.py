@@ -27,7 +27,6 @@ from dlctl.units import format_bytes
 if TYPE_CHECKING:
     from dlctl.transport.base import Transport
 
-PACKAGES = ("torch", "mpi4py", "h5py", "numpy", "watchdog")
 _DISCOVERY_TIMEOUT_S = 180.0
 _NODE_TIMEOUT_S = 180.0
 _LITTLE_SPACE_BYTES = 5 * 1024**3

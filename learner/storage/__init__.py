@@ -7,6 +7,8 @@ folder of scripts (`learner.storage.scripted`); only directories that the nodes 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from dlctl import contract
@@ -65,14 +67,7 @@ def load(plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show = lambda _: 
     """
     found = [(store, _load(store, plan, job_dir, tick, show)) for store in plan.data_stores]
     sources = [(store, path) for store, path in found if path is not None]
-    data = job_dir / contract.DATA
-    _remove(data)
-    if len(sources) == 1:
-        data.symlink_to(sources[0][1], target_is_directory=True)
-    else:
-        data.mkdir()
-        for store, path in sources:
-            (data / store.id).symlink_to(path, target_is_directory=True)
+    _link(job_dir / contract.DATA, {store.id: path for store, path in sources}, plan)
     return [f"{store.id}: {scripted.told_of(job_dir, store) or path}" for store, path in sources]
 
 
@@ -84,21 +79,23 @@ def _load(
     return _of(store).load(store, job_dir, tick)
 
 
-def _remove(data: Path) -> None:
-    """Remove the `data` of an earlier attempt: links only, never what they point to."""
-    if data.is_symlink():
-        data.unlink()
-    elif data.is_dir():
-        for link in data.iterdir():
-            if link.is_symlink():
-                link.unlink()
-        # Anything but links was put there by somebody, and must not be lost.
+def _link(data: Path, sources: Mapping[str, Path], plan: Plan) -> None:
+    """Lead `data` to what was loaded; what a program has put there (`../data`) stays."""
+    for link in (data, *(data / store.id for store in plan.data_stores)):
+        if link.is_symlink():  # an earlier attempt's
+            link.unlink()
+    with contextlib.suppress(OSError):
+        data.rmdir()
+    if len(sources) != 1:
+        data.mkdir(exist_ok=True)
+    for name, path in sources.items():
+        link = data if len(sources) == 1 else data / name
         try:
-            data.rmdir()
-        except OSError as error:
+            link.symlink_to(path, target_is_directory=True)
+        except FileExistsError as error:
             raise UserFault(
-                f"The folder {str(data)!r} holds files that dlctl did not put there.",
-                hint="Move them to a data store, and submit again.",
+                f"{str(link)!r}, where the training data belongs, holds files of the program.",
+                hint=f"Move them away, and go on: dlctl resume {plan.training_id}",
             ) from error
 
 

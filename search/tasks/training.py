@@ -28,7 +28,6 @@ _HALT_S = 60.0
 _ALLOCATION = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
                "SLURM_CLUSTER_NAME")  # fmt: skip
 _WHERE = (STEP, EPOCH, TIME)
-_WELL = (contract.State.COMPLETED, contract.State.HALTED)
 
 
 class Training(BaseTask):

@@ -67,6 +67,8 @@ def test_what_a_script_saves_beside_itself_is_told_kept_and_fetched(
         *(f"output/out/epoch-{n}.txt" for n in (1, 2, 3)),
     }  # fmt: skip
     assert (got / "output/mnist_cnn.pt").read_bytes() == b"w" * 5000
+    refused = dlctl("models", "create", "--from", training_id)
+    assert f"models create results/{training_id}/output" in refused.stderr
     assert "were fetched" in dlctl("delete", training_id, "--dry-run", ok=True).stdout
     dlctl("delete", training_id, "--yes", ok=True)
 
@@ -77,7 +79,9 @@ def test_what_a_program_keeps_in_checkpoint_dir_is_named_and_fetched(
     """`show` said that there was no checkpoint, and `delete` that none had been fetched."""
     program = "mkdir $CHECKPOINT_DIR/best; echo w >$CHECKPOINT_DIR/best/model.pt; exit $CODE"
     folder = write_training(tmp_path / "job", {"command": program}, env={"CODE": "0"})
-    training_id = submit(dlctl, site, folder)
+    sent = dlctl("submit", "manifest.yml", "--site", site.name, "--json", cwd=folder, ok=True)
+    training_id = sent.json["training_id"]
+    assert "sent" not in sent.stderr, "it has no file"
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     shown = dlctl("show", training_id, ok=True)
     told = " ".join(shown.stdout.split())
@@ -86,13 +90,17 @@ def test_what_a_program_keeps_in_checkpoint_dir_is_named_and_fetched(
     assert f"next: dlctl fetch checkpoints {training_id}" in shown.stderr
     (listed,) = dlctl("checkpoints", "list", training_id, "--json", ok=True).json
     assert (listed["name"], listed["size_bytes"], listed["complete"]) == ("best", 2, None)
+    assert dlctl("checkpoints", "list", training_id, ok=True).stdout.startswith("name  step  size")
     (verified,) = dlctl("checkpoints", "verify", training_id, "--json", ok=True).json
     assert (verified["name"], verified["problem"]) == ("best", None)
     dry = ("delete", training_id, "--dry-run")
     lost = f"checkpoints (1 file, 2 B) were NOT fetched (dlctl fetch {training_id}; dlctl fetch "
     assert lost in " ".join(dlctl(*dry, ok=True).stdout.split())
+    refused = dlctl("models", "create", "--from", training_id)
+    assert f"dlctl fetch checkpoints {training_id}; dlctl models create" in refused.stderr
     got = tmp_path / "got"
-    dlctl("fetch", "checkpoints", training_id, "--to", got, ok=True)
+    told = dlctl("fetch", "checkpoints", training_id, "--to", got, ok=True).stdout
+    assert told.strip() == f"1 file in {got}/checkpoints/best"
     assert (got / "checkpoints/best/model.pt").read_text() == "w\n"
     assert "its checkpoints were fetched, its logs were NOT" in dlctl(*dry, ok=True).stdout
     failed = submit(
@@ -103,8 +111,21 @@ def test_what_a_program_keeps_in_checkpoint_dir_is_named_and_fetched(
     assert "from the newest checkpoint" not in said.stdout + said.stderr
 
 
-def test_a_killed_supervisor_hides_nothing(dlctl, local_site, tmp_path, wait_until):
+def test_a_killed_supervisor_hides_nothing(dlctl, local_site, xdg, tmp_path, wait_until):
     """It writes no verdict: whoever looks next finds what the program has written."""
+
+    record = xdg.state / "dlctl/trainings.db"
+
+    def prune() -> str:
+        return dlctl("prune", "--older-than", "1s", "--dry-run", ok=True).stderr
+
+    def adopt() -> str:
+        """Adopt as another laptop does."""
+        kept = record.rename(record.with_suffix(".mine"))
+        told = dlctl("adopt", "local", ok=True).stderr
+        kept.rename(record)
+        return told
+
     folder = write_training(
         tmp_path / "job", {"command": "echo w >model.pt; exec sleep 600"}, retries=0
     )
@@ -114,7 +135,10 @@ def test_a_killed_supervisor_hides_nothing(dlctl, local_site, tmp_path, wait_unt
     for role in ("supervisor", "learner"):
         status = json.loads((job_dir / f"attempts/1/status/{role}-0.json").read_text())
         os.kill(status["pid"], signal.SIGKILL)
+    only = f"output (model.pt: 2 B; not in RESULT_DIR) (dlctl fetch output {training_id})"
+    wait_until(lambda: f"{training_id}: not fetched to this machine: {only}" in adopt(), 60)
     wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    wait_until(lambda: f"{training_id}: NOT fetched: {only}" in prune(), 30)
     assert "model.pt: 2 B; not in RESULT_DIR" in dlctl("show", training_id, ok=True).stdout
     refused = dlctl("delete", training_id)
     assert refused.exit_code == 2

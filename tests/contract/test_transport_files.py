@@ -9,6 +9,7 @@ import pytest
 from odd_names import ODD_NAMES, write_odd_names
 
 from dlctl.errors import TransferError
+from dlctl.files.download import Wishes
 from dlctl.files.upload import (
     Entry,
     Tree,
@@ -280,6 +281,11 @@ def test_pipes_and_links_that_point_outside_are_refused(transport, tmp_path, rem
     (remote / "results/evil").symlink_to("../../outside")
     with pytest.raises(TransferError, match="points outside"):
         download(transport, str(remote), ["results"], tmp_path / "here")
+    left_out = {}
+    wishes = Wishes(on_left_out=left_out.__setitem__)
+    came = download(transport, str(remote), ["results"], tmp_path / "here", wishes=wishes)
+    assert left_out == {"results/evil": "is a link that points outside (../../outside)"}
+    assert content(tmp_path / "here/results") and tmp_path / "here/results/evil" not in came
     (remote / "results/evil").unlink()
     os.mkfifo(remote / "results/pipe")
     with pytest.raises(TransferError, match="pipe is neither a file nor a folder"):

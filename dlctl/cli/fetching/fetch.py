@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,8 +39,9 @@ def fetch(
     what: str = typer.Argument(
         _RESULTS, metavar="[WHAT]", show_default=False,
         help="What to download: results (model, logs, metrics; the default), output (what the "
-        "program has written into its own folder; results bring it if RESULT_DIR is empty), "
-        "checkpoints (of a training that runs the newest), logs, metrics, code, or all of it.",
+        "program has written into its own folder or beside it; results bring it if RESULT_DIR is "
+        "empty), checkpoints (of a training that runs the newest), logs, metrics, code, or all of "
+        "it.",
     ),
     training_ids: list[str] = IDS,
     name: str | None = NAME,
@@ -81,7 +83,7 @@ def fetch(
     done, failures = at_sites(records, store, one_by_one(bring))
     fetched = [each for _, each in done]
     where = [
-        f"{counted(len(each.files), 'file')} in {folder_name(Path(each.folder))}"
+        f"{counted(len(each.files), 'file')} in {folder_name(_common_folder(each))}"
         for each in fetched
     ]
     if fetched or not failures:
@@ -93,6 +95,12 @@ def fetch(
     for record, each in done:
         _tell_fetched(record, each)
     tell_failures(failures)
+
+
+def _common_folder(fetched: Fetched) -> Path:
+    """Return the folder here that holds all files, which may be one part's: `…/checkpoints`."""
+    folders = [path.rpartition("/")[0] for path in fetched.files]
+    return Path(fetched.folder, os.path.commonpath(folders) if folders else "")
 
 
 def _check_words(store: RecordStore, ids: list[str]) -> None:

@@ -215,14 +215,15 @@ def _send(session: Session, sent: Sent, requests: dict[int, Request], trees: lis
     from dlctl.lifecycle.many import ask_all, bring_all
     from dlctl.lifecycle.staging.stores import bring
     from dlctl.lifecycle.submit import noted
-    from dlctl.request.left_out import summary
+    from dlctl.request.left_out import not_sent, summary
 
     numbers = list(requests)
     known = [sent.batch.records[number] for number in numbers]
     with output.progress("sending") as on_progress:
         bring_all(session, trees, list(requests.values()), known, sent.store, on_progress)
-    for request in _distinct(list(requests.values()), lambda r: r.code.digest):
-        output.note("" if request.code.at_site else f"sent {summary(request.code)}")
+    for code in {request.code.digest: request.code for request in requests.values()}.values():
+        if not code.at_site and (code.files or not_sent(code)):
+            output.note(f"sent {summary(code)}")
     with noted(known, sent.store):
         for request in requests.values():
             bring(session, request.plan, output.note)

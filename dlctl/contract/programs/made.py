@@ -2,6 +2,7 @@
 
 A program may save into RESULT_DIR and CHECKPOINT_DIR, or into its own folder, the copy of the code
 that it runs in. There a file that was not sent, or is not as it was sent, is the program's output.
+So is what it has put beside that folder: into `../data`, LOG_DIR, JOB_STATE_DIR.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dlctl.contract.names import CACHES
 from dlctl.contract.records import Amount, Made, OutputPlace
 from dlctl.contract.sent_files import SENT_INDEX, SentFile, changed_files, parse_index
 
+BESIDE = "../"
+"""Begins the path of output beside the program's folder."""
 _OURS = (".dlctl-*", ".nfs*")
 _MOST_PLACES = 10
 _PATIENCE_S = 5.0
@@ -54,8 +57,9 @@ def output_places(sizes: Mapping[str, int]) -> list[OutputPlace]:
     """Return where output lies: files and folders at the top, the largest first."""
     found: dict[str, list[int]] = {}
     for path, size_bytes in sizes.items():
-        top, slash, _ = path.partition("/")
-        found.setdefault(top + slash, []).append(size_bytes)
+        beside = BESIDE if path.startswith(BESIDE) else ""
+        top, slash, _ = path.removeprefix(beside).partition("/")
+        found.setdefault(beside + top + slash, []).append(size_bytes)
     places = [OutputPlace(top, len(each), sum(each)) for top, each in found.items()]
     places.sort(key=lambda place: (-place.size_bytes, place.path))
     rest = places[_MOST_PLACES:]
@@ -114,19 +118,29 @@ def look_at_made(job_dir: Path, caches: Sequence[str] = CACHES) -> Made | None:
             for folder in (names.RESULTS, names.CHECKPOINTS)
         ]
         results, checkpoints = (Amount(len(sizes), sum(sizes)) for sizes in amounts)
-        return Made(results, checkpoints, output_places(own_output(job_dir, caches, until)))
+        output = own_output(job_dir, caches, until)
+        for path, status in _files(job_dir, until, caches, names.DLCTLS):
+            if not is_cache(path, caches):
+                output[BESIDE + path] = status.st_size
+        return Made(results, checkpoints, output_places(output))
     except OSError:
         return None
 
 
 def _files(
-    root: Path, until: float, caches: Sequence[str] = ()
+    root: Path, until: float, caches: Sequence[str] = (), others: Sequence[str] = ()
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the regular files below a folder; what vanishes meanwhile is left out."""
+    """Yield the regular files below a folder; what vanishes meanwhile is left out.
+
+    Args:
+        others: What at the top is not looked at.
+    """
     for folder, folders, found in os.walk(root):
         above = "" if Path(folder) == root else f"{Path(folder).relative_to(root).as_posix()}/"
-        folders[:] = [name for name in folders if not is_cache(f"{above}{name}", caches)]
-        for name in found:
+        passed = () if above else others
+        folders[:] = [name for name in folders
+                      if name not in passed and not is_cache(f"{above}{name}", caches)]  # fmt: skip
+        for name in (name for name in found if name not in passed):
             _check(until)
             with suppress(FileNotFoundError):
                 path = Path(folder, name)

@@ -264,6 +264,9 @@ def test_the_page_of_the_job_directory_names_every_file():
     tops = {name.partition("/")[0] for name in named}
     for name in constants:
         assert {name, name + "/"} & named or name in tops, name
+    files = page.partition("\n## Files\n")[2].partition("\n## ")[0]
+    tops = set(re.findall(r"^\| `([^/`]+)", files, re.MULTILINE))
+    assert tops - {contract.DATA, contract.LOGS, contract.JOB_STATE} <= {*contract.DLCTLS}
     number, rank = "<n>", "<rank>"
     logs = [contract.job_output(number), contract.learner_log(number, rank)]
     timed = [*logs, contract.server_log(number, "<node>")]

@@ -43,8 +43,9 @@ def seen(job: Path) -> contract.Made:
     made = contract.look_at_made(job)
     found, files = look_at_made(LocalTransport(), str(job))
     assert found == made
-    assert {file.path: file.size_bytes for file in files} == contract.own_output(job)
     assert made is not None
+    own = {f.path[5:]: f.size_bytes for f in files if f.path[:5] == "code/" and f.kind == "f"}
+    assert own == contract.own_output(job)
     return made
 
 
@@ -71,6 +72,39 @@ def test_new_and_changed_files_are_output_and_caches_are_not(job):
         OutputPlace("wandb/", 1, 1),
     ]  # fmt: skip
     assert (made.results, made.checkpoints) == (Amount(1, 1), Amount(1, 2))
+
+
+def test_what_is_beside_the_programs_folder_is_output_but_for_dlctls_own(job, tmp_path):
+    """`../data` of pytorch/examples, and JOB_STATE_DIR: they were lost in silence."""
+    for name in ("data/MNIST/raw", "state/s", "old.pt", "data/.cache/x", ".hidden"):
+        write(job / name, b"22")
+    for name in {*contract.DLCTLS} - {contract.RESULTS, contract.CHECKPOINTS, contract.CODE}:
+        write(job / name / "x" if "." not in name else job / name, b"")
+    (job / "linked").symlink_to(tmp_path)
+    made = seen(job)
+    assert [place.path for place in made.output] == ["../.hidden", "../data/", "../old.pt",
+                                                     "../state/"]  # fmt: skip
+    (job / contract.PLAN).write_text('{"output_caches": ["data"]}')
+    made, _ = look_at_made(LocalTransport(), str(job))
+    assert made == contract.look_at_made(job, ["data"])
+    assert "../data/" not in [place.path for place in made.output]
+
+
+def test_links_count_as_nothing_and_are_named_to_whoever_fetches(job, tmp_path):
+    (job / "code/last.pt").symlink_to("old.pt")
+    (job / "code/away").symlink_to(tmp_path)
+    sent = (job / "code" / contract.SENT_INDEX).read_text()
+    (job / "code/sent").symlink_to("old.pt")
+    (job / "code" / contract.SENT_INDEX).write_text(
+        contract.index_text([*contract.parse_index(sent.encode()),
+                             contract.SentFile("0" * 64, 6, "l", "sent")]).decode()
+    )  # fmt: skip
+    write(job / "state/sent", b"1")
+    assert seen(job) == contract.Made(output=[OutputPlace("../state/", 1, 1)])
+    _, files = look_at_made(LocalTransport(), str(job))
+    assert [(file.path, file.kind) for file in files] == [
+        ("state/sent", "f"), ("code/away", "l"), ("code/last.pt", "l"),
+    ]  # fmt: skip
 
 
 def test_the_list_of_caches_can_be_changed(job):

@@ -452,6 +452,20 @@ def test_of_a_training_that_runs_the_newest_whole_checkpoint_comes(job, tmp_path
     assert {name.split("/")[1] for name in files} == {"step-000000000010", "step-000000000020"}
 
 
+def test_what_a_program_saves_beside_its_checkpoints_comes_too(job, tmp_path):
+    """best.pt beside ckpt-*: it was not fetched, and `delete` said that the checkpoints were."""
+    _, folder = job
+    (folder / contract.PLAN).write_text('{"checkpoint": {"files": "ckpt-*"}}')
+    (folder / "checkpoints").mkdir()
+    for name in ("ckpt-1", "ckpt-2", "ckpt-3.tmp", "best.pt"):
+        (folder / "checkpoints" / name).write_text(name)
+    running = make_record(folder.parents[1], state=State.TRAINING)
+    assert fetch_checkpoints(HERE, running, tmp_path / "to").files == ["checkpoints/ckpt-2"]
+    ended = make_record(folder.parents[1], state=State.COMPLETED)
+    files = {f"checkpoints/{name}" for name in ("ckpt-1", "ckpt-2", "best.pt")}
+    assert files <= set(fetch_checkpoints(HERE, ended, tmp_path / "to").files)
+
+
 def test_what_nobody_touched_is_neither_sent_nor_read_again(job, tmp_path, monkeypatch):
     record, folder = job
     store_results(folder, {"model.pt": b"w" * 5_000_000})

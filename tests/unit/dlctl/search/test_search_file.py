@@ -1,12 +1,15 @@
 """search.yml: what becomes of it, and what is wrong with it, by line and column."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from dlctl.contract.search import Parameter
 from dlctl.errors import ManifestError
+from dlctl.search import start
 from dlctl.search.load import hub_manifest, load_search, worker_manifest
+from dlctl.sites.files import load_site
 
 GOOD = """\
 name: quad
@@ -50,6 +53,38 @@ def problems(load, text):
     with pytest.raises(ManifestError) as wrong:
         load(text)
     return [line.partition("search.yml:")[2] for line in wrong.value.problems]
+
+
+class _Sent(Exception):
+    """The search would be submitted now."""
+
+
+@pytest.mark.parametrize(("text", "where"), [
+    (TRAINING.replace("job: train.py", "job: train.py, arguments: {file: data/y.csv}"),
+     ["framework.arguments.file names data/y.csv", "train.py:1 names data/x.csv"]),
+    (GOOD.replace("cpus: 2", "cpus: 1").replace("slots: 4", "slots: 1"),
+     ["trials.py:1 names data/x.csv"]),
+], ids=["trainings", "tasks"])  # fmt: skip
+def test_a_file_that_is_not_sent_is_told_before_a_search_begins(
+    load, tmp_path, monkeypatch, text, where
+):
+    """`submit` warned of it, `search start` did not."""
+
+    def submit(*_, **__):
+        raise _Sent
+
+    monkeypatch.setattr(start, "submit", submit)
+    (tmp_path / ".gitignore").write_text("data/\n")
+    (tmp_path / "data").mkdir()
+    for name in ("data/x.csv", "data/y.csv"):
+        (tmp_path / name).write_text("1")
+    for name in ["train.py"] if "train.py" in text else ["trials.py"]:
+        (tmp_path / name).write_text("import torch; open('data/x.csv')\n")
+    session, said = SimpleNamespace(site=load_site("local")), []
+    with pytest.raises(_Sent):
+        start.start(session, load(text), None, warn=said.append)
+    told = [each for each in said if "not sent" in each]
+    assert [each.partition(", which is")[0] for each in told] == where
 
 
 def test_a_search_becomes_its_spec(load):

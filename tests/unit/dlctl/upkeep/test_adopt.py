@@ -9,8 +9,10 @@ from login_side import BadTransport, run_everything, send
 
 from dlctl import contract
 from dlctl.contract import State
+from dlctl.contract.programs.verdict_rules import GO_ON
 from dlctl.errors import ManifestError, RecordError
 from dlctl.lifecycle import refresh
+from dlctl.lifecycle.watch import with_made
 from dlctl.record import ADOPTED, RecordStore
 from dlctl.request.build import prepare_again
 from dlctl.upkeep.adopt import adopt
@@ -23,7 +25,7 @@ def other(tmp_path):
     return RecordStore(tmp_path / "other.db")
 
 
-def test_another_laptop_learns_all_in_one_call(scene, other):
+def test_another_laptop_learns_all_in_few_calls(scene, other):
     ended, waiting = send(scene), None
     run_everything(scene)
     waiting = send(scene)
@@ -31,7 +33,7 @@ def test_another_laptop_learns_all_in_one_call(scene, other):
                                                        scene.store)}  # fmt: skip
     transport = BadTransport()
     found = adopt(scene.connect(transport), other)
-    assert transport.calls == 1
+    assert transport.calls == 2, "the second asks for what the verdict does not say: `made`"
     assert [each.training_id for each in found.added] == [ended.training_id, waiting.training_id]
     theirs = {each.training_id: each for each in other.all()}
     assert theirs[ended.training_id].state is State.COMPLETED
@@ -41,6 +43,28 @@ def test_another_laptop_learns_all_in_one_call(scene, other):
         assert [getattr(record, n) for n in same] == [getattr(mine[training_id], n) for n in same]
         assert record.folder == ADOPTED
     assert refresh(scene.session, other.all(), other) == other.all()
+
+
+def test_what_a_training_without_a_verdict_has_made_is_looked_up(scene, other):
+    """A killed node tells nobody of its output: `adopt` named none of it."""
+    record = send(scene)
+    run_everything(scene)
+    job_dir = scene.root / "jobs" / record.training_id
+    (job_dir / contract.verdict_file(1)).unlink()
+    (job_dir / "code/model.pt").write_text("weights")
+    (added,) = adopt(scene.session, other).added
+    assert added.state is State.QUEUED, "the next command that looks at it judges it"
+    assert added.made.output == [contract.OutputPlace("model.pt", 1, 7)]
+    assert other.all() == [added]
+
+
+def test_a_hint_of_a_training_without_checkpoints_offers_none(scene):
+    record = replace(send(scene), state=State.FAILED, hint=GO_ON.format(id="t-1"))
+    assert "there is no checkpoint" in with_made(scene.session, record).hint
+    saved = scene.root / "jobs" / record.training_id / contract.CHECKPOINTS / "model.pt"
+    saved.parent.mkdir(exist_ok=True)
+    saved.write_text("weights")
+    assert with_made(scene.session, record).hint == record.hint
 
 
 def test_tags_are_adopted(scene, other):

@@ -12,12 +12,14 @@ from dlctl.contract import Launch, LeftOut, State, VerdictKind
 from dlctl.contract.programs.last_words import explain as explain_job
 from dlctl.contract.programs.verdict_rules import (
     EXIT_CODES,
+    GO_ON,
     RULES,
     SIGNALS,
     Place,
     first_match,
     rules_for,
 )
+from learner.job.outcome import failed, last_verdict
 from learner.job.slurms_word import UNEXPLAINED
 from learner.job.status import last_lines
 from learner.supervisor.control import EndRequest
@@ -335,3 +337,12 @@ def test_a_file_that_was_not_sent_is_named(plan):
                   last_lines=[words, "OSError: No space left on device"])  # fmt: skip
     assert judge(plan, full).kind == K.DISK_FULL
     assert "not sent" not in judge(plan, full).hint
+
+
+def test_no_hint_offers_a_checkpoint_that_does_not_exist(tmp_path):
+    outcome = failed(K.NODE_LOST, "n1 was lost.", GO_ON.format(id="t-1"))
+    told = last_verdict(tmp_path, 1, outcome)
+    assert told.hint == "Resume from the beginning (there is no checkpoint): dlctl resume t-1"
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/model.pt").write_text("w")
+    assert last_verdict(tmp_path, 1, outcome).hint == outcome.hint

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dlctl.contract.search import Budget, Parameter, Spec, Task
-from dlctl.search.trials import TrialLog as TrialReader
+from dlctl.search import trials
 from search.errors import SearchError
 from search.hub.progress import Progress
 from search.model.log import TrialLog
@@ -61,9 +61,9 @@ def test_what_a_former_model_still_writes_counts_for_nobody(tmp_path):
         file.writelines(asked)
     assert end_one(second), "the newest goes on"
     assert (path.read_bytes().count(b'"ask"'), len(second.trials)) == (2, 2)
-    reader = TrialReader()
-    reader.feed(path.read_bytes())
-    assert len(reader.rows) == 2
+    log = trials.TrialLog()
+    log.feed(path.read_bytes())
+    assert len(log.rows) == 2
     progress = Progress(tmp_path, SPEC)
     progress.look()
     assert (progress.asked, progress.done) == (2, 1)
