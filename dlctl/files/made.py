@@ -54,14 +54,16 @@ done"""
         elif folder in folders:
             if file.kind == "f" and not contract.is_cache(path, ()):
                 folders[folder].append(file.size_bytes)
-        elif is_code and file.kind == "f":
-            code[path] = file
-        elif is_code and path not in links and not contract.is_cache(path, caches):
-            more[path] = file
-        elif not is_code and not contract.is_cache(file.path, caches):
+        elif contract.is_cache(path if is_code else file.path, caches):
+            pass
+        elif not is_code:
             more[contract.BESIDE + file.path] = file
+        elif file.kind == "f":
+            code[path] = file
+        elif path not in links:
+            more[path] = file
     found, as_large = contract.not_as_sent(
-        {path: file.size_bytes for path, file in code.items()}, sent, caches
+        {path: file.size_bytes for path, file in code.items()}, sent
     )
     doubtful = {file.path: file.sha256 for file in as_large if file.path in changed}
     there = sums(transport, f"{job_dir}/{contract.CODE}", list(doubtful))

@@ -8,10 +8,12 @@ So is what it has put beside that folder: into `../data`, LOG_DIR, JOB_STATE_DIR
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from pathlib import Path
 
 from dlctl.contract import names
@@ -27,30 +29,32 @@ _PATIENCE_S = 5.0
 """How long the end of an attempt may take to look: a job at its time limit has little left."""
 
 
-def is_cache(path: str, caches: Iterable[str]) -> bool:
+@lru_cache
+def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(translate(each.strip("/")) for each in patterns))
+
+
+def is_cache(path: str, caches: Sequence[str]) -> bool:
     """Return whether a path is, or lies in, what one of the patterns names."""
+    match = _matcher((*caches, *_OURS)).match
     parts = path.split("/")
-    above = ["/".join(parts[: n + 1]) for n in range(len(parts))]
-    return any(fnmatchcase(name, each.strip("/"))
-               for each in (*caches, *_OURS) for name in (*parts, *above))  # fmt: skip
+    above = ("/".join(parts[:n]) for n in range(2, len(parts) + 1))
+    return any(map(match, parts)) or any(map(match, above))
 
 
 def not_as_sent(
-    sizes: Mapping[str, int], sent: Iterable[SentFile], caches: Sequence[str]
+    sizes: Mapping[str, int], sent: Iterable[SentFile]
 ) -> tuple[list[str], list[SentFile]]:
     """Return the files that are output, and those of which only the content can tell.
 
     Args:
-        sizes: Of the files in the program's folder, by path.
+        sizes: Of the files in the program's folder that are no caches, by path.
         sent: What was sent.
-        caches: See `CACHES`.
     """
     index = {file.path: file for file in sent if file.kind != "l"}
-    own = [path for path in sizes if not is_cache(path, caches)]
-    as_large = [path for path in own
-                if path in index and index[path].size_bytes == sizes[path]]  # fmt: skip
-    known = set(as_large)
-    return [path for path in own if path not in known], [index[path] for path in as_large]
+    as_large = {path for path, size_bytes in sizes.items()
+                if path in index and index[path].size_bytes == size_bytes}  # fmt: skip
+    return [path for path in sizes if path not in as_large], [index[path] for path in as_large]
 
 
 def output_places(sizes: Mapping[str, int]) -> list[OutputPlace]:
@@ -101,7 +105,7 @@ def own_output(
     sent: list[SentFile] = []
     with suppress(FileNotFoundError, ValueError):
         sent = parse_index((code / SENT_INDEX).read_bytes())
-    found, as_large = not_as_sent(sizes, sent, caches)
+    found, as_large = not_as_sent(sizes, sent)
     for file in as_large:
         _check(until)
         if files[file.path].st_mtime > since:
@@ -120,8 +124,7 @@ def look_at_made(job_dir: Path, caches: Sequence[str] = CACHES) -> Made | None:
         results, checkpoints = (Amount(len(sizes), sum(sizes)) for sizes in amounts)
         output = own_output(job_dir, caches, until)
         for path, status in _files(job_dir, until, caches, names.DLCTLS):
-            if not is_cache(path, caches):
-                output[BESIDE + path] = status.st_size
+            output[BESIDE + path] = status.st_size
         return Made(results, checkpoints, output_places(output))
     except OSError:
         return None
@@ -135,17 +138,21 @@ def _files(
     Args:
         others: What at the top is not looked at.
     """
-    for folder, folders, found in os.walk(root):
-        above = "" if Path(folder) == root else f"{Path(folder).relative_to(root).as_posix()}/"
-        passed = () if above else others
-        folders[:] = [name for name in folders
-                      if name not in passed and not is_cache(f"{above}{name}", caches)]  # fmt: skip
-        for name in (name for name in found if name not in passed):
-            _check(until)
-            with suppress(FileNotFoundError):
-                path = Path(folder, name)
-                if path.is_file() and not path.is_symlink() and not is_cache(name, ()):
-                    yield f"{above}{name}", path.stat()
+    match = _matcher((*caches, *_OURS)).match
+    waiting = [""]
+    while waiting:
+        above = waiting.pop()
+        with suppress(FileNotFoundError, PermissionError), os.scandir(root / above) as entries:
+            for entry in entries:
+                _check(until)
+                path = above + entry.name
+                if match(entry.name) or match(path) or (not above and entry.name in others):
+                    continue
+                with suppress(FileNotFoundError):
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{path}/")
+                    elif entry.is_file(follow_symlinks=False):
+                        yield path, entry.stat(follow_symlinks=False)
 
 
 def _check(until: float) -> None:
