@@ -8,11 +8,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dlctl.contract.measured.judged import Key, key_of
+from dlctl.contract.measured.judged import Key, is_better_lower, key_of
 from dlctl.contract.measured.pyramid import LEVELS, Bin, Builder
 from dlctl.contract.metrics import NO_STEP
 
-__all__ = ["Columns", "Curve", "Key", "key_of", "merged"]
+__all__ = ["Columns", "Curve", "Ends", "Key", "key_of", "merged"]
 
 
 @dataclass
@@ -77,6 +77,18 @@ class Columns:
             yield Bin(0, int(count), *others)
 
 
+@dataclass(frozen=True)
+class Ends:
+    """Step and value of four points of a curve, exactly; of equal values the first one."""
+
+    first: tuple[float, float]
+    """The first value that is a number."""
+    last: tuple[float, float]
+    """The newest; NaN if that is no number."""
+    lowest: tuple[float, float]
+    highest: tuple[float, float]
+
+
 class Curve:
     """One series; points are appended in the order of their steps, and cut off at the end."""
 
@@ -102,13 +114,38 @@ class Curve:
         pairs = zip(self.points.step_last, self.points.last, strict=True)
         return [(step, value) for step, value in pairs if not math.isnan(value)]
 
-    def extremes(self) -> list[tuple[float, float]]:
-        """Return (step, value) of the lowest and the highest point of each bin: exact ones."""
+    def ends(self) -> Ends | None:
+        """Return what every face tells of the curve; None if nothing of it is a number."""
         points = self.points
-        return [
-            *zip(points.step_low, points.low, strict=True),
-            *zip(points.step_high, points.high, strict=True),
-        ]
+        if (begin := self._first_known()) is None:
+            return None
+        low = _extreme(min, points.low, 0, len(points))
+        high = _extreme(max, points.high, 0, len(points))
+        return Ends(
+            (points.step_first[begin], points.first[begin]),
+            (points.step_last[-1], points.last[-1]),
+            (points.step_low[low], points.low[low]),
+            (points.step_high[high], points.high[high]),
+        )
+
+    @property
+    def hides_first(self) -> tuple[float, float] | None:
+        """Return the steps of the bin that holds the first number somewhere, if that is so."""
+        at, points = self._first_known(), self.points
+        if at is None or points.first[at] == points.first[at]:
+            return None
+        return points.step_first[at], points.step_last[at]
+
+    def _first_known(self) -> int | None:
+        """Return the place of the first point or bin with a number."""
+        return next((at for at, value in enumerate(self.points.low) if value == value), None)
+
+    def best(self) -> tuple[float, float] | None:
+        """Return (step, value) of the best point; None if nobody knows what is good."""
+        lower, ends = is_better_lower(self.key.name), self.ends()
+        if lower is None or ends is None:
+            return None
+        return ends.lowest if lower else ends.highest
 
     def drop_after(self, step: float) -> Bin | None:
         """Forget the points after a step: they are done again.
