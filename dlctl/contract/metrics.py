@@ -31,6 +31,8 @@ class Source(str, enum.Enum):
     """A program of the user's own, by `ddl.log`."""
     LOG = "log"
     """The parsers of `evaluation_metrics`."""
+    PROGRESS = "progress"
+    """The collector beside the learner, of what a program writes to its progress file alone."""
     NODE = "node"
     """What the collector beside the learner measures of the node."""
     JOB = "job"

@@ -11,7 +11,8 @@ and where the smallest and the largest were. Beside a file of metrics `X.jsonl` 
 - `X.events`: the lines of `X.jsonl` that are events.
 
 There are none of a file in which a series goes back to an earlier step, or of more than
-`MOST_SERIES`: lines alone tell what counts there. Programs without such files build the same bins in memory.
+`MOST_SERIES`: lines alone tell what counts there. Programs without such files build the same bins
+in memory.
 """
 
 from __future__ import annotations
