@@ -263,8 +263,8 @@ def _stable(run: Run, _: Known) -> _Found:
     z, wiggle = trend(values) * (1 if lower else -1), noise(values)
     moved = abs(slope(points) * (points[-1][0] - points[0][0]))
     # Near zero a loss always varies by much of itself.
-    everything = [value for _, value in curve.values()]
-    span = max(everything) - min(everything)
+    ends = curve.ends()
+    span = ends.highest[1] - ends.lowest[1] if ends else 0.0
     scale = max(abs(middle), span / 10)
     share = wiggle / scale if scale else 0.0
     varies = f"{100 * share:.3g} %"

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dlctl.contract.measured.judged import Key, is_better_lower, key_of
-from dlctl.contract.measured.pyramid import LEVELS, Bin, Builder
+from dlctl.contract.measured.pyramid import Bin
 from dlctl.contract.metrics import NO_STEP
 
+_FIRST = 16
 __all__ = ["Columns", "Curve", "Ends", "Key", "key_of", "merged"]
 
 
@@ -65,6 +66,15 @@ class Columns:
         for column in vars(self).values():
             del column[length:]
 
+    def part(self, begin: int, end: int | None = None) -> Columns:
+        """Return some of the bins."""
+        return Columns(**{name: column[begin:end] for name, column in vars(self).items()})
+
+    def extend(self, others: Columns) -> None:
+        """Append bins."""
+        for name, column in vars(self).items():
+            column.extend(vars(others)[name])
+
     def bins(self, begin: int = 0, end: int | None = None) -> Iterator[Bin]:
         """Yield bins."""
         rows = zip(
@@ -96,10 +106,8 @@ class Curve:
         self.key = key
         self.points = Columns()
         """The finest that is known: single points, or bins of a long curve."""
-        self._levels: dict[int, Columns] = {}
-        self._builder = Builder(self._full)
-        self._built = 0
-        """How many of the points the levels cover."""
+        self._levels: list[Columns] = []
+        """A bin of the first stands for `_FIRST` points, of each other for four bins below it."""
 
     def __len__(self) -> int:
         return len(self.points)
@@ -159,7 +167,7 @@ class Curve:
         kept = bisect_right(self.points.step_last, step)
         (first,) = self.points.bins(kept, kept + 1)
         self.points.cut(kept)
-        self._forget_levels()
+        self._levels.clear()
         return first if first.step_first <= step else None
 
     def replace(self, finer: Sequence[Bin]) -> None:
@@ -172,7 +180,7 @@ class Curve:
             fresh.append(bin_)
         for name, column in vars(self.points).items():
             column[begin:end] = vars(fresh)[name]
-        self._forget_levels()
+        self._levels.clear()
 
     def insert(self, points: Sequence[Bin]) -> None:
         """Put points into a place where there are none."""
@@ -182,11 +190,7 @@ class Curve:
             fresh.append(point)
         for name, column in vars(self.points).items():
             column[at:at] = vars(fresh)[name]
-        self._forget_levels()
-
-    def _forget_levels(self) -> None:
         self._levels.clear()
-        self._builder, self._built = Builder(self._full), 0
 
     def view(self, begin: float, end: float, width: int, by_time: bool = False) -> Columns:
         """Return at most about `width` bins of a window, coarse ones for a wide window.
@@ -195,26 +199,32 @@ class Curve:
             begin, end: steps, or Unix seconds if `by_time`.
         """
         self._build()
-        chosen, k = self.points, 0
-        first, last = _window(chosen, begin, end, by_time)
-        for level in LEVELS:
-            if last - first <= 4 * width or level not in self._levels:
-                break
-            chosen, k = self._levels[level], level
-            first, last = _window(chosen, begin, end, by_time)
-        shown = Columns(**{name: column[first:last] for name, column in vars(chosen).items()})
-        if k and last >= len(chosen):  # the newest points are in no full bin yet
-            for bin_ in self._builder.open_bins(0, k):
-                shown.append(bin_)
+        levels, k = [self.points, *self._levels], 0
+        first, last = _window(self.points, begin, end, by_time)
+        while last - first > 4 * width and k + 1 < len(levels):
+            k += 1
+            first, last = _window(levels[k], begin, end, by_time)
+        shown = levels[k].part(first, last)
+        if last >= len(levels[k]):  # the newest points are in no full bin yet
+            for below in range(k - 1, -1, -1):
+                shown.extend(levels[below].part(len(levels[below + 1]) * _size(below)))
         return merged(shown, width)
 
     def _build(self) -> None:
-        for bin_ in self.points.bins(self._built):
-            self._builder.add_bin(0, bin_)
-        self._built = len(self.points)
+        below = self.points
+        for k in range(len(self._levels) + 1):
+            if len(below) < _size(k):
+                return
+            if k == len(self._levels):
+                self._levels.append(Columns())
+            level = self._levels[k]
+            level.extend(_joined(below, range(len(level) * _size(k), len(below) + 1, _size(k))))
+            below = level
 
-    def _full(self, level: int, full: Bin) -> None:
-        self._levels.setdefault(level, Columns()).append(full)
+
+def _size(k: int) -> int:
+    """Return how many bins of a level, or points, make one of the next level."""
+    return 4 if k else _FIRST
 
 
 def _window(columns: Columns, begin: float, end: float, by_time: bool) -> tuple[int, int]:
@@ -229,7 +239,11 @@ def merged(columns: Columns, width: int) -> Columns:
     count = len(columns)
     if count <= width:
         return columns
-    ends = [(i * count) // width for i in range(width + 1)]
+    return _joined(columns, [(i * count) // width for i in range(width + 1)])
+
+
+def _joined(columns: Columns, ends: Sequence[int]) -> Columns:
+    """Return a bin of the bins between each two ends."""
     parts = list(zip(ends, ends[1:], strict=False))
     lows = [_extreme(min, columns.low, a, b) for a, b in parts]
     highs = [_extreme(max, columns.high, a, b) for a, b in parts]

@@ -80,7 +80,7 @@ class Run:
         if cut is None:
             return
         self._newest = max(self._newest, origin.attempt)
-        replaceable = line.step != NO_STEP and line.kind != EventKind.VERDICT.value
+        replaceable = line.step != NO_STEP and line.kind != _VERDICT
         if origin.attempt < self._newest and origin.source is not Source.NODE and replaceable:
             self.out_of_order = True
             return
@@ -210,5 +210,6 @@ class Run:
             epochs.append(epoch)
 
 
-_LASTING = (EventKind.BEGIN.value, EventKind.VERDICT.value)
+_VERDICT = EventKind.VERDICT.value
+_LASTING = (EventKind.BEGIN.value, _VERDICT)
 """Events that happened, whatever was done again."""

@@ -11,8 +11,7 @@ and where the smallest and the largest were. Beside a file of metrics `X.jsonl` 
 - `X.events`: the lines of `X.jsonl` that are events.
 
 There are none of a file in which a series goes back to an earlier step, or of more than
-`MOST_SERIES`: lines alone tell what counts there. Programs without such files build the same bins
-in memory.
+`MOST_SERIES`: lines alone tell what counts there.
 """
 
 from __future__ import annotations
@@ -118,11 +117,6 @@ class Builder:
             levels[index] = None
             self._full(k, current)
             bin_ = Bin(**vars(current))
-
-    def open_bins(self, series: int, k: int) -> list[Bin]:
-        """Return the points of a series that are in no full bin of a level, oldest first."""
-        levels = self._open.get(series, [])[: LEVELS.index(k) + 1]
-        return [b for b in reversed(levels) if b is not None]
 
 
 def encode_index(step: float, offset: int) -> bytes:

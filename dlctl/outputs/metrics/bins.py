@@ -27,7 +27,7 @@ from dlctl.contract.measured.pyramid import (
     point,
     side_file,
 )
-from dlctl.contract.metrics import MetricsLine, parse_line
+from dlctl.contract.metrics import MetricsLine, parse_lines
 from dlctl.files.ranges import Range, read_ranges
 from dlctl.outputs.metrics.cache import Part
 
@@ -163,8 +163,7 @@ def _take(file: LongFile, what: str, content: bytes) -> None:
     if what == "series":
         file.names = decode_names(content)
     elif what == "events":
-        lines = (parse_line(text) for text in content.split(b"\n"))
-        file.events = [line for line in lines if line is not None]
+        file.events = list(parse_lines(content))
     elif what == "tail":
         file.tail = content
     elif what == "lines":
@@ -332,7 +331,7 @@ def points_of(file: LongFile, content: bytes) -> dict[int, list[Bin]]:
     """Return the points of each series in some lines of a file."""
     numbers = {(n.group, n.name): series for series, n in enumerate(file.names)}
     found: dict[int, list[Bin]] = {}
-    for line in whole_lines(content):
+    for line in parse_lines(content):
         if line.event:
             continue
         for name, value in line.values.items():
@@ -341,10 +340,3 @@ def points_of(file: LongFile, content: bytes) -> dict[int, list[Bin]]:
                 time = math.nan if line.time is None else line.time
                 found.setdefault(series, []).append(point(series, line.step, time, number))
     return found
-
-
-def whole_lines(content: bytes) -> Iterator[MetricsLine]:
-    """Yield the lines in a part of a file that ends a line."""
-    for text in content.split(b"\n"):
-        if (line := parse_line(text)) is not None:
-            yield line
