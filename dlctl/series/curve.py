@@ -171,7 +171,7 @@ class Curve:
         return first if first.step_first <= step else None
 
     def replace(self, finer: Sequence[Bin]) -> None:
-        """Put finer bins in the place of those that they cover."""
+        """Put finer bins in the place of those that they cover, or points where there are none."""
         first, last = finer[0].step_first, finer[-1].step_last
         begin = bisect_left(self.points.step_first, first)
         end = bisect_right(self.points.step_last, last)
@@ -180,16 +180,6 @@ class Curve:
             fresh.append(bin_)
         for name, column in vars(self.points).items():
             column[begin:end] = vars(fresh)[name]
-        self._levels.clear()
-
-    def insert(self, points: Sequence[Bin]) -> None:
-        """Put points into a place where there are none."""
-        at = bisect_left(self.points.step_first, points[0].step_first)
-        fresh = Columns()
-        for point in points:
-            fresh.append(point)
-        for name, column in vars(self.points).items():
-            column[at:at] = vars(fresh)[name]
         self._levels.clear()
 
     def view(self, begin: float, end: float, width: int, by_time: bool = False) -> Columns:

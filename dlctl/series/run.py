@@ -130,7 +130,7 @@ class Run:
             and self._replays.counts(origin, group, p.step_first)
         ]  # fmt: skip
         if kept:
-            self.curves[halved.key].insert(kept)
+            self.curves[halved.key].replace(kept)
         return bool(kept)
 
     def _curve_of(self, origin: Origin, group: str, name: str) -> Curve:

@@ -98,10 +98,6 @@ class Builder:
         self._full = full
         self._open: dict[int, list[Bin | None]] = {}
 
-    def add(self, series: int, step: float, time: float, value: float) -> None:
-        """Take in the next point of a series; NaN is a value that is no number."""
-        self.add_bin(series, point(series, step, time, value))
-
     def add_bin(self, series: int, bin_: Bin) -> None:
         """Take in the next points of a series; a bin of many may make one that is too full."""
         levels = self._open.get(series)
