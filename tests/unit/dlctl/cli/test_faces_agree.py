@@ -216,8 +216,8 @@ def check_drawn(curve, expected):
 
 def test_faces_agree_after_a_program_went_back(faces, trainings, tmp_path):
     draw = random.Random(7)
-    for steps in (range(120), range(60, 90)):
-        faces.write(1, steps, lambda step: eleven(step, 120, draw))
+    for steps in (range(60), range(30, 45)):
+        faces.write(1, steps, lambda step: eleven(step, 60, draw))
     check(faces, trainings, tmp_path)
 
 
