@@ -7,6 +7,7 @@ import math
 import random
 import re
 import struct
+import time
 from collections import defaultdict
 
 import pyarrow.parquet as pq
@@ -122,6 +123,8 @@ class Faces:
         try:
             with served(feed) as page:
                 at = f"/api/trainings/{ONE}"
+                while not page.ask(at).json["metrics_known"]:  # it answers after 5 s, known or not
+                    time.sleep(0.1)
                 answers = [page.ask(f"{at}/curves?{query}").json for query in queries]
                 first = min(points[0][0] for points in self.known.values())
                 last = max(points[-1][0] for points in self.known.values())
