@@ -12,7 +12,7 @@ import enum
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 STEP, EPOCH, TIME, GROUP = "step", "epoch", "time", "group"
@@ -31,6 +31,8 @@ class Source(str, enum.Enum):
     """A program of the user's own, by `ddl.log`."""
     LOG = "log"
     """The parsers of `evaluation_metrics`."""
+    PROGRESS = "progress"
+    """The collector beside the learner, of what a program writes to its progress file alone."""
     NODE = "node"
     """What the collector beside the learner measures of the node."""
     JOB = "job"
@@ -151,24 +153,46 @@ def make_line(
 def parse_line(text: str | bytes) -> MetricsLine | None:
     """Return the line in a text; None for a partial line, or for something else."""
     try:
-        found = json.loads(text)
+        return _line_of(json.loads(text))
     except (ValueError, RecursionError):
         return None
+
+
+def parse_lines(content: bytes) -> Iterator[MetricsLine]:
+    """Yield the lines in a part of a file; what is none is left out."""
+    texts = [text for text in content.split(b"\n") if text]
+    try:
+        found = json.loads(b"[%s]" % b",".join(texts))  # far faster than one by one
+        lines = map(_line_of, found) if len(found) == len(texts) else map(parse_line, texts)
+    except (ValueError, RecursionError):
+        lines = map(parse_line, texts)
+    yield from (line for line in lines if line is not None)
+
+
+def _line_of(found: object) -> MetricsLine | None:
     if not isinstance(found, dict):
         return None
     step, epoch, time, group, event, kind = (found.pop(name, None) for name in _HEADS)
-    known = _is_whole(step) and 0 <= step < _MOST_STEPS
-    if not known and not _is_number(time):
+    known = type(step) is int and 0 <= step < _MOST_STEPS
+    time = _as_read(time) if type(time) in (int, float) else None
+    if not known and time is None:
         return None
+    values: dict[str, float | None] = {}
+    texts: dict[str, str] = {}
+    for name, value in found.items():
+        if type(value) is str:
+            texts[name] = value
+        elif value is None or type(value) in (float, int):
+            values[name] = _as_read(value)
     return MetricsLine(
         step=step if known else NO_STEP,
-        epoch=epoch if _is_whole(epoch) and abs(epoch) < _MOST_STEPS else None,
-        time=float(time) if _is_number(time) else None,
-        values={name: _as_read(value) for name, value in found.items() if _is_value(value)},
+        epoch=epoch if type(epoch) is int and abs(epoch) < _MOST_STEPS else None,
+        time=None if time is None else float(time),
+        values=values,
         event=event if isinstance(event, str) else "",
         group=group if isinstance(group, str) else "",
         kind=kind if isinstance(kind, str) else "",
-        texts={name: value for name, value in found.items() if isinstance(value, str)},
+        texts=texts,
     )
 
 
@@ -198,20 +222,6 @@ def parse_metrics_name(name: str) -> tuple[int, int, Source] | None:
 def finite(value: float) -> float | None:
     """Return a number, or None for NaN and infinity."""
     return value if math.isfinite(value) else None
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    return _as_read(value) is not None
-
-
-def _is_value(value: object) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def _as_read(value: float | None) -> float | None:

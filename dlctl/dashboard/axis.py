@@ -24,6 +24,8 @@ class Axis:
     kind: str
     start: float = 0.0
     """Unix seconds; 0 without any time."""
+    first_step: float = 0.0
+    """Of what was trained."""
     _steps: list[float] = field(default_factory=list)
     _times: list[float] = field(default_factory=list)
     """Of the same moments, both growing."""
@@ -33,7 +35,7 @@ class Axis:
         """Return the first and the last x of what was trained."""
         if self.kind == "time":
             return 0.0, self.seconds
-        first = self._steps[0] if self._steps else 0.0
+        first = self.first_step
         return self._of_step(first), self._of_step(max(self.run.last_step, first))
 
     @property
@@ -115,6 +117,8 @@ def make_axis(run: Run, kind: str) -> Axis:
     trained = [c for key, c in run.curves.items() if key.source != Source.NODE.value and len(c)]
     axis = Axis(run, kind)
     if trained:
+        steps = (curve.points.step_first[0] for curve in trained)
+        axis.first_step = min((step for step in steps if step != NO_STEP), default=0.0)
         longest = max(trained, key=len)
         columns = longest.view(-math.inf, math.inf, _KNOTS)
         newest = (-math.inf, -math.inf)

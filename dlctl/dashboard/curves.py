@@ -102,6 +102,8 @@ def _drawn(run: Run, axis: Axis, curve: Curve, wanted: Wanted, smoother: Smoothe
         "shown": key.shown, "count": len(curve), "newest": plain([curve.last])[0],
         "x": plain(axis.places(curve, columns)), "last": plain(columns.last),
     }  # fmt: skip
+    if (ends := curve.ends()) is not None:
+        found["ends"] = {name: plain(point) for name, point in vars(ends).items()}
     if any(count > 1 for count in columns.count):  # otherwise all four are equal
         for name in ("low", "high", "first"):
             found[name] = plain(getattr(columns, name))

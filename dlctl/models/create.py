@@ -256,14 +256,13 @@ def _metrics(session: Session, training: Record) -> dict[str, MetricSummary]:
 def summaries(run: Run) -> dict[str, MetricSummary]:
     """Return what `_metrics` returns, for a run."""
     from dlctl.contract.metrics import RESERVED, Source
-    from dlctl.series.best import best_of
 
     found = {}
     for key, curve in sorted(run.curves.items()):
         told = key.source != Source.NODE.value and key.learner == 0
         if not told or (key.name in RESERVED and key.name not in _JUDGED) or not len(curve):
             continue
-        best = best_of(key.name, curve.extremes())
+        best = curve.best()
         last = None if math.isnan(curve.last) else curve.last
         found[key.shown] = MetricSummary(last, best[1] if best else None)
     return found

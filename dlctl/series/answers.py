@@ -28,7 +28,6 @@ from dlctl.contract.measured.plateau import (
 from dlctl.contract.measured.rates import RateChange, rate_changes
 from dlctl.contract.measured.trend import noise, slope, trend
 from dlctl.contract.metrics import CLASSES, LOSS, SECONDS, EventKind
-from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
 from dlctl.series.plateau import plateau_of
 from dlctl.series.run import Run
@@ -112,16 +111,19 @@ def _number(value: float) -> str:
 
 def _guessing(run: Run, known: Known) -> _Found:
     curve = main_curve(run)
-    if curve is None or not (points := curve.values()):
+    if curve is None or (ends := curve.ends()) is None:
         return UNKNOWN, "No accuracy or loss has been measured yet.", {}
     name, lower = curve.key.shown, bool(is_better_lower(curve.key.name))
-    best = best_of(curve.key.name, curve.extremes())
+    best = curve.best()
     assert best is not None
     classes = known.classes or _classes_told(run) or 0
     among = classes if classes > 1 and _is_of_classes(curve) else None
-    guess = _guess(curve, points, among)
+    guess = ends.first[1]
+    if among:
+        guess = math.log(among) if curve.key.name == LOSS else 1 / among
     how = f"guessing among {among} classes" if among else "the first one"
     better = best[1] < guess if lower else best[1] > guess
+    points = curve.values()
     spread = noise([value for _, value in points])
     sure = abs(best[1] - guess) > 2 * spread
     evidence = {
@@ -145,13 +147,6 @@ def _classes_told(run: Run) -> int | None:
 def _is_of_classes(curve: Curve) -> bool:
     """Return whether guessing among classes gives this metric a value."""
     return curve.key.name == LOSS or "acc" in curve.key.name.lower()
-
-
-def _guess(curve: Curve, points: Sequence[tuple[float, float]], classes: int | None) -> float:
-    """Return the value that guessing among classes gives; else the first one of the curve."""
-    if classes is None:
-        return next(v for v in (*curve.points.first, points[0][1]) if not math.isnan(v))
-    return math.log(classes) if curve.key.name == LOSS else 1 / classes
 
 
 def _plateau(run: Run, _: Known) -> _Found:
@@ -268,8 +263,8 @@ def _stable(run: Run, _: Known) -> _Found:
     z, wiggle = trend(values) * (1 if lower else -1), noise(values)
     moved = abs(slope(points) * (points[-1][0] - points[0][0]))
     # Near zero a loss always varies by much of itself.
-    everything = [value for _, value in curve.values()]
-    span = max(everything) - min(everything)
+    ends = curve.ends()
+    span = ends.highest[1] - ends.lowest[1] if ends else 0.0
     scale = max(abs(middle), span / 10)
     share = wiggle / scale if scale else 0.0
     varies = f"{100 * share:.3g} %"

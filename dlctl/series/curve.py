@@ -8,11 +8,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dlctl.contract.measured.judged import Key, key_of
-from dlctl.contract.measured.pyramid import LEVELS, Bin, Builder
+from dlctl.contract.measured.judged import Key, is_better_lower, key_of
+from dlctl.contract.measured.pyramid import Bin
 from dlctl.contract.metrics import NO_STEP
 
-__all__ = ["Columns", "Curve", "Key", "key_of", "merged"]
+_FIRST = 16
+__all__ = ["Columns", "Curve", "Ends", "Key", "key_of", "merged"]
 
 
 @dataclass
@@ -65,6 +66,15 @@ class Columns:
         for column in vars(self).values():
             del column[length:]
 
+    def part(self, begin: int, end: int | None = None) -> Columns:
+        """Return some of the bins."""
+        return Columns(**{name: column[begin:end] for name, column in vars(self).items()})
+
+    def extend(self, others: Columns) -> None:
+        """Append bins."""
+        for name, column in vars(self).items():
+            column.extend(vars(others)[name])
+
     def bins(self, begin: int = 0, end: int | None = None) -> Iterator[Bin]:
         """Yield bins."""
         rows = zip(
@@ -77,6 +87,18 @@ class Columns:
             yield Bin(0, int(count), *others)
 
 
+@dataclass(frozen=True)
+class Ends:
+    """Step and value of four points of a curve, exactly; of equal values the first one."""
+
+    first: tuple[float, float]
+    """The first value that is a number."""
+    last: tuple[float, float]
+    """The newest; NaN if that is no number."""
+    lowest: tuple[float, float]
+    highest: tuple[float, float]
+
+
 class Curve:
     """One series; points are appended in the order of their steps, and cut off at the end."""
 
@@ -84,10 +106,8 @@ class Curve:
         self.key = key
         self.points = Columns()
         """The finest that is known: single points, or bins of a long curve."""
-        self._levels: dict[int, Columns] = {}
-        self._builder = Builder(self._full)
-        self._built = 0
-        """How many of the points the levels cover."""
+        self._levels: list[Columns] = []
+        """A bin of the first stands for `_FIRST` points, of each other for four bins below it."""
 
     def __len__(self) -> int:
         return len(self.points)
@@ -102,13 +122,38 @@ class Curve:
         pairs = zip(self.points.step_last, self.points.last, strict=True)
         return [(step, value) for step, value in pairs if not math.isnan(value)]
 
-    def extremes(self) -> list[tuple[float, float]]:
-        """Return (step, value) of the lowest and the highest point of each bin: exact ones."""
+    def ends(self) -> Ends | None:
+        """Return what every face tells of the curve; None if nothing of it is a number."""
         points = self.points
-        return [
-            *zip(points.step_low, points.low, strict=True),
-            *zip(points.step_high, points.high, strict=True),
-        ]
+        if (begin := self._first_known()) is None:
+            return None
+        low = _extreme(min, points.low, 0, len(points))
+        high = _extreme(max, points.high, 0, len(points))
+        return Ends(
+            (points.step_first[begin], points.first[begin]),
+            (points.step_last[-1], points.last[-1]),
+            (points.step_low[low], points.low[low]),
+            (points.step_high[high], points.high[high]),
+        )
+
+    @property
+    def hides_first(self) -> tuple[float, float] | None:
+        """Return the steps of the bin that holds the first number somewhere, if that is so."""
+        at, points = self._first_known(), self.points
+        if at is None or points.first[at] == points.first[at]:
+            return None
+        return points.step_first[at], points.step_last[at]
+
+    def _first_known(self) -> int | None:
+        """Return the place of the first point or bin with a number."""
+        return next((at for at, value in enumerate(self.points.low) if value == value), None)
+
+    def best(self) -> tuple[float, float] | None:
+        """Return (step, value) of the best point; None if nobody knows what is good."""
+        lower, ends = is_better_lower(self.key.name), self.ends()
+        if lower is None or ends is None:
+            return None
+        return ends.lowest if lower else ends.highest
 
     def drop_after(self, step: float) -> Bin | None:
         """Forget the points after a step: they are done again.
@@ -122,11 +167,11 @@ class Curve:
         kept = bisect_right(self.points.step_last, step)
         (first,) = self.points.bins(kept, kept + 1)
         self.points.cut(kept)
-        self._forget_levels()
+        self._levels.clear()
         return first if first.step_first <= step else None
 
     def replace(self, finer: Sequence[Bin]) -> None:
-        """Put finer bins in the place of those that they cover."""
+        """Put finer bins in the place of those that they cover, or points where there are none."""
         first, last = finer[0].step_first, finer[-1].step_last
         begin = bisect_left(self.points.step_first, first)
         end = bisect_right(self.points.step_last, last)
@@ -135,21 +180,7 @@ class Curve:
             fresh.append(bin_)
         for name, column in vars(self.points).items():
             column[begin:end] = vars(fresh)[name]
-        self._forget_levels()
-
-    def insert(self, points: Sequence[Bin]) -> None:
-        """Put points into a place where there are none."""
-        at = bisect_left(self.points.step_first, points[0].step_first)
-        fresh = Columns()
-        for point in points:
-            fresh.append(point)
-        for name, column in vars(self.points).items():
-            column[at:at] = vars(fresh)[name]
-        self._forget_levels()
-
-    def _forget_levels(self) -> None:
         self._levels.clear()
-        self._builder, self._built = Builder(self._full), 0
 
     def view(self, begin: float, end: float, width: int, by_time: bool = False) -> Columns:
         """Return at most about `width` bins of a window, coarse ones for a wide window.
@@ -158,26 +189,32 @@ class Curve:
             begin, end: steps, or Unix seconds if `by_time`.
         """
         self._build()
-        chosen, k = self.points, 0
-        first, last = _window(chosen, begin, end, by_time)
-        for level in LEVELS:
-            if last - first <= 4 * width or level not in self._levels:
-                break
-            chosen, k = self._levels[level], level
-            first, last = _window(chosen, begin, end, by_time)
-        shown = Columns(**{name: column[first:last] for name, column in vars(chosen).items()})
-        if k and last >= len(chosen):  # the newest points are in no full bin yet
-            for bin_ in self._builder.open_bins(0, k):
-                shown.append(bin_)
+        levels, k = [self.points, *self._levels], 0
+        first, last = _window(self.points, begin, end, by_time)
+        while last - first > 4 * width and k + 1 < len(levels):
+            k += 1
+            first, last = _window(levels[k], begin, end, by_time)
+        shown = levels[k].part(first, last)
+        if last >= len(levels[k]):  # the newest points are in no full bin yet
+            for below in range(k - 1, -1, -1):
+                shown.extend(levels[below].part(len(levels[below + 1]) * _size(below)))
         return merged(shown, width)
 
     def _build(self) -> None:
-        for bin_ in self.points.bins(self._built):
-            self._builder.add_bin(0, bin_)
-        self._built = len(self.points)
+        below = self.points
+        for k in range(len(self._levels) + 1):
+            if len(below) < _size(k):
+                return
+            if k == len(self._levels):
+                self._levels.append(Columns())
+            level = self._levels[k]
+            level.extend(_joined(below, range(len(level) * _size(k), len(below) + 1, _size(k))))
+            below = level
 
-    def _full(self, level: int, full: Bin) -> None:
-        self._levels.setdefault(level, Columns()).append(full)
+
+def _size(k: int) -> int:
+    """Return how many bins of a level, or points, make one of the next level."""
+    return 4 if k else _FIRST
 
 
 def _window(columns: Columns, begin: float, end: float, by_time: bool) -> tuple[int, int]:
@@ -192,7 +229,11 @@ def merged(columns: Columns, width: int) -> Columns:
     count = len(columns)
     if count <= width:
         return columns
-    ends = [(i * count) // width for i in range(width + 1)]
+    return _joined(columns, [(i * count) // width for i in range(width + 1)])
+
+
+def _joined(columns: Columns, ends: Sequence[int]) -> Columns:
+    """Return a bin of the bins between each two ends."""
     parts = list(zip(ends, ends[1:], strict=False))
     lows = [_extreme(min, columns.low, a, b) for a, b in parts]
     highs = [_extreme(max, columns.high, a, b) for a, b in parts]

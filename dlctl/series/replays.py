@@ -7,6 +7,8 @@ from math import inf
 
 from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source
 
+_BEGIN, _VERDICT = EventKind.BEGIN.value, EventKind.VERDICT.value
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -26,6 +28,8 @@ class Replays:
     for each learner, source and group, from its first line.
     """
 
+    _newest: int = 0
+    """The newest attempt of which something is known."""
     _begins: dict[int, int] = field(default_factory=dict)
     """The step from which each attempt trains on."""
     _firsts: dict[tuple[int, Source, str], dict[int, int]] = field(default_factory=dict)
@@ -41,10 +45,11 @@ class Replays:
         """
         if origin.source is Source.NODE or line.step == NO_STEP:
             return inf
-        if line.kind == EventKind.BEGIN.value:
+        self._newest = max(self._newest, origin.attempt)
+        if line.kind == _BEGIN:
             self._begins[origin.attempt] = line.step
             return line.step
-        if line.kind == EventKind.VERDICT.value:
+        if line.kind == _VERDICT:
             return inf
         group = line.series_group
         firsts = self._firsts.setdefault((origin.learner, origin.source, group), {})
@@ -57,7 +62,7 @@ class Replays:
 
     def counts(self, origin: Origin, group: str, step: float) -> bool:
         """Return whether no later attempt has done a step of a group again."""
-        if origin.source is Source.NODE:
+        if origin.source is Source.NODE or origin.attempt == self._newest:
             return True
         firsts = self._firsts.get((origin.learner, origin.source, group), {})
         return all(
@@ -67,4 +72,4 @@ class Replays:
 
     def replaces_all(self, line: MetricsLine) -> bool:
         """Return whether a line replaces the records of all sources."""
-        return line.kind == EventKind.BEGIN.value
+        return line.kind == _BEGIN

@@ -80,7 +80,7 @@ class Run:
         if cut is None:
             return
         self._newest = max(self._newest, origin.attempt)
-        replaceable = line.step != NO_STEP and line.kind != EventKind.VERDICT.value
+        replaceable = line.step != NO_STEP and line.kind != _VERDICT
         if origin.attempt < self._newest and origin.source is not Source.NODE and replaceable:
             self.out_of_order = True
             return
@@ -130,7 +130,7 @@ class Run:
             and self._replays.counts(origin, group, p.step_first)
         ]  # fmt: skip
         if kept:
-            self.curves[halved.key].insert(kept)
+            self.curves[halved.key].replace(kept)
         return bool(kept)
 
     def _curve_of(self, origin: Origin, group: str, name: str) -> Curve:
@@ -210,5 +210,6 @@ class Run:
             epochs.append(epoch)
 
 
-_LASTING = (EventKind.BEGIN.value, EventKind.VERDICT.value)
+_VERDICT = EventKind.VERDICT.value
+_LASTING = (EventKind.BEGIN.value, _VERDICT)
 """Events that happened, whatever was done again."""

@@ -95,7 +95,7 @@ def _go_on(known: _Smoothed, curve: Curve, how: Smoothing) -> None:
     weight, sum_, place = known.weight, known.sum, known.place
     apart, kept = 0.0, 0.0
     for at, first, last in zip(places[begin:], new.first[begin:], new.last[begin:], strict=True):
-        value = (first + last) / 2  # a bin tells no more about its mean
+        value = first / 2 + last / 2  # a bin tells no more about its mean
         if math.isfinite(value):
             if at - place != apart:  # true for the first one, whose `place` is NaN
                 apart = at - place

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dlctl.contract.metrics import NO_STEP, EventKind
-from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
 from dlctl.series.pace import Progress, progress
 from dlctl.series.readable import readable
@@ -232,7 +231,7 @@ def _legend(
         label = label.removesuffix(name).strip() or ("" if len(chosen) == 1 else "train")
         line.add("  ● ", colour).add(f"{label} " if label else "")
         line.add(readable(name, curve.last, 4))
-        best = best_of(curve.key.name, curve.extremes()) if len(shown) == 1 else None
+        best = curve.best() if len(shown) == 1 else None
         if best is not None:
             line.add(f" (best {readable(name, best[1], 4)} at {best[0]:,.0f})", DIM)
     how = [word for on, word in ((view.logarithmic, "log"), (view.smooth, "smoothed"),

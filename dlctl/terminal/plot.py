@@ -10,7 +10,8 @@ from dlctl.series.curve import Columns
 from dlctl.terminal.braille import Canvas
 from dlctl.terminal.text import DIM, Line
 
-_FARTHEST = 1e300
+_FARTHEST = 8e307
+"""Twice that is a number, too."""
 _FEW = 20
 """Of so many values none is rare."""
 _LEFT = 9
@@ -97,7 +98,7 @@ def _range(plot: Plot) -> tuple[float | None, float | None]:
     if plot.logarithmic:
         low, high = math.log10(low), math.log10(high)
     low, high = max(low, -_FARTHEST), min(high, _FARTHEST)
-    if high - low < 1e-12 * max(1.0, abs(high)):
+    if high - low <= 1e-15 * max(abs(low), abs(high)):
         room = abs(high) * 0.1 or 1.0
         return low - room, high + room
     return low, high

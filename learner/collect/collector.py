@@ -12,6 +12,7 @@ from learner.collect.usage.sampler import SAMPLE_EVERY_S, Sampler
 
 if TYPE_CHECKING:
     from learner.collect.parsing import Parsing
+    from learner.collect.reported import Reported
 
 LOOK_EVERY_S = 2.0
 """How often to look for new lines; half as often as that, a page would seem to stand still."""
@@ -31,7 +32,9 @@ class Collector:
         sampler: Sampler,
         parsing: Parsing | None,
         complain: Callable[[str], None],
+        reported: Reported | None = None,
     ) -> None:
+        self._reported = reported
         self._folder = folder
         self._complain = complain
         self._sampler = sampler
@@ -48,6 +51,8 @@ class Collector:
             now = time.monotonic()
             if now >= sample_at:
                 self._sampler.sample()
+                if self._reported is not None:
+                    self._reported.look()
                 # A process that was stopped for long does not make up for it.
                 sample_at = max(sample_at + SAMPLE_EVERY_S, now)
             if self._parsing is not None and now >= look_at:
@@ -68,6 +73,8 @@ class Collector:
 
     def _finish(self) -> None:
         self._sampler.flush()
+        if self._reported is not None:
+            self._reported.look()
         if self._parsing is not None:
             try:
                 self._parsing.finish()

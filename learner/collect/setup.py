@@ -11,6 +11,7 @@ from dlctl import contract
 from dlctl.contract import Plan
 from dlctl.contract.metrics import MetricsLine, Source
 from learner.collect.collector import Collector
+from learner.collect.reported import Reported
 from learner.collect.usage.cgroup import MemoryGroup
 from learner.collect.usage.family import Family
 from learner.collect.usage.gpu import open_gpus
@@ -47,7 +48,13 @@ def make_collector(
     )
     sampler = make_sampler(plan, watchdog, env, node.add, complain)
     parsing = _parsing(plan, job_dir, attempt, rank, complain)
-    return Collector(job_dir / contract.attempt_dir(attempt), sampler, parsing, complain)
+    reported = None
+    if rank == 0 and (progress := env.get(PROGRESS_FILE)):
+        listed = MetricsFile(
+            job_dir / contract.metrics_file(attempt, rank, Source.PROGRESS), warn=lambda _: None
+        )
+        reported = Reported(Path(progress), listed.add)
+    return Collector(job_dir / contract.attempt_dir(attempt), sampler, parsing, complain, reported)
 
 
 def _parsing(

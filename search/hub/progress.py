@@ -95,7 +95,7 @@ class Progress:
     def tell(self, children: dict[str, int], workers: dict[str, Any]) -> None:
         """Write the progress that the watchdog and the supervisor read, and the hub's own file."""
         metrics = {} if self.best is None else {f"best {self._spec.metric}": self.best["value"]}
-        told: dict[str, Any] = {"step": self.done, "metrics": metrics}
+        told: dict[str, Any] = {"step": self.done, "metrics": metrics, "listed": True}
         if trials := self._spec.budget.trials:
             told["done"] = min(1.0, self.done / trials)
         if path := os.environ.get("DLCTL_PROGRESS_FILE"):

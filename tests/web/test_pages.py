@@ -16,12 +16,23 @@ from synthetic_feed import HTML, SyntheticFeed, make_feed, spiked
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.dashboard.report import report
 from dlctl.series.replays import Origin
+from dlctl.series.run import Run
 
 ONE = "/training/digits-3k9f"
 BOTH = "/compare?runs=digits-3k9f,digits-2b7d"
 DRAWN = ".chart canvas"
 pytestmark = pytest.mark.xdist_group("web")
 PAGES = ["/", f"{ONE}?smooth=0.5", BOTH]
+
+TELL_TEXTS = """() => {
+    window.texts = new Set();
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+        window.texts.add(text);
+        draw.call(this, text, ...at);
+    };
+}"""
+"""Notes what is written on canvases from now on."""
 
 
 def chart(page, title: str):
@@ -227,6 +238,26 @@ def test_spikes_of_one_point_among_a_million_are_all_drawn(visit):
         page.wait_for_selector(DRAWN)
         seen = page.evaluate(SPIKES_SEEN)
         assert seen == 100
+
+
+def test_an_axis_has_numbers_at_any_scale(visit):
+    run = Run("scales-1a2b")
+    for step in range(20):
+        values = {"tiny": step * 1e-301, "huge": step * 1e300, "high": 1e9 + step / 10}
+        run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(step, 1, 1e9 + step, values))
+    feed = SyntheticFeed()
+    feed.add(run)
+    with served(feed) as server:
+        page = visit(server.page("/training/scales-1a2b"))
+        page.wait_for_selector(DRAWN)
+        entry = chart(page, "high").locator(".entry")
+        told = "Lowest 1G at step 0, highest 1.000000002G at step 19. "
+        assert entry.get_attribute("title").startswith(told)
+        page.evaluate(TELL_TEXTS)
+        page.set_viewport_size({"width": 1000, "height": 900})
+        page.wait_for_function("window.texts.has('1.000000001G')")
+        texts = page.evaluate("[...window.texts]")
+    assert {"5.0e-301", "5.0e+300", "1.000000001G"} <= set(texts)
 
 
 def test_a_report_opens_from_the_disk(visit, tmp_path: Path):

@@ -6,12 +6,12 @@ and where the smallest and the largest were. Beside a file of metrics `X.jsonl` 
 - `X.series`: one series a line as JSON, `[group, name, shape]`. Series of one shape began in the
   same line, so they have about the same number of points;
 - `X.<shape>.k<k>`: bins of 2^k points of all series of a shape, in the order in which they became
-  full. Level 0 is single points, and ends after `FIRST_POINTS` of a series;
+  full. Level 0 is single points, and ends once it has `POINTS_BYTES`;
 - `X.index`: for every `INDEX_EVERY`th line its step and where it begins in `X.jsonl`;
 - `X.events`: the lines of `X.jsonl` that are events.
 
-There are none of a file in which a series goes back to an earlier step: lines alone tell what
-counts there. Programs without such files build the same bins in memory.
+There are none of a file in which a series goes back to an earlier step, or of more than
+`MOST_SERIES`: lines alone tell what counts there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ LEVELS = (4, 6, 8, 10, 12, 14, 16, 18, 20)
 """k of the levels above 0: each bin covers four of the level below, the first one 16 points."""
 FROM_BYTES = 400_000
 """A smaller file of metrics has no bins: it is read whole."""
-FIRST_POINTS = 4096
+POINTS_BYTES = 4 * 1024 * 1024
+MOST_SERIES = 32_768
 SHAPES = 8
 """Series of further shapes count to the last one."""
 INDEX_EVERY = 256
@@ -97,10 +98,6 @@ class Builder:
         self._full = full
         self._open: dict[int, list[Bin | None]] = {}
 
-    def add(self, series: int, step: float, time: float, value: float) -> None:
-        """Take in the next point of a series; NaN is a value that is no number."""
-        self.add_bin(series, point(series, step, time, value))
-
     def add_bin(self, series: int, bin_: Bin) -> None:
         """Take in the next points of a series; a bin of many may make one that is too full."""
         levels = self._open.get(series)
@@ -116,11 +113,6 @@ class Builder:
             levels[index] = None
             self._full(k, current)
             bin_ = Bin(**vars(current))
-
-    def open_bins(self, series: int, k: int) -> list[Bin]:
-        """Return the points of a series that are in no full bin of a level, oldest first."""
-        levels = self._open.get(series, [])[: LEVELS.index(k) + 1]
-        return [b for b in reversed(levels) if b is not None]
 
 
 def encode_index(step: float, offset: int) -> bytes:

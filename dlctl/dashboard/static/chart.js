@@ -1,7 +1,7 @@
 // One chart: uPlot draws the axes and knows the cursor; the columns are painted here.
 import { el, setText } from './dom.js';
 import { metricValue, title, xTick, xValue } from './format.js';
-import { canvasPen, logTicks, nearest, rangeOfY, themeColours, traceColumns, traceLine } from './paint.js';
+import { canvasPen, logTicks, nearest, rangeOfY, themeColours, ticks, traceColumns, traceLine } from './paint.js';
 import { saveMenu } from './save.js';
 
 const TIME_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
@@ -85,7 +85,7 @@ export class Chart {
       splits: (plot, number, low, high) => logTicks(low, high, Math.max(2, (number ? this.height() : plot.width) / space)),
       filter: (_, splits) => splits,
     });
-    const digits = (splits) => Math.max(3, Math.min(6, spread(splits)));
+    const digits = (splits) => Math.max(3, Math.min(12, spread(splits)));
     return {
       width, height: this.height(), padding: [6, 14, 0, 0], legend: { show: false },
       scales: {
@@ -94,8 +94,8 @@ export class Chart {
       },
       axes: [
         { ...axis, size: 26, gap: 4, space: 64, ...(this.view.logx ? logarithmic(70) : x === 'time' ? { incrs: TIME_STEPS } : {}),
-          values: (_, splits) => splits.map((value) => (value === null ? '' : xTick(x, value))) },
-        { ...axis, size: 62, gap: 6, space: 30, ...(this.log ? logarithmic(36) : /bytes(_per_s)?$/.test(this.name) ? { incrs: BYTE_STEPS } : {}),
+          values: (_, splits) => splits.map((value) => (value === null ? '' : xTick(x, value, Math.max(4, digits(splits))))) },
+        { ...axis, size: (_, values) => Math.max(62, 14 + 6 * Math.max(...(values || ['']).map((value) => value.length))), gap: 6, space: 30, ...(this.log ? logarithmic(36) : /bytes(_per_s)?$/.test(this.name) ? { incrs: BYTE_STEPS } : { incrs: [Number.MAX_VALUE], splits: (_, number, low, high) => ticks(low, high, this.height() / 30) }),
           values: (_, splits) => splits.map((value) => (value === null ? '' : metricValue(this.name, value, digits(splits)))) },
       ],
       series: [{}, { scale: 'y', points: { show: false } }],
@@ -228,15 +228,22 @@ export class Chart {
     [...this.legend.children].forEach((item, n) => {
       item.setAttribute('aria-pressed', String(!this.hidden.has(this.curves[n].label)));
       setText(item.lastChild, metricValue(this.name, this.curves[n].newest ?? null));
+      item.title = `${this.extremes(this.curves[n])}Hide or show; with Shift: only this one`;
     });
   }
 
   legendItem(curve) {
     const swatch = `swatch s${curve.colour}${curve.dashed ? ' dashed' : ''}`;
     return el('button', {
-      type: 'button', class: 'entry', title: 'Hide or show; with Shift: only this one',
+      type: 'button', class: 'entry',
       onclick: (event) => this.toggle(curve.label, event.shiftKey),
     }, el('i', { class: swatch }), el('span', { class: 'label' }, curve.label), el('b'));
+  }
+
+  extremes({ ends }) {
+    if (!ends) return '';
+    const told = ([step, value]) => `${metricValue(this.name, value, 10)}${step < 0 ? '' : ` at ${xValue('step', step)}`}`;
+    return `Lowest ${told(ends.lowest)}, highest ${told(ends.highest)}. `;
   }
 
   toggle(label, alone) {

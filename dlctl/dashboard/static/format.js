@@ -2,10 +2,11 @@
 
 const PREFIXES = [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']];
 
-export function shortNumber(value, digits = 4) {
-  if (value === null || value === undefined || !Number.isFinite(value)) return '–';
+export function shortNumber(exact, digits = 4) {
+  if (exact === null || exact === undefined || !Number.isFinite(exact)) return '–';
+  const value = Number(exact.toPrecision(digits));
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e15)) return value.toExponential(digits > 3 ? 2 : 1);
+  if (size !== 0 && (size < 1e-3 || size >= 1e15)) return value.toExponential(digits > 4 ? digits - 1 : digits > 3 ? 2 : 1);
   for (const [limit, prefix] of PREFIXES) {
     if (size >= limit * 10 || (size >= limit && limit > 1e3)) return trimmed(value / limit, digits) + prefix;
   }
@@ -81,9 +82,9 @@ export function xValue(kind, value) {
   return `step ${Math.round(value).toLocaleString('en').replaceAll(',', ' ')}`;
 }
 
-export function xTick(kind, value) {
-  if (kind === 'step') return shortNumber(value);
-  if (kind === 'epoch') return trimmed(value, 4);
+export function xTick(kind, value, digits = 4) {
+  if (kind === 'step') return shortNumber(value, digits);
+  if (kind === 'epoch') return trimmed(value, digits);
   const [days, rest] = [Math.floor(value / 86400), value % 86400];
   const [hours, minutes, seconds] = [Math.floor(rest / 3600), Math.floor(rest / 60) % 60, Math.round(rest % 60)];
   if (days) return hours ? `${days}d ${hours}h` : `${days}d`;

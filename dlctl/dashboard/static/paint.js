@@ -143,15 +143,18 @@ export function nearest(x, value) {
   return low > 0 && Math.abs(x[low - 1] - value) < Math.abs(x[low] - value) ? low - 1 : low;
 }
 
+// Round numbers, at any scale that a number can have.
+export function ticks(low, high, most) {
+  const rough = (high - low) / most;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+  return Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, n) => (Math.ceil(low / step) + n) * step);
+}
+
 // Ticks of a logarithmic axis: within a decade round numbers, else 1, 2 and 5, or powers of ten.
 export function logTicks(low, high, most) {
   const decades = Math.log10(high / low);
-  if (decades < 1) {
-    const rough = (high - low) / most;
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
-    return Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, n) => (Math.ceil(low / step) + n) * step);
-  }
+  if (decades < 1) return ticks(low, high, most);
   const factors = decades * 3 <= most ? [1, 2, 5] : [1];
   const every = Math.max(1, Math.ceil(decades / most));
   const found = [];

@@ -15,6 +15,7 @@ from dlctl.contract.measured.pyramid import (
     INDEX_BYTES,
     INDEX_EVERY,
     LEVELS,
+    POINTS_BYTES,
     RECORD_BYTES,
     SHAPES,
     Bin,
@@ -26,7 +27,7 @@ from dlctl.contract.measured.pyramid import (
     point,
     side_file,
 )
-from dlctl.contract.metrics import MetricsLine, parse_line
+from dlctl.contract.metrics import MetricsLine, parse_lines
 from dlctl.files.ranges import Range, read_ranges
 from dlctl.outputs.metrics.cache import Part
 
@@ -38,14 +39,11 @@ LONG_BYTES = 16 * 1024 * 1024
 TAIL_BYTES = 16 * 1024
 _TAIL_LINES = 48
 """Up to 32 lines may be in no bin of level 4 yet. The last lines may be longer than the mean."""
-_MOST_TAIL_BYTES = 8 * 1024 * 1024
 _TAIL_BINS_BYTES = 8 * 1024
 """Of each level below the chosen one, before the bins that the level above does not cover."""
-_FULL_LEVEL = 12
-"""Once a bin of this level is full, level 0 is incomplete."""
 _LAST_LINES_BYTES = 256 * 1024
 """Behind the index's last record."""
-_MOST_LINES_BYTES = 2 * 1024 * 1024
+_MOST_LINES_BYTES = 8 * 1024 * 1024
 _ALL = 1 << 40
 
 
@@ -89,8 +87,18 @@ class LongFile:
 
 
 def is_long(name: str, sizes: Mapping[str, int], known_bytes: int = 0) -> bool:
-    """Return whether so much of a file is unknown that it is to be opened by its bins."""
-    return sizes[name] - known_bytes > LONG_BYTES and sizes.get(side_file(name, "series"), 0) > 0
+    """Return whether so much of a file is unknown that it is to be opened by its bins.
+
+    A file of few lines, each of very many values, is none.
+    """
+    return sizes[name] - known_bytes > LONG_BYTES and _least_lines(name, sizes) > 0
+
+
+def _least_lines(name: str, sizes: Mapping[str, int]) -> int:
+    """Return how many lines a file has at least, by its index; 0 if it has no bins."""
+    if not sizes.get(side_file(name, "series")):
+        return 0
+    return max(0, sizes.get(side_file(name, "index"), 0) // INDEX_BYTES - 1) * INDEX_EVERY
 
 
 def open_long(
@@ -118,20 +126,14 @@ def open_long(
                 begin -= begin % RECORD_BYTES
                 wanted.append((name, "bins", shape, k, Range(level, begin, _ALL)))
                 above, end = k, sizes[level]
-        begin = max(0, sizes[name] - _tail_bytes(name, sizes))
+        tail_bytes = _TAIL_LINES * sizes[name] // _least_lines(name, sizes)
+        begin = max(0, sizes[name] - max(tail_bytes, TAIL_BYTES))
         wanted.append((name, "tail", 0, 0, Range(name, begin, sizes[name] - begin)))
     contents = read_ranges(transport, folder, [each[-1] for each in wanted])
     parts: dict[str, list[Part]] = {}
     for (name, what, shape, k, _), content in zip(wanted, contents, strict=True):
         parts.setdefault(name, []).append((what, shape, k, content))
     return {name: assembled(name, sizes[name], mine) for name, mine in parts.items()}
-
-
-def _tail_bytes(name: str, sizes: Mapping[str, int]) -> int:
-    """Return how much of the end of a file holds the points that are in no bin yet."""
-    lines = (sizes.get(side_file(name, "index"), 0) // INDEX_BYTES - 1) * INDEX_EVERY
-    wanted = _TAIL_LINES * sizes[name] // lines if lines > 0 else _MOST_TAIL_BYTES
-    return min(max(wanted, TAIL_BYTES), _MOST_TAIL_BYTES)
 
 
 def assembled(name: str, size_bytes: int, parts: list[Part]) -> LongFile:
@@ -151,7 +153,7 @@ def _chosen(name: str, shape: int, sizes: Mapping[str, int], budget_bytes: int) 
     there = [k for k in (0, *LEVELS) if sizes.get(level_file(name, shape, k), 0) > 0]
     if not there:
         return []
-    complete = [k for k in there if k or _FULL_LEVEL not in there]
+    complete = [k for k in there if k or sizes[level_file(name, shape, 0)] < POINTS_BYTES]
     fitting = [k for k in complete if sizes[level_file(name, shape, k)] <= budget_bytes]
     top = (fitting or complete)[0 if fitting else -1]
     return [top, *(k for k in reversed(complete) if k < top)]
@@ -161,8 +163,7 @@ def _take(file: LongFile, what: str, content: bytes) -> None:
     if what == "series":
         file.names = decode_names(content)
     elif what == "events":
-        lines = (parse_line(text) for text in content.split(b"\n"))
-        file.events = [line for line in lines if line is not None]
+        file.events = list(parse_lines(content))
     elif what == "tail":
         file.tail = content
     elif what == "lines":
@@ -190,7 +191,7 @@ class _Window:
 
     shape: int
     level: int
-    """Of the bins that are fine enough; 0: the lines."""
+    """Of the bins that are fine enough; 0: the points."""
     bins: list[Bin]
     points: int
 
@@ -236,19 +237,31 @@ def refine(
     """
     found: dict[Named, list[list[Bin]]] = {}
     for window in list(_coarse(file, begin, end, width)):
-        shape, level, first, last = window.place
-        if level == 0:
-            fresh = points_of(file, _lines(transport, folder, file, first, last))
-        else:
-            fresh = _from_level(transport, folder, file, window)
+        shape, _, first, last = window.place
+        members = [s for s, n in enumerate(file.names) if n.shape == shape]
+        for fresh in _finer(transport, folder, file, window):
+            fitting = {s: [b for b in fresh.get(s, []) if first <= b.step_first <= last]
+                       for s in members}  # fmt: skip
+            known = {s: _known(file.bins.get(s, []), first, last) for s in members}
+            covering = [s for s in members if _covers(fitting[s], known[s])]
+            for series in covering:
+                found.setdefault(file.names[series], []).append(fitting[series])
+                _splice(known[series], fitting[series])
+            if covering:
+                break
         file.in_vain.add(window.place)  # a window that was refined has other bins
-        for series in [s for s, n in enumerate(file.names) if n.shape == shape]:
-            finer = [b for b in fresh.get(series, []) if first <= b.step_first <= last]
-            known = file.bins.get(series, [])
-            if _covers(finer, _known(known, first, last)):
-                found.setdefault(file.names[series], []).append(finer)
-                _splice(known, finer)
     return found
+
+
+def _finer(
+    transport: Transport, folder: str, file: LongFile, window: _Window
+) -> Iterator[dict[int, list[Bin]]]:
+    """Yield what may refine a window, the best first: points of level 0, of lines, or bins."""
+    yield _from_level(transport, folder, file, window, window.level)
+    if window.level == 0:
+        _, _, first, last = window.place
+        yield points_of(file, _lines(transport, folder, file, first, last))
+        yield _from_level(transport, folder, file, window, LEVELS[0])
 
 
 def _known(bins: list[Bin], begin: float, end: float) -> list[Bin]:
@@ -268,10 +281,10 @@ def _splice(bins: list[Bin], finer: list[Bin]) -> None:
 
 
 def _from_level(
-    transport: Transport, folder: str, file: LongFile, window: _Window
+    transport: Transport, folder: str, file: LongFile, window: _Window, k: int
 ) -> dict[int, list[Bin]]:
     """Read the bins of a window, and some around it: series may differ a little in their points."""
-    shape, k, first, _ = window.place
+    shape, _, first, _ = window.place
     members = [s for s, n in enumerate(file.names) if n.shape == shape]
     before = sum(b.count for b in file.bins[members[0]] if b.step_last < first)
     per_bin = RECORD_BYTES * len(members)
@@ -318,7 +331,7 @@ def points_of(file: LongFile, content: bytes) -> dict[int, list[Bin]]:
     """Return the points of each series in some lines of a file."""
     numbers = {(n.group, n.name): series for series, n in enumerate(file.names)}
     found: dict[int, list[Bin]] = {}
-    for line in whole_lines(content):
+    for line in parse_lines(content):
         if line.event:
             continue
         for name, value in line.values.items():
@@ -327,10 +340,3 @@ def points_of(file: LongFile, content: bytes) -> dict[int, list[Bin]]:
                 time = math.nan if line.time is None else line.time
                 found.setdefault(series, []).append(point(series, line.step, time, number))
     return found
-
-
-def whole_lines(content: bytes) -> Iterator[MetricsLine]:
-    """Yield the lines in a part of a file that ends a line."""
-    for text in content.split(b"\n"):
-        if (line := parse_line(text)) is not None:
-            yield line

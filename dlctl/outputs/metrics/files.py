@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import METRICS
 from dlctl.contract.measured.pyramid import Bin
-from dlctl.contract.metrics import MetricsLine, Source, parse_line, parse_metrics_name
+from dlctl.contract.metrics import MetricsLine, Source, parse_lines, parse_metrics_name
 from dlctl.files.ranges import read_sizes
 from dlctl.files.small_files import look_at, read_appended
 from dlctl.outputs.metrics.bins import LongFile, assembled, is_long, open_long
@@ -188,9 +188,8 @@ class MetricsFiles:
             return
         whole, _, rest = (self._rests.get(name, b"") + content).rpartition(b"\n")
         self._rests[name] = rest[-_LONGEST_BYTES:]
-        for text in whole.split(b"\n"):
-            if (line := parse_line(text)) is not None:
-                yield origin, line
+        for line in parse_lines(whole):
+            yield origin, line
 
 
 def origin_of(name: str) -> Origin | None:

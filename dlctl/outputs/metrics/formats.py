@@ -17,17 +17,15 @@ from dlctl.contract.measured.utilisation import maximum
 from dlctl.contract.metrics import NO_STEP, Source
 from dlctl.errors import ResultsError
 from dlctl.outputs.metrics.event_file import write_events
-from dlctl.series.best import best_of
-from dlctl.series.curve import Key
+from dlctl.series.curve import Curve
 from dlctl.series.merged import Entry, by_group
 from dlctl.series.readable import readable
+from dlctl.series.run import Run
 
 COLUMNS = ("training", "attempt", "learner", "source", "group", "step", "epoch", "time", "name",
            "value")  # fmt: skip
 Row = tuple[str, int, int, str, str, int | None, int | None, float | None, str, float | str | None]
 _NODE = Source.NODE.value
-_Points = list[tuple[int | None, float]]
-"""Steps and values."""
 _TAKEN = re.compile(r"learner-\d+|node", re.IGNORECASE)
 """Folders of learners and of what nodes measure."""
 _NAME_WIDTH = 100
@@ -173,18 +171,15 @@ def summary(entries: Iterable[Entry]) -> list[list[str]]:
     Values have units; numbers stand at the right of their column. In place of a best value, what
     nodes measure has its maximum.
     """
-    found: dict[Key, _Points] = defaultdict(list)
-    for row in rows("", entries):
-        _, _, learner, source, group, step, _, _, name, value = row
-        if not isinstance(value, str):
-            number = float("nan") if value is None else float(value)
-            found[Key(source, learner, group, name)].append((step, number))
-    beside = {key: replace(key, name=maximum(key.name)) for key in found if key.source == _NODE}
-    beside = {key: maxima for key, maxima in beside.items() if maxima in found}
-    folded = set(beside.values())
+    run = Run("")
+    for entry in entries:
+        if not entry.line.event:
+            run.add(entry.origin, entry.line)
+    beside = {k: replace(k, name=maximum(k.name)) for k in run.curves if k.source == _NODE}
+    folded = {maxima for maxima in beside.values() if maxima in run.curves}
     table = [
-        _summary_row(key, points, found[beside[key]] if key in beside else None)
-        for key, points in found.items()
+        _summary_row(curve, run.curves.get(beside[key]) if key in beside else None)
+        for key, curve in run.curves.items()
         if key not in folded
     ]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -199,14 +194,15 @@ def _short(name: str) -> str:
     return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…"
 
 
-def _summary_row(key: Key, points: _Points, maxima: _Points | None) -> list[str]:
-    best = best_of(key.name, points)
+def _summary_row(curve: Curve, maxima: Curve | None) -> list[str]:
+    key, best = curve.key, curve.best()
     if maxima is not None:
-        best = max(maxima, key=lambda point: point[1])
-    steps = [step for step, _ in points if step is not None]
-    between = f"{min(steps):,} to {max(steps):,}" if steps else "-"
+        best = ends.highest if (ends := maxima.ends()) else None
+    steps = [step for step in curve.points.step_last if step != NO_STEP]
+    between = f"{min(steps):,.0f} to {max(steps):,.0f}" if steps else "-"
     return [
-        _short(" ".join(key.shown.split())), readable(key.name, points[-1][1]),
+        _short(" ".join(key.shown.split())), readable(key.name, curve.last),
         "-" if best is None else f"{'max ' if maxima else ''}{readable(key.name, best[1])}",
-        "-" if best is None or best[0] is None else f"{best[0]:,}", f"{len(points):,}", between,
+        "-" if best is None or best[0] == NO_STEP else f"{best[0]:,.0f}", f"{len(curve):,}",
+        between,
     ]  # fmt: skip

@@ -29,6 +29,8 @@ BUDGET_BYTES = 256 * 1024
 """Of the bins of each shape of a file."""
 _MOST_KEPT_BYTES = 24 * 1024 * 1024
 """Of one training, before compression; then its long files are opened anew, by their bins."""
+_FINER = 16
+"""Into how many bins one is refined that may hide the first number of its curve."""
 _SAVE_EVERY_S = 10.0
 _REST = 50
 """How many times as long as it takes to save, at least, until the next time."""
@@ -102,6 +104,7 @@ class MetricsReader:
         if self.run.out_of_order:  # the file system showed an attempt's last lines late
             self._read_anew(transport)
         self._fill(transport)
+        self._find_firsts(transport)
         self._bound(transport)
         self.seen_at = time.time()
         self._unsaved |= found_any
@@ -177,6 +180,12 @@ class MetricsReader:
                 self._filled(halved)
             left = []  # what is not there now will not come
         self.run.halved = left
+
+    def _find_firsts(self, transport: Transport) -> None:
+        """Refine bins that begin with what is no number, until the first number is seen."""
+        for curve in self.run.curves.values() if self._files.long else ():
+            while (hidden := curve.hides_first) and self.refine(transport, *hidden, _FINER):
+                pass
 
     def _places(self, halved: Halved) -> Iterator[tuple[str, float, float]]:
         """Yield the long files that may hold the points of a halved bin, and their steps."""

@@ -126,7 +126,10 @@ def finished_file(progress: Path) -> Path:
 
 
 class Progress:
-    """The progress file that the watchdog reads, rewritten at most twice a second."""
+    """The progress file that the watchdog reads, rewritten at most twice a second.
+
+    `listed` in it says that the values are listed elsewhere, or are none for the list.
+    """
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -155,6 +158,7 @@ class Progress:
             return
         self._waiting = {
             "step": step, "epoch": epoch, "metrics": metrics, "warning": warning, "done": done,
+            "listed": True,
         }  # fmt: skip
         if force or self._clock() - self._written_at >= PROGRESS_INTERVAL_S:
             self.flush()

@@ -12,7 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dlctl.contract.measured import pyramid
-from dlctl.contract.measured.pyramid import FIRST_POINTS, INDEX_EVERY, LEVELS, SHAPES, Bin, Named
+from dlctl.contract.measured.pyramid import (
+    INDEX_EVERY,
+    LEVELS,
+    MOST_SERIES,
+    POINTS_BYTES,
+    RECORD_BYTES,
+    SHAPES,
+    Bin,
+    Named,
+)
 from dlctl.contract.metrics import (
     NO_STEP,
     MetricsLine,
@@ -22,8 +31,6 @@ from dlctl.contract.metrics import (
 )
 
 _LINES_AT_ONCE = 16
-_MOST_SERIES = 4096
-"""Further ones get no bins."""
 
 
 class PyramidFiles:
@@ -34,8 +41,8 @@ class PyramidFiles:
         self._series: dict[tuple[str, str], int] = {}
         self._shapes: list[int] = []
         """Of each series."""
-        self._counts: list[int] = []
-        """How many points each series has, up to `FIRST_POINTS`."""
+        self._points_bytes = [0] * SHAPES
+        """How much of level 0 each shape has."""
         self._last: list[float] = []
         """The newest step of each series."""
         known = parse_metrics_name(path.name)
@@ -80,19 +87,19 @@ class PyramidFiles:
         fresh = len(self._series)
         for name, value in line.values.items():
             series = self._number(line.series_group, name)
-            if series is not None:
-                number = math.nan if value is None else float(value)
-                self._point(pyramid.point(series, float(line.step), time, number))
+            number = math.nan if value is None else float(value)
+            self._point(pyramid.point(series, float(line.step), time, number))
         if len(self._series) > fresh:
             self._shape_count = min(SHAPES, self._shape_count + 1)
 
-    def _number(self, group: str, name: str) -> int | None:
+    def _number(self, group: str, name: str) -> int:
         found = self._series.get((group, name))
-        if found is None and len(self._series) < _MOST_SERIES:
+        if found is None:
+            if len(self._series) == MOST_SERIES:
+                raise ValueError("there are too many series")
             found = self._series[group, name] = len(self._series)
             shape = min(SHAPES - 1, self._shape_count)
             self._shapes.append(shape)
-            self._counts.append(0)
             self._last.append(-math.inf)
             self._wait("series", Named(group, name, shape).encode())
         return found
@@ -102,8 +109,9 @@ class PyramidFiles:
         if step <= before and step != NO_STEP and not self._is_of_a_node:
             raise ValueError("a series goes back to an earlier step")
         self._last[point.series] = step
-        if self._counts[point.series] < FIRST_POINTS:
-            self._counts[point.series] += 1
+        shape = self._shapes[point.series]
+        if self._points_bytes[shape] < POINTS_BYTES:
+            self._points_bytes[shape] += RECORD_BYTES
             self._full(0, point)
         self._builder.add_bin(point.series, point)
 

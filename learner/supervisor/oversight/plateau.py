@@ -38,7 +38,7 @@ _MOST_CURVES = 100
 _MOST_NAMES = 10_000
 _MOST_VALUE = 1e100
 """Beyond it, sums and slopes would no longer be numbers."""
-_SOURCES = (Source.LOOP, Source.PROGRAM, Source.LOG)
+_SOURCES = (Source.LOOP, Source.PROGRAM, Source.LOG, Source.PROGRESS)
 
 
 @dataclass

@@ -96,6 +96,34 @@ def test_bins_hold_every_point_of_many_metrics_and_of_rare_ones(tmp_path, names,
         assert (sum(curve.points.count), curve.last) == (lines // every, lines - lines % every), key
 
 
+def test_rare_metrics_are_refined_to_their_points_without_the_lines(tmp_path, monkeypatch):
+    """They were 62 bins on a page of 1200 columns, of 1000 points."""
+    monkeypatch.setattr(bins, "_MOST_LINES_BYTES", 1000)
+    file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
+    for step in range(1, 12_001):
+        file.append(step, 1, {"loss": 1.0 / step})
+        if step % 12 == 0:
+            file.append(step, 1, {f"validation_m{n}": float(step + n) for n in range(3)})
+    reader = MetricsReader(Record("t-1", "t", "local", str(tmp_path), str(tmp_path), ""), 48 * 1024)
+    reader.refresh(HERE)
+    assert len(points(reader, "m1")) < 100
+    assert reader.refine(HERE, -math.inf, math.inf, 1200)
+    for n in range(3):
+        found = points(reader, f"m{n}")
+        known = [(step, step + n) for step in range(12, 12_001, 12)]
+        assert list(zip(found.step_first, found.last, strict=True)) == known
+
+
+def test_a_file_of_more_series_than_bins_can_have_is_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("learner.job.metrics.pyramid.MOST_SERIES", 8)
+    file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
+    for step in range(1, 5001):
+        file.append(step, 1, {f"m{n}": float(step) for n in range(8 + (step > 4500))})
+    reader = MetricsReader(Record("t-1", "t", "local", str(tmp_path), str(tmp_path), ""), 48 * 1024)
+    reader.refresh(HERE)
+    assert [len(points(reader, name)) for name in ("m0", "m7", "m8")] == [5000, 5000, 500]
+
+
 def test_opening_moves_a_small_part_of_the_file(written, monkeypatch):
     moved = []
     run = HERE.run

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlctl.contract.measured.pyramid import LEVELS, Bin, Builder, decode
+from dlctl.contract.measured.pyramid import LEVELS, Bin, Builder, decode, point
 from dlctl.series.curve import Curve, Key
 
 KEY = Key("loop", 0, "", "loss")
@@ -68,7 +68,7 @@ def test_bins_hold_what_their_points_hold(values):
     full: dict[int, list[Bin]] = {}
     builder = Builder(lambda level, found: full.setdefault(level, []).append(found))
     for step, value in enumerate(values):
-        builder.add(0, step, math.nan, value)
+        builder.add_bin(0, point(0, step, math.nan, value))
     for k in LEVELS:
         bins = full.get(k, [])
         assert [b.count for b in bins] == [1 << k] * (len(values) >> k)
@@ -83,5 +83,3 @@ def test_bins_hold_what_their_points_hold(values):
             else:
                 assert math.isnan(found.low)
             assert (found.step_first, found.step_last) == (i << k, ((i + 1) << k) - 1)
-        tail = builder.open_bins(0, k)
-        assert sum(b.count for b in tail) == len(values) - len(bins) * (1 << k)

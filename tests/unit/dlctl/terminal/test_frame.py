@@ -182,6 +182,15 @@ def test_learners_beyond_the_room_are_summed_up_and_odd_ones_come_first(tmp_path
     assert lines[2] == "  and 14 more learners, 2 of them quiet"
 
 
+def test_values_near_the_smallest_are_drawn_as_a_curve(tmp_path):
+    run, loop = run_of(count=3), Origin(1, 0, Source.LOOP)
+    for step in range(4, 60):
+        run.add(loop, MetricsLine(step, 1, 1000.0 + step, {"tiny": step * 1e-301}))
+    names = metric_names([shown(run, tmp_path)])
+    flat = texts(frame([shown(run, tmp_path)], View(metric=names.index("tiny")), 200, 60, 2000.0))
+    assert any("5.9e-300" in line for line in flat) and any("4e-301" in line for line in flat)
+
+
 def test_a_robust_range_is_not_that_of_a_spike_and_says_so(tmp_path):
     run = run_of(count=300)
     loop = Origin(1, 0, Source.LOOP)
@@ -191,10 +200,10 @@ def test_a_robust_range_is_not_that_of_a_spike_and_says_so(tmp_path):
     names = metric_names([shown(run, tmp_path)])
     view = View(metric=names.index("loss"))
     flat = texts(frame([shown(run, tmp_path)], view, 200, 60, 2000.0))
-    assert "1e+300" in "\n".join(flat)
+    assert "8e+307" in "\n".join(flat)
     robust = view.pressed("r", len(names), 1)
     text = "\n".join(texts(frame([shown(run, tmp_path)], robust, 200, 60, 2000.0)))
-    assert "1e+300" not in text
+    assert "8e+307" not in text
     found = re.search(r"\[robust, y is cut: at least (\d+) points beyond\]", text)
     assert found is not None
     assert 1 <= int(found[1]) <= 10

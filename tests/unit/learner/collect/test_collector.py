@@ -23,6 +23,7 @@ from learner.collect import late
 from learner.collect import state as collector_state
 from learner.collect.collector import Collector
 from learner.collect.complaints import Complaints
+from learner.collect.reported import Reported
 from learner.collect.usage.sampler import Sampler
 
 GROUPS = {
@@ -407,3 +408,18 @@ def test_the_next_supervisor_has_the_rest_read_before_its_learners_start(tmp_pat
     assert done.returncode == 0, done.stdout + done.stderr
     assert losses(job.dir) == [(1, 0.1)]
     assert losses(job.dir, attempt=2) == [(2, 0.2)]
+
+
+def test_values_that_only_a_report_has_become_lines(tmp_path):
+    path, lines = tmp_path / "progress.json", []
+    reported = Reported(path, lines.append)
+    for told in (
+        None, "[]", '{"metrics": {"loss": "x"}}', '{"step": 3, "metrics": {"loss": 0.5}}', None,
+        '{"step": 4, "metrics": {"loss": 0.4}, "listed": true}', '{"done": 0.5}',
+        '{"epoch": 2, "metrics": {"loss": null, "step": 1.5}}',
+    ):  # fmt: skip
+        if told is not None:
+            path.write_text(told)
+        reported.look()
+    found = [(line.step, line.epoch, line.values) for line in lines]
+    assert found == [(3, None, {"loss": 0.5}), (-1, 2, {"loss": None, "step_": 1.5})]

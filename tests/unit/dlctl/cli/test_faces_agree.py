@@ -1,0 +1,271 @@
+"""Every face of dlctl tells the same of a curve: lists, table, answers, terminal, page, report."""
+
+import csv
+import io
+import json
+import math
+import random
+import re
+import struct
+import time
+from collections import defaultdict
+
+import pyarrow.parquet as pq
+import pytest
+from dashboard_server import served
+from login_side import make_record, plan_of
+
+from dlctl import contract
+from dlctl.contract import State, to_json
+from dlctl.contract.metrics import EventKind, MetricsLine, Source, finite
+from dlctl.dashboard.curves import MOST_CURVES
+from dlctl.dashboard.live import LiveFeed
+from dlctl.lifecycle import open_session
+from dlctl.outputs.metrics import bins
+from dlctl.series.readable import readable
+from dlctl.sites.files import load_site
+from learner.collect.feeds import EventFeed
+from learner.collect.parsers.tensorboard import EventParser
+from learner.job.metrics import MetricsFile
+
+ONE = "t-1"
+WHOLE = 16 * 1024 * 1024
+REPORT = re.compile(r'<script type="application/json" id="report">(.*?)</script>', re.DOTALL)
+
+
+def eleven(step, steps, draw):
+    """Eleven curves, among them six decades, gaps, and numbers that 32 bits don't hold."""
+    noise = draw.gauss(0, 1)
+    found = {"loss": 10 ** (-6 * step / steps) * (1 + 0.1 * noise), "huge": 1e300 * (2 + noise)}
+    found |= {"tiny": 1e-300 * (5 + noise), "high": 1e9 + noise, "spike": float(step == steps // 3)}
+    found["gaps"] = math.nan if step % 3 != 1 else noise
+    found["infinite"] = math.inf if step % 2 else -noise
+    return found | {f"more{n}": noise * n for n in range(4)}
+
+
+class Faces:
+    """A training, written as its learner writes it, and what each face tells of it."""
+
+    def __init__(self, folder, run, trainings):
+        self.folder, self.run = folder / "jobs/t-1", run
+        self.record = make_record(folder, site="local", state=State.HALTED)
+        trainings.add(self.record)
+        (self.folder / "metrics").mkdir(parents=True)
+        for name in ("manifest.yml", "job.sbatch"):
+            (self.folder / name).touch()
+        (self.folder / contract.PLAN).write_text(to_json(plan_of()))
+        self.known = defaultdict(list)
+        """Step and value of the points that count, by name."""
+
+    def write(self, attempt, steps, values, begins=None):
+        file = MetricsFile(self.folder / contract.metrics_file(attempt, 0, Source.PROGRAM))
+        if begins is not None:
+            file.tell(begins, None, "training begins", EventKind.BEGIN)
+        lines = []
+        for step in steps:
+            made = {name: finite(value) for name, value in values(step).items()}
+            lines.append(MetricsLine(step, None, 1e9 + step, made))
+            if len(lines) == 100:
+                file.add_all(lines)
+                lines = []
+            for name, value in made.items():
+                points = self.known[name]
+                while points and points[-1][0] >= step:
+                    points.pop()
+                points.append((step, value))
+        file.add_all(lines)
+
+    def told(self, *arguments):
+        done = self.run(*arguments)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    def csv(self, _):
+        for row in csv.DictReader(io.StringIO(self.told("metrics", ONE, "--csv"))):
+            yield row["name"], int(row["step"]), finite(float(row["value"]))
+
+    def json(self, _):
+        for line in self.told("metrics", ONE, "--json").splitlines():
+            entry = json.loads(line)
+            for name, value in entry["values"].items() if entry["kind"] == "scalar" else ():
+                yield name, entry["step"], value
+
+    def parquet(self, folder):
+        self.told("metrics", ONE, "--parquet", str(folder / "all.parquet"))
+        for row in pq.read_table(folder / "all.parquet").to_pylist():
+            yield row["name"], row["step"], row["value"]
+
+    def tensorboard(self, folder):
+        """Its format has floats of 32 bits."""
+        self.told("metrics", ONE, "--tensorboard", str(folder / "tb"))
+        (path,) = (folder / "tb").rglob("*tfevents*")
+        feed = EventFeed(path, EventParser(""), {}, lambda _: None)
+        while (lines := feed.take(False)) is not None:
+            for line in lines:
+                for name, value in line.values.items():
+                    yield name, line.step, value
+
+    def table(self):
+        rows = self.told("metrics", ONE).splitlines()[1:]
+        return {row[0]: row[1:] for row in (re.split(r"\s{2,}", row.strip()) for row in rows)}
+
+    def show(self):
+        return self._guess(json.loads(self.told("show", ONE, "--json")))
+
+    @staticmethod
+    def _guess(told):
+        (answer,) = (each for each in told["answers"] if each["key"] == "guessing")
+        return answer["evidence"]
+
+    def pages(self, trainings, *queries):
+        """Return what the server answers: the curves for each query, and the evidence."""
+        feed = LiveFeed(trainings, lambda name: open_session(load_site(name)))
+        try:
+            with served(feed) as page:
+                at = f"/api/trainings/{ONE}"
+                while not page.ask(at).json["metrics_known"]:  # it answers after 5 s, known or not
+                    time.sleep(0.1)
+                answers = [page.ask(f"{at}/curves?{query}").json for query in queries]
+                first = min(points[0][0] for points in self.known.values())
+                last = max(points[-1][0] for points in self.known.values())
+                assert all(each["span"] == [first, last] for each in answers)
+                return [each["curves"] for each in answers], self._guess(page.ask(at).json)
+        finally:
+            feed.close()
+
+    def report(self, folder):
+        self.told("dashboard", ONE, "--export", str(folder / "report.html"))
+        (data,) = REPORT.findall((folder / "report.html").read_text())
+        found = json.loads(data)
+        return found["curves"][ONE]["curves"], self._guess(found["details"][ONE])
+
+
+def ends(points):
+    """Return first, last, lowest and highest of points; of equal values the first one."""
+    known = [point for point in points if point[1] is not None]
+    if not known:
+        return None
+    low, high = (pick(known, key=lambda point: point[1]) for pick in (min, max))
+    named = {"first": known[0], "last": points[-1], "lowest": low, "highest": high}
+    return {name: list(point) for name, point in named.items()}
+
+
+def single(value):
+    """Return a value as 32 bits hold it."""
+    if value is None or abs(value) > 3.4e38:
+        return None
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+def by_name(points):
+    found = defaultdict(list)
+    for name, step, value in points:
+        found[name].append((step, value))
+    return found
+
+
+@pytest.fixture
+def faces(tmp_path, run, trainings, xdg, monkeypatch):
+    for name, value in xdg.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Faces(tmp_path, run, trainings)
+
+
+def check(faces, trainings, folder, lists=("csv", "json", "parquet", "tensorboard")):
+    """Compare faces with what was written; return the page's curves."""
+    known = faces.known
+    expected = {name: ends(points) for name, points in known.items()}
+    rounded = {n: [(step, single(value)) for step, value in some] for n, some in known.items()}
+    for kind in lists:
+        listed = by_name(getattr(faces, kind)(folder))
+        assert listed == (rounded if kind == "tensorboard" else known), kind
+    (page,), evidence = faces.pages(trainings, "width=400")
+    report, report_evidence = faces.report(folder)
+    for curves in (page, report):
+        assert len(curves) == min(len(known), MOST_CURVES)
+        for curve in curves:
+            assert curve.get("ends") == expected[curve["name"]], curve["name"]
+    for curve in page:
+        check_drawn(curve, expected[curve["name"]])
+    loss = expected["loss"]
+    for told in (faces.show(), evidence, report_evidence):
+        best = [told["best_step"], told["best"]]
+        assert (told["guess"], best) == (loss["first"][1], loss["lowest"])
+    table = faces.table()
+    assert set(table) == set(known)
+    for name, row in table.items():
+        assert row[0] == readable(name, math.nan if (v := known[name][-1][1]) is None else v)
+        assert int(row[3].replace(",", "")) == len(known[name])
+        assert row[4] == f"{known[name][0][0]:,} to {known[name][-1][0]:,}"
+    step, best = loss["lowest"]
+    assert table["loss"][1:3] == [readable("loss", best), f"{step:,}"]
+    legend = f"loss  ● {readable('loss', loss['last'][1], 4)} "
+    legend += f"(best {readable('loss', best, 4)} at {step:,})"
+    assert legend in faces.told("watch", ONE, "--once")
+    return page
+
+
+def check_drawn(curve, expected):
+    """Compare the columns that are drawn with the ends."""
+    low, high = curve.get("low", curve["last"]), curve.get("high", curve["last"])
+    if expected is None:
+        assert set(low + high) == {None}
+        return
+    assert min(v for v in low if v is not None) == expected["lowest"][1]
+    assert max(v for v in high if v is not None) == expected["highest"][1]
+    assert curve["newest"] == curve["last"][-1] == expected["last"][1]
+
+
+def test_faces_agree_after_a_program_went_back(faces, trainings, tmp_path):
+    draw = random.Random(7)
+    for steps in (range(60), range(30, 45)):
+        faces.write(1, steps, lambda step: eleven(step, 60, draw))
+    check(faces, trainings, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_long", [False, True])
+@pytest.mark.parametrize("how", ["once", "went back", "resumed"])
+def test_faces_agree(faces, trainings, tmp_path, monkeypatch, how, is_long):
+    monkeypatch.setattr(bins, "LONG_BYTES", 100_000 if is_long else WHOLE)
+    steps, draw = 2000, random.Random(7)
+    made = lambda step: eleven(step, steps, draw)  # noqa: E731
+    faces.write(1, range(steps), made, begins=0)
+    if how != "once":
+        again = range(1000, 1500)
+        faces.write(*((2, again, made, 1000) if how == "resumed" else (1, again, made)))
+    page = check(faces, trainings, tmp_path)
+    assert len(page) == 11
+
+
+@pytest.mark.slow
+def test_faces_agree_on_a_spike_in_a_million_points(faces, trainings, tmp_path):
+    steps, spike, draw = 10**6, 654_321, random.Random(7)
+    faces.write(1, range(steps), lambda step: {
+        "loss": 1e9 if step == spike else math.exp(-5 * step / steps) + draw.gauss(0, 0.01)
+    })  # fmt: skip
+    assert (faces.folder / contract.metrics_file(1, 0, Source.PROGRAM)).stat().st_size > WHOLE
+    check(faces, trainings, tmp_path, lists=("csv",))
+    around = [f"width=400&from={spike - far}&to={spike + far}" for far in (50_000, 100)]
+    (_, (near,)), _ = faces.pages(trainings, *around)
+    known = dict(faces.known["loss"])
+    assert {spike - 100, spike, spike + 100} < set(near["x"]) and "low" not in near
+    assert near["last"] == [known[step] for step in near["x"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("names", "steps"), [(12_000, 30), (5000, 300)])
+def test_faces_agree_on_thousands_of_names(faces, trainings, tmp_path, names, steps):
+    draw = random.Random(7)
+    told = ["loss", *(f"layer{n}/norm" for n in range(1, names))]
+    faces.write(1, range(1, steps + 1), lambda _: {name: draw.random() for name in told})
+    check(faces, trainings, tmp_path, lists=("csv",))
+    (page,), _ = faces.pages(trainings, "width=400&" + "&".join(f"name={n}" for n in told[-9:]))
+    assert [curve["name"] for curve in page] == sorted(told[-9:])
+    for curve in page:
+        known = faces.known[curve["name"]]
+        check_drawn(curve, ends(known))
+        if names * steps < 10**6:
+            assert (curve["x"], curve["last"]) == tuple(map(list, zip(*known, strict=True)))
+        assert curve["x"][0] < 16 <= len(curve["x"])
