@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -19,8 +20,14 @@ class Enough(Exception):
     """Ends a watch that would go on for ever."""
 
 
-def test_a_frame_in_a_pipe_is_printed_only_when_something_but_ages_changed(tmp_path, monkeypatch):
-    job, frames, pauses = WatchedJob(tmp_path, monkeypatch), [], []
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    with closing(WatchedJob(tmp_path, monkeypatch)) as made:
+        yield made
+
+
+def test_a_frame_in_a_pipe_is_printed_only_when_something_but_ages_changed(job, monkeypatch):
+    frames, pauses = [], []
     job.measure("", 1, loss=2.0)
     saved = MetricsLine(1, 1, job.now_s, {}, event="saved", kind=EventKind.CHECKPOINT.value)
     job.write("metrics/1-0.jsonl", saved.encode())
@@ -41,18 +48,17 @@ def test_a_frame_in_a_pipe_is_printed_only_when_something_but_ages_changed(tmp_p
     assert "5 min ago" in frames[1]  # what is printed has the ages of now
 
 
-def test_one_frame_ends_the_watch(tmp_path, monkeypatch):
-    job, frames = WatchedJob(tmp_path, monkeypatch), []
+def test_one_frame_ends_the_watch(job):
+    frames = []
     watch_in_pipe(job.looks, frames.append, 80, follow=False)
     assert len(frames) == 1
     assert "nothing has been measured yet\n·" in frames[0]  # the answers follow at once
 
 
 @pytest.fixture
-def kept(tmp_path, monkeypatch):
+def kept(job, tmp_path, monkeypatch):
     """A job whose site does not answer any more, of which this machine keeps the metrics."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    job = WatchedJob(tmp_path, monkeypatch)
     job.measure("", 1, loss=2.0)
     job.reader.refresh(job.looks.session("testbed"), job.record)
     job.reader._metrics.save()
@@ -63,6 +69,7 @@ def kept(tmp_path, monkeypatch):
     def unreachable(_):
         raise ConnectError("no answer in time")
 
+    job.looks.close()
     job.looks = Looks([job.record], job.looks._store, unreachable, TrainingReader)
     return job
 
