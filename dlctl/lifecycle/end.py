@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import DlctlError, HasEnded, RecordError, RemoteCommandError, TransferError
+from dlctl.errors import (
+    DlctlError,
+    HasEnded,
+    RecordError,
+    RemoteCommandError,
+    ResultsError,
+    TransferError,
+    TransportError,
+)
 from dlctl.files.sending import explained
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
 from dlctl.record import Record, RecordStore
 from dlctl.script_templates import render_script
-from dlctl.transport.base import Completed
+from dlctl.transport.base import Completed, Transport
 from dlctl.transport.several import run_each
 
 _TIMEOUT_S, _REMOVAL_S = 120.0, 600.0
@@ -246,3 +255,26 @@ def _removal(session: Session, record: Record) -> str:
     functions = render_script("login/remove_training.sh.j2", token=secrets.token_hex(6))
     words = f"{shlex.quote(record.training_id)} {record.attempt + 1}"
     return f"{functions}\ncd {shlex.quote(session.site.root)} || exit 0\nremove_training {words}"
+
+
+@contextlib.contextmanager
+def unless_deleted(transport: Transport, record: Record) -> Iterator[None]:
+    """Say that a training was deleted, instead of an error that only follows from that.
+
+    Raises:
+        RecordError: inside the `with` block an error occurred, and the job directory is gone.
+    """
+    try:
+        yield
+    except (RemoteCommandError, TransferError, ResultsError) as error:
+        is_gone = False
+        with contextlib.suppress(TransportError):
+            asked = f"[ -d {shlex.quote(record.job_dir)} ] || echo gone"
+            is_gone = not record.is_gone and transport.run(asked).text.strip() == "gone"
+        if not is_gone:
+            raise
+        raise RecordError(
+            f"{record.training_id} was deleted meanwhile: {transport.name} has no "
+            f"{record.job_dir} any more",
+            hint="`dlctl list` shows what there is",
+        ) from error

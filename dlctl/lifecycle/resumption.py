@@ -12,8 +12,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.files.upload import Tree, read_files
-from dlctl.lifecycle.deleted import unless_deleted
-from dlctl.lifecycle.end import fence, interrupted
+from dlctl.lifecycle.end import fence, interrupted, unless_deleted
 from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.observe import JOB_HAS_ENDED
 from dlctl.lifecycle.session import Session

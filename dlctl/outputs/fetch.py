@@ -21,7 +21,7 @@ from dlctl.files.download import Wishes, download
 from dlctl.files.listing import SiteFile, listing_script, parsed_listing
 from dlctl.files.made import look_at_made
 from dlctl.files.small_files import read_files, read_files_after
-from dlctl.lifecycle.deleted import unless_deleted
+from dlctl.lifecycle.end import unless_deleted
 from dlctl.logs.reader import LogPiece, LogReader, read
 from dlctl.outputs.checkpoints import whole_checkpoints
 from dlctl.outputs.fetched_folder import FetchedFolder
