@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import ManifestError
 from dlctl.package_data import data_path
 
@@ -125,7 +126,7 @@ def _add_filters(environment: Environment) -> None:
 
 def _comment(value: object) -> str:
     """Return text on one line; sbatch would read `#SBATCH` on a further line as an option."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(str(value).split()))
+    return printable(" ".join(str(value).split()))
 
 
 @functools.cache

@@ -128,7 +128,7 @@ def training(
 @contextmanager
 def looks(
     records: Sequence[Record], make_reader: Callable[[Record], R], store: RecordStore | None = None,
-    **how: float,
+    **how: Any,
 ) -> Iterator[Looks[R]]:  # fmt: skip
     """Look at trainings again and again; the connections are closed at the end."""
     from dlctl.lifecycle import open_session

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import DlctlError, HasEnded, RecordError, RemoteCommandError, TransferError
+from dlctl.errors import (
+    DlctlError,
+    HasEnded,
+    RecordError,
+    RemoteCommandError,
+    ResultsError,
+    TransferError,
+    TransportError,
+)
 from dlctl.files.sending import explained
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
 from dlctl.record import Record, RecordStore
-from dlctl.transport.base import Completed
+from dlctl.script_templates import render_script
+from dlctl.transport.base import Completed, Transport
 from dlctl.transport.several import run_each
 
 _TIMEOUT_S, _REMOVAL_S = 120.0, 600.0
@@ -225,8 +236,13 @@ def delete_all(session: Session, records: Sequence[Record], store: RecordStore) 
     ended = [each for each in records if isinstance(found[each.training_id], Record)]
     ends = run_each(session.transport, [_removal(session, each) for each in ended], _REMOVAL_S)
     for record, end in zip(ended, ends, strict=True):
-        if end.exit_code:
-            said = end.error_text.strip()[-300:]
+        if end.text.endswith(f"has begun attempt {record.attempt + 1}\n"):
+            found[record.training_id] = RecordError(
+                f"{record.training_id} was resumed meanwhile: it can't be deleted while it runs",
+                hint=f"dlctl cancel {record.training_id}",
+            )
+        elif end.exit_code or end.text.startswith("stays "):
+            said = end.error_text.strip()[-300:] or end.text.partition(f"{record.training_id} ")[2]
             found[record.training_id] = RemoteCommandError(
                 f"{session.transport.name}: {record.job_dir} could not be removed: {said}",
                 hint="check the permissions there; the record is kept",
@@ -236,8 +252,29 @@ def delete_all(session: Session, records: Sequence[Record], store: RecordStore) 
 
 
 def _removal(session: Session, record: Record) -> str:
-    name = shlex.quote(record.training_id)
-    return (
-        f"rm -rf -- {contract.shared_memory('$(id -u)', name, '*')}\n"
-        f"cd {shlex.quote(session.site.root)} || exit 0\nrm -rf -- jobs/{name} secrets/{name}"
-    )
+    functions = render_script("login/remove_training.sh.j2", token=secrets.token_hex(6))
+    words = f"{shlex.quote(record.training_id)} {record.attempt + 1}"
+    return f"{functions}\ncd {shlex.quote(session.site.root)} || exit 0\nremove_training {words}"
+
+
+@contextlib.contextmanager
+def unless_deleted(transport: Transport, record: Record) -> Iterator[None]:
+    """Say that a training was deleted, instead of an error that only follows from that.
+
+    Raises:
+        RecordError: inside the `with` block an error occurred, and the job directory is gone.
+    """
+    try:
+        yield
+    except (RemoteCommandError, TransferError, ResultsError) as error:
+        is_gone = False
+        with contextlib.suppress(TransportError):
+            asked = f"[ -d {shlex.quote(record.job_dir)} ] || echo gone"
+            is_gone = not record.is_gone and transport.run(asked).text.strip() == "gone"
+        if not is_gone:
+            raise
+        raise RecordError(
+            f"{record.training_id} was deleted meanwhile: {transport.name} has no "
+            f"{record.job_dir} any more",
+            hint="`dlctl list` shows what there is",
+        ) from error

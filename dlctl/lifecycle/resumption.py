@@ -12,7 +12,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.files.upload import Tree, read_files
-from dlctl.lifecycle.end import fence, interrupted
+from dlctl.lifecycle.end import fence, interrupted, unless_deleted
 from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.observe import JOB_HAS_ENDED
 from dlctl.lifecycle.session import Session
@@ -97,12 +97,14 @@ def resume(
                      hint=f"dlctl resume {record.training_id}")  # fmt: skip
     store.update(record := remember(record, asked, new_code=new_code), asked=True)
     if record.attempt > 1:
-        sent = ask_again(session, files, record, store, code)
+        with unless_deleted(session.transport, record):
+            sent = ask_again(session, files, record, store, code)
         if wants_changes:
             _check_whose(session, files, sent)
         return sent
     send(session, files.plan.root, lacking_runtime(session, files.plan))
-    return ask(session, files.plan, record, store)
+    with unless_deleted(session.transport, record):
+        return ask(session, files.plan, record, store)
 
 
 def _resumable(session: Session, record: Record, store: RecordStore) -> Record:

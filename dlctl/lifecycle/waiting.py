@@ -95,11 +95,39 @@ def _shown(seen: Observation) -> object:
     )  # fmt: skip
 
 
+class Pace:
+    """When to ask a queue: soon after a change, then less and less often."""
+
+    def __init__(self) -> None:
+        self._asked_at, self._pause_s = float("-inf"), _SOON_S
+
+    def hurry(self) -> None:
+        """Note that something has changed."""
+        self._pause_s = _SOON_S
+
+    def is_due(self) -> bool:
+        """Return whether the queue is to be asked now; the caller then does that."""
+        now = time.monotonic()
+        if now - self._asked_at < self._pause_s:
+            return False
+        self._asked_at = now
+        return True
+
+    def slow_down(self, *, is_waiting: bool) -> None:
+        """Have the next question wait for longer, above all while all jobs wait."""
+        if self._pause_s < _SOON_AGAIN_S:
+            self._pause_s = _SOON_AGAIN_S
+        elif is_waiting:
+            self._pause_s = min(max(_EVERY_S, 2 * self._pause_s), _WAITING_S)
+        else:
+            self._pause_s = _EVERY_S
+
+
 class QueuePace:
     """Remembers, for one site, when its queue was asked and about what."""
 
     def __init__(self) -> None:
-        self._asked_at, self._pause_s = float("-inf"), _SOON_S
+        self._pace = Pace()
         self._renewed_at = float("-inf")
         self._shown: dict[str, object] = {}
         """What the files of each training showed when the queue was asked about it."""
@@ -114,12 +142,11 @@ class QueuePace:
         asked = [r for r in records if r.training_id in shown
                  and (not r.state.final or r.training_id in changed)]  # fmt: skip
         if changed:
-            self._pause_s = _SOON_S
-        if not asked or time.monotonic() - self._asked_at < self._pause_s:
+            self._pace.hurry()
+        if not asked or not self._pace.is_due():
             return False
-        self._asked_at = time.monotonic()
         self._shown |= shown
-        self._slow_down(all(record.state in _WAITING for record in asked))
+        self._pace.slow_down(is_waiting=all(record.state in _WAITING for record in asked))
         return True
 
     def renews(self) -> bool:
@@ -128,11 +155,3 @@ class QueuePace:
         if is_due:
             self._renewed_at = time.monotonic()
         return is_due
-
-    def _slow_down(self, is_waiting: bool) -> None:
-        if self._pause_s < _SOON_AGAIN_S:
-            self._pause_s = _SOON_AGAIN_S
-        elif is_waiting:
-            self._pause_s = min(max(_EVERY_S, 2 * self._pause_s), _WAITING_S)
-        else:
-            self._pause_s = _EVERY_S

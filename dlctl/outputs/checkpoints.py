@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlctl import contract
 from dlctl.contract.own_checkpoints import SavedFile, own_checkpoints, saved_entries
 from dlctl.errors import ResultsError
-from dlctl.files.small_files import read_files
+from dlctl.files.small_files import read_texts
 from dlctl.lifecycle.remote_module import run_module
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from dlctl.transport import Transport
 
 T = TypeVar("T")
-_LIST = r"""cd {} 2>/dev/null || exit 0
-find . -type f ! -path '*/.*' ! -name '*
+_LIST = r"""find {} -name '.*' -prune -o -type f ! -name '*
 *' -exec sh -c 'stat -c %s . >/dev/null 2>&1 && exec stat -c "%Y %s %n" -- "$@"
 exec stat -f "%m %z %N" -- "$@"' sh {{}} + 2>/dev/null"""
 """GNU's `stat`, or that of BSD. A file that vanishes meanwhile is an error that is not shown."""
@@ -34,8 +33,6 @@ _TIMEOUT_S = 3600.0
 _FOLDER = re.compile("step-([0-9]{12,})")  # a program of the user's may write step-7
 _MARKER, _STATE = "complete.json", "state.json"
 _RECORD = re.compile(r"share-[0-9]+\.json")
-_PATHS = 300
-"""Files read in one round trip: their names form one shell argument, of 128 KiB at most."""
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 """Errors that JSON of an unexpected form causes."""
 
@@ -64,19 +61,32 @@ def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
     Raises:
         TransportError
     """
-    found = [
-        _checkpoint(step, marker) for step, (_, marker) in _markers(transport, job_dir).items()
-    ]
-    if found:
-        return found
-    files, pattern = _saved(transport, job_dir)
-    return [
-        Checkpoint(
-            own.step or 0, own.complete, size_bytes=own.size_bytes, written_at=own.written_at,
-            name=own.name,
-        )
-        for own in own_checkpoints(files, pattern) or saved_entries(files)
-    ]  # fmt: skip
+    return list_checkpoints_of_many(transport, [job_dir])[job_dir]
+
+
+def list_checkpoints_of_many(
+    transport: Transport, job_dirs: Sequence[str]
+) -> dict[str, list[Checkpoint]]:
+    """Return what `list_checkpoints` returns, by job directory: at most three calls for all.
+
+    Raises:
+        TransportError
+    """
+    found = {
+        job_dir: [_checkpoint(step, marker) for step, (_, marker) in marked.items()]
+        for job_dir, marked in _markers_of(transport, job_dirs).items()
+    }
+    others = [job_dir for job_dir, known in found.items() if not known]
+    return found | {
+        job_dir: [
+            Checkpoint(
+                own.step or 0, own.complete, size_bytes=own.size_bytes, written_at=own.written_at,
+                name=own.name,
+            )
+            for own in own_checkpoints(files, pattern) or saved_entries(files)
+        ]
+        for job_dir, (files, pattern) in _saved(transport, others).items()
+    }  # fmt: skip
 
 
 def whole_checkpoints(transport: Transport, job_dir: str, *, newest: bool) -> list[str]:
@@ -91,7 +101,7 @@ def whole_checkpoints(transport: Transport, job_dir: str, *, newest: bool) -> li
     found = _markers(transport, job_dir)
     folders = {folder.rpartition("/")[2]: _checkpoint(n, marker).complete
                for n, (folder, marker) in found.items()}  # fmt: skip
-    own = [] if any(folders.values()) else own_checkpoints(*_saved(transport, job_dir))
+    own = [] if any(folders.values()) else own_checkpoints(*_saved(transport, [job_dir])[job_dir])
     whole = [[name] for name, is_whole in folders.items() if is_whole]
     whole = whole or [list(each.files) for each in own if each.complete]
     if newest and whole:
@@ -103,22 +113,35 @@ def whole_checkpoints(transport: Transport, job_dir: str, *, newest: bool) -> li
     return [name for name in listed if not name.startswith(".") and name not in half]
 
 
-def _saved(transport: Transport, job_dir: str) -> tuple[list[SavedFile], str | None]:
-    """Return the files in CHECKPOINT_DIR, and the pattern of a program's own checkpoints."""
-    listed = transport.run(_LIST.format(shlex.quote(f"{job_dir}/{contract.CHECKPOINTS}"))).text
-    files = []
+def _saved(
+    transport: Transport, job_dirs: Sequence[str]
+) -> dict[str, tuple[list[SavedFile], str | None]]:
+    """Return the files in each CHECKPOINT_DIR, and the pattern of a program's own checkpoints."""
+    roots = {f"{job_dir}/{contract.CHECKPOINTS}": job_dir for job_dir in job_dirs}
+    if not roots:
+        return {}
+    listed = transport.run(_LIST.format(" ".join(map(shlex.quote, roots)))).text
+    files: dict[str, list[SavedFile]] = {job_dir: [] for job_dir in job_dirs}
     for line in listed.splitlines():
         written_at, size_bytes, path = line.split(" ", 2)
-        files.append(SavedFile(path.removeprefix("./"), int(size_bytes), float(written_at)))
-    if not files:
-        return [], None
-    plan = f"{job_dir}/{contract.PLAN}"
+        root = next(root for root in roots if path.startswith(f"{root}/"))
+        name = path.removeprefix(f"{root}/")
+        files[roots[root]].append(SavedFile(name, int(size_bytes), float(written_at)))
+    plans = {job_dir: f"{job_dir}/{contract.PLAN}" for job_dir in job_dirs if files[job_dir]}
+    contents = read_texts(transport, list(plans.values()))
+    return {
+        job_dir: (files[job_dir], _pattern(contents.get(plans.get(job_dir, ""))))
+        for job_dir in job_dirs
+    }
+
+
+def _pattern(plan: bytes | None) -> str | None:
+    """Return what a plan says of a program's own checkpoints."""
     try:
-        known = json.loads(read_files(transport, [plan])[plan] or b"{}")
-        pattern = known.get("checkpoint", {}).get("files")
+        found: str | None = json.loads(plan or b"{}").get("checkpoint", {}).get("files")
     except _NOT_UNDERSTOOD:
-        pattern = None
-    return files, pattern
+        return None
+    return found
 
 
 def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dict[str, Any]:
@@ -137,7 +160,7 @@ def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dic
     folder, content = markers[chosen]
     marker = json.loads(content or b"")
     records = [f"{folder}/{name}" for name in marker["files"] if _RECORD.fullmatch(name)]
-    contents = _read(transport, [f"{folder}/{_STATE}", *records])
+    contents = read_texts(transport, [f"{folder}/{_STATE}", *records])
     try:
         state, *shares = (json.loads(content or b"") for content in contents.values())
         return _described(marker, state, shares)
@@ -220,12 +243,33 @@ def _tool(session: Session, record: Record, arguments: list[str], *, on_node: bo
 
 def _markers(transport: Transport, job_dir: str) -> dict[int, tuple[str, bytes | None]]:
     """Return the folder and the marker's content of each checkpoint by its step, newest first."""
-    root = f"{job_dir}/{contract.CHECKPOINTS}"
-    listed = transport.run(f"cd {shlex.quote(root)} 2>/dev/null && ls -1 || :").text.splitlines()
-    folders = {int(m[1]): f"{root}/{name}" for name in listed if (m := _FOLDER.fullmatch(name))}
-    contents = _read(transport, [f"{folder}/{_MARKER}" for folder in folders.values()])
-    pairs = zip(folders.values(), contents.values(), strict=True)
-    return dict(sorted(zip(folders, pairs, strict=True), reverse=True))
+    return _markers_of(transport, [job_dir])[job_dir]
+
+
+def _markers_of(
+    transport: Transport, job_dirs: Sequence[str]
+) -> dict[str, dict[int, tuple[str, bytes | None]]]:
+    """Return what `_markers` returns, by job directory."""
+    roots = [f"{job_dir}/{contract.CHECKPOINTS}" for job_dir in job_dirs]
+    script = f"""\
+for d in {" ".join(map(shlex.quote, roots))}; do
+    for f in "$d"/step-*; do printf '%s\\n' "${{f##*/}}"; done
+    printf '\\036'
+done"""
+    listed = transport.run(script).text.split("\036")
+    folders = {
+        job_dir: {
+            int(m[1]): f"{root}/{m[0]}" for n in names.splitlines() if (m := _FOLDER.fullmatch(n))
+        }
+        for job_dir, root, names in zip(job_dirs, roots, listed, strict=False)
+    }
+    markers = [f"{folder}/{_MARKER}" for each in folders.values() for folder in each.values()]
+    contents = read_texts(transport, markers)
+    return {
+        job_dir: {step: (each[step], contents[f"{each[step]}/{_MARKER}"])
+                  for step in sorted(each, reverse=True)}
+        for job_dir, each in folders.items()
+    }  # fmt: skip
 
 
 def _checkpoint(step: int, marker: bytes | None) -> Checkpoint:
@@ -243,11 +287,3 @@ def _checkpoint(step: int, marker: bytes | None) -> Checkpoint:
 
 def _known(kind: Callable[[Any], T], value: Any) -> T | None:
     return None if value is None else kind(value)
-
-
-def _read(transport: Transport, paths: list[str]) -> dict[str, bytes | None]:
-    """Return the contents of files, many in one round trip."""
-    contents: dict[str, bytes | None] = {}
-    for first in range(0, len(paths), _PATHS):
-        contents |= read_files(transport, paths[first : first + _PATHS])
-    return contents

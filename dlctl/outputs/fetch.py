@@ -21,6 +21,7 @@ from dlctl.files.download import Wishes, download
 from dlctl.files.listing import SiteFile, listing_script, parsed_listing
 from dlctl.files.made import look_at_made
 from dlctl.files.small_files import read_files, read_files_after
+from dlctl.lifecycle.end import unless_deleted
 from dlctl.logs.reader import LogPiece, LogReader, read
 from dlctl.outputs.checkpoints import whole_checkpoints
 from dlctl.outputs.fetched_folder import FetchedFolder
@@ -93,14 +94,16 @@ def fetch(
 
     Raises:
         ResultsError: the training has none of the parts yet, or the folder holds something else.
+        RecordError: it was deleted meanwhile.
         TransferError
     """
     wanted = wanted or Wanted()
-    run = _Fetch(transport, record, destination, wanted)
-    files = run.bring()
-    made = len(files) - len(run.told)
-    if not made and not (run.told and wanted.include):
-        raise _nothing(record, wanted)
+    with unless_deleted(transport, record):
+        run = _Fetch(transport, record, destination, wanted)
+        files = run.bring()
+        made = len(files) - len(run.told)
+        if not made and not (run.told and wanted.include):
+            raise _nothing(record, wanted)
     return Fetched(
         record.training_id, str(destination), files,
         complete=record.state is State.COMPLETED if RESULTS in wanted.parts

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import Plan
 from dlctl.contract.metrics import EventKind, finite
-from dlctl.outputs.checkpoints import list_checkpoints
+from dlctl.outputs.checkpoints import Checkpoint, list_checkpoints
 from dlctl.series.answers import Answer, Known, Saved, answers, main_curve
 from dlctl.series.found import found_events
 from dlctl.series.pace import JobLimit, TimeLeft, time_left
@@ -91,7 +92,11 @@ def saved_checkpoints(transport: Transport, record: Record) -> list[Saved]:
     Raises:
         TransportError
     """
-    found = list_checkpoints(transport, record.job_dir)
+    return saved_of(list_checkpoints(transport, record.job_dir))
+
+
+def saved_of(found: Sequence[Checkpoint]) -> list[Saved]:
+    """Return what may be resumed from, or what a program has saved in its place."""
     return [
         Saved(c.step, c.written_at, c.size_bytes, "" if c.complete else c.name)
         for c in found if c.complete is not False

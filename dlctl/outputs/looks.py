@@ -35,6 +35,8 @@ class Looks(Generic[R]):
     Args:
         open_site: opens the site of a name.
         make_reader: makes the reader of a training.
+        more: brings what is better asked for all trainings of a site at once, after their readers;
+            returns the ids of trainings with news.
         quiet_s: how often to ask for states while nothing is new.
     """
 
@@ -44,13 +46,14 @@ class Looks(Generic[R]):
         store: RecordStore,
         open_site: Callable[[str], Session],
         make_reader: Callable[[Record], R],
+        more: Callable[[Session, Sequence[tuple[R, Record]]], set[str]] | None = None,
         quiet_s: float = _QUIET_STATE_EVERY_S,
     ) -> None:
         self.records = {record.training_id: record for record in records}
         self.readers = {record.training_id: make_reader(record) for record in records}
         self.trouble: dict[str, str] = {}
         """By site: why it does not answer."""
-        self._store, self._open, self._quiet_s = store, open_site, quiet_s
+        self._store, self._open, self._more, self._quiet_s = store, open_site, more, quiet_s
         self._sessions: dict[str, Session] = {}
         self._asked_at: dict[str, float] = {}
         self._paces: dict[str, QueuePace] = {}
@@ -107,9 +110,11 @@ class Looks(Generic[R]):
                     found.add(record.training_id)
                 self.records[record.training_id] = record
             self._asked_at[site] = time.monotonic()
-        for record in [self.records[each.training_id] for each in mine]:
-            if self.readers[record.training_id].refresh(session, record):
-                found.add(record.training_id)
+        known = [self.records[each.training_id] for each in mine]
+        readers = [(self.readers[record.training_id], record) for record in known]
+        found |= {r.training_id for reader, r in readers if reader.refresh(session, r)}
+        if self._more is not None:
+            found |= self._more(session, readers)
         (self._busy.add if found else self._busy.discard)(site)
         if self.trouble.pop(site, None) is not None:
             found |= {record.training_id for record in mine}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ from dlctl.errors import RecordError
 from dlctl.lifecycle import learner_statuses, read_plan
 from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader
-from dlctl.outputs.insight import Insight, insight, saved_checkpoints
+from dlctl.outputs.checkpoints import list_checkpoints_of_many
+from dlctl.outputs.insight import Insight, insight, saved_of
 from dlctl.outputs.joint_look import look
 from dlctl.outputs.metrics import MetricsReader
 from dlctl.outputs.unlocking import Unlocking
@@ -42,7 +44,7 @@ class TrainingReader:
         self._logs = LogReader(record.job_dir)
         self._tailed = False
         self._asked_at = float("-inf")
-        self._told_details = False
+        self._has_grown = self._told_details = False
         self.plan: Plan | None = None
         self.learners: list[Status] = []
         self.checkpoints: list[Saved] = []
@@ -65,15 +67,31 @@ class TrainingReader:
         Raises:
             TransportError
         """
-        found = self._read_news(session, record)
-        every_s = _DETAILS_EVERY_S if found else _QUIET_DETAILS_EVERY_S
-        if time.monotonic() - self._asked_at >= every_s:
-            self._asked_at = time.monotonic()
-            try:
-                found = self._read_details(session, record) or found
-            except RecordError as error:  # its folder is gone, or of another version
-                found, self.problem = self.problem != error.message or found, error.message
-        return found
+        self._has_grown = self._read_news(session, record)
+        return self._has_grown
+
+    @property
+    def details_are_due(self) -> bool:
+        """Return whether plan, learners and checkpoints are to be read again."""
+        every_s = _DETAILS_EVERY_S if self._has_grown else _QUIET_DETAILS_EVERY_S
+        return time.monotonic() - self._asked_at >= every_s
+
+    def read_details(self, session: Session, record: Record, saved: list[Saved]) -> bool:
+        """Bring plan and learners, take the checkpoints; return whether anything was new.
+
+        Raises:
+            TransportError
+        """
+        self._asked_at = time.monotonic()
+        before = (_without_beats(self.learners), self.checkpoints, self.problem)
+        try:
+            if self.plan is None:
+                self.plan = read_plan(session, record)
+            self.learners = learner_statuses(session, record, self.plan)
+            self.checkpoints, self._told_details, self.problem = saved, True, ""
+        except RecordError as error:  # its folder is gone, or of another version
+            self.problem = error.message
+        return (_without_beats(self.learners), self.checkpoints, self.problem) != before
 
     def insight(self, record: Record, now: float | None = None) -> Insight:
         """Return what it means, with the ages of a time (Unix seconds), by default the present."""
@@ -105,14 +123,23 @@ class TrainingReader:
             grew if found.metrics is None else any(map(_is_told, found.metrics))
         )
 
-    def _read_details(self, session: Session, record: Record) -> bool:
-        before = (_without_beats(self.learners), self.checkpoints)
-        if self.plan is None:
-            self.plan = read_plan(session, record)
-        self.learners = learner_statuses(session, record, self.plan)
-        self.checkpoints = saved_checkpoints(session.transport, record)
-        self._told_details = True
-        return (_without_beats(self.learners), self.checkpoints) != before
+
+def refresh_details(session: Session, readers: Sequence[tuple[TrainingReader, Record]]) -> set[str]:
+    """Bring what changes seldom of all trainings of a site, once it is due for one of them.
+
+    The site's processes are a few for all of them. Returns the ids of trainings with news.
+
+    Raises:
+        TransportError
+    """
+    if not any(reader.details_are_due for reader, _ in readers):
+        return set()
+    folders = [record.job_dir for _, record in readers]
+    found = list_checkpoints_of_many(session.transport, folders)
+    return {
+        record.training_id for reader, record in readers
+        if reader.read_details(session, record, saved_of(found[record.job_dir]))
+    }  # fmt: skip
 
 
 def _is_told(name: str) -> bool:

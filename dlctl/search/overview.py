@@ -16,6 +16,7 @@ from dlctl.errors import RecordError, SchedulerError
 from dlctl.files.small_files import read_appended
 from dlctl.lifecycle import read_queue
 from dlctl.lifecycle.observe import parse_answer
+from dlctl.lifecycle.waiting import Pace
 from dlctl.search.trials import TrialLog, Trials
 from dlctl.search.workers import ids_of
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _LIMIT_BYTES = 8 << 20
 """The most that one look reads of the log."""
-_JOBS_EVERY_S = 5.0
 _BROKER_FILE = re.compile(rf"{names.BROKERS}/([^/]+)/{re.escape(names.BROKER_STATUS)}")
 _GROUP_FILE = re.compile(rf"{names.WORKERS}/([^/]+)/submit\.end")
 _ARRAY = re.compile(r"(\d+)_(?:(\d+)|\[([\d,:%-]+)\])")
@@ -122,7 +122,9 @@ class SearchReader:
         self._queue_problem = ""
         self._clock_ahead_s: float | None = None
         """How far the site's clock is ahead of this machine's."""
-        self._jobs_at = float("-inf")
+        self._pace = Pace()
+        self._jobs_of: object = None
+        """What the files told when the queue was asked."""
 
     def refresh(self, session: Session, record: Record) -> bool:
         """Bring what is new; return whether anything was.
@@ -138,9 +140,7 @@ class SearchReader:
             return changed
         self.problem = ""
         before = self._jobs
-        if time.monotonic() - self._jobs_at >= _JOBS_EVERY_S:
-            self._jobs_at = time.monotonic()
-            self._read_jobs(session)
+        self._read_jobs(session)
         self.seen_at = time.time()
         return grew or before != self._jobs
 
@@ -193,8 +193,19 @@ class SearchReader:
             if (match := _GROUP_FILE.fullmatch(name)) and (answer := parse_answer(content))
         }  # fmt: skip
         ids = {group: ids_of(answer[1]) for group, answer in groups.items()}
-        if not any(ids.values()):
+        told = {worker.name for broker in _brokers(self._files) for worker in broker.workers}
+        is_over = self._record.state.final
+        if (shown := (ids, told, is_over)) != self._jobs_of:
+            self._pace.hurry()
+        elif is_over:
             return
+        if not any(ids.values()) or not self._pace.is_due():
+            return
+        self._jobs_of = shown
+        # What a broker tells of a worker proves that its job runs.
+        self._pace.slow_down(is_waiting=all(
+            job.state == "PENDING" or job.name in told for job in self._jobs if job.lives
+        ))  # fmt: skip
         try:
             now, jobs, self._queue_problem = read_queue(session)
         except SchedulerError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlctl.contract import STARTERS, StarterKind
+from dlctl.contract.programs.safe_text import printable
 from dlctl.errors import SiteError
 from dlctl.site_admin.discovery import Discovered, FoundPartition
 from dlctl.sites.files import (
@@ -116,12 +117,8 @@ def _set(settings: TransportSettings | SchedulerSettings | LauncherSettings) -> 
 
 
 def _block(name: str, lines: list[str], notes: list[str] | None = None) -> str:
-    body = [f"# {_comment(note)}" for note in notes or []] + lines
+    body = [f"# {printable(note)[:200]}" for note in notes or []] + lines
     return f"{name}:\n" + "".join(f"  {line}\n" for line in body)
-
-
-def _comment(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)[:200]
 
 
 def _head(site: Site, found: Discovered) -> str:
@@ -133,7 +130,7 @@ def _head(site: Site, found: Discovered) -> str:
         "docs/sites.md and `dlctl sites show slurm-example` explain each key.",
         *found.problems,
     ]
-    return "".join(f"# {_comment(line)}\n" for line in lines)
+    return "".join(f"# {printable(line)[:200]}\n" for line in lines)
 
 
 def _free(site: Site, found: Discovered) -> str:
@@ -177,7 +174,7 @@ def _partitions(site: Site, found: Discovered) -> str:
     for partition in found.partitions:
         limits = site.partitions.get(partition.name)
         for note in _partition_notes(partition):
-            lines.append(f"  # {_comment(note)}\n")
+            lines.append(f"  # {printable(note)[:200]}\n")
         if limits is not None:
             lines.append(f"  {yaml_scalar(partition.name)}:\n")
             lines += [f"    {key}: {value}\n" for key, value in _limit_lines(limits)]

@@ -226,5 +226,4 @@ def _script(session: Session, unused: Sequence[str], keep_results: bool) -> str:
         "login/prune.sh.j2", guard=guard(session.site.root), root=session.site.root,
         token=secrets.token_hex(6), left_min=_LEFT_MIN, keep_results=keep_results,
         references=REFERENCES, unused=shlex.quote(" ".join(unused)),
-        shared_memory=contract.shared_memory("$(id -u)", "$id", "*"),
     )  # fmt: skip

@@ -28,6 +28,7 @@ import time
 import weakref
 from collections.abc import Callable
 
+from dlctl.contract.programs.safe_text import printable
 from psrv.errors import ServerError
 from psrv.transport.base import (
     HEADER,
@@ -363,7 +364,7 @@ def _expect_welcome(connection: socket.socket, deadline: float) -> None:
     (size,) = _REASON.unpack(_read_new(connection, _REASON.size, deadline))
     text = _read_new(connection, min(size, _LONGEST_REASON), deadline).decode("utf-8", "replace")
     # The other side is not authenticated yet: no line breaks or escapes in our log.
-    raise RefusedError("".join(c if c.isprintable() else "?" for c in text))
+    raise RefusedError(printable(text))
 
 
 def _name(peer: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,10 @@ CA = "ca.pem"
 PACKAGE = m.DESCRIPTOR.package
 MESSAGE_BYTES = 64 << 20
 """No message is longer: a task's value may have 50 MB, or as many results as fit."""
+MOST_CONNECTIONS = 8192
+"""A server takes so many, strangers' included, if it may open so many files and a third more."""
+HANDSHAKE_S = 10.0
+"""How long a connection may take until it is known to be of this search."""
 
 _LIMITS = [
     ("grpc.max_send_message_length", MESSAGE_BYTES),
@@ -37,7 +42,6 @@ _CLIENT = [
 ]
 _SERVER = [
     *_LIMITS,
-    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.so_reuseport", 0),  # otherwise two servers could share one port
     ("grpc.max_concurrent_streams", 256),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -114,7 +118,11 @@ def open_server(
     Raises:
         SearchError: Nothing can listen at this address.
     """
-    server = grpc.aio.server(options=_SERVER)
+    limits = [
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
+        ("grpc.max_allowed_incoming_connections", _most_connections()),
+    ]
+    server = grpc.aio.server(options=[*_SERVER, *limits])
     server.add_generic_rpc_handlers([*handlers, _OtherVersions()])
     tls = grpc.ssl_server_credentials(
         [(credentials.key, credentials.certificate)],
@@ -130,3 +138,12 @@ def open_server(
             hint="correct `network` in the site's file, or leave it out",
         ) from error
     return server, f"{shown}:{port}"
+
+
+def _most_connections() -> int:
+    """Return how many connections may be open: the server's own files need room beside them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return (
+        MOST_CONNECTIONS if hard == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, hard * 3 // 4)
+    )

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from login_host import NAMESPACE, Trainings, can_count, counted, init_of
-from login_side import make_site
+from login_side import make_site, plan_of
 from ssh_servers import Sshd, block, start_sshd
 
+from dlctl import contract
 from dlctl.cli.logs import following
+from dlctl.cli.states.live import Watched, _StateOnly
 from dlctl.contract import State
 from dlctl.dashboard.live import LiveFeed
 from dlctl.lifecycle import Session
+from dlctl.outputs import training_reader
+from dlctl.outputs.looks import Looks
+from dlctl.outputs.training_reader import TrainingReader, refresh_details
 from dlctl.record import RecordStore
 
 pytestmark = [
@@ -148,3 +153,44 @@ def test_a_dashboard_of_many_trainings_that_live_starts_no_process(guests, wait_
         assert (found, jobs.asked) == ([0], 0)
     finally:
         feed.close()
+
+
+def test_a_watch_of_many_trainings_reads_their_checkpoints_by_a_few_processes(guests, monkeypatch):
+    monkeypatch.setattr(training_reader, "_DETAILS_EVERY_S", 0.0)
+    monkeypatch.setattr(training_reader, "_QUIET_DETAILS_EVERY_S", 0.0)
+    jobs = guests.trainings(12)
+    for record in jobs.records:
+        folder = Path(record.job_dir, "checkpoints")
+        folder.mkdir()
+        (folder / "model.pt").write_text("weights")
+        for name in (contract.MANIFEST, contract.SCRIPT):
+            Path(record.job_dir, name).touch()
+        Path(record.job_dir, contract.PLAN).write_text(contract.to_json(plan_of()))
+    looking = Looks(
+        jobs.records, guests.store, lambda _: guests.open(jobs), TrainingReader, refresh_details
+    )
+    with closing(looking):
+        looking.look()
+        looking.look()
+        with guests.counted() as of_a_call:  # what the user's own ~/.bashrc starts, above all
+            looking.session("testbed").transport.run(":")
+        with guests.counted() as found:
+            for _ in range(5):
+                jobs.beat()
+                looking.look()
+    assert {each.name for r in looking.readers.values() for each in r.checkpoints} == {"model.pt"}
+    assert found[0] <= 5 * (2 * of_a_call[0] + 4) and jobs.asked == 0
+
+
+def test_a_list_that_stays_starts_no_process_while_trainings_live(guests):
+    jobs = guests.trainings(12)
+    looking = Looks([], guests.store, lambda _: guests.open(jobs), _StateOnly, quiet_s=0.0)
+    with closing(looking):
+        watched = Watched(looking, guests.store, lambda _: True, lambda _: True)
+        watched.look()
+        watched.look()
+        with guests.counted() as found:
+            for _ in range(5):
+                jobs.beat()
+                watched.look()
+    assert (found, jobs.asked) == ([0], 0)

@@ -1,6 +1,7 @@
 """What the tests of the login side share: manifests, sites, a scheduler, bad connections."""
 
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -171,6 +172,20 @@ class BadTransport(LocalTransport):
 
             process.wait = lose
         return process
+
+
+class Vanishing(LocalTransport):
+    """Removes a job directory before one of its calls, as `dlctl delete` elsewhere does."""
+
+    def __init__(self, folder, call):
+        super().__init__()
+        self.folder, self.left = folder, call
+
+    def start(self, script, **how):
+        self.left -= 1
+        if self.left == 0:
+            shutil.rmtree(self.folder)
+        return super().start(script, **how)
 
 
 class Scene:

@@ -12,7 +12,7 @@ from dlctl.contract.metrics import MetricsLine
 from dlctl.lifecycle.session import Session
 from dlctl.outputs import looks, training_reader
 from dlctl.outputs.looks import Looks
-from dlctl.outputs.training_reader import TrainingReader
+from dlctl.outputs.training_reader import TrainingReader, refresh_details
 from dlctl.record import RecordStore
 from dlctl.transport.local import LocalTransport
 from dlctl.transport.resident import Resident
@@ -55,8 +55,11 @@ class WatchedJob:
         session = Session(make_site(folder), self.transport, ScriptedScheduler(folder))
         store = RecordStore(folder / "trainings.db")
         store.add(self.record)
-        self.looks = Looks([self.record], store, lambda _: session, TrainingReader)
+        self.looks = Looks([self.record], store, lambda _: session, TrainingReader, refresh_details)
         self.reader = self.looks.readers["t-1"]
+
+    def close(self):
+        self.looks.close()
 
     def write(self, name, content, mode="ab"):
         path = self.folder / name

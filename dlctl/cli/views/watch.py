@@ -23,12 +23,12 @@ def watch(
 
     Example: dlctl watch digits-3k9f
     """
-    from dlctl.outputs.training_reader import TrainingReader
+    from dlctl.outputs.training_reader import TrainingReader, refresh_details
     from dlctl.terminal.watch import watch_in_pipe, watch_on_terminal
 
     store = open_record()
     records = store.find_all(training_ids or [])
-    with looks(records, TrainingReader, store) as looking:
+    with looks(records, TrainingReader, store, more=refresh_details) as looking:
         if output.has_whole_screen() and not once:
             watch_on_terminal(looking)
         else:

@@ -14,6 +14,7 @@ from pathlib import Path
 from dlctl.contract import meeting_file, refresh, write_whole
 from learner.agent.health.base import Findings, Here
 from learner.job.directives import is_gone
+from psrv.transport.unauthenticated import UnauthenticatedPeers
 
 MEETING_S = 3.0
 """How long the first learners of the nodes wait for one another."""
@@ -63,15 +64,24 @@ class Meeting:
         return self._here.job_dir / meeting_file(self._here.attempt, node)
 
     def _listen(self, server: socket.socket) -> None:
+        """Greet whoever comes: a stranger may say anything, or nothing."""
+        here = UnauthenticatedPeers()
         while not self._all_came.is_set():
-            with contextlib.suppress(OSError, ValueError):  # a stranger may say anything
-                connection, _ = server.accept()
-                with connection:
-                    connection.settimeout(_CONNECT_S)
-                    connection.sendall(self._greeting + b"\n")
-                    self._missing.discard(int(connection.recv(16) or b"-1"))
-            if not self._missing:
-                self._all_came.set()
+            with contextlib.suppress(OSError):
+                connection, place = server.accept()
+                here.add(connection, str(place[0]))
+                threading.Thread(target=self._greet, args=(connection, here), daemon=True).start()
+
+    def _greet(self, connection: socket.socket, here: UnauthenticatedPeers) -> None:
+        with connection, contextlib.suppress(OSError, ValueError):
+            try:
+                connection.settimeout(_CONNECT_S)
+                connection.sendall(self._greeting + b"\n")
+                self._missing.discard(int(connection.recv(16) or b"-1"))
+            finally:
+                here.remove(connection)
+        if not self._missing:
+            self._all_came.set()
 
     def _reach(self, node: int, found: Findings) -> None:
         path = self._file(node)

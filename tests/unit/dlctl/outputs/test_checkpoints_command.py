@@ -51,7 +51,8 @@ def test_a_file_that_vanishes_while_files_are_listed_is_left_out(tmp_path, monke
     programs = tmp_path / "programs"
     programs.mkdir()
     stat = programs / "stat"
-    stat.write_text(f'#!/bin/sh\nrm -f count-0.new\nexec {shutil.which("stat")} "$@"\n')
+    gone, real = folder / "count-0.new", shutil.which("stat")
+    stat.write_text(f'#!/bin/sh\nrm -f {gone}\nexec {real} "$@"\n')
     stat.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     assert [c.name for c in checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))] == [

@@ -1,17 +1,18 @@
 """Results: one curve over all attempts, every file verified, nothing of the user's overwritten."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
 
 import pytest
-from login_side import make_record
+from login_side import Vanishing, make_record
 
 from dlctl import contract
 from dlctl.cli.fetching.fetch import _tell_fetched
 from dlctl.contract import ResultFile, ResultsIndex, State
-from dlctl.errors import ResultsError, TransferError
+from dlctl.errors import DlctlError, ResultsError, TransferError
 from dlctl.outputs.fetch import CHECKPOINTS, PARTS, Wanted, fetch
 from dlctl.outputs.fetched_folder import FetchedFolder
 from dlctl.outputs.metrics import read_metrics
@@ -492,3 +493,22 @@ def test_results_take_few_calls(job, tmp_path, monkeypatch):
     del calls[:]
     fetch_results(HERE, record, tmp_path / "again")
     assert len(calls) <= 4  # without sums it looks whether a file has changed meanwhile
+
+
+def test_a_fetch_of_a_training_that_is_deleted_meanwhile_says_that(job, tmp_path):
+    """At each of its calls."""
+    record, folder = job
+    said, transport = set(), Vanishing(folder, 0)
+    for call in itertools.count(1):
+        store_results(folder, {"model.pt": b"w" * 1000, "large.bin": b"l" * (3 << 20)})
+        transport = Vanishing(folder, call)
+        try:
+            fetch(transport, record, tmp_path / str(call), Wanted(PARTS))
+        except DlctlError as error:
+            said.add(error.message)
+        if transport.left > 0:
+            break
+    assert call > 5
+    assert said == {
+        f"t-1 was deleted meanwhile: {transport.name} has no {record.job_dir} any more"
+    }  # fmt: skip

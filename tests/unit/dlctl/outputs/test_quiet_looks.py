@@ -1,5 +1,7 @@
 """A look brings metrics and logs in one script, and a quiet training is looked at seldom."""
 
+from contextlib import closing
+
 import pytest
 from watched_job import WatchedJob
 
@@ -8,16 +10,15 @@ from dlctl.terminal.watch import next_pause_s
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    job = WatchedJob(tmp_path, monkeypatch)
-    job.log("hello\n")
-    job.measure("", 1, loss=2.0)
-    job.measure("node", 1, cpu_percent=50.0)
-    job.beat()
-    assert job.looks.look() == {"t-1"}
-    job.now_s += 1
-    job.looks.look()
-    yield job
-    job.looks.close()
+    with closing(WatchedJob(tmp_path, monkeypatch)) as job:
+        job.log("hello\n")
+        job.measure("", 1, loss=2.0)
+        job.measure("node", 1, cpu_percent=50.0)
+        job.beat()
+        assert job.looks.look() == {"t-1"}
+        job.now_s += 1
+        job.looks.look()
+        yield job
 
 
 def test_one_script_brings_metrics_and_logs(job):

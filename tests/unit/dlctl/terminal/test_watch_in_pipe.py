@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -15,15 +16,14 @@ from dlctl.terminal import watch
 from dlctl.terminal.watch import watch_in_pipe
 
 
-@pytest.fixture
-def job(tmp_path, monkeypatch):
-    job = WatchedJob(tmp_path, monkeypatch)
-    yield job
-    job.looks.close()
-
-
 class Enough(Exception):
     """Ends a watch that would go on for ever."""
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    with closing(WatchedJob(tmp_path, monkeypatch)) as made:
+        yield made
 
 
 def test_a_frame_in_a_pipe_is_printed_only_when_something_but_ages_changed(job, monkeypatch):

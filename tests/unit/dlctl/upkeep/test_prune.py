@@ -14,9 +14,9 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.stores import CachedData
 from dlctl.data.cache import SiteCache
-from dlctl.errors import DlctlError, RemoteCommandError
+from dlctl.errors import DlctlError, RecordError, RemoteCommandError
 from dlctl.files.site_folders import all_damaged, damaged
-from dlctl.lifecycle import cancel, refresh, resume, submit
+from dlctl.lifecycle import cancel, delete, refresh, resume, submit
 from dlctl.record import RecordStore
 from dlctl.transport.local import LocalTransport
 from dlctl.upkeep.adopt import adopt
@@ -229,9 +229,27 @@ def test_a_resumption_that_a_prune_overtakes_says_so(scene):
             return super().run(script, **more)
 
     session = scene.connect(Overtaken())
-    with pytest.raises(RemoteCommandError, match="the training was deleted"):
+    with pytest.raises(RecordError, match="was deleted meanwhile"):
         resume(session, record, scene.store, lambda r: scene.request(r.training_id))
     assert fence.exists() and not here.exists()
+
+
+def test_a_training_that_is_resumed_while_it_is_deleted_stays_whole(scene):
+    record = halted(scene)
+    before = sorted(job(scene, record).rglob("*"))
+    begun = job(scene, record) / "attempts/2/submit.begin"
+
+    class Overtaken(LocalTransport):
+        def start(self, script, **more):
+            if "remove_training" in script:
+                begun.parent.mkdir(parents=True)
+                begun.write_text("now\n")
+            return super().start(script, **more)
+
+    with pytest.raises(RecordError, match="was resumed meanwhile"):
+        delete(scene.connect(Overtaken()), record, scene.store)
+    assert begun.exists() and set(before) <= set(job(scene, record).rglob("*"))
+    assert scene.store.find(record.training_id) and not list(scene.root.glob("jobs/.dlctl-*"))
 
 
 def test_two_prunes_at_once_remove_all_once(scene, tmp_path):

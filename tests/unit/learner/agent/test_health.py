@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -145,21 +146,34 @@ def test_a_node_that_never_comes_proves_nothing(tmp_path):
     assert (found[0].reached, found[0].unreached) == ([], [])
 
 
-def test_a_stranger_who_says_anything_does_not_end_the_meeting(tmp_path, monkeypatch, wait_until):
+@pytest.fixture
+def first(tmp_path, monkeypatch, wait_until):
+    """Connect to the first of two nodes; at the test's end the second one comes, too."""
     for limit in ("MEETING_S", "_CONNECT_S"):
         monkeypatch.setattr(f"learner.agent.health.network.{limit}", 60.0)
     path, found = tmp_path / attempt_dir(1) / "preflight/node-0.address", Findings()
-    first = threading.Thread(target=Meeting(here(tmp_path, 0, 2), "127.0.0.1"), args=(found,))
-    first.start()
+    waits = threading.Thread(target=Meeting(here(tmp_path, 0, 2), "127.0.0.1"), args=(found,))
+    waits.start()
     wait_until(path.exists)
     port = int(path.read_text().split()[1])
-    with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(b"GET / HTTP/1.0")
-        while stranger.recv(100):
-            pass
-    assert meet(tmp_path, [1], 2)[1].reached == [0]
-    first.join(60)
+    with ExitStack() as ends:
+        yield lambda: ends.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert meet(tmp_path, [1], 2)[1].reached == [0]
+    waits.join(60)
     assert found.reached == [1]
+
+
+def test_a_stranger_who_says_anything_does_not_end_the_meeting(first):
+    stranger = first()
+    stranger.sendall(b"GET / HTTP/1.0")
+    while stranger.recv(100):
+        pass
+
+
+def test_strangers_who_say_nothing_keep_no_node_from_the_meeting(first):
+    """More than may be there at a time: of them the oldest go."""
+    strangers = [first() for _ in range(40)]
+    assert strangers[0].makefile("b").read().endswith(b".1\n")
 
 
 def test_an_address_that_does_not_answer_is_unreached(tmp_path, monkeypatch):
@@ -181,7 +195,7 @@ def test_an_address_that_does_not_answer_is_unreached(tmp_path, monkeypatch):
     ],
 )
 def test_a_slow_file_system_is_no_fault_of_a_gpu(tmp_path, monkeypatch, program, fault, remark):
-    monkeypatch.setattr(gpu, "_LOAD_S", 1.0 if remark else 60.0)
+    monkeypatch.setattr(gpu, "_LOAD_S", 1.0 if remark else 3.0)
     monkeypatch.setattr(gpu, "_PROBE_S", 1.0)
     monkeypatch.setattr(gpu, "_PROGRAM", ("-c", program))
     found = Findings()
