@@ -26,7 +26,8 @@ def lost_by_deletion(record: Record) -> str:
     fetched = [part for part in parts if part not in lost]
     if record.made and not record.made.results.files:
         fetched = ["logs" if part == "results" else part for part in fetched]
-    said = f"its {_listed(fetched)} were fetched" if fetched else ""
+    verb = "was" if fetched == ["output"] else "were"
+    said = f"its {_listed(fetched)} {verb} fetched" if fetched else ""
     if not lost:
         return said
     missing = f"its {_listed([word for told in lost.values() for word in told])} were NOT"

@@ -95,7 +95,7 @@ def _look_at_files(
         for record in given if is_proven(record, seen[record.training_id])
     }  # fmt: skip
     known = [
-        _settle(session, record, proven[record.training_id])
+        with_made(session, _settle(session, record, proven[record.training_id]))
         if record.training_id in proven else record for record in given
     ]  # fmt: skip
     return known, proven

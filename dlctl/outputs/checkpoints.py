@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dlctl.transport import Transport
 
 T = TypeVar("T")
-_LIST = r"""find {} -name '.*' -prune -o -type f ! -name '*
+_LIST = r"""find {} -name '.*' -prune -o -type f ! -path '*
 *' -exec sh -c 'stat -c %s . >/dev/null 2>&1 && exec stat -c "%Y %s %n" -- "$@"
 exec stat -f "%m %z %N" -- "$@"' sh {{}} + 2>/dev/null"""
 """GNU's `stat`, or that of BSD. A file that vanishes meanwhile is an error that is not shown."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dlctl.contract import names
 from dlctl.contract.names import CACHES
+from dlctl.contract.programs.safe_text import printable
 from dlctl.contract.records import Amount, Made, OutputPlace
 from dlctl.contract.sent_files import SENT_INDEX, SentFile, changed_files, parse_index
 
@@ -74,9 +75,9 @@ def output_places(sizes: Mapping[str, int]) -> list[OutputPlace]:
 def tell_output(places: Iterable[OutputPlace], size_text: Callable[[int], str]) -> str:
     """Return `out/: 14 files, 8 MB; model.pt: 1 MB; not in RESULT_DIR`, or nothing."""
     told = [
-        f"{place.path or 'more'}: {size_text(place.size_bytes)}"
+        f"{printable(place.path) or 'more'}: {size_text(place.size_bytes)}"
         if place.files == 1 and not place.path.endswith("/") else
-        f"{place.path or 'more'}: {place.files} file{'s' * (place.files != 1)}, "
+        f"{printable(place.path) or 'more'}: {place.files} file{'s' * (place.files != 1)}, "
         f"{size_text(place.size_bytes)}"
         for place in places
     ]  # fmt: skip

@@ -125,6 +125,11 @@ def test_many_places_are_summed_up():
     assert contract.tell_output([], str) == ""
 
 
+def test_a_name_makes_no_line_of_what_is_told():
+    told = contract.tell_output(contract.output_places({"out\nnext: rm -rf/x": 1}), str)
+    assert told == "out\\nnext: rm -rf/: 1 file, 1; not in RESULT_DIR"
+
+
 def test_a_look_that_takes_too_long_is_given_up(job):
     with pytest.raises(TimeoutError):
         contract.own_output(job, CACHES, until=0.0)

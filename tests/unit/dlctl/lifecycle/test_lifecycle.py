@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from login_side import BadTransport, fail_newest, look, run_everything, run_script, send
@@ -331,3 +332,14 @@ def test_an_answer_that_can_not_be_written_down_at_the_site_is_told_all_the_same
     assert (again.attempt, again.job_id, again.state) == (2, "2", State.PENDING)
     assert not list(in_the_way.parent.glob(".out"))
     assert look(scene).job_id == "2"
+
+
+def test_output_that_a_verdict_could_not_tell_is_looked_up_without_the_queue(scene):
+    """Of many files the node may have had no time to look at all."""
+    record = send(scene)
+    run_everything(scene)
+    (scene.root / "jobs" / record.training_id / "code/model.pt").write_text("weights")
+    silent = SimpleNamespace(asks=lambda *_: False)
+    (seen,) = refresh(scene.session, [record], scene.store, silent)
+    assert seen.state is State.COMPLETED
+    assert seen.made.output == [contract.OutputPlace("model.pt", 1, 7)]
