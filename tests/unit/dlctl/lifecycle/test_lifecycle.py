@@ -339,7 +339,7 @@ def test_output_that_a_verdict_could_not_tell_is_looked_up_without_the_queue(sce
     record = send(scene)
     run_everything(scene)
     (scene.root / "jobs" / record.training_id / "code/model.pt").write_text("weights")
-    silent = SimpleNamespace(asks=lambda *_: False)
+    silent = SimpleNamespace(asks=lambda *_: False, renews=lambda: False)
     (seen,) = refresh(scene.session, [record], scene.store, silent)
     assert seen.state is State.COMPLETED
     assert seen.made.output == [contract.OutputPlace("model.pt", 1, 7)]
