@@ -9,11 +9,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract import search as names
+from dlctl.contract.programs.lone_program import saves_beside_itself
 from dlctl.errors import ManifestError, RecordError
 from dlctl.files.archive import Entry
 from dlctl.files.small_files import read_files, write_file
@@ -73,8 +74,25 @@ def start(
 
     record = submit(session, request, store, before=bring_keys)
     say(not_sent(request.code))
+    say(_shared_folder(loaded, trial))
     set_pool(session, loaded, record, *loaded.file.workers.jobs)
     return record
+
+
+def _shared_folder(loaded: Loaded, trial: dict[str, Any]) -> str:
+    """Return what becomes of files that trials seem to write into the folder they share."""
+    framework = trial.get("framework", {})
+    command, recipe = framework.get("command"), framework.get("recipe")
+    if not command and (not recipe or recipe["loop"]):  # no training, or the built-in loop
+        return ""
+    texts = [command or "", recipe["script"] if recipe else ""]
+    if not saves_beside_itself(texts, loaded.path.parent):
+        return ""
+    return (
+        "the program names neither RESULT_DIR nor CHECKPOINT_DIR: all trials run in one folder, "
+        "and what one writes there replaces another's; train the best one again for its files: "
+        "dlctl search best --manifest FILE"
+    )
 
 
 def _decided(session: Session, loaded: Loaded, search_id: str) -> dict[str, str]:

@@ -87,6 +87,18 @@ def test_a_file_that_is_not_sent_is_told_before_a_search_begins(
     assert [each.partition(", which is")[0] for each in told] == where
 
 
+def test_trials_that_write_into_the_folder_they_share_are_told_of(load, tmp_path, monkeypatch):
+    said, own = [], TRAINING.replace("job: train.py", 'command: "python train.py --lr {lr}"')
+    session = SimpleNamespace(site=load_site("local"))
+    monkeypatch.setattr(start, "submit", lambda *_, **__: SimpleNamespace(training_id="s-1"))
+    monkeypatch.setattr(start, "set_pool", lambda *_: None)
+    for program, told in (("torch.save(m, 'model.pt')", 1), ("os.environ['RESULT_DIR']", 0)):
+        (tmp_path / "train.py").write_text(program)
+        start.start(session, load(own), None, said.append)
+        assert len([each for each in said if "all trials run in one folder" in each]) == told
+        said.clear()
+
+
 def test_a_search_becomes_its_spec(load):
     loaded = load(GOOD)
     spec = loaded.spec
