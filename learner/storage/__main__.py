@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from dlctl import contract
+from dlctl.contract.amounts import counted, size_text
 from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX, ListedObject
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache, Filled
@@ -33,7 +34,6 @@ from learner.storage.objects import (
 )
 from learner.storage.progress import Progress
 from learner.storage.upload import Superseded, Upload, save
-from learner.system.amounts import counted, size_text
 
 PATIENCE_VARIABLE = "DLCTL_STORE_PATIENCE_S"
 PATIENCE_S = 300.0

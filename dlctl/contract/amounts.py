@@ -1,8 +1,8 @@
-"""Counts and sizes as people read them, on the node side."""
+"""Counts and sizes as people read them."""
 
 from __future__ import annotations
 
-_UNITS = ("B", "kB", "MB", "GB", "TB")
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def counted(number: int, noun: str) -> str:
