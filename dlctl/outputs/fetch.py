@@ -53,7 +53,7 @@ class Fetched:
     """What `results/` on the site holds but can't be fetched: pipes, links that point outside,
     files that can't be read."""
     parts: list[str] = field(default_factory=list)
-    """Those of `PARTS` that were looked for."""
+    """Those of `PARTS` that were looked for; without the output if some of it was left out."""
     kept: list[str] = field(default_factory=list)
     """The new names of files and folders here that did not come from an earlier fetch, or were
     edited since, and were in the way."""
@@ -199,7 +199,7 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
         with self.folder:
             if RESULTS in self.parts:
                 self.told = self._write_newest()
-            return [*self.told, *(file for part in self.parts for file in bring[part]())]
+            return [*self.told, *(file for part in [*self.parts] for file in bring[part]())]
 
     def _download(
         self, base: str, paths: Sequence[str] | Mapping[str, str],
@@ -226,10 +226,14 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
     def _bring_output(self) -> list[str]:
         """Bring what the program has written into its own folder."""
         _, files = look_at_made(self._transport, self._record.job_dir)
-        return self._download(
+        left_out = len(self.left_out)
+        brought = self._download(
             f"{self._record.job_dir}/{contract.CODE}", [file.path for file in files],
             lambda path: self.folder.own(f"{OUTPUT}/{path}"), listed=files,
         )  # fmt: skip
+        if len(self.left_out) > left_out:
+            del self.parts[OUTPUT]
+        return brought
 
     def _bring_checkpoints(self) -> list[str]:
         """Bring every whole checkpoint; of a training that runs the newest one."""
