@@ -273,14 +273,16 @@ class RecordStore:
 
         self.change(write_tags)
 
-    def mark_fetched(self, record: Record, parts: Iterable[str] = ("results",)) -> None:
-        """Remember that parts of what the record's attempt left were fetched after its end.
+    def mark_fetched(self, record: Record, parts: Iterable[str] = ("results",)) -> Record:
+        """Remember that parts of what the record's attempt left were fetched; return the record.
 
         Args:
             parts: Some of the keys of `FETCHED`.
         """
         names = {FETCHED[part]: record.attempt for part in parts}
-        self.update(replace(record, **names))  # type: ignore[arg-type]
+        record = replace(record, **names)  # type: ignore[arg-type]
+        self.update(record)
+        return record
 
     def remove(self, *training_ids: str) -> None:
         """Forget trainings."""

@@ -186,10 +186,11 @@ class _Download:
                     if path not in there:
                         self._leave_out(path, "was removed while it was fetched")
                 changed = self._bring_over_losses(listed)
+        why = "changes while it is fetched, or can't be read"
         if changed and self.wishes.on_left_out is None:
-            raise self._missing([file.path for file in changed], "changes while it is fetched")
+            raise self._missing([file.path for file in changed], why)
         for file in changed:
-            self._leave_out(file.path, "changes while it is fetched")
+            self._leave_out(file.path, why)
 
     def _bring_over_losses(self, wanted: list[SiteFile]) -> list[SiteFile]:
         """Bring files; return those that changed meanwhile."""

@@ -77,7 +77,7 @@ class _Reader:
         begun = ""
         for number, line in enumerate([*text.splitlines(), ""], 1):
             if line.endswith("\\"):
-                begun += f"{line[:-1]} "
+                begun += line[:-1]
             else:
                 self.add(begun + line, path.parent, f"{path.name}:{number}")
                 begun = ""

@@ -54,7 +54,7 @@ class Fetched:
     """What `results/` on the site holds but can't be fetched: pipes, links that point outside,
     files that can't be read."""
     parts: list[str] = field(default_factory=list)
-    """Those of `PARTS` that were looked for."""
+    """Those of `PARTS` that were looked for; without the output if some of it was left out."""
     kept: list[str] = field(default_factory=list)
     """The new names of files and folders here that did not come from an earlier fetch, or were
     edited since, and were in the way."""
@@ -136,6 +136,7 @@ class _Fetch:
     ) -> None:
         self._transport, self._record, self._wanted = transport, record, wanted
         self.left_out: list[str] = []
+        self._not_brought = 0
         self.told: list[str] = []
         """Of the files that came, those that every training has."""
         self._base, self._names = "", dict[str, str]()
@@ -172,6 +173,7 @@ class _Fetch:
 
     def _leave_out(self, path: str, why: str) -> None:
         self.left_out.append(f"{path} ({why})")
+        self._not_brought += not why.startswith("is ")  # a link or a pipe has no content to lose
 
     def _look(self) -> ResultsIndex | None:
         """List the results; read their index, and the manifest and the plan of each attempt."""
@@ -202,7 +204,7 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
         with self.folder:
             if RESULTS in self.parts:
                 self.told = self._write_newest()
-            return [*self.told, *(file for part in self.parts for file in bring[part]())]
+            return [*self.told, *(file for part in [*self.parts] for file in bring[part]())]
 
     def _download(
         self, base: str, paths: Sequence[str] | Mapping[str, str],
@@ -235,7 +237,13 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
             return self.folder.own(f"{OUTPUT}/{name}")
 
         _, files = look_at_made(self._transport, self._record.job_dir)
-        return self._download(self._record.job_dir, [f.path for f in files], local, listed=files)
+        not_brought = self._not_brought
+        brought = self._download(
+            self._record.job_dir, [file.path for file in files], local, listed=files
+        )
+        if self._not_brought > not_brought:
+            del self.parts[OUTPUT]
+        return brought
 
     def _bring_checkpoints(self) -> list[str]:
         """Bring every whole checkpoint; of a training that runs the newest one."""

@@ -98,7 +98,7 @@ def _rules(folder: Path, prefix: str, above: str, place: str) -> tuple[_Rules, .
 
 def _content(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return b"" if file.is_fifo() else file.read_bytes()  # a pipe may never have a writer
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return b""
     except OSError as error:

@@ -67,7 +67,10 @@ def not_sent(code: Bundle) -> str:
     for each in code.left_out:
         if each.rule != BY_DLCTL and each.files != ():
             rules[each.rule].append(each)
-    ordered = sorted(rules.items(), key=lambda item: -sum(e.size_bytes for e in item[1]))
+    vast = {rule for rule, items in rules.items() if any(each.files is None for each in items)}
+    ordered = sorted(
+        rules.items(), key=lambda r: (r[0] not in vast, -sum(each.size_bytes for each in r[1]))
+    )
     parts = [f"by {rule}: {_some(items)}" for rule, items in ordered[:_MOST_RULES]]
     if more := len(ordered) - _MOST_RULES:
         parts += [f"by {counted(more, 'more rule')} (--files lists all)"] if more > 0 else []
@@ -113,14 +116,18 @@ def named(code: Bundle, lines: Iterable[tuple[str, str]], *, has_store: bool) ->
         has_store: Whether a name without its folder may mean a file of a data store.
     """
     known = _by_path(code, has_store)
+    vast = [each for each in code.left_out if each.files is None and each.rule != BY_DLCTL]
     found: dict[str, str] = {}
     for where, line in lines if known else ():
         if _WRITES.search(line) and not _READS.search(line):
             continue
         beside = posixpath.dirname(where)
         is_shell = ".py:" not in where
-        for path in [*imported_paths(line), *named_paths(line, is_shell=is_shell)]:
+        names = list(named_paths(line, is_shell=is_shell))
+        for path in [*imported_paths(line), *names]:
             each = known.get(path) or known.get(posixpath.join(beside, path))
+            if each is None and path in names:  # whether it is in a vast folder nobody has looked
+                each = next((e for e in vast if path.startswith(e.path)), None)
             if each is not None and path not in found:
                 found[path] = _sentence(where, path, each)
     told = list(found.values())

@@ -197,8 +197,8 @@ class EnvironmentSettings(_Settings):
     def _no_credential(cls, value: Any) -> Any:
         if any(map(has_credential, value.values() if isinstance(value, dict) else value)):
             raise ValueError(
-                "a URL has a user, and everybody on the site can read it; put it on the site into "
-                "~/.netrc or pip's own file (chmod 600), and leave it out of the URL"
+                "a URL has a user or a token, and everybody on the site can read it; put that into "
+                "~/.netrc or pip's own file there (chmod 600), and leave it out of the URL"
             )
         return value
 

@@ -59,7 +59,9 @@ news() { # folder limit name: print what has come behind the place that was read
         { exec {number}<"$3"; } 2>/dev/null || { printf '!%s' "$mark"; return; }
         [[ -z ${from[$key]-} ]] || dd bs=1 skip="${from[$key]}" count=0 <&"$number" 2>/dev/null
         file[$key]=$number
-    else { : <"$3"; } 2>/dev/null # NFS tells a new size at an open
+    else
+        { : <"$3"; } 2>/dev/null # NFS tells a new size at an open
+        [[ $3 -ef /dev/fd/$number ]] || { printf '!%s' "$mark"; return; } # it was replaced
     fi
     while [[ $size -lt @FEW@ ]]; do
         if IFS= read -r -d '' -n $((@FEW@ - size)) text <&"$number"; then
@@ -188,7 +190,7 @@ class Resident:
             path, separator, content = frame.partition(b"\0")
             if separator:
                 found[-1][path.decode("utf-8", "surrogateescape")] = content
-            elif frame == b"!":  # a file can't be opened
+            elif frame == b"!":  # a file can't be opened, or was replaced
                 self.leave()
                 return None
             else:

@@ -54,7 +54,8 @@ class Checkpoints:
             put_in_place(part, self._folder / f"sharded-{step}", aside)
             shutil.rmtree(aside, ignore_errors=True)
             for left in self._folder.glob(".sharded-*.part-*"):  # by attempts that were killed
-                shutil.rmtree(left, ignore_errors=True)
+                if int(left.name.partition(".part-")[2].removesuffix(".old")) <= int(attempt):
+                    shutil.rmtree(left, ignore_errors=True)
             for old in sorted(self._folder.glob(PATTERN), key=_step)[: -self._keep]:
                 shutil.rmtree(old, ignore_errors=True)
         _barrier()

@@ -53,6 +53,17 @@ def test_whatever_is_appended_comes_as_it_is(stays, tmp_path):
     assert cut == [{file.name: file.read_bytes()[:5000]}]
 
 
+def test_a_file_that_was_replaced_is_looked_at_as_it_is_now(stays, tmp_path):
+    first, looks = ([look_at(str(tmp_path), ["*.log"], {"a.log": at}, 100)] for at in (0, 4))
+    file = tmp_path / "a.log"
+    append(file, b"one\n")
+    assert stays.read_appended(first) == [{"a.log": b"one\n"}]
+    (tmp_path / "new").write_bytes(b"one\ntwo\n")
+    (tmp_path / "new").replace(file)
+    assert stays.read_appended(looks) is None  # another kind of look brings it
+    assert stays.read_appended(looks) == [{"a.log": b"two\n"}]
+
+
 def test_many_folders_are_one_question(stays, tmp_path):
     for name in "abc":
         (tmp_path / name).mkdir()

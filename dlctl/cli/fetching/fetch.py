@@ -23,6 +23,7 @@ from dlctl.cli.choosing import (
     whole,
 )
 from dlctl.cli.common import IDS, JSON, folder_name, open_record
+from dlctl.cli.made import only_copies
 from dlctl.contract.programs.safe_text import printable
 from dlctl.units import counted
 
@@ -141,12 +142,12 @@ def _fetch(
         wanted = outputs.Wanted(parts, include, on_progress, tell_wait)
         fetched = outputs.fetch(session.transport, record, folder.absolute(), wanted)
     if not include and record.state.final:
-        store.mark_fetched(record, [part for part in fetched.parts if part in FETCHED])
+        record = store.mark_fetched(record, [part for part in fetched.parts if part in FETCHED])
     return record, fetched
 
 
 def _tell_fetched(record: Record, fetched: Fetched) -> None:
-    """Name what did not come as it is at the site."""
+    """Name what did not come as it is at the site, and what else there is."""
     if fetched.left_out:
         output.warn(
             f"{record.training_id}: left out, because they are not regular files or can't be "
@@ -160,6 +161,8 @@ def _tell_fetched(record: Record, fetched: Fetched) -> None:
     if not fetched.complete:
         so_far = "that it has left" if record.state.final else "so far"
         output.note(f"{record.training_id} is {record.state}: these are the files {so_far}")
+    if record.state.final and (rest := only_copies(record)):
+        output.note(f"{record.training_id}: not fetched: {rest}")
 
 
 def _restore(session: Session, record: Record, store: RecordStore) -> None:

@@ -6,7 +6,10 @@ import os
 import re
 
 _USER = re.compile(r"://[^/\s@]+@")
-_CREDENTIAL = re.compile(r"(?<!ssh)://(?!git@)[^/\s@]+@|://[^/\s@:]*:[^/\s@]+@", re.IGNORECASE)
+_CREDENTIAL = re.compile(
+    r"(?<!ssh)://(?!git@)[^/\s@]+@|://[^/\s@:]*:[^/\s@]+@"
+    r"|://\S*[?&](?:sig|[\w-]*(?:token|signature|secret|password))=[^\s&#]", re.IGNORECASE
+)  # fmt: skip
 
 
 def printable(text: str | os.PathLike[str]) -> str:
@@ -30,7 +33,7 @@ def printable_lines(text: str) -> str:
 
 
 def has_credential(text: str) -> bool:
-    """Return whether a URL in a text has a user that may be a token.
+    """Return whether a URL in a text has a user that may be a token, or a signature in its query.
 
     `git@` is none, nor is the name of a user before the host of an SSH server.
     """

@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +33,14 @@ PROGRESS_INTERVAL_S = 0.5
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
-    """Print a line (to standard output by default); a full disk loses it and raises no error."""
+    """Print a line (to standard output by default); a full disk loses it and raises no error.
+
+    What the encoding of a site's locale lacks becomes an escape.
+    """
+    stream = stream or sys.stdout
+    encoding = stream.encoding or "utf-8"
     with contextlib.suppress(OSError):
-        print(text, file=stream, flush=True)
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
 class MetricsFile:

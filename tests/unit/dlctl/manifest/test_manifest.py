@@ -374,7 +374,7 @@ def test_requirements_are_those_of_the_list_and_of_each_file(tmp_path: Path) -> 
     (tmp_path / "more/last.txt").write_text("git+https://example.org/a/b.git@v1#egg=b")
     found = [
         "boto3 >= 1.30 ; python_version < '3.13'", "--no-index", "-f /sw/wheels",
-        "git+https://example.org/a/b.git@v1#egg=b", "rich==13.0    --hash=sha256:ab",
+        "git+https://example.org/a/b.git@v1#egg=b", "rich==13.0   --hash=sha256:ab",
     ]  # fmt: skip
     assert asked(tmp_path, "r.txt") == found
     assert asked(tmp_path, "[einops, -r r.txt]") == ["einops", *found]
@@ -392,6 +392,9 @@ def test_requirements_are_those_of_the_list_and_of_each_file(tmp_path: Path) -> 
     ("git+https://${TOKEN}@host/x.git", "into ~/.netrc (chmod 600), which pip and git read"),
     ("-r https://secret123@host/r.txt", "r.txt:2: holds a credential"),
     ("git+ssh://alice:secret@host/x.git", "r.txt:2: holds a credential"),
+    ("https://host/x.whl?sv=2026&sig=secret123", "r.txt:2: holds a credential"),
+    ("-f https://host/simple?private_token=secret123", "r.txt:2: holds a credential"),
+    ("git+https://\\\nsecret123@host/x.git", "r.txt:3: holds a credential"),
     ("-r other.txt", "other.txt can't be read: No such file or directory"),
     ("-r r.txt", "r.txt:2: more than 20 files of requirements"),
     ("a\tb\x01", "r.txt:2: control characters are not allowed"),

@@ -404,6 +404,18 @@ def test_files_left_out_on_the_site_are_reported(job, tmp_path):
     assert (tmp_path / "to" / odd).read_bytes() == b"any bytes"
 
 
+def test_output_that_did_not_come_whole_is_none_that_was_fetched(job, tmp_path, monkeypatch):
+    def half(_transport, _base, _paths, target, *, wishes):
+        wishes.on_left_out("closed.pt", "can't be read")
+        return [target.path / "output/model.pt"]
+
+    record, _ = job
+    monkeypatch.setattr("dlctl.outputs.fetch.download", half)
+    fetched = fetch(HERE, record, tmp_path / "to", Wanted(("output", "logs")))
+    assert fetched.left_out == ["closed.pt (can't be read)"]
+    assert fetched.parts == ["logs"]
+
+
 def test_parts_come_by_themselves_and_all_together(job, tmp_path):
     record, folder = job
     store_results(folder, {"model.pt": b"w"})

@@ -90,6 +90,12 @@ def test_gitignore_at_every_level(folder):
     ]  # fmt: skip
 
 
+def test_a_pipe_is_no_ignore_file(folder):
+    os.mkfifo(folder / ".gitignore")
+    with pytest.raises(BundleError, match="gitignore: a socket, pipe"):  # and no wait for a writer
+        names(folder)
+
+
 def test_dlctlignore_wins_over_gitignore(folder):
     add(folder, ".gitignore", "*.bin\n")
     add(folder, ".dlctlignore", "!needed.bin\nnotes/\n")

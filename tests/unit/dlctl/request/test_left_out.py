@@ -70,6 +70,17 @@ def test_many_rules_and_a_vast_folder_are_summed_up(folder, monkeypatch):
     assert told.endswith("by 1 more rule (--files lists all)")
 
 
+def test_a_vast_folder_comes_first_and_what_the_program_names_in_it_is_a_warning(
+    folder, monkeypatch
+):
+    monkeypatch.setattr(excluded, "MOST_FILES", 1)
+    (folder / ".gitignore").write_text("lib/*.py\n*.bin\nnotes.md\n/data/\n")
+    assert "left out by .gitignore:4: data/ (" in left_out.summary(collect(folder))
+    line = 'x = ImageFolder("data/deep")\nimport data.other\nopen("data", "w")\nopen("database/x")'
+    (told,) = warnings(folder, train=line)
+    assert told.startswith("train.py:1 names data/deep, which is not sent: .gitignore:4 leaves")
+
+
 def test_the_list_has_every_file_with_its_rule(folder):
     rules = {file.path: file.left_out_by for file in left_out.listing(collect(folder))}
     assert rules == {

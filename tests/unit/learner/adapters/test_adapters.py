@@ -141,3 +141,14 @@ def test_a_sharded_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sharded-10", "sharded-9"]
     with pytest.raises(ValueError, match="keep 0"):
         Checkpoints(keep=0)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_late_process_leaves_what_its_successor_writes(tmp_path, monkeypatch):
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path))
+    monkeypatch.setenv("DLCTL_ATTEMPT", "9")
+    for attempt in ("9.old", "8", "10", "10.old"):
+        (tmp_path / f".sharded-7.part-{attempt}").mkdir()
+    Checkpoints().save(5, {"weight": torch.arange(3.0)})
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".sharded-7.part-10", ".sharded-7.part-10.old", "sharded-5"]

@@ -59,6 +59,18 @@ def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
 
 
+def test_a_name_that_the_sites_locale_lacks_ends_no_supervisor(tmp_path: Path) -> None:
+    """A training that had completed was told as one whose job was killed."""
+    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
+    (tmp_path / contract.CODE).mkdir()
+    (tmp_path / contract.CODE / "mödel-中.pt").write_text("w")
+    printed = io.BytesIO()
+    with redirect_stdout(io.TextIOWrapper(printed, "latin-1", write_through=True)):
+        leave(tmp_path, 1, failed(VerdictKind.UNKNOWN, "It failed \udcff.", "Look."))
+        assert "m\xf6del-\\u4e2d.pt: 1 B" in printed.getvalue().decode("latin-1")
+    assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
+
+
 @contextmanager
 def no_answer(folder: Path, number: int, times: int = 1000) -> Iterator[None]:
     """Make a folder's file system fail for a moment, as while a mount or a ticket is renewed."""
