@@ -20,8 +20,10 @@ from typing import Any, TextIO
 from dlctl import contract
 from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictKind, to_json
 from dlctl.contract.programs.last_words import explain
+from dlctl.contract.programs.safe_text import printable
 from learner.job import answers
 from learner.job.context import job_id, own_job_id, read_plan
+from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.slurm import down_hosts, ended_before
 from learner.job.status import last_lines, write_patiently
@@ -155,14 +157,15 @@ def _log_of(job_dir: Path, attempt: int) -> Iterator[TextIO]:
     """Open the log of a job that has ended without a word, or nothing if it can't be written."""
     path = job_dir / contract.job_output(attempt)
     can_write = os.access(path, os.W_OK) or not path.exists()
-    with (path if can_write else Path(os.devnull)).open("a") as file:
+    with (path if can_write else Path(os.devnull)).open(
+        "a", encoding="utf-8", errors="backslashreplace"
+    ) as file:
         yield file
 
 
 def _say(log: TextIO, text: str) -> None:
-    with contextlib.suppress(OSError):
-        print(f"{time.strftime('%H:%M:%S')} {text}", file=log, flush=True)
-    print(text, file=sys.stderr)
+    tell(f"{time.strftime('%H:%M:%S')} {printable(text)}", log)
+    tell(text, sys.stderr)
 
 
 def main(arguments: list[str]) -> Any:

@@ -53,6 +53,14 @@ def test_whatever_is_appended_comes_as_it_is(stays, tmp_path):
     assert cut == [{file.name: file.read_bytes()[:5000]}]
 
 
+@pytest.mark.parametrize("transport", ["local"], indirect=True)
+def test_a_person_whose_shells_expand_no_patterns_sees_news(monkeypatch, stays, tmp_path):
+    monkeypatch.setenv("SHELLOPTS", "noglob")
+    append(tmp_path / "a.log", b"one\n")
+    looks = [look_at(str(tmp_path), ["*.log"], {}, 100)]
+    assert stays.read_appended(looks) == [{"a.log": b"one\n"}]
+
+
 def test_a_file_that_was_replaced_is_looked_at_as_it_is_now(stays, tmp_path):
     first, looks = ([look_at(str(tmp_path), ["*.log"], {"a.log": at}, 100)] for at in (0, 4))
     file = tmp_path / "a.log"
