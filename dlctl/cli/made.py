@@ -45,9 +45,9 @@ def only_copies(record: Record) -> str:
         lost.append("output")
     completed = record.state is State.COMPLETED
     is_model = made and not (completed and (made.results.files or made.output))
-    if made and made.checkpoints.files and is_model and not record.was_fetched("checkpoints"):
-        lost.append("checkpoints")
     parts = _parts(record)
+    if made and "checkpoints" in parts and is_model and not record.was_fetched("checkpoints"):
+        lost.append("checkpoints")
     told = [word for part in lost for word in parts[part]]
     return f"{_listed(told)} ({_command(record, lost)})" if told else ""
 
@@ -81,7 +81,7 @@ def _parts(record: Record) -> dict[str, list[str]]:
             return {"results": ["model", "logs"]}
         return {"results": ["logs"], "checkpoints": ["checkpoints"]}
     parts = {"results": [*_told("results", made.results), "logs"]}
-    if made.checkpoints.files:
+    if made.checkpoints.files and not record.is_search:  # a hub keeps a file of its own there
         parts["checkpoints"] = _told("checkpoints", made.checkpoints)
     if made.output:
         parts["output"] = [f"output ({told_output(record)})"]

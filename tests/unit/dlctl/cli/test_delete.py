@@ -157,3 +157,9 @@ def test_only_copies_are_named_before_a_prune():
     assert only_copies(only_saved) == "checkpoints (1 file, 5 B) (dlctl fetch checkpoints t-1)"
     assert only_copies(replace(only_saved, checkpoints_fetched_attempt=1)) == ""
     assert only_copies(replace(done, made=Made(Amount(1, 5), Amount(1, 5)))) == ""
+
+
+def test_what_the_hub_of_a_search_keeps_is_no_checkpoint():
+    search = make_record(state=State.FAILED, is_search=True, made=Made(checkpoints=Amount(1, 0)))
+    assert only_copies(search) == ""
+    assert lost_by_deletion(search) == "its logs were NOT fetched (dlctl fetch t-1)"

@@ -80,6 +80,17 @@ def test_a_usual_folder_tells_names_apart(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_python_whose_names_are_ascii_fetches(tmp_path):
+    """With LC_ALL=POSIX it ended in an internal error."""
+    command = "from pathlib import Path; from dlctl.files import target; import sys; "
+    command += "print(sys.getfilesystemencoding(), target.folding(Path(sys.argv[1])))"
+    done = subprocess.run(
+        [sys.executable, "-c", command, tmp_path], capture_output=True, text=True,
+        env=os.environ | {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("ascii None\n", 0), done.stderr
+
+
 @pytest.mark.parametrize("kind", ["part", "note"])
 def test_a_link_in_place_of_a_part_is_not_written_through(tmp_path, kind):
     base, here, outside = tmp_path / "site", tmp_path / "here", tmp_path / "outside"
