@@ -27,19 +27,14 @@ Exit code 2 is a wrong command line, 130 is Ctrl-C, and 1 alone is a fault in dl
 
 from __future__ import annotations
 
+from dlctl.contract.hinted import HintedError
 
-class DlctlError(Exception):
+
+class DlctlError(HintedError):
     """An error whose text an end user can understand."""
 
     exit_code = 1
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+    _HEAD = ""
 
 
 class ManifestError(DlctlError):

@@ -6,21 +6,15 @@ import socket
 import sys
 import traceback
 
+from dlctl.contract.hinted import HintedError
+
 EXIT_FAILED = 1
 EXIT_NO_RESTART = 3
 """Exit code of a server that would fail again in the same way after a restart."""
 
 
-class UserFault(Exception):
+class UserFault(HintedError):
     """Something in the user's file, data or checkpoint is wrong; shown without a traceback."""
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return f"{self.message}\n  HINT: {self.hint}" if self.hint else self.message
 
 
 class Mistake(str):
