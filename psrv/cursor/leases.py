@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from dlctl import contract
 from psrv.cursor.base import CursorError, CursorState, check_size
 from psrv.cursor.locks import PosixLocks
 from psrv.cursor.table import CHANGES, SIZE_BYTES, SLOTS, SPARE_COUNT, USED, Table, slot_byte
@@ -228,21 +229,11 @@ class LeaseFile:
         fresh = bytearray(SIZE_BYTES)
         with memoryview(fresh).cast("q") as words:
             Table(words).create(state)
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
-            with temporary.open("xb") as stream:
-                stream.write(fresh)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(self.path)
+            contract.write_whole(self.path, bytes(fresh), mode=0o600)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise CursorError(f"{self.path} can't be replaced: {error.strerror}",
                               hint="its folder must have space") from error  # fmt: skip
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync_folder(self.path.parent)
 
     def _detach(self) -> None:
         """Close everything, which frees all locks."""
@@ -265,11 +256,3 @@ def _open_once(path: Path) -> tuple[int, tuple[int, int, int]]:
     key = (os.getpid(), found.st_dev, found.st_ino)
     _open_here.add(key)
     return descriptor, key
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -450,7 +450,7 @@ def test_lost_locks_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_cursor_loads_neither_mpi_nor_torch() -> None:
     program = (
         "import sys, psrv.cursor_file, psrv.cursor.locks\n"
-        "print({'mpi4py', 'torch', 'numpy', 'learner', 'dlctl'} & set(sys.modules))\n"
+        "print({'mpi4py', 'torch', 'numpy', 'learner', 'dlctl.cli'} & set(sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr
