@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.amounts import counted, size_text
 from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX, ListedObject
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache, Filled
@@ -34,6 +33,7 @@ from learner.storage.objects import (
 )
 from learner.storage.progress import Progress
 from learner.storage.upload import Superseded, Upload, save
+from learner.system.amounts import counted, size_text
 
 PATIENCE_VARIABLE = "DLCTL_STORE_PATIENCE_S"
 PATIENCE_S = 300.0

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.amounts import size_text
 from dlctl.contract.stores import ListedObject, Listing
 from learner.errors import SiteFault
 from learner.storage.claim import Claim, claimed
@@ -32,6 +31,7 @@ from learner.storage.fetch import Fetcher, Overtaken, Wanted
 from learner.storage.listing import as_object, digest, file_name
 from learner.storage.objects import Object, ObjectStore, Place, Sink
 from learner.storage.progress import Progress
+from learner.system.amounts import size_text
 from learner.system.folders import put_in_place
 
 

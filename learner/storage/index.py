@@ -13,8 +13,8 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, to_json, write_whole
-from dlctl.contract.amounts import counted, size_text
 from learner.storage.base import Tick
+from learner.system.amounts import counted, size_text
 
 _CHUNK_BYTES = 1 << 20
 _PATIENCE_S = 10.0

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.amounts import counted, size_text
 from dlctl.contract.stores import MARKER, STORING, Stored, StoredFile
 from learner.errors import UserFault
 from learner.storage.objects import ObjectStore, content_of, digests_of
 from learner.storage.progress import Progress
+from learner.system.amounts import counted, size_text
 
 _THREADS = 4
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
-from dlctl.contract.amounts import counted
 from dlctl.contract.metrics import CHECKPOINT_S, STEP_S
 from learner.collect.late import have_read
 from learner.frameworks import prepare
@@ -32,6 +31,7 @@ from learner.supervisor.oversight.hang import HangCheck
 from learner.supervisor.oversight.silence import SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
 from learner.supervisor.statuses import Statuses
+from learner.system.amounts import counted
 from learner.system.disk_reserve import Reserve
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from dlctl.contract import (
     tell_output,
     to_json,
 )
-from dlctl.contract.amounts import size_text
 from dlctl.contract.metrics import EventKind, Source
 from dlctl.contract.programs.safe_text import printable
 from learner.job.directives import is_gone, is_superseded, is_there
@@ -29,6 +28,7 @@ from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import write_patiently
 from learner.lifecycle.bad_nodes import of_verdict, remember
 from learner.lifecycle.manager import Following, conclude
+from learner.system.amounts import size_text
 from learner.system.disk_reserve import FULL
 
 

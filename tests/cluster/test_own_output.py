@@ -49,7 +49,7 @@ def test_what_a_script_saves_beside_itself_is_told_kept_and_fetched(
     (code / "go").touch()
     dlctl("resume", training_id, ok=True)
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-    told = "mnist_cnn.pt: 5 kB; out/: 3 files, 27 B"
+    told = "mnist_cnn.pt: 5.0 kB; out/: 3 files, 27 B"
     shown = dlctl("show", training_id, ok=True)
     assert told in " ".join(shown.stdout.split())
     assert f"dlctl fetch results {training_id}" in shown.stderr

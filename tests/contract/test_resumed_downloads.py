@@ -215,6 +215,6 @@ def test_what_the_disk_here_has_no_room_for_is_refused_first(transport, site, tm
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target.shutil, "disk_usage", lambda path: Usage)
-        with pytest.raises(TransferError, match=r"has 1 kB free, and \d+\.\d MB are to come"):
+        with pytest.raises(TransferError, match=r"has 1.0 kB free, and \d+.\d MB are to come"):
             download(transport, str(site), ["big"], tmp_path / "here")
     assert sum(received) < 10_000

@@ -117,7 +117,7 @@ def test_one_that_runs_keeps_the_others_from_nothing(store, run, monkeypatch):
 
 
 MADE = Made(Amount(), Amount(2, 3_100_000), [OutputPlace("out/", 14, 8_000_000)])
-OUTPUT = "output (out/: 14 files, 8 MB; not in RESULT_DIR)"
+OUTPUT = "output (out/: 14 files, 8.0 MB; not in RESULT_DIR)"
 
 
 @pytest.mark.parametrize(

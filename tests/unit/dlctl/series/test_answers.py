@@ -127,7 +127,7 @@ def test_the_last_checkpoint_its_size_and_age():
     )
     saved = [Saved(100, 940.0, 3 * 2**20), Saved(180, 970.0, 3 * 2**20)]
     told_now = told("checkpoint", run, checkpoints=saved)[1]
-    assert told_now.startswith("Yes, of step 180, 3.15 MB, 30 s")
+    assert told_now.startswith("Yes, of step 180, 3.1 MB, 30 s")
     assert told("checkpoint", run_of())[0] == "note"
     entries = [Saved(0, 940.0, 4_800_000, "model.pt"), Saved(0, 1.0, 5, "old")]
     state, text = told("checkpoint", run_of(), checkpoints=entries)[:2]

@@ -1,8 +1,8 @@
-"""Counts and sizes as people read them."""
+"""Counts and sizes as people read them, on the node side."""
 
 from __future__ import annotations
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def counted(number: int, noun: str) -> str:
