@@ -10,6 +10,7 @@ This package exports everything: `from dlctl import contract` is all that caller
 
 from __future__ import annotations
 
+from dlctl.contract.amounts import *  # noqa: F403
 from dlctl.contract.control import *  # noqa: F403
 from dlctl.contract.files import *  # noqa: F403
 from dlctl.contract.lifecycle import *  # noqa: F403

@@ -120,7 +120,7 @@ def _time_left(details: dict[str, Any]) -> str:
     from dlctl.series.pace import TimeLeft
 
     told = details.get("time_left_s")
-    return TimeLeft(**told).text if told else ""
+    return TimeLeft(**told).text.replace(" left", "", 1) if told else ""
 
 
 def _learners(learners: list[dict[str, Any]]) -> str:

@@ -71,3 +71,9 @@ def test_a_job_that_waits_says_when_it_starts(capsys):
     told = capsys.readouterr().out
     assert "PENDING on mycluster, attempt 3, job 4711; starts at about 14:30, in 40 min" in told
     assert "why" in told
+
+
+def test_the_time_left_does_not_say_left_twice(capsys):
+    print_story({**STORY, "state": "TRAINING", "shown_state": "TRAINING", "ended_at": None})
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "time left" in each]
+    assert line.split() == ["time", "left", "10", "min", "to", "12", "min"]
