@@ -293,11 +293,12 @@ def _validation(run: Run, known: Known) -> _Found:
         steps = [step for step, _ in curves[0].values()] if curves else []
     if not steps:
         return UNKNOWN, _none("No validation", "done", known), {}
+    so_far = "" if known.ended else " so far"
     if len(steps) == 1:
-        text = f"Once so far, at step {steps[0]:.0f}"
+        text = f"Once{so_far}, at step {steps[0]:.0f}"
     else:
         gap = median(b - a for a, b in zip(steps, steps[1:], strict=False))
         every = "Every step" if gap <= 1 else f"Every {gap:.0f} steps"
-        text = f"{every}, {len(steps)} times so far"
+        text = f"{every}, {len(steps)} times{so_far}"
     cost = f"; it takes {_took(median(took))}." if took else "."
     return NOTE, text + cost, {"steps": steps[-20:], "seconds": median(took) if took else None}

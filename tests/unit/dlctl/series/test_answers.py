@@ -239,6 +239,8 @@ def test_what_has_ended_is_told_in_the_past():
     ended = [a.text for a in answers(run_of(), Known(now=1.0, ended=True))]
     assert not any("yet" in text or "early" in text for text in ended), ended
     assert "No checkpoint was written." in ended
+    validated = run_of(*(event(step, EventKind.VALIDATION) for step in (10, 20)))
+    assert told("validation", validated, ended=True)[1] == "Every 10 steps, 2 times."
 
 
 def test_a_spike_does_not_round_the_noise_away():
