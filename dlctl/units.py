@@ -14,6 +14,9 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+from dlctl.contract.programs.amounts import counted as counted
+from dlctl.contract.programs.amounts import format_bytes as format_bytes
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SIZE_CHOICES = "write a number and a unit, as in 8GiB, 8000MiB, 16GB or 512M"
@@ -81,19 +84,6 @@ def format_size(size_bytes: int) -> str:
                 else _rounded(size_bytes, scale, unit)
             )
     return f"{size_bytes}B"
-
-
-def format_bytes(size_bytes: int) -> str:
-    """Return a measured size in decimal units, as disks and networks have them: `1.5 MB`."""
-    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size_bytes >= limit:
-            return f"{size_bytes / limit:.1f} {unit}"
-    return f"{size_bytes} B"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 file` or `2 files`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _rounded(size_bytes: int, scale: int, unit: str) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def told_output(record: Record) -> str:
     """Return `out/: 14 files, 8.0 MB; not in RESULT_DIR` of a program's output; "" without any."""
-    return tell_output(record.made.output, format_bytes) if record.made else ""
+    return tell_output(record.made.output) if record.made else ""
 
 
 def lost_by_deletion(record: Record) -> str:
@@ -35,13 +35,15 @@ def lost_by_deletion(record: Record) -> str:
     return f"{said}, {missing}" if said else missing
 
 
-def only_copies(record: Record) -> str:
-    """Return what of a training is no result and was not fetched, with the command; "" if nothing.
+def only_copies(record: Record, among: Collection[str] = ("output", "checkpoints")) -> str:
+    """Return what of these parts was not fetched, with the command; "" if nothing.
 
     The checkpoints of a training that has completed count only if they are all that it has made.
     """
     made, lost = record.made, list[str]()
-    if made and made.output and not record.was_fetched("output"):
+    if "results" in among and made and made.results.files and not record.was_fetched("results"):
+        lost.append("results")
+    if "output" in among and made and made.output and not record.was_fetched("output"):
         lost.append("output")
     completed = record.state is State.COMPLETED
     is_model = made and not (completed and (made.results.files or made.output))

@@ -18,6 +18,7 @@ from dlctl.contract.models import *  # noqa: F403
 from dlctl.contract.names import *  # noqa: F403
 from dlctl.contract.notices import *  # noqa: F403
 from dlctl.contract.plan import *  # noqa: F403
+from dlctl.contract.programs.amounts import *  # noqa: F403
 from dlctl.contract.programs.made import *  # noqa: F403
 from dlctl.contract.records import *  # noqa: F403
 from dlctl.contract.rehearsal import *  # noqa: F403

@@ -296,7 +296,8 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
     if not seen.exists:
         return _told(record, wall_s, record.state, f"{GONE}, so the job is ending")
     if status is None:
-        return _told(record, wall_s, State.DEPLOYING, "the job has started")
+        reason = "is being cancelled" if seen.cancel_asked else "the job has started"
+        return _told(record, wall_s, State.DEPLOYING, reason)
     age_s = _heartbeat_age_s(seen)
     state, reason, hint = status.state, status.reason, ""
     if state.final:  # only the verdict tells whether another attempt follows

@@ -124,7 +124,14 @@ def _nothing(record: Record, wanted: Wanted) -> ResultsError:
     elif RESULTS in wanted.parts:
         has, hint = "produced nothing to fetch yet", f"dlctl logs --follow {training_id}"
     elif CHECKPOINTS in wanted.parts:
-        has, hint = "no checkpoint", "checkpoint.every in the manifest says when one is written"
+        has = "no checkpoint"
+        hint = (
+            "the built-in loop writes one as checkpoint.every in the manifest says, and any other "
+            "program by itself, into CHECKPOINT_DIR"
+        )
+    elif METRICS in wanted.parts:
+        has = "no metrics of its learners"
+        hint = f"`dlctl metrics {training_id}` tells what its nodes measured"
     return ResultsError(f"{training_id} ({record.state}) has {has}", hint=hint)
 
 

@@ -19,12 +19,12 @@ _ALWAYS_LEFT_OUT = frozenset(
     {
         ".git", ".hg", ".svn", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache",
         ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", ".tox", ".nox", ".eggs",
-        "node_modules", ".DS_Store", ".idea", ".vscode", SENT_INDEX,
-        PULLED_FROM,
+        "node_modules", ".DS_Store", ".idea", ".vscode", ".dlctl", SENT_INDEX, PULLED_FROM,
     }
 )  # fmt: skip
 """Names that are never sent, at any level. Virtual environments and `results/` aren't, either.
-An index of dlctl's own would be replaced, and `.dlctl-model` is its note."""
+An index of dlctl's own would be replaced, `.dlctl-model` is its note, and `.dlctl/` has what
+`dlctl init` writes for editors."""
 
 
 def is_left_out(name: str) -> bool:

@@ -109,10 +109,14 @@ def _number(value: float) -> str:
     return format(value, ".4g")
 
 
+def _none(what: str, done: str, known: Known) -> str:
+    return f"{what} was {done}." if known.ended else f"{what} has been {done} yet."
+
+
 def _guessing(run: Run, known: Known) -> _Found:
     curve = main_curve(run)
     if curve is None or (ends := curve.ends()) is None:
-        return UNKNOWN, "No accuracy or loss has been measured yet.", {}
+        return UNKNOWN, _none("No accuracy or loss", "measured", known), {}
     name, lower = curve.key.shown, bool(is_better_lower(curve.key.name))
     best = curve.best()
     assert best is not None
@@ -149,10 +153,10 @@ def _is_of_classes(curve: Curve) -> bool:
     return curve.key.name == LOSS or "acc" in curve.key.name.lower()
 
 
-def _plateau(run: Run, _: Known) -> _Found:
+def _plateau(run: Run, known: Known) -> _Found:
     curve = main_curve(run)
     if curve is None:
-        return UNKNOWN, "No accuracy or loss has been measured yet.", {}
+        return UNKNOWN, _none("No accuracy or loss", "measured", known), {}
     points, changes = curve.values(), changes_of_rate(run)
     since = changes[-1].step if changes else 0.0
     recent = [(step, value) for step, value in points if step > since]
@@ -180,7 +184,7 @@ def _checkpoint(run: Run, known: Known) -> _Found:
     if saved is None:
         events = [e for e in run.events if e.kind == EventKind.CHECKPOINT.value]
         if not events:
-            return (BAD if known.ended else NOTE), "No checkpoint has been written yet.", {}
+            return (BAD if known.ended else NOTE), _none("No checkpoint", "written", known), {}
         saved = Saved(events[-1].step, events[-1].time)
     evidence: dict[str, Any] = {
         "step": saved.step, "saved_at": saved.saved_at, "size_bytes": saved.size_bytes,
@@ -250,7 +254,7 @@ def _stable(run: Run, _: Known) -> _Found:
     long = (curve for curve in losses if len(curve) >= LEAST)
     curve = next(long, losses[0] if losses else main_curve(run))
     if curve is None or len(curve) < LEAST:
-        return UNKNOWN, "Too early to tell.", {}
+        return UNKNOWN, "Too few values to tell.", {}
     name, newest = curve.key.shown, curve.points.last
     if math.isnan(newest[-1]):
         known = (at for at in range(len(newest) - 1, -1, -1) if not math.isnan(newest[at]))
@@ -269,7 +273,7 @@ def _stable(run: Run, _: Known) -> _Found:
     share = wiggle / scale if scale else 0.0
     varies = f"{100 * share:.3g} %"
     if scale > abs(middle):
-        varies = f"{100 * wiggle / span:.1f} % of its range"
+        varies = f"{100 * wiggle / span:.2g} % of its range"
     evidence = {"metric": name, "values": len(values), "noise": wiggle, "trend_z": z}
     if z > _SURE and moved > 2 * wiggle and moved > 0.1 * abs(middle):
         text = f"No, it diverges: {name} got worse by {_number(moved)} over {len(values)} values."
@@ -280,7 +284,7 @@ def _stable(run: Run, _: Known) -> _Found:
     return GOOD, f"Yes: {name} varies by {varies} between neighbours.", evidence
 
 
-def _validation(run: Run, _: Known) -> _Found:
+def _validation(run: Run, known: Known) -> _Found:
     events = [e for e in run.events if e.kind == EventKind.VALIDATION.value]
     steps = [float(e.step) for e in events]
     took = [s for e in events if (s := e.values.get(SECONDS)) is not None]
@@ -288,12 +292,13 @@ def _validation(run: Run, _: Known) -> _Found:
         curves = [c for k, c in sorted(run.curves.items()) if k.group in VALIDATED and len(c)]
         steps = [step for step, _ in curves[0].values()] if curves else []
     if not steps:
-        return UNKNOWN, "There has been no validation yet.", {}
+        return UNKNOWN, _none("No validation", "done", known), {}
+    so_far = "" if known.ended else " so far"
     if len(steps) == 1:
-        text = f"Once so far, at step {steps[0]:.0f}"
+        text = f"Once{so_far}, at step {steps[0]:.0f}"
     else:
         gap = median(b - a for a, b in zip(steps, steps[1:], strict=False))
         every = "Every step" if gap <= 1 else f"Every {gap:.0f} steps"
-        text = f"{every}, {len(steps)} times so far"
+        text = f"{every}, {len(steps)} times{so_far}"
     cost = f"; it takes {_took(median(took))}." if took else "."
     return NOTE, text + cost, {"steps": steps[-20:], "seconds": median(took) if took else None}

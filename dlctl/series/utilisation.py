@@ -12,8 +12,8 @@ from dlctl.contract.measured.utilisation import CPU_PERCENT, MEMORY_RSS_BYTES, m
 from dlctl.contract.metrics import DATA_WAIT_S, EXCHANGE_S, STEP_S, Source
 from dlctl.contract.plan import Resources
 from dlctl.series.curve import Curve
+from dlctl.series.readable import readable
 from dlctl.series.run import Run
-from dlctl.units import format_size
 
 _NEWEST = 60
 """Samples of 10 s: the last ten minutes."""
@@ -88,12 +88,14 @@ def _cpus(used: float, asked: int) -> str:
 
 def _memory(used: float, asked: int | None) -> str:
     if asked is None:
-        return f"Used {format_size(int(used))} of memory a learner at most."
-    text = (
-        f"Asked for {format_size(asked)} of memory a learner, used {format_size(int(used))} at most"
-    )
+        return f"Used {_size(used)} of memory a learner at most."
+    text = f"Asked for {_size(asked)} of memory a learner, used {_size(used)} at most"
     spare = used < _SPARE * asked and asked > _GIB
     return f"{text}: `memory` can be smaller." if spare else f"{text}."
+
+
+def _size(size_bytes: float) -> str:
+    return readable("bytes", size_bytes)
 
 
 def _share(run: Run, name: str) -> float | None:

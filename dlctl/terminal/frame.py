@@ -162,6 +162,8 @@ def _curves(
         return [Line().add("nothing has been measured yet", DIM)]
     name = names[view.metric % len(names)]
     chosen = _chosen(shown, name)
+    if all(curve.points.step_last[-1] == NO_STEP for curve, _, _ in chosen if len(curve)):
+        view = replace(view, by_time=True)  # the program tells no step
     begin, end = _window([curve for curve, _, _ in chosen], view)
     drawn = []
     for curve, colour, run in chosen:

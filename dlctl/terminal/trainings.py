@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import State, tell_output
 from dlctl.terminal.text import BOLD, DIM, GREEN, RED, YELLOW, Line, cut, width_of
-from dlctl.units import counted, format_bytes, format_span
+from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -32,7 +32,7 @@ def reason_of(record: Record, now: float) -> str:
         return "; ".join(part for part in (starts(record, now), why) if part)
     parts = ["" if record.state is State.COMPLETED else record.reason]
     if record.state.final and record.made and not record.was_fetched("output"):
-        parts.append(tell_output(record.made.output, format_bytes))
+        parts.append(tell_output(record.made.output))
     return "; ".join(filter(None, parts))
 
 
@@ -57,13 +57,13 @@ def time_left(record: Record, now: float) -> str:
 
 
 def progress(record: Record) -> str:
-    """Return `epoch 3/8`, or `40 %` or `step 70` of a program that counts no epochs.
+    """Return `epoch 3/8`; `40 %`, `epoch 3` or `step 70` of a program whose epochs nobody knows.
 
     While data is loaded or results are stored, return how far that is.
     """
     if record.moved is not None and record.state in (State.DOWNLOADING, State.STORING):
         return f"{100 * record.moved:.0f} %"
-    if record.epoch is not None:
+    if record.epoch is not None and (record.epochs or record.done is None):
         return f"epoch {record.epoch}" + (f"/{record.epochs}" if record.epochs else "")
     if record.done is not None:
         return f"{100 * record.done:.0f} %"

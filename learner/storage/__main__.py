@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from dlctl import contract
+from dlctl.contract.programs.amounts import counted, format_bytes
 from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX, ListedObject
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache, Filled
@@ -33,7 +34,6 @@ from learner.storage.objects import (
 )
 from learner.storage.progress import Progress
 from learner.storage.upload import Superseded, Upload, save
-from learner.system.amounts import counted, size_text
 
 PATIENCE_VARIABLE = "DLCTL_STORE_PATIENCE_S"
 PATIENCE_S = 300.0
@@ -120,8 +120,8 @@ def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
     if not filled.tree.exists():  # removed before there was a link to it
         return _load(kind, place, env)
     progress.say(
-        f"{counted(len(listing.objects), 'object')}, {size_text(total_bytes(listing))}, from "
-        f"{place.container} at {place.endpoint}: {size_text(filled.fetched_bytes)} fetched in "
+        f"{counted(len(listing.objects), 'object')}, {format_bytes(total_bytes(listing))}, from "
+        f"{place.container} at {place.endpoint}: {format_bytes(filled.fetched_bytes)} fetched in "
         f"{time.monotonic() - began:.1f} s"
     )
     return 0
@@ -166,7 +166,7 @@ def _check(kind: str, place: Place, env: Mapping[str, str]) -> int:
         objects = list(store.list())
     else:
         objects = list_container(store, place).objects
-    size = size_text(sum(item.size_bytes for item in objects))
+    size = format_bytes(sum(item.size_bytes for item in objects))
     print(f"{counted(len(objects), 'object')}, {size}")
     return 0
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
+from dlctl.contract.programs.amounts import format_bytes
 from dlctl.contract.stores import ListedObject, Listing
 from learner.errors import SiteFault
 from learner.storage.claim import Claim, claimed
@@ -31,7 +32,6 @@ from learner.storage.fetch import Fetcher, Overtaken, Wanted
 from learner.storage.listing import as_object, digest, file_name
 from learner.storage.objects import Object, ObjectStore, Place, Sink
 from learner.storage.progress import Progress
-from learner.system.amounts import size_text
 from learner.system.folders import put_in_place
 
 
@@ -155,9 +155,9 @@ class Cache:
             free = self._free_bytes(self.folder)
         if needed > free:
             raise SiteFault(
-                f"The data of data store {self._place.id!r} needs {size_text(needed)} in "
-                f"{str(self.folder.parent)!r}, where {size_text(free)} are free: No space left on "
-                "device.",
+                f"The data of data store {self._place.id!r} needs {format_bytes(needed)} in "
+                f"{str(self.folder.parent)!r}, where {format_bytes(free)} are free: No space left "
+                "on device.",
                 hint="All else there is in use, or no data of stores: remove what nobody needs, or "
                 "move the site's root to a larger file system",
             )

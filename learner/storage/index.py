@@ -13,8 +13,8 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, to_json, write_whole
+from dlctl.contract.programs.amounts import counted, format_bytes
 from learner.storage.base import Tick
-from learner.system.amounts import counted, size_text
 
 _CHUNK_BYTES = 1 << 20
 _PATIENCE_S = 10.0
@@ -110,7 +110,7 @@ def _is_file(path: Path, inside: Path) -> bool:
 
 def tell_index(index: ResultsIndex) -> list[str]:
     """Return one line about the files in the index, and one about the files left out."""
-    size = size_text(sum(file.size_bytes for file in index.files))
+    size = format_bytes(sum(file.size_bytes for file in index.files))
     lines = [f"{counted(len(index.files), 'file')}, {size}"]
     if left := index.left_out:
         more = ", …" if len(left) > _TOLD else ""

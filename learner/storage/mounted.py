@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 from dlctl.contract import WRITING, DataStore, ResultFile, ResultsIndex
+from dlctl.contract.programs.amounts import counted
 from learner.errors import UserFault
 from learner.storage.base import Interrupted, Publication, Tick
 from learner.storage.index import sha256
-from learner.system.amounts import counted
 
 _CHUNK_BYTES = 1 << 20
 

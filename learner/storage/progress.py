@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.system.amounts import size_text
+from dlctl.contract.programs.amounts import format_bytes
 
 _EVERY_S = 0.5
 _WINDOW_S = 10.0
@@ -125,7 +125,9 @@ class Progress:
         self._seen.append((now, self._done))
         while now - self._seen[0][0] > _WINDOW_S:
             self._seen.popleft()
-        parts = [f"{size_text(self._done)} of {size_text(self._total)}"] if self._total else []
+        parts = (
+            [f"{format_bytes(self._done)} of {format_bytes(self._total)}"] if self._total else []
+        )
         if self._trouble:
             parts.append(self._trouble)
         else:
@@ -139,7 +141,7 @@ class Progress:
         rate = (self._done - before) / (now - then)
         left_s = (self._total - self._done) / rate
         left = f"{left_s:.0f} s" if left_s < 90 else f"{left_s / 60:.0f} min"
-        return [f"{size_text(rate)}/s", f"{left} left"]
+        return [f"{format_bytes(rate)}/s", f"{left} left"]
 
 
 def _ordinal(number: int) -> str:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
+from dlctl.contract.programs.amounts import counted, format_bytes
 from dlctl.contract.stores import MARKER, STORING, Stored, StoredFile
 from learner.errors import UserFault
 from learner.storage.objects import ObjectStore, content_of, digests_of
 from learner.storage.progress import Progress
-from learner.system.amounts import counted, size_text
 
 _THREADS = 4
 
@@ -76,7 +76,7 @@ def save(
     with ThreadPoolExecutor(_THREADS) as pool:
         files = list(pool.map(one, paths))
     stored = _mark(upload, store, marker, upload.state, files, check)
-    total = size_text(sum(each.size_bytes for each in files))
+    total = format_bytes(sum(each.size_bytes for each in files))
     progress.say(f"{counted(len(files), 'file')}, {total}, below {upload.prefix}")
     return stored
 

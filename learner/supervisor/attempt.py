@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
 from dlctl.contract.metrics import CHECKPOINT_S, STEP_S
+from dlctl.contract.programs.amounts import counted
 from learner.collect.late import have_read
 from learner.frameworks import prepare
 from learner.job.directives import STACKS
@@ -31,7 +32,6 @@ from learner.supervisor.oversight.hang import HangCheck
 from learner.supervisor.oversight.silence import SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
 from learner.supervisor.statuses import Statuses
-from learner.system.amounts import counted
 from learner.system.disk_reserve import Reserve
 
 if TYPE_CHECKING:
@@ -362,8 +362,8 @@ class Supervisor:
             # The space that is kept for the verdict is enough for both.
             reserve_file(self.job_dir, self.attempt).unlink(missing_ok=True)
             return False
-        saves = action == STACKS
-        say(f"{action}: {reason}" + ("." if saves else f"; the learners have {grace_s:.0f} s."))
+        left = "" if action == STACKS else f"; the learners have {grace_s:.0f} s to end"
+        say(f"{action}: {reason}{left}.")
         return True
 
     def _beat(self) -> None:

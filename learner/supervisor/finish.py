@@ -28,7 +28,6 @@ from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import write_patiently
 from learner.lifecycle.bad_nodes import of_verdict, remember
 from learner.lifecycle.manager import Following, conclude
-from learner.system.amounts import size_text
 from learner.system.disk_reserve import FULL
 
 
@@ -65,7 +64,7 @@ def leave(
         say(f"Attempt {attempt} was judged without this supervisor, and a later one has begun.")
         return Leaving(1)
     verdict = last_verdict(job_dir, attempt, outcome, plan)
-    if verdict.made and (output := tell_output(verdict.made.output, size_text)):
+    if verdict.made and (output := tell_output(verdict.made.output)):
         say(f"  {output}")
     following = None
     if plan is None and outcome.kind is not VerdictKind.INTERNAL:

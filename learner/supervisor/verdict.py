@@ -312,7 +312,8 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None, rank: int = 
     if found and reading.kind in (VerdictKind.USER_ERROR, VerdictKind.UNKNOWN):
         path, item = found
         hint = f"{printable(path)} was not sent with the folder: {how_to_send(item)}"
-        reading = reading._replace(hint=hint)
+        again = f"Then: dlctl resume {plan.training_id} --code"
+        reading = reading._replace(hint=f"{hint} {again}")
     return reading
 
 

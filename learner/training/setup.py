@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dlctl import contract
+from dlctl.contract.programs.amounts import counted
 from learner.caffe import program as caffe
 from learner.caffe.net import CaffeNet
 from learner.caffe.solver import read_solver
@@ -26,7 +27,6 @@ from learner.model.lr_schedule import ManifestSchedule, Schedule, UserSchedule, 
 from learner.model.user_model import Parts
 from learner.model.user_program import run_build
 from learner.model.weights import find_weights, load_weights, start_from
-from learner.system.amounts import counted
 from learner.training import torch_compiler
 from learner.training.checkpoints import CheckpointKeeper, Position, Trained
 from learner.training.loop import Reports

@@ -222,7 +222,7 @@ def test_the_stores_of_a_manifest_are_checked_before_anything_is_sent(
     good = dlctl("stores", "check", "manifest.yml", "--json", env=right, ok=True).json
     assert [(each["state"], each["container"]) for each in good] == [
         ("ok", "my_training_data"), ("ok", "my_training_results")]  # fmt: skip
-    assert good[0]["seen"] == "1 object, 2 kB"
+    assert good[0]["seen"] == "1 object, 2.0 kB"
     wrong = {**right, "STORE_PASS": "wrong-one"}
     bad = dlctl("stores", "check", "manifest.yml", env=wrong)
     assert bad.exit_code == 4 and "refuses the user name or the password" in bad.stdout

@@ -54,7 +54,7 @@ def test_what_a_script_saves_beside_itself_is_told_kept_and_fetched(
     assert told in " ".join(shown.stdout.split())
     assert f"dlctl fetch results {training_id}" in shown.stderr
     assert told in dlctl("list", ok=True).stdout
-    assert "mnist_cnn.pt: 5 kB" in dlctl("logs", training_id, "--debug", ok=True).stdout
+    assert "mnist_cnn.pt: 5.0 kB" in dlctl("logs", training_id, "--debug", ok=True).stdout
     assert told in dlctl("delete", training_id, "--dry-run", ok=True).stdout
     refused = dlctl("delete", training_id)
     assert refused.exit_code == 2

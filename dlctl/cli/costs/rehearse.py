@@ -211,10 +211,9 @@ def _memory(used: int | None, asked: int | None) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    for limit, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size_bytes >= limit:
-            return f"{size_bytes / limit:.3g} {unit}"
-    return f"{size_bytes} B"
+    from dlctl.series.readable import readable
+
+    return readable("bytes", size_bytes)
 
 
 def _hours(hours: float) -> str:

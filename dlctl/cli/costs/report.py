@@ -68,7 +68,7 @@ def _print_one(found: Ledger) -> None:
     rows.append(["all", f"{found.node_hours:.4g}", f"{found.gpu_hours:.4g}", ""])
     output.table(["use", "node-hours", "GPU-hours", "share"], rows)
     output.fields({
-        "memory": _beside(_gib(found.memory_asked_bytes), _gib(found.memory_used_bytes)),
+        "memory": _beside(_size(found.memory_asked_bytes), _size(found.memory_used_bytes)),
         "CPUs": _beside(str(found.cpus_asked),
                         "" if found.cpus_used is None else f"{found.cpus_used:.2g}"),
         "cost": "" if found.cost is None else f"{found.cost:.2f} {found.currency}".rstrip(),
@@ -80,5 +80,7 @@ def _beside(asked: str, used: str) -> str:
     return f"{asked or 'the default'} asked for, {used or 'unknown'} used"
 
 
-def _gib(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else f"{size_bytes / 2**30:.3g} GiB"
+def _size(size_bytes: int | None) -> str:
+    from dlctl.series.readable import readable
+
+    return "" if size_bytes is None else readable("bytes", size_bytes)

@@ -154,7 +154,7 @@ def speed_line(
         metrics: The newest of each learner; shares are means over the learners that report them.
         memory: Whether to tell the learners' own figure, which samples of the node make needless.
     """
-    from dlctl.units import format_size
+    from dlctl.series.readable import readable
 
     rate = next((v for m in metrics if (v := m.get(SAMPLES_PER_S))), None)
     step_s = _mean(metrics, STEP_S)
@@ -163,7 +163,7 @@ def speed_line(
     # With a parameter server a learner knows its own rate only.
     parts = [f"{rate:.0f} samples/s"] if rate and not plan.get("parameter_server") else []
     if memory and (most := max((m.get(MEMORY_BYTES) or 0 for m in metrics), default=0)):
-        parts.append(f"{format_size(int(most))} of memory each at most")
+        parts.append(f"{readable(MEMORY_BYTES, most)} of memory each at most")
     means = {word: _mean(metrics, name) for name, word in STEP_PARTS.items()} if step_s else {}
     shares = [f"{word} {_percent(mean / step_s)}" for word, mean in means.items()
               if mean is not None and step_s]  # fmt: skip

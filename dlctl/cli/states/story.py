@@ -58,10 +58,14 @@ def print_story(details: dict[str, Any]) -> None:
 
 
 def _warnings(details: dict[str, Any]) -> list[str]:
-    """Return what this version lacks for the training, and what learners at work complain of."""
+    """Return what this version lacks for the training, and what learners at work complain of.
+
+    What the hint says anyway is left out: which line of which file keeps a file from being sent.
+    """
     plan = details.get("plan") or {}
+    lacks, hint = plan.get("not_in_this_version", []), details["hint"] or ""
     return [
-        *plan.get("not_in_this_version", []),
+        *(text for text in lacks if (text.partition(": ")[2] or text) not in hint),
         *(
             f"learner {status['rank']}: {status['reason']}"
             for status in details.get("learners") or []
@@ -120,7 +124,7 @@ def _time_left(details: dict[str, Any]) -> str:
     from dlctl.series.pace import TimeLeft
 
     told = details.get("time_left_s")
-    return TimeLeft(**told).text if told else ""
+    return TimeLeft(**told).text.replace(" left", "", 1) if told else ""
 
 
 def _learners(learners: list[dict[str, Any]]) -> str:

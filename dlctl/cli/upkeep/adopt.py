@@ -59,7 +59,7 @@ def _print(found: Adopted) -> None:
             for each in reversed(found.added)]  # fmt: skip
     if rows:
         output.table(["training", "created", "attempt", "state"], rows)
-    known = f"; {len(found.known)} were known already" if found.known else ""
+    known = f"; {len(found.known)} known already" if found.known else ""
     output.note(f"adopted {counted(len(rows), 'training')} of {found.site}{known}")
     for each in found.added:
         if only := only_copies(each):

@@ -139,8 +139,9 @@ def _print(name: str, going: Prunable) -> None:
         output.warn(f"stays: {going.inventory.root}/jobs/{each.training_id}: {each.why}; so does "
                     "all that trainings share")  # fmt: skip
     output.warn(f"{name}: the cache can't be asked: {going.problem}" if going.problem else "")
+    among = () if going.keep_results else ("results", "output")
     for going_one in going.trainings:
-        if only := only_copies(going_one.record):
+        if only := only_copies(going_one.record, (*among, "checkpoints")):
             output.warn(f"{going_one.record.training_id}: NOT fetched: {only}")
     if not rows:
         return output.note(f"nothing on {name} may go")

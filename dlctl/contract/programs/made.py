@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import translate
 from functools import lru_cache
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dlctl.contract import names
 from dlctl.contract.names import CACHES
+from dlctl.contract.programs.amounts import counted, format_bytes
 from dlctl.contract.programs.safe_text import printable
 from dlctl.contract.records import Amount, Made, OutputPlace
 from dlctl.contract.sent_files import SENT_INDEX, SentFile, changed_files, parse_index
@@ -72,13 +73,13 @@ def output_places(sizes: Mapping[str, int]) -> list[OutputPlace]:
     return [*places[:_MOST_PLACES], *([more] if rest else [])]
 
 
-def tell_output(places: Iterable[OutputPlace], size_text: Callable[[int], str]) -> str:
-    """Return `out/: 14 files, 8 MB; model.pt: 1 MB; not in RESULT_DIR`, or nothing."""
+def tell_output(places: Iterable[OutputPlace]) -> str:
+    """Return `out/: 14 files, 8.0 MB; model.pt: 1.0 MB; not in RESULT_DIR`, or nothing."""
     told = [
-        f"{printable(place.path) or 'more'}: {size_text(place.size_bytes)}"
+        f"{printable(place.path) or 'more'}: {format_bytes(place.size_bytes)}"
         if place.files == 1 and not place.path.endswith("/") else
-        f"{printable(place.path) or 'more'}: {place.files} file{'s' * (place.files != 1)}, "
-        f"{size_text(place.size_bytes)}"
+        f"{printable(place.path) or 'more'}: {counted(place.files, 'file')}, "
+        f"{format_bytes(place.size_bytes)}"
         for place in places
     ]  # fmt: skip
     return "; ".join([*told, "not in RESULT_DIR"]) if told else ""

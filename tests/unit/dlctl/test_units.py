@@ -92,8 +92,8 @@ def test_any_text_is_a_unit_or_a_clear_error(text: str) -> None:
 
 
 def test_measured_sizes_are_decimal() -> None:
-    sizes = [0, 999, 1_500, 2**30, 2 * 10**12]
-    assert [*map(format_bytes, sizes)] == ["0 B", "999 B", "1.5 kB", "1.1 GB", "2.0 TB"]
+    sizes = [0, 999, 1_500, 999_960, 2**30, 2 * 10**12]
+    assert [*map(format_bytes, sizes)] == ["0 B", "999 B", "1.5 kB", "1.0 MB", "1.1 GB", "2.0 TB"]
 
 
 def test_one_is_no_plural() -> None:

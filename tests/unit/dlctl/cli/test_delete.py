@@ -156,7 +156,11 @@ def test_only_copies_are_named_before_a_prune():
     only_saved = replace(done, made=Made(checkpoints=Amount(1, 5)))
     assert only_copies(only_saved) == "checkpoints (1 file, 5 B) (dlctl fetch checkpoints t-1)"
     assert only_copies(replace(only_saved, checkpoints_fetched_attempt=1)) == ""
-    assert only_copies(replace(done, made=Made(Amount(1, 5), Amount(1, 5)))) == ""
+    with_model = replace(done, made=Made(Amount(1, 5), Amount(1, 5)))
+    assert only_copies(with_model) == ""
+    told = "results (1 file, 5 B) and logs (dlctl fetch t-1)"
+    assert only_copies(with_model, ["results", "checkpoints"]) == told
+    assert only_copies(done, ["checkpoints"]) == ""  # of --keep-results: the output stays
 
 
 def test_what_the_hub_of_a_search_keeps_is_no_checkpoint():

@@ -44,7 +44,7 @@ def test_show_lists_learners_per_attempt_if_they_changed(learners, told):
     ([{"exchange_s": 0.1}], ""),
     ([{"samples_per_s": 0.0, "exchange_s": 0.1}], ""),
     ([{"samples_per_s": None, "memory_bytes": None}], ""),
-    ([{"memory_bytes": 1 << 30}, {"memory_bytes": 3 << 30}], "3GiB of memory each at most"),
+    ([{"memory_bytes": 1 << 30}, {"memory_bytes": 3 << 30}], "3 GiB of memory each at most"),
     ([{"samples_per_s": 100.0, "exchange_s": 0.02, "data_wait_s": 0.005,
        "checkpoint_stall_s": 0.001},
       {"exchange_s": 0.01, "data_wait_s": 0.005, "checkpoint_stall_s": None}],
@@ -125,7 +125,7 @@ def test_a_narrow_terminal_breaks_no_word_of_the_metrics(on_terminal):
     told = {**KNOWN, "learners": learners, "reason": reason, "plan": plan}
     shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(lambda: print_details(told), 60))
     assert "RuntimeError: wrong shape\n" in shown
-    speed = "6624 samples/s · 1GiB of memory each at most\n· exchange 10 % of a step just now\n"
+    speed = "6624 samples/s · 1 GiB of memory each at most\n· exchange 10 % of a step just now\n"
     assert speed in shown
     assert shown.count("validation_top5_accuracy  nan") == 1
     assert all(len(line) <= 60 for line in shown.splitlines())

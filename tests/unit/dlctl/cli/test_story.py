@@ -71,3 +71,19 @@ def test_a_job_that_waits_says_when_it_starts(capsys):
     told = capsys.readouterr().out
     assert "PENDING on mycluster, attempt 3, job 4711; starts at about 14:30, in 40 min" in told
     assert "why" in told
+
+
+def test_the_time_left_does_not_say_left_twice(capsys):
+    print_story({**STORY, "state": "TRAINING", "shown_state": "TRAINING", "ended_at": None})
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "time left" in each]
+    assert line.split() == ["time", "left", "10", "min", "to", "12", "min"]
+
+
+def test_a_warning_is_not_repeated_by_the_hint(capsys):
+    how = ".gitignore:1 leaves it out. To send it, add the line !/data/ to .dlctlignore."
+    lacks = [f"framework.command:1 names data/x, which is not sent: {how}", "gpu_type is ignored"]
+    told = {**STORY, "plan": {"not_in_this_version": lacks}}
+    print_story({**told, "hint": f"data/x was not sent with the folder: {how} Then: dlctl resume"})
+    printed = " ".join(capsys.readouterr().err.split())
+    assert printed.count("To send it") == 1
+    assert "gpu_type is ignored" in printed

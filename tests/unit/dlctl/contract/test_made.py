@@ -119,15 +119,15 @@ def test_the_list_of_caches_can_be_changed(job):
 def test_many_places_are_summed_up():
     places = contract.output_places({f"{n:02}.pt": 100 - n for n in range(12)})
     assert [place.path for place in places] == [*(f"{n:02}.pt" for n in range(10)), ""]
-    told = contract.tell_output(places, str)
-    assert told.startswith("00.pt: 100; 01.pt: 99;")
-    assert told.endswith("more: 2 files, 179; not in RESULT_DIR")
-    assert contract.tell_output([], str) == ""
+    told = contract.tell_output(places)
+    assert told.startswith("00.pt: 100 B; 01.pt: 99 B;")
+    assert told.endswith("more: 2 files, 179 B; not in RESULT_DIR")
+    assert contract.tell_output([]) == ""
 
 
 def test_a_name_makes_no_line_of_what_is_told():
-    told = contract.tell_output(contract.output_places({"out\nnext: rm -rf/x": 1}), str)
-    assert told == "out\\nnext: rm -rf/: 1 file, 1; not in RESULT_DIR"
+    told = contract.tell_output(contract.output_places({"out\nnext: rm -rf/x": 1}))
+    assert told == "out\\nnext: rm -rf/: 1 file, 1 B; not in RESULT_DIR"
 
 
 def test_a_look_that_takes_too_long_is_given_up(job):

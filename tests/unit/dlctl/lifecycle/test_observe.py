@@ -53,6 +53,7 @@ TABLE = [
     ({"job": job(JobState.PENDING, reason="Priority")}, {}, State.PENDING, "first (Priority)"),
     ({"job": job(JobState.PENDING)}, {}, State.PENDING, "waiting in the queue"),
     ({"job": RUNNING}, {}, State.DEPLOYING, "the job has started"),
+    ({"job": RUNNING, "cancel_asked": True}, {}, State.DEPLOYING, "is being cancelled"),
     ({"job": RUNNING, "supervisor": supervisor()}, {}, State.TRAINING, ""),
     ({"job": RUNNING, "supervisor": supervisor(state=State.STORING)}, {}, State.STORING, ""),
     ({"job": RUNNING, "supervisor": supervisor(300)}, {}, State.TRAINING, "no heartbeat for 300 s"),

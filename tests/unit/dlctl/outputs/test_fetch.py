@@ -344,8 +344,9 @@ def test_nothing_made_yet_is_one_sentence(job, tmp_path):
 
 def test_checkpoints_are_brought(job, tmp_path):
     record, folder = job
-    with pytest.raises(ResultsError, match="has no checkpoint"):
+    with pytest.raises(ResultsError, match="has no checkpoint") as told:
         fetch_checkpoints(HERE, record, tmp_path / "to")
+    assert "CHECKPOINT_DIR" in str(told.value.hint)  # checkpoint.every is of the built-in loop only
     (folder / "checkpoints/step-000000000120").mkdir(parents=True)
     (folder / "checkpoints/step-000000000120/model.h5").write_bytes(b"m")
     (folder / "checkpoints/.part-1").mkdir()
@@ -524,3 +525,9 @@ def test_a_fetch_of_a_training_that_is_deleted_meanwhile_says_that(job, tmp_path
     assert said == {
         f"t-1 was deleted meanwhile: {transport.name} has no {record.job_dir} any more"
     }  # fmt: skip
+
+
+def test_without_metrics_of_learners_those_of_the_nodes_are_named(job, tmp_path):
+    with pytest.raises(ResultsError, match="has no metrics of its learners") as told:
+        fetch(HERE, job[0], tmp_path / "to", Wanted(("metrics",)))
+    assert "dlctl metrics" in str(told.value.hint)

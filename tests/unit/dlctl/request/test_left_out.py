@@ -14,6 +14,7 @@ from dlctl.manifest.overrides import Overrides
 from dlctl.request import excluded, left_out
 from dlctl.request.build import prepare
 from dlctl.request.bundle import collect
+from dlctl.request.scaffold import scaffold
 from dlctl.sites.files import load_site
 
 
@@ -202,3 +203,9 @@ def test_the_commands_say_it(dlctl, folder, xdg):
         dlctl("render", str(folder / "manifest.yml"), "--files", "--json", ok=True).stdout
     )
     assert {"path": "notes.md", "size_bytes": 20, "left_out_by": ".dlctlignore:1"} in listed
+
+
+def test_what_init_writes_for_editors_is_neither_sent_nor_told(tmp_path):
+    scaffold(tmp_path)
+    assert left_out.summary(collect(tmp_path)).startswith("3 files, ")
+    assert "left out" not in left_out.summary(collect(tmp_path))

@@ -174,7 +174,7 @@ def test_stable_oscillating_or_diverging(values, state, beginning):
 def test_near_zero_the_noise_is_told_as_a_share_of_the_range():
     values = [4.0 * 0.9**n for n in range(100)] + [0.004, 0.012] * 50
     state, text = told("stable", run_of(*curve("loss", values)))
-    assert (state, text) == ("good", "Yes: loss varies by 0.2 % of its range between neighbours.")
+    assert (state, text) == ("good", "Yes: loss varies by 0.21 % of its range between neighbours.")
 
 
 def test_the_stable_loss_is_one_that_has_enough_values():
@@ -231,3 +231,19 @@ def test_a_search_is_no_training_and_gets_no_answers():
         run.add(trials, MetricsLine(step, None, 100.0 + step, values, group="trials"))
     assert answers(run, Known(now=1000.0)) == []
     assert judged(run.curves) is None
+
+
+def test_what_has_ended_is_told_in_the_past():
+    running = {a.key: a.text for a in answers(run_of(), Known(now=1.0))}
+    assert running["checkpoint"] == "No checkpoint has been written yet."
+    ended = [a.text for a in answers(run_of(), Known(now=1.0, ended=True))]
+    assert not any("yet" in text or "early" in text for text in ended), ended
+    assert "No checkpoint was written." in ended
+    validated = run_of(*(event(step, EventKind.VALIDATION) for step in (10, 20)))
+    assert told("validation", validated, ended=True)[1] == "Every 10 steps, 2 times."
+
+
+def test_a_spike_does_not_round_the_noise_away():
+    wiggle = [0.01 + 0.002 * DRAW.random() for _ in range(300)]
+    state, text = told("stable", run_of(*curve("loss", [1.0, 40.0, *wiggle])))
+    assert state == "good" and " 0.0 %" not in text, text

@@ -30,7 +30,7 @@ def test_a_gpu_that_idles_is_told_with_what_a_step_waits_for():
 def test_what_was_asked_for_is_told_beside_what_was_used():
     assert told(cpu_percent=120.0, memory_rss_bytes_max=9.0 * GIB) == [
         "Asked for 8 CPUs a learner, used 1.2: `cpus` can be smaller.",
-        "Asked for 64GiB of memory a learner, used 9GiB at most: `memory` can be smaller.",
+        "Asked for 64 GiB of memory a learner, used 9 GiB at most: `memory` can be smaller.",
     ]
 
 

@@ -233,3 +233,13 @@ def test_a_smoothed_curve_is_smoothed_over_what_the_zoom_hides(tmp_path, monkeyp
         frame([shown(run_of(), tmp_path)], View(smooth=True, zoom=zoom), 80, 24, 2000.0)
     raw = run_of().named("loss")[0].last
     assert drawn[0] == drawn[1] != raw
+
+
+def test_what_is_measured_without_a_step_is_drawn_over_time(tmp_path):
+    run = Run("t-1")
+    for at in range(5):
+        run.add(
+            Origin(1, 0, Source.NODE), MetricsLine(-1, None, 100.0 + 60 * at, {"cpu_percent": at})
+        )
+    lines = texts(frame([shown(run, tmp_path)], View(), 80, 30, 400.0))
+    assert not [line for line in lines if " -1 " in f"{line} "], lines

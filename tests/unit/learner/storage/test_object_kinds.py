@@ -365,7 +365,7 @@ def test_a_cache_without_room_says_what_is_needed(tmp_path):
     place = Place("mine", str(tmp_path / "there"), "", {"protocol": "file"})
     store = open_store("fsspec", place)
     cache = Cache(tmp_path / "cache", place, free=lambda _: 4000)
-    with pytest.raises(SiteFault, match="needs 5 kB in .*, where 4 kB are free: No space left"):
+    with pytest.raises(SiteFault, match="needs 5.0 kB in .*, where 4.0 kB are free: No space left"):
         cache.fill(list_container(store, place), lambda: store, Progress(None, ""))
     cache = Cache(tmp_path / "cache", place, free=lambda _: 5000)
     filled = cache.fill(list_container(store, place), lambda: store, Progress(None, ""))

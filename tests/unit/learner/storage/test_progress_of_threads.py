@@ -29,7 +29,7 @@ def test_only_what_fails_more_than_once_is_told_and_only_until_something_moves(t
     assert read_progress(file).tries == 0
     for tries, told in (3, "3rd"), (12, "12th"):
         progress.notice("it answers 503", tries, 4.0)
-        sentence = f"results: 0 B of 1 GB, trying again ({told} time, in 4 s): it answers 503"
+        sentence = f"results: 0 B of 1.0 GB, trying again ({told} time, in 4 s): it answers 503"
         assert read_progress(file) == Moving(sentence, 0.0, tries)
     progress.say("all is there")
     assert read_progress(file) == Moving("all is there", 0.0, 0)

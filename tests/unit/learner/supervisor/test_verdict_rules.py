@@ -331,7 +331,8 @@ def test_a_file_that_was_not_sent_is_named(plan):
     failed = status(0, State.FAILED, exit_code=1, last_lines=[words])
     assert judge(plan, failed).hint == (
         "data/x.txt was not sent with the folder: .gitignore:3 leaves it out. To send it, add the "
-        "line !/data/ to .dlctlignore, or put it into a data store."
+        "line !/data/ to .dlctlignore, or put it into a data store. "
+        f"Then: dlctl resume {plan.training_id} --code"
     )
     full = status(0, State.FAILED, exit_code=1,
                   last_lines=[words, "OSError: No space left on device"])  # fmt: skip
