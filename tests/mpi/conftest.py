@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mpi_programs import REPOSITORY, TIME_LIMIT_S, mpi_command, mpi_environment
 from zygote import Zygote
 
 from dlctl import contract
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
-TIME_LIMIT_S = 240
 
 SET_RANK = """
 import os, sys
@@ -30,28 +27,6 @@ from learner.train import main
 sys.exit(main())
 """
 """What learner.agent does for a learner, in short."""
-
-
-def mpi_command(ranks: int, python: Sequence[str] = (sys.executable,)) -> list[str]:
-    return [str(MPIEXEC), "-n", str(ranks), "--oversubscribe", *python]
-
-
-def mpi_environment(**more: str) -> dict[str, str]:
-    return {
-        **os.environ,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/cluster",
-        **more,
-    }
-
-
-def memory_left() -> list[Path]:
-    """Return the exchanges' shared memory whose owner has ended: other workers' tests continue."""
-    found = Path("/dev/shm").glob("dlctl-*-memory-*")
-    return [path for path in found if not Path("/proc", path.name.split("-")[3]).exists()]
 
 
 @dataclass

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import memory_left, mpi_command, mpi_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mpi_programs import memory_left, mpi_command, mpi_environment
 from node_job import alive
 
 pytestmark = pytest.mark.mpi

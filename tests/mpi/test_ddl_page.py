@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import mpi_command, mpi_environment
+from mpi_programs import mpi_command, mpi_environment
 from zygote import Zygote
 
 pytestmark = pytest.mark.mpi

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import memory_left
+from mpi_programs import memory_left
 
 pytestmark = pytest.mark.mpi
 RunRanks = Callable[..., "subprocess.CompletedProcess[str]"]

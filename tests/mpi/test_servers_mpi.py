@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, TIME_LIMIT_S, mpi_environment
+from mpi_programs import REPOSITORY, TIME_LIMIT_S, mpi_environment
 from zygote import Zygote
 
 PROGRAM = REPOSITORY / "tests/support/node_server_program.py"

@@ -297,6 +297,7 @@ def test_progress_is_written_at_most_twice_a_second(tmp_path: Path) -> None:
             "metrics": {"loss": None, "accuracy": 0.5},
             "warning": "",
             "done": None,
+            "listed": True,
         }
     progress.update(5, 1, {}, force=True)
     assert json.loads((tmp_path / "p").read_text())["step"] == 5
