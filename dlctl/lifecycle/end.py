@@ -266,7 +266,7 @@ def unless_deleted(transport: Transport, record: Record) -> Iterator[None]:
     """
     try:
         yield
-    except (RecordError, RemoteCommandError, TransferError, ResultsError) as error:
+    except DlctlError as error:
         is_gone = False
         with contextlib.suppress(TransportError):
             asked = f"[ -d {shlex.quote(record.job_dir)} ] || echo gone"

@@ -70,7 +70,10 @@ def resume(
     if record.attempt == 1 and not record.job_id:  # its folder may not be at the site yet
         return _resume(session, record, store, rebuild, overrides, new_code, on_line)
     with unless_deleted(session.transport, record):
-        return _resume(session, record, store, rebuild, overrides, new_code, on_line)
+        known = _resume(session, record, store, rebuild, overrides, new_code, on_line)
+        if known.is_gone:  # seen by the look at what became of it
+            raise RecordError(known.reason, hint=known.hint)
+    return known
 
 
 def _resume(

@@ -12,26 +12,33 @@ from trainings import wait_for_state, write_training
 ROUNDS = 5
 PROGRAM = """\
 if mkdir "$JOB_STATE_DIR/first"; then
-    for n in 1 2 3; do head -c 3000000 /dev/zero >"$RESULT_DIR/$n.bin"; done
+    for n in 1 2 3; do head -c 3000000 /dev/zero >"$RESULT_DIR/$n.bin" || exit 2; done
     exit 1
 fi
 until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done
 """
 """Leaves results and fails; when it is resumed, it waits for a file and succeeds."""
+WHOLE = {f"{number}.bin": 3_000_000 for number in (1, 2, 3)}
 GONE = ("was deleted meanwhile", "no training", "is gone from the site")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+def results_of(site, training_id):
+    found = site.job_dir(training_id).glob("results/?.bin")
+    return {path.name: path.stat().st_size for path in found}
+
+
 @pytest.fixture
 def failed(dlctl, site, wait_until):
     """Trainings that have failed after they wrote results."""
-    folder = write_training(dlctl.cwd, {"command": PROGRAM}, name="race", retries=0, memory="64MiB")
+    folder = write_training(dlctl.cwd, {"command": PROGRAM}, name="race", retries=0)
     sent = dlctl("submit", "manifest.yml", "--site", site.name, "--repeat", str(ROUNDS), "--json",
                  cwd=folder, ok=True).json  # fmt: skip
     ids = [each["training_id"] for each in sent]
     for training_id in ids:
         wait_for_state(dlctl, wait_until, training_id, "FAILED")
+        assert results_of(site, training_id) == WHOLE
     return ids
 
 
@@ -68,7 +75,7 @@ def test_a_training_that_is_resumed_and_deleted_at_once_is_whole_or_gone(
         assert "while it runs" in deleted.stderr, deleted
         (job_dir / "state/go").touch()
         wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-        assert len(list(job_dir.glob("results/*.bin"))) == 3
+        assert results_of(site, training_id) == WHOLE
 
 
 def test_a_training_that_is_halted_and_deleted_at_once_is_halted_or_gone(
@@ -84,15 +91,15 @@ def test_a_training_that_is_halted_and_deleted_at_once_is_halted_or_gone(
             continue
         assert "while it runs" in deleted.stderr, deleted
         wait_for_state(dlctl, wait_until, training_id, "HALTED", "FAILED")
-        assert (site.job_dir(training_id) / "plan.json").exists()
+        assert results_of(site, training_id) == WHOLE
 
 
 def test_a_fetch_beside_a_prune_brings_all_or_says_why(dlctl, site, failed, tmp_path):
     fetches = [("fetch", "all", each, "--to", str(tmp_path / each)) for each in failed]
+    time.sleep(1.5)  # prune takes what has ended a second ago
     *fetched, pruned = at_once(dlctl, *fetches, ("prune", "--older-than", "1s", "--yes"))
     assert pruned.exit_code == 0, pruned
     for training_id, end in zip(failed, fetched, strict=True):
         files = {path.name: path.stat().st_size for path in (tmp_path / training_id).rglob("?.bin")}
-        whole = {f"{number}.bin": 3_000_000 for number in (1, 2, 3)}
-        assert says_gone(end) or (end.exit_code == 0 and files == whole), (end, files)
+        assert says_gone(end) or (end.exit_code == 0 and files == WHOLE), (end, files)
         assert not site.job_dir(training_id).exists()
