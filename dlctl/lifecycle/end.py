@@ -226,19 +226,17 @@ def delete_all(session: Session, records: Sequence[Record], store: RecordStore) 
     found: dict[str, Answer] = {}
     for known in refresh(session, records, store):
         found[known.training_id] = known
-        if interrupted(known):
-            fence(session, known)
-        elif not known.state.final:
+        if not (known.state.final or interrupted(known)):
             found[known.training_id] = RecordError(
                 f"{known.training_id} is {known.state}: it can't be deleted while it runs",
                 hint=f"dlctl cancel {known.training_id}",
             )
-    ended = [each for each in records if isinstance(found[each.training_id], Record)]
+    ended = [each for each in found.values() if isinstance(each, Record)]
     ends = run_each(session.transport, [_removal(session, each) for each in ended], _REMOVAL_S)
     for record, end in zip(ended, ends, strict=True):
-        if end.text.endswith(f"has begun attempt {record.attempt + 1}\n"):
+        if end.text.endswith(f"has begun attempt {_next_attempt(record)}\n"):
             found[record.training_id] = RecordError(
-                f"{record.training_id} was resumed meanwhile: it can't be deleted while it runs",
+                f"{record.training_id} was submitted meanwhile: it can't be deleted while it runs",
                 hint=f"dlctl cancel {record.training_id}",
             )
         elif end.exit_code or end.text.startswith("stays "):
@@ -251,9 +249,14 @@ def delete_all(session: Session, records: Sequence[Record], store: RecordStore) 
     return [found[each.training_id] for each in records]
 
 
+def _next_attempt(record: Record) -> int:
+    """Return the attempt that a submission at this moment would begin."""
+    return record.attempt if interrupted(record) else record.attempt + 1
+
+
 def _removal(session: Session, record: Record) -> str:
     functions = render_script("login/remove_training.sh.j2", token=secrets.token_hex(6))
-    words = f"{shlex.quote(record.training_id)} {record.attempt + 1}"
+    words = f"{shlex.quote(record.training_id)} {_next_attempt(record)}"
     return f"{functions}\ncd {shlex.quote(session.site.root)} || exit 0\nremove_training {words}"
 
 
