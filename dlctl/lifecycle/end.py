@@ -14,7 +14,6 @@ from dlctl.errors import (
     HasEnded,
     RecordError,
     RemoteCommandError,
-    ResultsError,
     TransferError,
     TransportError,
 )

@@ -399,9 +399,9 @@ MUTANTS = (
     Mutant(
         SECRETS,
         "credentials stay at the site after their training was deleted",
-        "dlctl/lifecycle/end.py",
-        "rm -rf -- jobs/{name} secrets/{name}",
-        "rm -rf -- jobs/{name}",
+        "templates/login/remove_training.sh.j2",
+        'rm -rf -- "$aside" "secrets/$1"',
+        'rm -rf -- "$aside"',
     ),
     Mutant(
         SECRETS,
