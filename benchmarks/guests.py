@@ -32,7 +32,8 @@ from benchmarks.slurm import Cluster
 from benchmarks.start_up import dlctl_argv
 from dlctl.record import RecordStore
 
-_SECONDS, _SETTLED_S = (30.0, 20.0, 1.0), (15.0, 8.0, 1.0)
+_SECONDS, _SETTLED_S = (30.0, 20.0, 1.0), (8.0, 8.0, 1.0)
+_CONNECTED_S = 60.0
 _KINDS = ("follow_", "submit_follow", "watch_", "list_waits", "search_watch")
 
 
@@ -69,12 +70,12 @@ class Forks:
 
 
 def _servers(cluster: Cluster) -> set[int]:
-    """Return the sshd of a cluster's login host, as this machine numbers them."""
-    host, found = cluster.exec("readlink", "/proc/self/ns/pid").strip(), set()
+    """Return the sshd of a cluster's login host, as this machine numbers it."""
+    folder, found = str(cluster.ssh_config.parent).encode(), set[int]()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            name = (process / "comm").read_text().strip()
-            if name == "sshd" and str((process / "ns/pid").readlink()) == host:
+            words = (process / "cmdline").read_bytes()
+            if folder in words and b"/accept.py" in words:  # it starts an sshd for each connection
                 found.add(int(process.name))
     return found
 
@@ -104,7 +105,11 @@ class Host:
             stdin=subprocess.DEVNULL, stdout=file, stderr=file,
         ) as process:  # fmt: skip
             try:
-                self._forks.count(2 + _SETTLED_S[self._load])
+                until = time.monotonic() + _CONNECTED_S
+                while not self._forks.count(_SETTLED_S[self._load]):  # its login starts some
+                    if time.monotonic() > until:
+                        raise RuntimeError(f"dlctl {' '.join(words)} has not connected")
+                self._forks.count(_SETTLED_S[self._load])
                 yield
                 if process.poll() is not None:
                     raise RuntimeError(f"dlctl {' '.join(words)} ended: {said.read_text()[-500:]}")
