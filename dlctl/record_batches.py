@@ -46,7 +46,12 @@ def broken_off(store: RecordStore, command: str) -> Batch | None:
     for row in reversed(_rows(store)):
         if row["command"] != command:
             continue
-        lock = _locked(_lock_file(store, row["token"]))
+        try:
+            lock = _locked(_lock_file(store, row["token"]))
+        except RecordError:
+            if row in _rows(store):
+                raise
+            continue  # that command has ended and removed its file at this moment
         if lock is None:
             continue  # that command still runs
         known = {record.training_id: record for record in store.all()}

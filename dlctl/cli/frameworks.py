@@ -97,7 +97,7 @@ def _print(told: dict[str, Any]) -> None:
             for e in told["environments"]
         ) or "in the nodes' Python",
     })  # fmt: skip
-    output.raw(f"\n# train.sh.j2\n{told['template']}")
+    output.document(f"\n# train.sh.j2\n{told['template']}")
 
 
 def origin(folder: Path) -> str:

@@ -134,7 +134,7 @@ def render(
     output.note(f"a submission sends {summary(request.code)}")
     rendered: Rendered = {"script": request.script}
     if script:
-        return output.report(rendered, as_json, lambda v: output.raw(v["script"]))
+        return output.report(rendered, as_json, lambda v: output.document(v["script"]))
     plan, recipe = contract.to_json(request.plan), request.plan.framework.recipe
     train = recipe.script if recipe else ""
     told = f"\n# train.sh\n{train}" if train else ""
@@ -148,7 +148,7 @@ def render(
         }
         return output.report(
             rendered, as_json,
-            lambda v: output.raw(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{told}"),
+            lambda v: output.document(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{told}"),
         )  # fmt: skip
 
 

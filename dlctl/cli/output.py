@@ -267,9 +267,14 @@ def sentence(text: str) -> None:
 
 
 def raw(text: str) -> None:
-    """Print text as it is: a log, a script, a file."""
+    """Print text as it is: a log, a screen."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def document(text: str) -> None:
+    """Print a script or a file: as it is for a program, and without orders to a terminal."""
+    raw(printable_lines(text) if sys.stdout.isatty() else text)
 
 
 def log_objects(attempt: int, source: str, lines: Sequence[str]) -> None:

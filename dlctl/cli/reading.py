@@ -78,7 +78,7 @@ def show(
 
             text = read_script(session, record)
             with paged(not as_json):
-                return output.report({"script": text}, as_json, lambda _: output.raw(text))
+                return output.report({"script": text}, as_json, lambda _: output.document(text))
         details = gather(session, record, store)
     with paged(everything and not as_json):
         return output.report(details, as_json, print_details if everything else print_story)

@@ -56,7 +56,7 @@ def show(name: str = NAME, as_json: bool = JSON) -> None:
         output.report(load_site(name).model_dump(), as_json, lambda _: None)
         return
     output.note(f"# {file.path}")
-    output.raw(file.path.read_text(encoding="utf-8", errors="replace"))
+    output.document(file.path.read_text(encoding="utf-8", errors="replace"))
 
 
 @app.command()

@@ -14,7 +14,6 @@ from dlctl.errors import (
     HasEnded,
     RecordError,
     RemoteCommandError,
-    ResultsError,
     TransferError,
     TransportError,
 )
@@ -27,6 +26,8 @@ from dlctl.transport.base import Completed, Transport
 from dlctl.transport.several import run_each
 
 _TIMEOUT_S, _REMOVAL_S = 120.0, 600.0
+_EACH_S = 2.0
+"""How much longer many calls to the scheduler may take than one, for each."""
 _CLAIM_LATE_S = 5
 """How long a file system may show a claim before its content."""
 
@@ -103,10 +104,11 @@ def _running(
 def _request(session: Session, records: Sequence[Record], name: str) -> dict[str, TransferError]:
     """Write requests; return why even an empty file, which needs no block, can't be written."""
     folder, _, file = name.rpartition("/")
+    # A submission that was interrupted may have no folder yet; nothing else gets one anew.
     scripts = [f"""\
 umask 077
-folder={shlex.quote(f"{each.job_dir}/{folder}")}
-mkdir -p "$folder" && cd "$folder" || exit 71
+{f"mkdir -p {shlex.quote(each.job_dir)}" if interrupted(each) else ":"}
+cd {shlex.quote(each.job_dir)} && mkdir -p {folder} && cd {folder} || exit 71
 echo {name} >.{file}.part && mv -f .{file}.part {file} && exit
 rm -f .{file}.part
 true >{file}""" for each in records]  # fmt: skip
@@ -156,7 +158,8 @@ def _leave_queue(
                for each in jobs if each.job_id]  # fmt: skip
     scripts += [(each.training_id, script) for each in jobs
                 if (script := scheduler.dismiss_script(each.job_dir))]  # fmt: skip
-    ends = run_each(session.transport, [script for _, script in scripts], _TIMEOUT_S)
+    timeout_s = _TIMEOUT_S + _EACH_S * len(scripts)
+    ends = run_each(session.transport, [script for _, script in scripts], timeout_s)
     failed: dict[str, Answer] = {}
     for (training_id, _), end in zip(scripts, ends, strict=True):
         try:
@@ -169,24 +172,20 @@ def _leave_queue(
 def _bar_next(session: Session, record: Record) -> None:
     """Begin and claim the attempt that a job is about to begin, so that nobody runs it."""
     number = record.attempt + 1
-    here = shlex.quote(f"{record.job_dir}/{contract.attempt_dir(number)}")
-    begin, claim = (
-        shlex.quote(f"{record.job_dir}/{name}")
-        for name in (contract.submit_begin(number), contract.claim(number))
-    )
+    begin, claim = contract.submit_begin(number), contract.claim(number)
     session.transport.run(
-        f"mkdir -p {here} && (set -C; echo {contract.NOBODY} >{begin}) 2>/dev/null && "
+        f"cd {shlex.quote(record.job_dir)} && mkdir -p {contract.attempt_dir(number)} && "
+        f"(set -C; echo {contract.NOBODY} >{begin}) 2>/dev/null && "
         f"(set -C; echo {contract.NOBODY} >{claim})"
     )
 
 
 def fence(session: Session, record: Record) -> bool:
     """Claim the attempt, so that a job of it ends at once; return False if a job was faster."""
-    here = f"{record.job_dir}/{contract.attempt_dir(record.attempt)}"
-    claim = shlex.quote(f"{record.job_dir}/{contract.claim(record.attempt)}")
+    claim = contract.claim(record.attempt)
     script = f"""\
-[ -d {shlex.quote(record.job_dir)} ] || exit 0
-mkdir -p {shlex.quote(here)} || exit 71
+cd {shlex.quote(record.job_dir)} 2>/dev/null || exit 0
+mkdir -p {contract.attempt_dir(record.attempt)} || exit 71
 own() {{ echo {contract.NOBODY} >{claim}; }} 2>/dev/null
 (set -C; true >{claim}) 2>/dev/null && {{ own && exit 0; rm -f {claim}; exit 71; }}
 [ -e {claim} ] || exit 71
@@ -226,19 +225,17 @@ def delete_all(session: Session, records: Sequence[Record], store: RecordStore) 
     found: dict[str, Answer] = {}
     for known in refresh(session, records, store):
         found[known.training_id] = known
-        if interrupted(known):
-            fence(session, known)
-        elif not known.state.final:
+        if not (known.state.final or interrupted(known)):
             found[known.training_id] = RecordError(
                 f"{known.training_id} is {known.state}: it can't be deleted while it runs",
                 hint=f"dlctl cancel {known.training_id}",
             )
-    ended = [each for each in records if isinstance(found[each.training_id], Record)]
+    ended = [each for each in found.values() if isinstance(each, Record)]
     ends = run_each(session.transport, [_removal(session, each) for each in ended], _REMOVAL_S)
     for record, end in zip(ended, ends, strict=True):
-        if end.text.endswith(f"has begun attempt {record.attempt + 1}\n"):
+        if end.text.endswith(f"has begun attempt {_next_attempt(record)}\n"):
             found[record.training_id] = RecordError(
-                f"{record.training_id} was resumed meanwhile: it can't be deleted while it runs",
+                f"{record.training_id} was submitted meanwhile: it can't be deleted while it runs",
                 hint=f"dlctl cancel {record.training_id}",
             )
         elif end.exit_code or end.text.startswith("stays "):
@@ -251,9 +248,14 @@ def delete_all(session: Session, records: Sequence[Record], store: RecordStore) 
     return [found[each.training_id] for each in records]
 
 
+def _next_attempt(record: Record) -> int:
+    """Return the attempt that a submission at this moment would begin."""
+    return record.attempt if interrupted(record) else record.attempt + 1
+
+
 def _removal(session: Session, record: Record) -> str:
     functions = render_script("login/remove_training.sh.j2", token=secrets.token_hex(6))
-    words = f"{shlex.quote(record.training_id)} {record.attempt + 1}"
+    words = f"{shlex.quote(record.training_id)} {_next_attempt(record)}"
     return f"{functions}\ncd {shlex.quote(session.site.root)} || exit 0\nremove_training {words}"
 
 
@@ -266,7 +268,7 @@ def unless_deleted(transport: Transport, record: Record) -> Iterator[None]:
     """
     try:
         yield
-    except (RemoteCommandError, TransferError, ResultsError) as error:
+    except DlctlError as error:
         is_gone = False
         with contextlib.suppress(TransportError):
             asked = f"[ -d {shlex.quote(record.job_dir)} ] || echo gone"

@@ -101,8 +101,8 @@ def _claim(
 
     Returns the ways in which this dlctl has to send it, and those in which somebody else is at it.
     """
-    lines = [f"mkdir -p {shlex.quote(record.job_dir)}/{contract.NOTICES} || exit 0"]
-    lines += [f"cd {shlex.quote(record.job_dir)} || exit 0", "umask 077"]
+    lines = [f"cd {shlex.quote(record.job_dir)} && mkdir -p {contract.NOTICES} || exit 0"]
+    lines.append("umask 077")
     for way in ways:
         file = contract.notice_file(notice.attempt, notice.event, way)
         lines.append(

@@ -67,6 +67,24 @@ def resume(
         SiteError: the manifest's requirements can't be installed; nothing was queued.
         ResultsError: the login node can't load the training data; nothing was queued.
     """
+    if record.attempt == 1 and not record.job_id:  # its folder may not be at the site yet
+        return _resume(session, record, store, rebuild, overrides, new_code, on_line)
+    with unless_deleted(session.transport, record):
+        known = _resume(session, record, store, rebuild, overrides, new_code, on_line)
+        if known.is_gone:  # seen by the look at what became of it
+            raise RecordError(known.reason, hint=known.hint)
+    return known
+
+
+def _resume(
+    session: Session,
+    record: Record,
+    store: RecordStore,
+    rebuild: Callable[[Record], Request],
+    overrides: Overrides | None,
+    new_code: bool,
+    on_line: Callable[[str], None] | None,
+) -> Record:
     record = _resumable(session, record, store)
     asked = overrides or Overrides()
     used_up: bool = False
@@ -96,15 +114,14 @@ def resume(
     record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
                      hint=f"dlctl resume {record.training_id}")  # fmt: skip
     store.update(record := remember(record, asked, new_code=new_code), asked=True)
-    if record.attempt > 1:
-        with unless_deleted(session.transport, record):
-            sent = ask_again(session, files, record, store, code)
-        if wants_changes:
-            _check_whose(session, files, sent)
-        return sent
-    send(session, files.plan.root, lacking_runtime(session, files.plan))
     with unless_deleted(session.transport, record):
-        return ask(session, files.plan, record, store)
+        if record.attempt == 1:
+            send(session, files.plan.root, lacking_runtime(session, files.plan))
+            return ask(session, files.plan, record, store)
+        sent = ask_again(session, files, record, store, code)
+    if wants_changes:
+        _check_whose(session, files, sent)
+    return sent
 
 
 def _resumable(session: Session, record: Record, store: RecordStore) -> Record:

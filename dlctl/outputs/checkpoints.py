@@ -106,11 +106,13 @@ def whole_checkpoints(transport: Transport, job_dir: str, *, newest: bool) -> li
     whole = whole or [list(each.files) for each in own if each.complete]
     if newest and whole:
         return whole[0]
-    script = f"cd {shlex.quote(f'{job_dir}/{contract.CHECKPOINTS}')} 2>/dev/null && ls -1 || :"
+    script = f"""\
+cd {shlex.quote(f"{job_dir}/{contract.CHECKPOINTS}")} 2>/dev/null || exit 0
+for f in *; do if [ -e "$f" ] || [ -L "$f" ]; then printf '%s\\0' "$f"; fi; done"""
     half = {name for name, is_whole in folders.items() if not is_whole}
     half |= {name for each in own if not each.complete for name in (each.name, *each.files)}
-    listed = transport.run(script).text.splitlines()
-    return [name for name in listed if not name.startswith(".") and name not in half]
+    listed = transport.run(script).stdout.decode("utf-8", "surrogateescape")
+    return [name for name in listed.split("\0")[:-1] if name not in half]
 
 
 def _saved(
@@ -122,7 +124,7 @@ def _saved(
         return {}
     listed = transport.run(_LIST.format(" ".join(map(shlex.quote, roots)))).text
     files: dict[str, list[SavedFile]] = {job_dir: [] for job_dir in job_dirs}
-    for line in listed.splitlines():
+    for line in listed.split("\n")[:-1]:
         written_at, size_bytes, path = line.split(" ", 2)
         root = next(root for root in roots if path.startswith(f"{root}/"))
         name = path.removeprefix(f"{root}/")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dlctl.contract import Plan, Status
+from dlctl.contract import Plan, State, Status
 from dlctl.contract.metrics import Source, parse_metrics_name
 from dlctl.errors import RecordError
 from dlctl.lifecycle import learner_statuses, read_plan
@@ -70,9 +70,10 @@ class TrainingReader:
         self._has_grown = self._read_news(session, record)
         return self._has_grown
 
-    @property
-    def details_are_due(self) -> bool:
+    def details_are_due(self, record: Record) -> bool:
         """Return whether plan, learners and checkpoints are to be read again."""
+        if record.state in (State.QUEUED, State.PENDING) and self._told_details:
+            return False  # nothing changes until its job begins
         every_s = _DETAILS_EVERY_S if self._has_grown else _QUIET_DETAILS_EVERY_S
         return time.monotonic() - self._asked_at >= every_s
 
@@ -132,7 +133,7 @@ def refresh_details(session: Session, readers: Sequence[tuple[TrainingReader, Re
     Raises:
         TransportError
     """
-    if not any(reader.details_are_due for reader, _ in readers):
+    if not any(reader.details_are_due(record) for reader, record in readers):
         return set()
     folders = [record.job_dir for _, record in readers]
     found = list_checkpoints_of_many(session.transport, folders)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from dlctl.contract.programs.safe_text import cells_for
 from dlctl.errors import ResultsError
 
 if TYPE_CHECKING:
@@ -44,10 +45,11 @@ def _cell(value: Any) -> Any:
 
 def print_csv(found: Trials, stream: TextIO | None = None) -> None:
     """Print the trials as CSV."""
-    writer = csv.writer(stream or sys.stdout, lineterminator="\n")
-    writer.writerow(columns(found.spec))
+    stream = stream or sys.stdout
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(cells_for(stream, columns(found.spec)))
     for row in rows(found):
-        writer.writerow(["" if cell is None else cell for cell in row])
+        writer.writerow(cells_for(stream, ("" if cell is None else cell for cell in row)))
 
 
 def write_parquet(path: Path, found: Trials) -> int:

@@ -1,7 +1,14 @@
 """What a manifest requires is installed before its job is queued, on both sites."""
 
+import base64
+import contextlib
+import functools
 import os
 import shutil
+import stat
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from trainings import ON_THE_CLUSTER, change_site, run, submit, write_training
@@ -87,3 +94,81 @@ def test_a_program_that_lacks_a_package_continues_once_the_manifest_names_it(
     assert "installing useful into" in again.stderr
     stored = dlctl("show", training_id, "--json", ok=True).json["plan"]
     assert stored["requirements"] == ["--no-index", f"-f {tmp_path}", "useful"]
+
+
+TOKEN = "t0ken-of-a-private-index"
+
+
+def leaks(folder):
+    """Return the processes that show the token to others, and the files that others may read."""
+    found = []
+    for path in [*Path("/proc").glob("[0-9]*/cmdline"), *Path("/proc").glob("[0-9]*/environ")]:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found += [path] * (TOKEN.encode() in path.read_bytes())
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode) and TOKEN.encode() in path.read_bytes():
+                found += [path] * (stat.S_IMODE(mode) != 0o600)
+    return found
+
+
+@pytest.fixture
+def private_index(tmp_path):
+    """A package index that asks for a token, and what it saw at each request."""
+    wheels = tmp_path / "index" / "useful"
+    wheels.mkdir(parents=True)
+    make_wheel(wheels, "useful", "1.0", {"useful.py": ""})
+    seen = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def do_GET(self):
+            given = self.headers.get("Authorization", "")
+            seen.append((self.path, given, leaks(tmp_path)))
+            if given != f"Basic {base64.b64encode(f'{TOKEN}:x'.encode()).decode()}":
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", "Basic")
+                self.end_headers()
+            else:
+                super().do_GET()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Handler, directory=str(tmp_path / "index"))
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/", seen
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.slow
+def test_nobody_else_sees_the_token_of_a_private_index(
+    dlctl, local_site, tmp_path, xdg, private_index
+):
+    url, seen = private_index
+    netrc = xdg.home / ".netrc"
+    netrc.write_text(f"machine 127.0.0.1 login {TOKEN} password x\n")
+    netrc.chmod(0o600)
+    lines = [f"--index-url {url}", "useful"]
+    folder = write_training(
+        tmp_path / "t", {"command": 'python -c "import useful"'}, requirements=lines
+    )
+    done, training_id = run(dlctl, local_site, folder)
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert any(path.endswith(".whl") and given for path, given, _ in seen), seen
+    assert [found for *_, found in seen if found] == []
+    assert leaks(tmp_path) == []
+    told = done.stdout + done.stderr + dlctl("show", training_id, "--all", ok=True).stdout
+    assert TOKEN not in told
+    with_token = url.replace("//", f"//{TOKEN}@")
+    write_training(
+        folder, {"command": "true"}, requirements=[f"--index-url {with_token}", "useful"]
+    )
+    refused = dlctl("submit", "manifest.yml", cwd=folder)
+    assert refused.exit_code and TOKEN not in refused.stdout + refused.stderr, refused
+    assert "netrc" in refused.stderr

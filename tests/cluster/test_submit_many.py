@@ -6,11 +6,13 @@ import json
 import signal
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from trainings import ON_THE_CLUSTER, wait_for_state, write_training
+from trainings import ON_THE_CLUSTER, change_site, submit, wait_for_state, write_training
 
 from dlctl import contract
+from learner.local_queue.records import Queue
 
 COUNT = 6
 
@@ -123,6 +125,47 @@ def test_the_same_command_at_the_same_time_means_other_trainings(dlctl, local_si
         ids = list(people.map(submit, range(4)))
     assert len(set(ids)) == 4
     assert len(dlctl("list", "--offline", "--json", ok=True).json) == 4
+
+
+def jobs_of(site):
+    """Return the token and id of each job that the scheduler has had of the site's folder."""
+    if site.is_cluster:
+        rows = site.cluster.exec("squeue", "-h", "-t", "all", "-o", "%j %A %Z").splitlines()
+        return [tuple(row.split()[:2]) for row in rows if f"{site.root}/" in row]
+    queue = Queue(str(site.root))
+    jobs = [*queue.records("active"), *queue.records("ended")]
+    return [(each.token, str(each.id)) for each in jobs]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_many_clients_of_one_record_submit_at_once(dlctl, site, folder, xdg):
+    """At a load of 35, "database is locked" or "disk I/O error" met 1 of 200 submissions."""
+    clients, count, options = 20, 60, ["--set", "scheduler.extra=[--hold]"]
+    crowded, blocker = site, list[str]()
+    if not site.is_cluster:
+        clients, count, options = 45, 200, []
+        crowded = change_site(site, xdg.config, scheduler={"cpus": 1})
+        # Only clients work: one job keeps the only CPU.
+        first = write_training(dlctl.cwd / "first", {"command": "exec sleep 1400"}, time="25m")
+        blocker = [submit(dlctl, crowded, first)]
+
+    def send(_: int) -> Any:
+        return dlctl("submit", "manifest.yml", "--site", crowded.name, *options, "--json",
+                     cwd=folder, timeout_s=1200)  # fmt: skip
+
+    try:
+        with ThreadPoolExecutor(clients) as room:
+            sent = list(room.map(send, range(count)))
+        jobs = jobs_of(site)
+    finally:
+        dlctl("cancel", *(each.training_id for each in dlctl.records()), ok=True)
+    assert [each for each in sent if each.exit_code] == []
+    asked = {contract.token(each.json["training_id"], 1): each.json["job_id"] for each in sent}
+    known = {contract.token(each.training_id, 1): each.job_id for each in dlctl.records()}
+    assert len(asked) == len(set(asked.values())) == count
+    assert len(known) == count + len(blocker) and asked.items() <= known.items()
+    assert sorted(jobs) == sorted(known.items()), "one job for each, and none besides"
 
 
 @pytest.mark.cluster

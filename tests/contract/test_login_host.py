@@ -155,10 +155,8 @@ def test_a_dashboard_of_many_trainings_that_live_starts_no_process(guests, wait_
         feed.close()
 
 
-def test_a_watch_of_many_trainings_reads_their_checkpoints_by_a_few_processes(guests, monkeypatch):
-    monkeypatch.setattr(training_reader, "_DETAILS_EVERY_S", 0.0)
-    monkeypatch.setattr(training_reader, "_QUIET_DETAILS_EVERY_S", 0.0)
-    jobs = guests.trainings(12)
+def watch(guests, jobs):
+    """What `dlctl watch` looks with, at trainings that have a plan and a checkpoint."""
     for record in jobs.records:
         folder = Path(record.job_dir, "checkpoints")
         folder.mkdir()
@@ -166,9 +164,16 @@ def test_a_watch_of_many_trainings_reads_their_checkpoints_by_a_few_processes(gu
         for name in (contract.MANIFEST, contract.SCRIPT):
             Path(record.job_dir, name).touch()
         Path(record.job_dir, contract.PLAN).write_text(contract.to_json(plan_of()))
-    looking = Looks(
+    return Looks(
         jobs.records, guests.store, lambda _: guests.open(jobs), TrainingReader, refresh_details
     )
+
+
+def test_a_watch_of_many_trainings_reads_their_checkpoints_by_a_few_processes(guests, monkeypatch):
+    monkeypatch.setattr(training_reader, "_DETAILS_EVERY_S", 0.0)
+    monkeypatch.setattr(training_reader, "_QUIET_DETAILS_EVERY_S", 0.0)
+    jobs = guests.trainings(12)
+    looking = watch(guests, jobs)
     with closing(looking):
         looking.look()
         looking.look()
@@ -180,6 +185,23 @@ def test_a_watch_of_many_trainings_reads_their_checkpoints_by_a_few_processes(gu
                 looking.look()
     assert {each.name for r in looking.readers.values() for each in r.checkpoints} == {"model.pt"}
     assert found[0] <= 5 * (2 * of_a_call[0] + 4) and jobs.asked == 0
+
+
+def test_a_watch_of_a_training_that_waits_reads_its_checkpoints_once(guests, monkeypatch):
+    """36 processes a minute, of which nothing could come."""
+    monkeypatch.setattr(training_reader, "_DETAILS_EVERY_S", 0.0)
+    monkeypatch.setattr(training_reader, "_QUIET_DETAILS_EVERY_S", 0.0)
+    jobs = guests.trainings(state=State.PENDING)
+    jobs.queue({"1": "PENDING"})
+    looking = watch(guests, jobs)
+    with closing(looking):
+        looking.look()
+        looking.look()
+        with guests.counted() as found:
+            for _ in range(5):
+                looking.look()
+    assert looking.records["t-0"].state is State.PENDING
+    assert found == [0]
 
 
 def test_a_list_that_stays_starts_no_process_while_trainings_live(guests):

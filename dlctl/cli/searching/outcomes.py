@@ -157,7 +157,7 @@ def _write_manifest(
 
     text = manifest_of(session, record, found.spec, row)
     if str(path) == "-":
-        return output.raw(text)
+        return output.document(text)
     with writing(path):
         path.write_text(text, encoding="utf-8")
     if path.resolve().parent != Path(record.manifest_path).parent:

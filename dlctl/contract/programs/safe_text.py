@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
+from typing import Any, TextIO
 
 _USER = re.compile(r"://[^/\s@]+@")
 _CREDENTIAL = re.compile(
@@ -30,6 +32,12 @@ def printable_lines(text: str) -> str:
     if text.isprintable():
         return text
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+
+
+def cells_for(stream: TextIO, row: Iterable[Any]) -> list[Any]:
+    """Return the cells of a row: as they are for a program, and printable on a terminal."""
+    shows = stream.isatty()
+    return [printable(cell) if shows and isinstance(cell, str) else cell for cell in row]
 
 
 def has_credential(text: str) -> bool:

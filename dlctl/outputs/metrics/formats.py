@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from dlctl.contract.measured.utilisation import maximum
 from dlctl.contract.metrics import NO_STEP, Source
+from dlctl.contract.programs.safe_text import cells_for
 from dlctl.errors import ResultsError
 from dlctl.outputs.metrics.event_file import write_events
 from dlctl.series.curve import Curve
@@ -90,8 +91,9 @@ def print_csv(some: Iterable[Row], stream: TextIO | None = None, head: bool = Tr
     if head:
         writer.writerow(COLUMNS)
     for row in some:
-        writer.writerow(["" if cell is None else cell for cell in row[:-1]]
-                        + ["nan" if row[-1] is None else row[-1]])  # fmt: skip
+        cells = ["" if cell is None else cell for cell in row[:-1]]
+        cells.append("nan" if row[-1] is None else row[-1])
+        writer.writerow(cells_for(stream, cells))
     stream.flush()
 
 

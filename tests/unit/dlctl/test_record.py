@@ -1,6 +1,7 @@
 """The local record: what is written comes back, and nothing old overwrites what is newer."""
 
 import contextlib
+import functools
 import sqlite3
 import stat
 import subprocess
@@ -366,3 +367,19 @@ def test_a_submission_whose_lock_can_not_be_made_says_why(store, monkeypatch):
         record_batches.begin(store, "command", [make_record()])
     assert "df -h /proc/none" in caught.value.hint
     assert store.all() == []
+
+
+def test_a_submission_that_ends_while_the_next_one_looks_disturbs_nobody(store, monkeypatch):
+    """Its lock file was removed while open: one of 200 commands at once met a disk I/O error."""
+    first = record_batches.begin(store, "command", [make_record()])
+
+    class Late(sqlite3.Connection):
+        def execute(self, *arguments):
+            monkeypatch.undo()
+            record_batches.finish(store, first)
+            return super().execute(*arguments)
+
+    rows, late = record_batches._rows(store), functools.partial(sqlite3.connect, factory=Late)
+    monkeypatch.setattr(record_batches, "_rows", lambda _: rows)
+    monkeypatch.setattr(sqlite3, "connect", late)
+    assert record_batches.broken_off(store, "command") is None

@@ -153,6 +153,13 @@ hint: See above for details.
     assert told == "pip could not install them: ModuleNotFoundError: No module named 'nothing_here'"
 
 
+def test_the_credential_of_a_sites_own_index_is_not_told(tmp_path):
+    """Of the site's pip.conf: pips before 24 print it."""
+    said = "ERROR: 404 Client Error for url: https://me:t0ken@index.example/simple/useful/"
+    told = _explained(said, tmp_path / "log").message
+    assert "t0ken" not in told and "https://index.example" in told
+
+
 def test_an_index_that_cannot_be_reached_is_told_with_the_way_without_it(site):
     nowhere = ["--index-url", "http://127.0.0.1:9/simple", "--retries", "1"]
     assert site.install("useful", options=nowhere) is None

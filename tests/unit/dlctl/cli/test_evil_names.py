@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from dlctl.cli import output
 from dlctl.cli.logs.printing import LogLines
-from dlctl.contract.programs.safe_text import printable, printable_lines
+from dlctl.contract.programs.safe_text import cells_for, printable, printable_lines
 from dlctl.logs.reader import LogPiece
 from dlctl.terminal.text import Line
 
@@ -68,3 +69,17 @@ def test_a_frame_shows_a_name_on_its_line() -> None:
 def test_the_source_of_a_log_is_printed_safely(capsys) -> None:
     LogLines().print(LogPiece(1, EVIL, b"epoch 1\n"))
     assert capsys.readouterr().out == f"{SAFE} | epoch 1\n"
+
+
+def test_a_terminal_gets_no_orders_from_a_file_or_a_row_and_a_program_gets_what_is_there(
+    capsys, monkeypatch
+) -> None:
+    """`render`, `sites show`, `show --script`, `metrics --csv` and `search export`."""
+    row, text = [EVIL, 1.5, None], "a\tb\n\x1b[2Kc\u202e\n"
+    assert cells_for(sys.stdout, row) == row
+    output.document(text)
+    assert capsys.readouterr().out == text
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cells_for(sys.stdout, row) == [SAFE, 1.5, None]
+    output.document(text)
+    assert capsys.readouterr().out == "a\tb\n\\x1b[2Kc\\u202e\n"

@@ -466,6 +466,17 @@ def test_of_a_training_that_runs_the_newest_whole_checkpoint_comes(job, tmp_path
     assert {name.split("/")[1] for name in files} == {"step-000000000010", "step-000000000020"}
 
 
+def test_checkpoints_of_any_name_are_brought(job, tmp_path):
+    """A line break stopped the fetch of all parts; others that Python knows, with a traceback."""
+    record, folder = job
+    names = {"a\nb", "c\u2028d", "e\x0bf", "g\rh", "\udcff.pt", "-n"}
+    (folder / "checkpoints").mkdir()
+    for name in names:
+        (folder / "checkpoints" / name).write_text("weights")
+    fetched = fetch_checkpoints(HERE, record, tmp_path / "to")
+    assert set(fetched.files) == {f"checkpoints/{name}" for name in names}
+
+
 def test_what_a_program_saves_beside_its_checkpoints_comes_too(job, tmp_path):
     """best.pt beside ckpt-*: it was not fetched, and `delete` said that the checkpoints were."""
     _, folder = job

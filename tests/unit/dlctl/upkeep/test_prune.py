@@ -246,7 +246,7 @@ def test_a_training_that_is_resumed_while_it_is_deleted_stays_whole(scene):
                 begun.write_text("now\n")
             return super().start(script, **more)
 
-    with pytest.raises(RecordError, match="was resumed meanwhile"):
+    with pytest.raises(RecordError, match="was submitted meanwhile"):
         delete(scene.connect(Overtaken()), record, scene.store)
     assert begun.exists() and set(before) <= set(job(scene, record).rglob("*"))
     assert scene.store.find(record.training_id) and not list(scene.root.glob("jobs/.dlctl-*"))
