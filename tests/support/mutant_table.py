@@ -402,6 +402,7 @@ MUTANTS = (
         "templates/login/remove_training.sh.j2",
         'rm -rf -- "$aside" "secrets/$1"',
         'rm -rf -- "$aside"',
+        _LIFECYCLE,
     ),
     Mutant(
         SECRETS,
