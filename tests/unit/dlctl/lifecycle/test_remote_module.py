@@ -50,7 +50,7 @@ def runtime(tmp_path):
     folder = tmp_path / "it's a run$time"
     for name in ("learner/__init__.py", "learner/job/answers.py", "learner/errors.py",
                  "learner/system/signals.py", "dlctl/__init__.py",
-                 *(str(p.relative_to(REPOSITORY)) for p in CONTRACT.glob("*.py"))):  # fmt: skip
+                 *(str(p.relative_to(REPOSITORY)) for p in CONTRACT.rglob("*.py"))):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, folder / name)
     (folder / "learner/probe.py").write_text(PROBE)

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -84,9 +85,11 @@ def test_more_idle_connections_than_a_server_may_have_files_neither_end_it_nor_k
     address = server.stdout.readline().strip()
     host, port = address.split(":")
     with ExitStack() as ends:
+        ends.callback(server.kill)
         for _ in range(200):
             ends.enter_context(socket.create_connection((host, int(port))))
-        asyncio.run(enter(address, tmp_path))
+        with ThreadPoolExecutor() as pool:  # this thread may have a loop: playwright's
+            pool.submit(asyncio.run, enter(address, tmp_path)).result()
         assert server.communicate("end\n", timeout=60) == ("lives\n", "")
         assert server.returncode == 0
 
