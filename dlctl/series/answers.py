@@ -28,7 +28,7 @@ from dlctl.contract.measured.plateau import (
 from dlctl.contract.measured.rates import RateChange, rate_changes
 from dlctl.contract.measured.trend import noise, slope, trend
 from dlctl.contract.metrics import CLASSES, LOSS, SECONDS, EventKind
-from dlctl.series.curve import Curve
+from dlctl.series.curve import Curve, Ends
 from dlctl.series.plateau import plateau_of
 from dlctl.series.run import Run
 from dlctl.units import format_bytes, format_span
@@ -266,9 +266,8 @@ def _stable(run: Run, _: Known) -> _Found:
     lower, middle = is_better_lower(curve.key.name) is not False, median(values)
     z, wiggle = trend(values) * (1 if lower else -1), noise(values)
     moved = abs(slope(points) * (points[-1][0] - points[0][0]))
-    # Near zero a loss always varies by much of itself.
-    ends = curve.ends()
-    span = ends.highest[1] - ends.lowest[1] if ends else 0.0
+    # Near zero a loss always varies by much of itself. A spike makes no range.
+    span, peak = _way_and_peak(curve.ends(), lower=lower)
     scale = max(abs(middle), span / 10)
     share = wiggle / scale if scale else 0.0
     varies = f"{100 * share:.3g} %"
@@ -281,7 +280,21 @@ def _stable(run: Run, _: Known) -> _Found:
     if share > 0.25:
         text = f"It oscillates: {name} varies by {varies} between neighbouring values."
         return NOTE, text, evidence
-    return GOOD, f"Yes: {name} varies by {varies} between neighbours.", evidence
+    return GOOD, f"Yes: {name} varies by {varies} between neighbours{peak}.", evidence
+
+
+def _way_and_peak(ends: Ends | None, *, lower: bool) -> tuple[float, str]:
+    """Return how far a curve has come from its first value, and where it was far worse."""
+    if ends is None:
+        return 0.0, ""
+    best, worst = (ends.lowest, ends.highest) if lower else (ends.highest, ends.lowest)
+    first = ends.first[1]
+    span = abs(first - best[1])
+    if not math.isfinite(span):
+        return 0.0, ""
+    if not abs(worst[1] - first) > 2 * max(span, abs(first)):
+        return span, ""
+    return span, f", and was {_number(worst[1])} at step {worst[0]:.0f}"
 
 
 def _validation(run: Run, known: Known) -> _Found:

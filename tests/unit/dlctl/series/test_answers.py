@@ -247,3 +247,4 @@ def test_a_spike_does_not_round_the_noise_away():
     wiggle = [0.01 + 0.002 * DRAW.random() for _ in range(300)]
     state, text = told("stable", run_of(*curve("loss", [1.0, 40.0, *wiggle])))
     assert state == "good" and " 0.0 %" not in text, text
+    assert text.endswith("between neighbours, and was 40 at step 20."), text
