@@ -206,7 +206,8 @@ def watch_in_pipe(
         ended = looking.ended
         looking.look()
         same = _whole(shown(looking, began_at), columns, began_at)
-        if same != before:
+        is_last = ended or not looking.ended or not follow  # the next one has what came at the end
+        if same != before and is_last:
             now = time.time()
             write("\n".join(_whole(shown(looking, now), columns, now)) + "\n")
             before = same

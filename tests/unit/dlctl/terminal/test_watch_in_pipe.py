@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 from watched_job import WatchedJob
 
+from dlctl import contract
+from dlctl.contract import State, Verdict
 from dlctl.contract.metrics import EventKind, MetricsLine
 from dlctl.errors import ConnectError
 from dlctl.outputs.looks import Looks
@@ -46,6 +48,22 @@ def test_a_frame_in_a_pipe_is_printed_only_when_something_but_ages_changed(job, 
     assert pauses == [1, 1, 1, 2, 2]
     assert "0 s ago" in frames[0]
     assert "5 min ago" in frames[1]  # what is printed has the ages of now
+
+
+def test_an_end_is_told_once_with_all_that_came_before_it(job, monkeypatch):
+    """Two frames said COMPLETED, the first with learners that were still training."""
+    frames = []
+    job.beat()
+
+    def sleep(_):
+        job.now_s += 2
+        verdict = Verdict(1, "7", State.COMPLETED, "All went well.")
+        job.write(contract.verdict_file(1), contract.to_json(verdict).encode(), "wb")
+        job.measure("", int(job.now_s), loss=2.0)
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(time=lambda: job.now_s, sleep=sleep))
+    watch_in_pipe(job.looks, frames.append, 80, follow=True)
+    assert sum("COMPLETED" in each for each in frames) == 1
 
 
 def test_one_frame_ends_the_watch(job):
