@@ -27,7 +27,7 @@ Exit code 2 is a wrong command line, 130 is Ctrl-C, and 1 alone is a fault in dl
 
 from __future__ import annotations
 
-from dlctl.contract.programs.hinted import HintedError
+from dlctl.contract.ground.hinted import HintedError
 
 
 class DlctlError(HintedError):

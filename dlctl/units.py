@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from dlctl.contract.programs.amounts import counted as counted
-from dlctl.contract.programs.amounts import format_bytes as format_bytes
+from dlctl.contract.ground.amounts import counted as counted
+from dlctl.contract.ground.amounts import format_bytes as format_bytes
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}

@@ -6,7 +6,7 @@ import socket
 import sys
 import traceback
 
-from dlctl.contract.programs.hinted import HintedError
+from dlctl.contract.ground.hinted import HintedError
 
 EXIT_FAILED = 1
 EXIT_NO_RESTART = 3

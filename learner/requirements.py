@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dlctl.contract.programs.safe_text import without_users
+from dlctl.contract.ground.safe_text import without_users
 from learner.errors import UserFault
 from learner.job.answers import run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlctl.contract.programs.hinted import HintedError
+from dlctl.contract.ground.hinted import HintedError
 
 
 class SearchError(HintedError):

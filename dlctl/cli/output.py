@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlctl.contract.programs.safe_text import printable, printable_lines
+from dlctl.contract.ground.safe_text import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from dlctl.contract.control import *  # noqa: F403
 from dlctl.contract.files import *  # noqa: F403
+from dlctl.contract.ground.amounts import *  # noqa: F403
+from dlctl.contract.ground.whole_files import *  # noqa: F403
 from dlctl.contract.lifecycle import *  # noqa: F403
 from dlctl.contract.log_times import *  # noqa: F403
 from dlctl.contract.models import *  # noqa: F403
 from dlctl.contract.names import *  # noqa: F403
 from dlctl.contract.notices import *  # noqa: F403
 from dlctl.contract.plan import *  # noqa: F403
-from dlctl.contract.programs.amounts import *  # noqa: F403
 from dlctl.contract.programs.made import *  # noqa: F403
 from dlctl.contract.records import *  # noqa: F403
 from dlctl.contract.rehearsal import *  # noqa: F403

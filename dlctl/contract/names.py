@@ -56,8 +56,6 @@ DLCTLS = (
 """What in a job directory is dlctl's, or has a name of its own in `dlctl fetch`.
 
 All else there is what the program has put beside its folder: in `../data`, LOG_DIR and so on."""
-WRITING = ".dlctl-writing."
-"""Prefix of the temporary name of a file that is not yet complete, beside its final place."""
 
 
 def shared_memory(user: int | str, training_id: str, attempt: int | str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import TransferError
 
 _CHUNK_BYTES = 256 * 1024

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import SENT_INDEX
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import ConnectionLost, TransferError, TransportTimeout
 from dlctl.files.archive import Entry, read_exactly
 from dlctl.files.listing import SHA256, batches

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import ConnectionLost, TransferError, TransportTimeout
 from dlctl.files import large, small
 from dlctl.files.listing import SiteFile, list_files, refuse_outside, sums

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import TransferError, TransportError
 from dlctl.files.chunk_stream import Changed, Chunk, Ended, Stream, chunks_of, stream_script
 from dlctl.files.listing import parsed_stat

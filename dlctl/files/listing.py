@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import TransferError
 from dlctl.transport.base import Transport
 

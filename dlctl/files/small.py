@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import TransferError
 from dlctl.files.large import damaged
 from dlctl.files.listing import SHA256, SiteFile, batches, list_files, path_of

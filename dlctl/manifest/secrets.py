@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from dlctl.contract.programs.safe_text import has_credential
+from dlctl.contract.ground.safe_text import has_credential
 from dlctl.yaml_source import FloatText, IntText, Trail
 
 _WORDS = frozenset(

@@ -7,7 +7,7 @@ from typing import Any
 
 from dlctl import contract
 from dlctl.contract import DataStore, ModelVersion
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 
 
 def compare(first: ModelVersion, second: ModelVersion) -> dict[str, Any]:

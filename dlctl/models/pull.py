@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import MADE_FILES, ModelFile, ModelVersion
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import ResultsError
 from dlctl.files.target import Target
 from dlctl.files.upload import Progress, download

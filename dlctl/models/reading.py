@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
 from dlctl.contract import ModelFile, ModelVersion
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import RecordError, RemoteCommandError, ResultsError
 from dlctl.files.upload import read_files
 from dlctl.models.known import KnownModel, find_model

@@ -17,7 +17,7 @@ from dlctl.contract import (
     ModelVersion,
     StoredWeights,
 )
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import RecordError, ResultsError
 from dlctl.files.sending import explained
 from dlctl.files.site_folders import UNSAFE, damaged, guard, refusal

@@ -17,7 +17,7 @@ from typing import Literal
 
 from dlctl import contract
 from dlctl.contract import BY_DLCTL, SentFile
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import BundleError
 from dlctl.files.archive import Entry
 from dlctl.request.excluded import Excluded, exclude

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import PULLED_FROM, SENT_INDEX
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import BundleError
 from dlctl.request.gitignore import Pattern, parse
 

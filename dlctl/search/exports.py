@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from dlctl.contract.programs.safe_text import cells_for
+from dlctl.contract.ground.safe_text import cells_for
 from dlctl.errors import ResultsError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlctl.contract import STARTERS, StarterKind
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import SiteError
 from dlctl.site_admin.discovery import Discovered, FoundPartition
 from dlctl.sites.files import (

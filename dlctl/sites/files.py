@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dlctl.contract import write_whole
-from dlctl.contract.programs.safe_text import has_credential
+from dlctl.contract.ground.safe_text import has_credential
 from dlctl.errors import SiteError
 from dlctl.package_data import data_path
 from dlctl.sites.model import (

@@ -25,8 +25,8 @@ from pydantic import (
 )
 
 from dlctl.contract import STARTERS
+from dlctl.contract.ground.safe_text import has_credential
 from dlctl.contract.launchers import SITE_LAUNCHERS
-from dlctl.contract.programs.safe_text import has_credential
 from dlctl.sbatch_options import refusal
 from dlctl.units import parse_duration, parse_size
 

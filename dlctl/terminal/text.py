@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dlctl.contract.programs import safe_text
+from dlctl.contract.ground import safe_text
 
 DIM, BOLD, RED, YELLOW, GREEN = -1, -2, 160, 178, 71
 """Styles; a number above 0 is a colour of the terminal's 256."""

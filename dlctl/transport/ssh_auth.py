@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from dlctl.contract.programs.safe_text import printable_lines
+from dlctl.contract.ground.safe_text import printable_lines
 from dlctl.errors import AuthError
 from dlctl.transport.base import Prompt
 from dlctl.transport.ssh_config import Target

@@ -30,7 +30,7 @@ from dlctl.contract import (
     to_json,
     write_whole,
 )
-from dlctl.contract.node.interfaces import own_addresses
+from dlctl.contract.ground.interfaces import own_addresses
 from learner.agent.health import Findings, Here, examine
 from learner.errors import Mistake, UserFault
 from learner.frameworks import FrameworkRunner, framework_of

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from dlctl.contract.ground.follow import Follower, LineFollower, Position
 from dlctl.contract.metrics import MetricsLine
-from learner.collect.follow import Follower, LineFollower, Position
 from learner.collect.parsers.base import LineParser
 from learner.collect.parsers.tensorboard import EventParser
 from learner.collect.parsers.tfrecord import HEAD_BYTES, BrokenFile

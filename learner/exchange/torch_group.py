@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from dlctl.contract.node.processes import boot_id
+from dlctl.contract.ground.processes import boot_id
 from learner.errors import UserFault
 from learner.exchange.arithmetic import divide, wide_dtype
 from learner.exchange.topology import make_topology

@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from dlctl.contract.node.processes import all_processes, look
+from dlctl.contract.ground.processes import all_processes, look
 
 
 def job_processes(marker: bytes, session: int, session_start: int) -> list[int]:

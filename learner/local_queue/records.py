@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from dlctl.contract import write_whole
-from dlctl.contract.node.processes import boot_id, started
+from dlctl.contract.ground.processes import boot_id, started
 from learner.local_queue.processes import job_processes, send
 
 FOREIGN_STALE_S = 600.0

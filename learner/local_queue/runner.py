@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from dlctl.contract.node.processes import boot_id, started
+from dlctl.contract.ground.processes import boot_id, started
 from learner.local_queue.processes import send
 from learner.local_queue.records import Queue, QueuedJob
 

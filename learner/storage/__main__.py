@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.programs.amounts import counted, format_bytes
+from dlctl.contract.ground.amounts import counted, format_bytes
 from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX, ListedObject
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache, Filled

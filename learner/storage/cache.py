@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.programs.amounts import format_bytes
+from dlctl.contract.ground.amounts import format_bytes
 from dlctl.contract.stores import ListedObject, Listing
 from learner.errors import SiteFault
 from learner.storage.claim import Claim, claimed

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dlctl.contract.node.processes import look, pid_space
+from dlctl.contract.ground.processes import look, pid_space
 
 BEAT_S = 2.0
 LAPSE_S = 30.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, to_json, write_whole
-from dlctl.contract.programs.amounts import counted, format_bytes
+from dlctl.contract.ground.amounts import counted, format_bytes
 from learner.storage.base import Tick
 
 _CHUNK_BYTES = 1 << 20

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from dlctl.contract import WRITING, DataStore, ResultFile, ResultsIndex
-from dlctl.contract.programs.amounts import counted
+from dlctl.contract.ground.amounts import counted
 from learner.errors import UserFault
 from learner.storage.base import Interrupted, Publication, Tick
 from learner.storage.index import sha256

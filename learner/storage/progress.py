@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlctl.contract.programs.amounts import format_bytes
+from dlctl.contract.ground.amounts import format_bytes
 
 _EVERY_S = 0.5
 _WINDOW_S = 10.0

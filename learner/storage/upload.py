@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.programs.amounts import counted, format_bytes
+from dlctl.contract.ground.amounts import counted, format_bytes
 from dlctl.contract.stores import MARKER, STORING, Stored, StoredFile
 from learner.errors import UserFault
 from learner.storage.objects import ObjectStore, content_of, digests_of

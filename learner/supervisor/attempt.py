@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
+from dlctl.contract.ground.amounts import counted
 from dlctl.contract.metrics import CHECKPOINT_S, STEP_S
-from dlctl.contract.programs.amounts import counted
 from learner.collect.late import have_read
 from learner.frameworks import prepare
 from learner.job.directives import STACKS

@@ -20,8 +20,8 @@ from dlctl.contract import (
     tell_output,
     to_json,
 )
+from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.metrics import EventKind, Source
-from dlctl.contract.programs.safe_text import printable
 from learner.job.directives import is_gone, is_superseded, is_there
 from learner.job.metrics import MetricsFile, tell
 from learner.job.outcome import Outcome, failed, last_verdict

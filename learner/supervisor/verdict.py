@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dlctl.contract import Evidence, Plan, State, Status, VerdictKind
+from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.metrics import MEMORY_BYTES
 from dlctl.contract.programs.lone_program import starts_processes_itself
 from dlctl.contract.programs.named_paths import how_to_send, missed
-from dlctl.contract.programs.safe_text import printable
 from dlctl.contract.programs.tracebacks import place_before
 from dlctl.contract.programs.verdict_rules import (
     AGAIN,

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlctl.contract.node.processes import boot_id
+from dlctl.contract.ground.processes import boot_id
 
 _NO_LIMIT_BYTES = 1 << 60
 """Above it, cgroup v1 means that there is no limit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from dlctl.contract.node.interfaces import addresses_on, own_addresses
+from dlctl.contract.ground.interfaces import addresses_on, own_addresses
 from learner.errors import UserFault
 
 

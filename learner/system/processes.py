@@ -11,7 +11,7 @@ import os
 import signal
 from pathlib import Path
 
-from dlctl.contract.node.processes import Process, all_processes
+from dlctl.contract.ground.processes import Process, all_processes
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dlctl import contract
-from dlctl.contract.programs.amounts import counted
+from dlctl.contract.ground.amounts import counted
 from learner.caffe import program as caffe
 from learner.caffe.net import CaffeNet
 from learner.caffe.solver import read_solver

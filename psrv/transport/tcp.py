@@ -28,7 +28,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from psrv.errors import ServerError
 from psrv.transport.base import (
     HEADER,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.node.processes import pid_space, started
+from dlctl.contract.ground.processes import pid_space, started
 
 _BEATS = 5
 """A holder rewrites the file this often in one lease."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-from dlctl.contract.node.interfaces import addresses_on, own_addresses
+from dlctl.contract.ground.interfaces import addresses_on, own_addresses
 from search.errors import SearchError
 
 LOOPBACK = "lo"

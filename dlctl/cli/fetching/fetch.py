@@ -24,7 +24,7 @@ from dlctl.cli.choosing import (
 )
 from dlctl.cli.common import IDS, JSON, folder_name, open_record
 from dlctl.cli.made import only_copies
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.units import counted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dlctl.cli import output
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 
 if TYPE_CHECKING:
     from dlctl.logs.reader import LogPiece

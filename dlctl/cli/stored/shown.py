@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
 from dlctl.cli.common import ago
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:

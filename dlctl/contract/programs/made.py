@@ -17,9 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from dlctl.contract import names
+from dlctl.contract.ground.amounts import counted, format_bytes
+from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.names import CACHES
-from dlctl.contract.programs.amounts import counted, format_bytes
-from dlctl.contract.programs.safe_text import printable
 from dlctl.contract.records import Amount, Made, OutputPlace
 from dlctl.contract.sent_files import SENT_INDEX, SentFile, changed_files, parse_index
 

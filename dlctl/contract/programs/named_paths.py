@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
-from dlctl.contract.programs.safe_text import printable
+from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.sent_files import BY_DLCTL, LeftOut
 
 _QUOTED = re.compile(r"""(["'])(.+?)\1""")

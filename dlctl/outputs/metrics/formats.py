@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
 
+from dlctl.contract.ground.safe_text import cells_for
 from dlctl.contract.measured.utilisation import maximum
 from dlctl.contract.metrics import NO_STEP, Source
-from dlctl.contract.programs.safe_text import cells_for
 from dlctl.errors import ResultsError
 from dlctl.outputs.metrics.event_file import write_events
 from dlctl.series.curve import Curve

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plateau as Rule
+from dlctl.contract.ground.follow import LineFollower, Position
 from dlctl.contract.measured.judged import RATE_NAMES, Key, is_better_lower, judged, key_of
 from dlctl.contract.measured.plateau import (
     LEAST,
@@ -25,7 +26,6 @@ from dlctl.contract.measured.plateau import (
 )
 from dlctl.contract.measured.rates import Rates
 from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source, parse_line
-from learner.collect.follow import LineFollower, Position
 from learner.job.metrics import MetricsFile
 
 LOOK_EVERY_S = 20.0

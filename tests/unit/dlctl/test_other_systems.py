@@ -12,7 +12,7 @@ import sys
 import pytest
 from repository import REPOSITORY, SUPPORT
 
-ONLY_UNIX = {"dlctl.contract.node.interfaces", "dlctl.terminal.screen"}
+ONLY_UNIX = {"dlctl.contract.ground.interfaces", "dlctl.terminal.screen"}
 """What runs on nodes only, and what `output.has_whole_screen` keeps from being loaded."""
 IMPORTS = """
 import importlib, pkgutil, no_unix

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from learner.collect.follow import CHUNK_BYTES, MOST_LINE_BYTES, LineFollower, Position
+from dlctl.contract.ground.follow import CHUNK_BYTES, MOST_LINE_BYTES, LineFollower, Position
 
 
 def follow(path, position=None):

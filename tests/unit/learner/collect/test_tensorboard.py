@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repository import REPOSITORY
 
+from dlctl.contract.ground.follow import CHUNK_BYTES
 from learner.collect.feeds import EventFeed
-from learner.collect.follow import CHUNK_BYTES
 from learner.collect.parsers.tensorboard import EventParser
 from learner.collect.parsers.tfrecord import BrokenFile
 

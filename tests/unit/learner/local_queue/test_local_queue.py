@@ -14,7 +14,7 @@ import pytest
 from repository import REPOSITORY
 from zygote import light
 
-from dlctl.contract.node.processes import started as start_time
+from dlctl.contract.ground.processes import started as start_time
 from dlctl.scheduler import JobState
 from dlctl.scheduler.rows import parse_rows
 from learner.local_queue.records import Queue, QueuedJob

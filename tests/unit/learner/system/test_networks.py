@@ -9,7 +9,7 @@ import pytest
 from worker_group_job import WorkerGroupJob
 
 from dlctl import contract
-from dlctl.contract.node.interfaces import own_addresses
+from dlctl.contract.ground.interfaces import own_addresses
 from learner.agent.preflight import bound_address, find_problems
 from learner.errors import UserFault
 from learner.system import networks
