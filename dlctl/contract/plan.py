@@ -116,6 +116,8 @@ class Recipe:
     """Whether a learner gets LEARNER_ADDRESSES, `host:port` of each learner."""
     fixed_paths: list[str] = field(default_factory=list)
     """The paths of the service's containers that the program names, and train.sh shows it."""
+    searched: list[str] = field(default_factory=list)
+    """In a trial: the arguments whose options are DLCTL_OPTIONS, rather than train.sh's text."""
 
 
 @dataclass(frozen=True)

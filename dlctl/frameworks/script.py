@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dlctl.contract import Environment, Recipe
@@ -34,9 +35,13 @@ class Surroundings:
 
 
 def make_recipe(
-    manifest: Manifest, framework: FrameworkFolder, around: Surroundings = Surroundings()
-) -> Recipe:
+    manifest: Manifest, framework: FrameworkFolder, around: Surroundings = Surroundings(),
+    searched: Collection[str] = (),
+) -> Recipe:  # fmt: skip
     """Return how the learners of a manifest run.
+
+    Args:
+        searched: The arguments of which each trial of a search has values of its own.
 
     Raises:
         ManifestError: train.sh.j2 can't be rendered.
@@ -50,9 +55,10 @@ def make_recipe(
     if loop:  # dlctl's own program runs in the environment, which the whole job has
         around = Surroundings()
     judged = section.job is not None or (_ONLY_PYTHON.match(command) and not installs)
+    is_shell = not loop or loop.unless is not None
     return Recipe(
         origin=f"{framework.name} ({framework.place})",
-        script="" if loop and not loop.unless else train_script(manifest, framework, around),
+        script=train_script(manifest, framework, around, searched) if is_shell else "",
         loop=loop is not None,
         loop_unless=loop.unless if loop else None,
         signal=settings.signal,
@@ -60,6 +66,7 @@ def make_recipe(
         install=settings.install,
         addresses=settings.addresses,
         fixed_paths=list(around.fixed_paths),
+        searched=list(searched),
     )
 
 
@@ -93,8 +100,9 @@ def _check_start(manifest: Manifest, framework: FrameworkFolder) -> None:
 
 
 def train_script(
-    manifest: Manifest, framework: FrameworkFolder, around: Surroundings = Surroundings()
-) -> str:
+    manifest: Manifest, framework: FrameworkFolder, around: Surroundings = Surroundings(),
+    searched: Collection[str] = (),
+) -> str:  # fmt: skip
     """Return the text of train.sh.
 
     Raises:
@@ -103,11 +111,13 @@ def train_script(
     section, environment = manifest.framework, around.environment
     if section.command is not None:
         _check_command(manifest, section.command)
-    program = section.command or _program(section, framework)
+    arguments = {k: v for k, v in section.arguments.items() if k not in searched}
+    options = " ".join([as_options(arguments), *(['"$@"'] if searched else [])]).strip()
+    program = section.command or _program(section, framework, options)
     values = {
         "name": framework.name, "title": framework.settings.title, "version": section.version,
-        "program": program.rstrip("\n"), "job": section.job, "arguments": section.arguments,
-        "options": as_options(section.arguments), "signal": framework.settings.signal,
+        "program": program.rstrip("\n"), "job": section.job, "arguments": arguments,
+        "options": options, "signal": framework.settings.signal,
     }  # fmt: skip
     frame = (data_path(FOLDER) / "train.sh.j2").read_text(encoding="utf-8")
     try:
@@ -117,7 +127,7 @@ def train_script(
         return render_sandboxed(
             frame, title=values["title"], body=body.strip("\n"), installs=installs,
             before=_before(around), environment=environment,
-            binds=around.binds, fixed_paths=around.fixed_paths,
+            binds=around.binds, fixed_paths=around.fixed_paths, searched=searched,
             **_service_paths(manifest),
             show_paths=(data_path(FOLDER) / "fixed_paths.sh").read_text(encoding="utf-8"),
         )  # fmt: skip
@@ -158,10 +168,10 @@ def _service_paths(manifest: Manifest) -> dict[str, str]:
     return {"data_path": data, "result_path": results, "data_id": sources[0].id if several else ""}
 
 
-def _program(section: FrameworkSection, framework: FrameworkFolder) -> str:
+def _program(section: FrameworkSection, framework: FrameworkFolder, options: str) -> str:
     """Return the command line that runs `job`."""
     job = framework.settings.job
     words = ["python", shlex.quote(str(section.job))]
     if job is not None and job.arguments == "file":
         return " ".join([*words, '"$DLCTL_ARGUMENTS"'])
-    return " ".join([*words, as_options(section.arguments)]).rstrip()
+    return " ".join([*words, options]).rstrip()

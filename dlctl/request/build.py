@@ -11,7 +11,7 @@ import posixpath
 import re
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -129,8 +129,9 @@ def prepare_stored(
 
 
 def prepare_made(
-    data: bytes, path: Path, site: Site, training_id: str, files: dict[str, str] | None = None
-) -> Request:
+    data: bytes, path: Path, site: Site, training_id: str, files: dict[str, str] | None = None,
+    searched: Collection[str] = (),
+) -> Request:  # fmt: skip
     """Return the request for a manifest that dlctl has made, with the code of a folder.
 
     Args:
@@ -139,6 +140,7 @@ def prepare_made(
         site: Where it is to run.
         training_id: The id that it gets.
         files: Further files for the job directory, by their paths there.
+        searched: The arguments of which each trial of a search has values of its own.
 
     Raises:
         ManifestError, PlanError, SiteError
@@ -146,7 +148,7 @@ def prepare_made(
     folder = path.resolve().parent
     manifest, literal = parse_manifest(data, str(path)).extract_secrets()
     code = collect(folder, site=site)
-    request = _request(manifest, literal, code, folder, site, training_id, None)
+    request = _request(manifest, literal, code, folder, site, training_id, None, searched)
     plan = replace(request.plan, git=git_state(folder))
     scripts = {**request.scripts, **(files or {})}
     return replace(request, plan=plan, manifest_path=path.resolve(), scripts=scripts)
@@ -181,7 +183,7 @@ def read_folder(
 
 def _request(
     manifest: Manifest, literal: dict[str, str], code: Bundle, folder: Path, site: Site,
-    training_id: str | None, find_weights: FindWeights | None,
+    training_id: str | None, find_weights: FindWeights | None, searched: Collection[str] = (),
 ) -> Request:  # fmt: skip
     framework = framework_of(manifest, folder)
     manifest, weights = _with_weights(manifest, find_weights)
@@ -198,7 +200,7 @@ def _request(
         local_python=sys.executable,
         machine=this_machine(site),
         weights=weights,
-        recipe=make_recipe(manifest, framework, around),
+        recipe=make_recipe(manifest, framework, around, searched),
         checkpoint_files=checkpoint_files(manifest, framework),
         environment=environment,
     )

@@ -110,21 +110,17 @@ def _trial_plan(
 ) -> contract.Plan:
     """Return the plan of a trial, which runs inside a worker's job, on its node."""
     on_one = manifest.model_copy(update={"nodes": 1, "learners_per_node": manifest.learners})
-    plan = _plan(session, loaded, on_one, search_id)
+    searched = [name.removeprefix(names.ARGUMENTS) for name in loaded.file.space
+                if name.startswith(names.ARGUMENTS)]  # fmt: skip
+    data = on_one.to_yaml().encode()
+    plan = prepare_made(data, loaded.path, session.site, search_id, searched=searched).plan
     if names.JOB in loaded.file.space and not plan.framework.has_loop:
         raise ManifestError(
             f"{loaded.path}: space.{names.JOB}: only the built-in loop takes another file for each "
             f"trial, and {plan.framework.name} has its own",
             hint=f"let the program choose, by a parameter {names.ARGUMENTS}<name>",
         )
-    searched = [name.removeprefix(names.ARGUMENTS) for name in loaded.file.space
-                if name.startswith(names.ARGUMENTS)]  # fmt: skip
-    section = on_one.framework
-    marks = section.arguments | {name: names.mark_of(name) for name in searched}
-    marked = on_one.model_copy(
-        update={"framework": section.model_copy(update={"arguments": marks})}
-    )
-    recipe = _plan(session, loaded, marked, search_id).framework.recipe
+    _check_values(loaded, plan)
     launch = plan.launch
     if launch.kind == "srun" and launch.argv:
         # Trials of one worker share its allocation, and neither CPUs nor memory in it.
@@ -133,14 +129,23 @@ def _trial_plan(
         launch = replace(launch, argv=[*launch.argv, "--exact", *share])
     return replace(
         plan, batch=contract.Batch("local"), launch=launch, lifecycle=None,
-        framework=replace(plan.framework, recipe=recipe),
         resources=replace(plan.resources, time_s=None),
     )  # fmt: skip
 
 
-def _plan(session: Session, loaded: Loaded, manifest: Manifest, search_id: str) -> contract.Plan:
-    data = manifest.to_yaml().encode()
-    return prepare_made(data, loaded.path, session.site, search_id).plan
+def _check_values(loaded: Loaded, plan: contract.Plan) -> None:
+    """Refuse a value that the plan of a trial can't hold; otherwise each trial would fail."""
+    for parameter in loaded.spec.space:
+        kind = int if parameter.kind == "int" else float
+        for value in parameter.choices or (kind(parameter.low), kind(parameter.high)):
+            trial = names.trial_plan(plan, {parameter.name: value}, 0, plan.job_dir)
+            try:
+                contract.from_json(contract.Plan, contract.to_json(trial))
+            except contract.ContractError:
+                raise ManifestError(
+                    f"{loaded.path}: space.{parameter.name}: a training can't have {value!r} there",
+                    hint="whole numbers are `{int: [LOW, HIGH]}`",
+                ) from None
 
 
 def resume(

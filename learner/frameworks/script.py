@@ -17,6 +17,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Plan, Recipe
 from dlctl.contract.launchers import Ranks
+from dlctl.contract.programs.options import as_options
 from learner.errors import EXIT_HALTED, Mistake
 from learner.frameworks.base import Traits
 from learner.frameworks.command import UserCommand
@@ -67,8 +68,11 @@ class TrainScript(UserCommand):
         return [*shell, "-c", f"export DLCTL_AGAIN={shlex.quote(_again(start))}\n{start}"]
 
     def adapt(self, env: dict[str, str], plan: Plan) -> None:
-        """Name the folder of the learners' own Python, which train.sh puts onto the path."""
+        """Name the folder of the learners' own Python, and the options that a trial has."""
         super().adapt(env, plan)
+        given = plan.framework.arguments
+        if searched := {name: given.get(name) for name in self._recipe.searched}:
+            env["DLCTL_OPTIONS"] = as_options(searched)
         own = plan.learner_environment
         if own is not None and own.python:
             env["DLCTL_PYTHON_FOLDER"] = str(Path(own.python).parent)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from dlctl import contract
 from dlctl.contract import search as names
-from dlctl.contract.metrics import EPOCH, STEP, TIME
-from dlctl.contract.programs.options import as_options
+from dlctl.contract.ground.follow import LineFollower, Position
+from dlctl.contract.metrics import EPOCH, EVENT, STEP, TIME, parse_metrics_name
 from search.tasks.base import BaseTask, Order
 
 POLL_S = 0.5
@@ -61,9 +60,10 @@ class Training(BaseTask):
         argv = [sys.executable, "-u", "-m", "learner.supervisor", str(folder), str(attempt)]
         env = _environment(os.environ, in_allocation=plan.launch.kind == "srun")
         env |= {"PYTHONPATH": plan.runtime_dir, "PYTHONSAFEPATH": "1"}
+        measured = Measured(folder / contract.METRICS, self._metric)
         process = subprocess.Popen(argv, cwd=plan.runtime_dir, env=env, stdin=subprocess.DEVNULL)
         try:
-            stopped = self._follow(folder, process)
+            stopped = self._follow(measured, process)
         finally:
             if process.poll() is None:
                 process.terminate()
@@ -77,7 +77,8 @@ class Training(BaseTask):
             raise RuntimeError(f"the training failed: {why}")
         if verdict.state is contract.State.HALTED and not stopped:
             self._wait_for_order()
-        values = last_values(self._lines(folder), self._metric)
+        measured.news(last=True)
+        values = measured.values
         if self._metric not in values and not stopped:
             raise RuntimeError(f"the training has no metric {self._metric!r}; it has "
                                f"{', '.join(sorted(values)) or 'none'}")  # fmt: skip
@@ -95,21 +96,9 @@ class Training(BaseTask):
         Of the training that this one goes on from, only the checkpoints count.
         """
         _keep_checkpoints(folder, self.checkpoint.parent.name)
-        plan = json.loads((self._search / names.TRIAL_PLAN).read_bytes())
-        for key, value in self._overrides.items():
-            section, *path, last = key.split(".")
-            changed = plan[section]
-            for step in path:
-                changed = changed[step]
-            is_text = section != names.ENV or isinstance(value, str)
-            changed[last] = value if is_text else json.dumps(value)
-        self._fill_in(plan["framework"])
-        training = plan["training"]
-        for key in ("epochs", "steps"):
-            if training.get(key) is not None:
-                training[key] *= 1 + self._generation
-        training["settings_of_build"] = self._generation > 0
-        plan["job_dir"] = str(folder)
+        common = contract.read_record(contract.Plan, self._search / names.TRIAL_PLAN)
+        assert common is not None
+        plan = names.trial_plan(common, self._overrides, self._generation, str(folder))
         attempt = _ATTEMPT
         while (folder / contract.attempt_dir(attempt)).exists():
             attempt += 1
@@ -120,46 +109,70 @@ class Training(BaseTask):
         if not (folder / contract.CODE).exists():
             (folder / contract.CODE).symlink_to(self._search / contract.CODE)
         for name in (contract.PLAN, contract.plan_file(attempt)):
-            contract.write_whole(folder / name, json.dumps(plan))
+            contract.write_whole(folder / name, contract.to_json(plan))
         return attempt
 
-    def _fill_in(self, framework: dict[str, Any]) -> None:
-        """Put the arguments into train.sh, in the place of their marks."""
-        if not (recipe := framework.get("recipe")):
-            return
-        spec = contract.read_record(names.Spec, self._search / names.SPEC)
-        assert spec is not None
-        for parameter in spec.space:
-            if not parameter.name.startswith(names.ARGUMENTS):
-                continue
-            name = parameter.name.removeprefix(names.ARGUMENTS)
-            given = {name: framework["arguments"].get(name)}
-            mark = names.mark_of(name)
-            script = recipe["script"].replace(as_options({name: mark}), as_options(given))
-            recipe["script"] = script.replace(shlex.quote(mark), shlex.quote(str(given[name])))
-
-    def _follow(self, folder: Path, process: subprocess.Popen[bytes]) -> bool:
+    def _follow(self, measured: Measured, process: subprocess.Popen[bytes]) -> bool:
         """Report what the training measures; return whether the search ended it."""
-        told = 0
         asked = False
         while process.poll() is None:
             time.sleep(POLL_S)
-            rows = list(self._lines(folder))
-            values = news_of(rows, told, self._metric)
-            told = len(rows)
-            if values and not asked:
-                step = max(int(row.get("step", 0)) for row in rows)
-                if self.report(step, **values) is not Order.CONTINUE:
-                    asked = True
-                    contract.write_whole(folder / contract.HALT_REQUEST, "")
+            news = measured.news()
+            if news and not asked and self.report(measured.step, **news) is not Order.CONTINUE:
+                asked = True
+                contract.write_whole(measured.folder.parent / contract.HALT_REQUEST, "")
         return asked
 
-    def _lines(self, folder: Path) -> Iterator[dict[str, Any]]:
-        for path in sorted((folder / contract.METRICS).glob("*-0*.jsonl")):
-            for line in path.read_bytes().rpartition(b"\n")[0].splitlines():
-                row = json.loads(line)
-                if "event" not in row:
-                    yield row
+
+class Measured:
+    """What a training has measured, read bit by bit.
+
+    Attributes:
+        values: The last finite value of each name; of the metric one of a validation, if any.
+        step: The highest step.
+    """
+
+    def __init__(self, folder: Path, metric: str) -> None:
+        self.folder, self._metric = folder, metric
+        self.values: dict[str, float] = {}
+        self.step = 0
+        self._is_validated = False
+        self._files: dict[Path, LineFollower] = {}
+
+    def news(self, *, last: bool = False) -> dict[str, float]:
+        """Return the last values of what is new.
+
+        Once there was a validation, the metric is one of a validation, or is left out.
+
+        Args:
+            last: The training has ended.
+        """
+        for path in self.folder.glob("*.jsonl"):
+            if (named := parse_metrics_name(path.name)) and named[1] == 0:
+                self._files.setdefault(path, LineFollower(path, Position()))
+        news: dict[str, float] = {}
+        for path in sorted(self._files):
+            while text := self._files[path].lines(last):
+                news |= self._take(text)
+        return news
+
+    def _take(self, text: str) -> dict[str, float]:
+        rows = [row for row in map(json.loads, text.split("\n")[:-1]) if EVENT not in row]
+        news: dict[str, float] = {}
+        validated: float | None = None
+        for row in rows:
+            self.step = max(self.step, int(row.get(STEP, 0)))
+            news |= {name: float(value) for name, value in row.items()
+                     if _is_finite(value) and name not in _WHERE}  # fmt: skip
+            prefix = "" if row.get("group") == "validation" else "validation_"
+            if _is_finite(value := row.get(f"{prefix}{self._metric}")):
+                validated = float(value)
+        if validated is not None:
+            news[self._metric], self._is_validated = validated, True
+        elif self._is_validated:
+            news.pop(self._metric, None)
+        self.values |= news
+        return news
 
 
 def _keep_checkpoints(folder: Path, task_id: str) -> None:
@@ -187,40 +200,6 @@ def _environment(variables: Mapping[str, str], *, in_allocation: bool) -> dict[s
         name: value for name, value in variables.items()
         if name in kept or not name.startswith(("SLURM_", "PMI"))
     }  # fmt: skip
-
-
-def news_of(rows: list[dict[str, Any]], told: int, metric: str) -> dict[str, float]:
-    """Return the last values of the rows that were not told.
-
-    Once there was a validation, the metric is one of a validation, or is left out.
-    """
-    values = last_values(rows[told:], metric)
-    is_validated = [_of_validation(row, metric) is not None for row in rows]
-    if any(is_validated) and not any(is_validated[told:]):
-        values.pop(metric, None)
-    return values
-
-
-def last_values(rows: Iterable[dict[str, Any]], metric: str) -> dict[str, float]:
-    """Return the last finite value of each name; of the metric one of a validation, if any."""
-    values: dict[str, float] = {}
-    validated: float | None = None
-    for row in rows:
-        for name, value in row.items():
-            if _is_finite(value) and name not in _WHERE:
-                values[name] = float(value)
-        found = _of_validation(row, metric)
-        validated = validated if found is None else found
-    if validated is not None:
-        values[metric] = validated
-    return values
-
-
-def _of_validation(row: dict[str, Any], metric: str) -> float | None:
-    """Return the metric's value in a row of a validation, as a loop or a program writes it."""
-    name = metric if row.get("group") == "validation" else f"validation_{metric}"
-    value = row.get(name)
-    return float(value) if _is_finite(value) else None
 
 
 def _is_finite(value: Any) -> TypeGuard[float]:

@@ -11,3 +11,4 @@ from dlctl.contract.search.pools import *  # noqa: F403
 from dlctl.contract.search.spec import *  # noqa: F403
 from dlctl.contract.search.strategies import *  # noqa: F403
 from dlctl.contract.search.told import *  # noqa: F403
+from dlctl.contract.search.trial import *  # noqa: F403

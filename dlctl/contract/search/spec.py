@@ -32,11 +32,6 @@ ENV, JOB = "env", "framework.job"
 """A training's variables, below their name, and its file: parameters, too."""
 
 
-def mark_of(argument: str) -> str:
-    """Return what stands for an argument's value in train.sh until a trial has one."""
-    return f"@search.{argument}@"
-
-
 @dataclass(frozen=True)
 class Task:
     """What a trial is."""

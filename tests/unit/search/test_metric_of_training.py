@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from search.tasks.training import last_values, news_of
+from search.tasks.training import Measured
+
+
+def measured(folder, rows, told=0):
+    """Return what is new after some rows, and the measured as a whole."""
+    path, found = folder / "1-0-program.jsonl", Measured(folder, "accuracy")
+    for part in (rows[:told], rows[told:]):
+        with path.open("a") as file:
+            file.writelines(f"{json.dumps(row)}\n" for row in part)
+        news = found.news()
+    return news, found
 
 
 @pytest.mark.parametrize(("rows", "value"), [
@@ -15,9 +27,9 @@ from search.tasks.training import last_values, news_of
     ([{"validation_accuracy": float("nan")}, {"accuracy": 0.2}], 0.2),
     ([{"best_validation_accuracy": 0.7}, {"accuracy": 0.2}], 0.2),
 ])  # fmt: skip
-def test_a_value_of_validation_comes_before_one_of_training(rows, value):
+def test_a_value_of_validation_comes_before_one_of_training(tmp_path, rows, value):
     """The built-in loop writes it as `validation_accuracy`, a program may name the group."""
-    assert last_values(rows, "accuracy")["accuracy"] == value
+    assert measured(tmp_path, rows)[1].values["accuracy"] == value
 
 
 @pytest.mark.parametrize(("rows", "told", "value"), [
@@ -27,8 +39,18 @@ def test_a_value_of_validation_comes_before_one_of_training(rows, value):
     ([{"accuracy": 0.7, "group": "validation"}, {"accuracy": 0.2}], 1, None),
     ([{"validation_accuracy": 0.7}, {"accuracy": 0.2}, {"validation_accuracy": 0.8}], 1, 0.8),
 ])  # fmt: skip
-def test_a_report_after_a_validation_never_tells_a_value_of_training(rows, told, value):
+def test_a_report_after_a_validation_never_tells_a_value_of_training(tmp_path, rows, told, value):
     """A strategy that ends trials early compares them, and must compare the same thing."""
-    found = news_of(rows, told, "accuracy")
+    found, _ = measured(tmp_path, rows, told)
     assert found.get("accuracy") == value
     assert found.get("loss") == next((row["loss"] for row in rows[told:] if "loss" in row), None)
+
+
+def test_a_line_that_is_being_written_is_read_once_it_is_whole(tmp_path):
+    path, found = tmp_path / "1-0.jsonl", Measured(tmp_path, "loss")
+    path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
+    assert found.news() == {"loss": 2.0}
+    assert found.news() == {}
+    path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n')
+    assert found.news() == {"loss": 1.0}
+    assert (found.step, found.values) == (2, {"loss": 1.0})
