@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +35,7 @@ from learner.agent.watchdog import Program, Watchdog
 from learner.collect.companion import Companion
 from learner.errors import UserFault
 from learner.frameworks import framework_of
+from learner.job.batch import BatchSystem, batch_system, own_job_id
 from learner.job.context import (
     ATTEMPT_VARIABLE,
     JOB_VARIABLE,
@@ -55,7 +55,6 @@ from learner.job.environment import (
 from learner.job.gpu_visibility import own_gpus, visible_devices
 from learner.job.outcome import failed, last_verdict
 from learner.job.ranks import find_ranks
-from learner.job.slurm import first_node_is_lost, slurm_command
 from learner.job.stacks import STACKS_FILE
 from learner.job.status import Heartbeat
 from learner.system import processes
@@ -65,8 +64,8 @@ from learner.system.signals import HaltFlag
 _STEP_ENDED_GRACE_S = 20.0
 """How long after SIGTERM a learner in its own step may keep saving: Slurm's KillWait is 30 s."""
 
-_SLURM_KNOWS_S = 600.0
-"""How long Slurm may take to notice a lost node: its limit (SlurmdTimeout) is 300 s by default."""
+_LOSS_KNOWN_S = 600.0
+"""How long a lost node may stay unnoticed: SlurmdTimeout is 300 s by default."""
 _ASK_EVERY_S = 5.0
 
 
@@ -188,26 +187,32 @@ def _outside(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks) -> Outside:
 
 
 def _end_without_supervisor(plan: Plan, job_dir: Path, attempt: int, ended: HaltFlag) -> None:
-    """End a job that Slurm keeps (--no-kill) although its first node, with the script, is lost.
+    """End a job that is kept (--no-kill) although its first node, with the script, is lost.
 
-    Slurm has to confirm the loss, which takes it a while: if only this node has lost the file
-    system, the other nodes continue.
+    The batch system has to confirm the loss, which takes it a while: if only this node has lost
+    the file system, the other nodes continue.
     """
-    until = time.monotonic() + _SLURM_KNOWS_S
-    while not first_node_is_lost(plan):
+    system, until = batch_system(plan), time.monotonic() + _LOSS_KNOWN_S
+    while not _first_node_is_lost(system):
         if ended or time.monotonic() > until:
             return
         time.sleep(_ASK_EVERY_S)
     path = job_dir / contract.verdict_file(attempt)
     reason = "The first node of the job was lost, and the supervisor with it."
     hint = GO_ON.format(id=plan.training_id)
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+    with contextlib.suppress(OSError):
         if path.parent.is_dir() and not path.exists():
             outcome = failed(VerdictKind.NODE_LOST, reason, hint)
             verdict = last_verdict(job_dir, attempt, outcome, plan)
             contract.write_whole(path, contract.to_json(verdict))
-        argv = [slurm_command(plan, "scancel"), os.environ["SLURM_JOB_ID"]]
-        subprocess.run(argv, timeout=30, capture_output=True, check=False)
+    system.cancel([own_job_id()])
+
+
+def _first_node_is_lost(system: BatchSystem) -> bool:
+    with contextlib.suppress(UserFault):
+        left = system.left_hosts()
+        return left is not None and system.hosts()[0] not in left
+    return False
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from dlctl.contract.launchers import LAUNCHERS, LaunchError, Ranks
 from learner.agent.health import Findings, Here, examine
 from learner.agent.preflight import gpu_faults, own_address
 from learner.errors import UserFault
+from learner.job.batch import node_name
 from learner.job.context import read_plan
-from learner.job.slurm import node_name
 
 
 def main(arguments: list[str]) -> int:

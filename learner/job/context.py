@@ -11,6 +11,7 @@ from dlctl import contract
 from dlctl.contract import Plan
 from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import SiteFault
+from learner.job.batch import own_job_id
 
 JOB_VARIABLE = "DLCTL_JOB_DIR"
 ATTEMPT_VARIABLE = "DLCTL_ATTEMPT"
@@ -96,16 +97,11 @@ def is_one_world(plan: Plan) -> bool:
 
 
 def job_id(job_dir: Path, attempt: int) -> str:
-    """Return the scheduler's id of this job, from the claim or from Slurm."""
+    """Return the scheduler's id of this job, from the claim or from the environment."""
     try:
         return (job_dir / contract.claim(attempt)).read_text().strip()
     except OSError:
-        return os.environ.get("SLURM_JOB_ID", "")
-
-
-def own_job_id(otherwise: str) -> str:
-    """Return the scheduler's id of the job in which this process runs."""
-    return os.environ.get("SLURM_JOB_ID") or os.environ.get("DLCTL_JOB_ID") or otherwise
+        return own_job_id()
 
 
 TAKES_OVER = "takes-over"

@@ -16,8 +16,8 @@ from typing import Any
 
 from dlctl.contract import State, Status, status_file, to_json, write_whole
 from dlctl.contract.programs.tracebacks import shorten
+from learner.job.batch import node_name
 from learner.job.log_times import LogTimes
-from learner.job.slurm import node_name
 
 INTERVAL_S = 5.0
 LAST_LINES = 20

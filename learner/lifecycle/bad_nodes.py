@@ -1,7 +1,7 @@
 """Remember for the site which nodes have failed a training: a file for each, below its root.
 
-The script that submits a job has Slurm avoid these nodes until their files expire
-(`dlctl.scheduler.slurm`); `dlctl sites nodes` lists and forgets them.
+The script that submits a job avoids these nodes until their files expire (`dlctl.scheduler`);
+`dlctl sites nodes` lists and forgets them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import BAD_NODE_S, BadNode, Plan, Verdict, VerdictKind
+from learner.job.batch import batch_system
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REMEMBERED = {VerdictKind.GPU_ERROR}
-"""Of faults that end a training. (A lost node is Slurm's to remember.)"""
+"""Of faults that end a training. (A lost node is the batch system's to remember.)"""
 
 
 def of_verdict(plan: Plan, verdict: Verdict) -> list[BadNode]:
@@ -36,7 +37,7 @@ def bad_node(plan: Plan, attempt: int, host: str, kind: str, reason: str) -> Bad
 
 def remember(plan: Plan, nodes: Iterable[BadNode]) -> None:
     """Write a file for each node; a file system that refuses costs only the memory."""
-    if plan.batch.scheduler != "slurm":
+    if not batch_system(plan).allocates:
         return
     folder = Path(plan.root) / contract.NODES
     for node in nodes:

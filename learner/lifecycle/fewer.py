@@ -7,7 +7,6 @@ stays the same.
 from __future__ import annotations
 
 import itertools
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from dataclasses import replace
 from dlctl.contract import Plan
 from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import UserFault
-from learner.job.slurm import ASK_TIMEOUT_S, hosts_question, job_hosts
+from learner.job.batch import batch_system
 
 KNOWN_S = 45.0
 """How long Slurm may take to notice that a node is gone, after it has ended the step there."""
@@ -31,15 +30,13 @@ def on_what_is_left(plan: Plan, attempt: int, job_id: str, patience_s: float) ->
     least = plan.lifecycle.min_learners if plan.lifecycle else None
     if least is None or plan.launch.step_per_learner or not plan.launch.argv or not job_id:
         return None
-    until = time.monotonic() + patience_s
+    system, until = batch_system(plan), time.monotonic() + patience_s
     while True:
         try:
-            hosts = job_hosts(plan)
-            question = hosts_question(plan, job_id)
-            done = subprocess.run(question, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
-        except (UserFault, OSError, subprocess.TimeoutExpired):
+            hosts = system.hosts()
+        except UserFault:
             return None
-        left = done.stdout.split() if done.returncode == 0 else hosts
+        left = hosts if (found := system.left_hosts()) is None else found
         fewer = reduced(plan, attempt, hosts, left)
         if fewer is not None or len(left) < len(hosts) or time.monotonic() > until:
             return fewer

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlctl.contract import Plan, Verdict, VerdictKind
-from learner.job.context import own_job_id, read_plan
-from learner.job.slurm import SlurmSilent, is_elsewhere
-from learner.job.slurms_word import UNEXPLAINED
+from dlctl.contract.launchers import LAUNCHERS
+from learner.job.batch import UNEXPLAINED, Silent, batch_system, own_job_id
+from learner.job.context import read_plan
 from learner.lifecycle import history, policy
 from learner.lifecycle.fewer import KNOWN_S, on_what_is_left
 from learner.lifecycle.next_attempt import begin, changed_plan, claim, withdraw
@@ -192,18 +192,18 @@ def _patiently(write: Callable[[], bool]) -> bool:
 
 
 def _runs_elsewhere(plan: Plan) -> bool:
-    """Return whether Slurm has taken this job from its first node.
+    """Return whether this job was taken from its first node.
 
-    srun can't start the learners anyway before Slurm's controller answers.
+    Some launchers can't start the learners anyway before the scheduler answers.
     """
-    needs_slurm = plan.launch.kind == "srun"
-    until = time.monotonic() + (_SILENCE_S if needs_slurm else _BRIEF_SILENCE_S)
+    system, is_needed = batch_system(plan), LAUNCHERS[plan.launch.kind].needs_scheduler
+    until = time.monotonic() + (_SILENCE_S if is_needed else _BRIEF_SILENCE_S)
     while True:
         try:
-            return is_elsewhere(plan)
-        except SlurmSilent as silence:
+            return system.is_elsewhere()
+        except Silent as silence:
             if time.monotonic() > until:
-                if not needs_slurm:
+                if not is_needed:
                     return False
                 raise CanNotStart(f"Slurm's controller is silent: {silence}") from silence
         time.sleep(1)
@@ -222,7 +222,7 @@ def _waited(situation: Situation, starter: Starter, is_ended: Callable[[], bool]
     Raises:
         CanNotStart: this job is no longer where the attempt can run.
     """
-    waits = starter.runs_here or situation.plan.batch.scheduler != "slurm"
+    waits = starter.runs_here or not batch_system(situation.plan).allocates
     while True:
         if history.requests(situation.job_dir) != policy.Requests():
             return False

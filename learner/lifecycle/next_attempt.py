@@ -6,15 +6,12 @@ import contextlib
 import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import AVOID, Action, Plan, to_json
-
-_OPTION = "#SBATCH --"
-_MEBIBYTE = 1 << 20
+from dlctl.contract import Action, Plan, to_json
+from learner.job.batch import batch_system
 
 
 def changed_plan(plan: Plan, action: Action) -> Plan:
@@ -38,21 +35,6 @@ def _times(memory_bytes: int | None, factor: float) -> int | None:
     return None if memory_bytes is None else round(memory_bytes * factor)
 
 
-def sbatch_options(plan: Plan, action: Action) -> dict[str, str | None]:
-    """Return the options of the batch script that differ from attempt to attempt."""
-    resources, wait_s = plan.resources, action.not_before - time.time()
-    memory, time_s = resources.memory_bytes_per_node, resources.time_s
-    return {
-        "mem": None if memory is None else f"{-(-memory // _MEBIBYTE)}M",
-        "time": None if time_s is None else _clock(time_s),
-        "begin": f"now+{round(wait_s)}" if wait_s >= 1 else None,
-    }
-
-
-def _clock(time_s: int) -> str:
-    return f"{time_s // 3600}:{time_s % 3600 // 60:02}:{time_s % 60:02}"
-
-
 def begin(job_dir: Path, attempt: int, plan: Plan, action: Action) -> bool:
     """Begin the attempt after `attempt`; return False if somebody else has begun it.
 
@@ -72,7 +54,8 @@ def begin(job_dir: Path, attempt: int, plan: Plan, action: Action) -> bool:
     try:
         shutil.copy(job_dir / contract.manifest_file(attempt), sent / contract.MANIFEST)
         script = (job_dir / contract.script_file(attempt)).read_text()
-        script = with_options(script, sbatch_options(plan, action), plan.batch.exclude)
+        wait_s = action.not_before - time.time()
+        script = batch_system(plan).script_of(script, plan, wait_s)
         contract.write_whole(sent / contract.SCRIPT, script)
         contract.write_whole(sent / contract.PLAN, to_json(plan))
         token = f"{contract.token(plan.training_id, number)}\n"
@@ -113,15 +96,3 @@ def create_once(path: Path, text: str) -> bool:
         path.unlink()
         raise
     return True
-
-
-def with_options(
-    script: str, options: Mapping[str, str | None], avoided: Sequence[str] = ()
-) -> str:
-    """Return a batch script with other `#SBATCH` options; None removes an option."""
-    lines = [each for each in script.splitlines(keepends=True) if not each.startswith(AVOID)]
-    first = next(n for n, line in enumerate(lines) if line.startswith(_OPTION))
-    kept = [line for line in lines if not any(line.startswith(f"{_OPTION}{o}=") for o in options)]
-    new = [f"{_OPTION}{name}={value}\n" for name, value in options.items() if value is not None]
-    new += [f"{AVOID}{','.join(avoided)}\n"] if avoided else []
-    return "".join([*kept[:first], *new, *kept[first:]])

@@ -22,10 +22,10 @@ from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictK
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.programs.last_words import explain
 from learner.job import answers
-from learner.job.context import job_id, own_job_id, read_plan
+from learner.job.batch import batch_system, own_job_id
+from learner.job.context import job_id, read_plan
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, last_verdict
-from learner.job.slurm import down_hosts, ended_before
 from learner.job.status import last_lines, write_patiently
 from learner.lifecycle import history
 from learner.lifecycle.manager import conclude, follow, run_here
@@ -78,13 +78,13 @@ def _as_asked(plan: Plan, asked: Requests, outcome: Outcome) -> Outcome:
 
 
 def _with_lost_node(job_dir: Path, plan: Plan, attempt: int, outcome: Outcome) -> Outcome:
-    """Return the outcome with the node that was lost, if Slurm still takes one for dead."""
+    """Return the outcome with the node that was lost, if it is still taken for dead."""
     if outcome.kind is not VerdictKind.NODE_LOST or (outcome.evidence and outcome.evidence.host):
         return outcome
     known = Statuses(job_dir, attempt)
     found = [known.read("supervisor", 0), *known.learners(plan.resources.learners)]
     hosts = list(dict.fromkeys(status.host for status in found if status and status.host))
-    if not (down := down_hosts(plan, hosts)):
+    if not (down := batch_system(plan).dead_hosts(hosts)):
         return outcome
     evidence = replace(outcome.evidence or Evidence(), host=down[0])
     return replace(outcome, reason=f"The node {down[0]} was lost.", evidence=evidence)
@@ -105,7 +105,7 @@ def _by_the_scheduler(plan: Plan, word: str, *, sure: bool = False) -> Outcome |
 
 
 def _by_the_output(job_dir: Path, plan: Plan, attempt: int) -> Outcome | None:
-    """Return what Slurm's last lines in the job's output mean."""
+    """Return what the last lines in the job's output mean."""
     lines = last_lines(job_dir / contract.job_output(attempt))
     told = explain(lines, plan.training_id, plan.site)
     if told is None:
@@ -133,7 +133,7 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
     verdict = contract.read_record(Verdict, path)
     if verdict is None:
         # Only a supervisor that was lost with its node leaves no verdict, as a rule.
-        word = ended_before(plan, job_id(job_dir, attempt)) or "NODE_FAIL"
+        word = batch_system(plan).ended_before(job_id(job_dir, attempt)) or "NODE_FAIL"
         verdict = judge(job_dir, plan, attempt, word)
     if verdict.state is State.COMPLETED:
         dismiss(job_dir, plan)

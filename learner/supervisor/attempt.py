@@ -141,7 +141,7 @@ class Supervisor:
         return Outcome(request.state, request.kind, reason, hint if halted else "")
 
     def _preflight(self) -> Outcome | None:
-        from learner.job.slurm import job_hosts
+        from learner.job.batch import batch_system
         from learner.supervisor.preflight.carried import carried_over
         from learner.supervisor.preflight.judgement import Findings, judge
         from learner.supervisor.preflight.node_health import remarks
@@ -162,7 +162,7 @@ class Supervisor:
         log, began_at = step_log(self.job_dir, self.attempt, "preflight"), time.time()
         step: Running
         if self.plan.launch.step_per_learner:
-            self._hosts = job_hosts(self.plan)
+            self._hosts = batch_system(self.plan).hosts()
             step = preflight_steps(self.plan, self.job_dir, self.attempt, self._hosts, log)
         else:
             step = whole_step(self.plan, "learner.agent.preflight", self.job_dir, self.attempt, log)
@@ -262,11 +262,11 @@ class Supervisor:
 
     def _train_each(self) -> Outcome:
         """Train with a parameter server: each learner and each server runs in its own step."""
+        from learner.job.batch import batch_system
         from learner.supervisor.worker_group.group import WorkerGroup
         from learner.supervisor.worker_group.nodes import Nodes
 
-        slurm_id = os.environ.get("SLURM_JOB_ID", "")
-        nodes = Nodes(self.plan, self._hosts, slurm_id)
+        nodes = Nodes(self._hosts, batch_system(self.plan).hosts_question())
         group = WorkerGroup(self.plan, self.job_dir, self._known, nodes, say)
         with contextlib.closing(group):
             self._watch(group)

@@ -18,10 +18,11 @@ from watchdog.observers.polling import PollingObserver
 
 from dlctl import contract
 from dlctl.contract import Plan, State, VerdictKind
+from learner.job.batch import UNEXPLAINED, batch_system
 from learner.job.context import ENDS_AT_VARIABLE
 from learner.job.directives import is_superseded, is_there
+from learner.job.ending import BY_A_SIGNAL, WARNED, Question
 from learner.job.outcome import Outcome
-from learner.job.slurms_word import BY_A_SIGNAL, UNEXPLAINED, WARNED, Question
 from learner.system.signals import HaltFlag
 
 POLL_S = 1.0
@@ -125,18 +126,18 @@ class Control:
         if self._request is not None and signal.SIGTERM in self._signals.received:
             self._request = replace(self._request, terminated=True)
         received = frozenset(self._signals.received)
-        if received != self._asked_at and self._plan.batch.scheduler == "slurm":
+        if received != self._asked_at:
             self._asked_at = received  # SIGTERM may follow a warning, minutes later
-            self._question = Question(self._plan, self._early_s())
+            self._question = Question(batch_system(self._plan), self._early_s())
         return self._request
 
     def explain(self, outcome: Outcome) -> Outcome:
         """Return the outcome with what the scheduler says, if it may have ended the learners."""
-        if self._question is None and self._plan.batch.scheduler == "slurm":
+        if self._question is None:
             # At a time limit Slurm signals the learners' steps, and not the job script.
             unasked = outcome.state is State.HALTED and self._request is None
             if unasked or outcome.kind is VerdictKind.SCHEDULER:
-                self._question = Question(self._plan, self._early_s())
+                self._question = Question(batch_system(self._plan), self._early_s())
         return outcome if self._question is None else self._question.explain(outcome)
 
     def end(self, action: EndRequest) -> None:
@@ -249,10 +250,10 @@ class _Wake(FileSystemEventHandler):  # type: ignore[misc, unused-ignore]
 
 
 def _deadline(plan: Plan, now: float) -> float | None:
-    """Return when the job ends, on the clock of `now`: at the plan's or Slurm's limit."""
+    """Return when the job ends, on the clock of `now`: at the plan's limit or the system's."""
     limits = [] if plan.resources.time_s is None else [now + plan.resources.time_s]
-    for name in ("SLURM_JOB_END_TIME", ENDS_AT_VARIABLE):
-        end = os.environ.get(name, "")
-        if end.isdecimal() and int(end) > time.time():
-            limits.append(now + int(end) - time.time())
+    own = os.environ.get(ENDS_AT_VARIABLE, "")
+    for end in (batch_system(plan).ends_at(), float(own) if own.isdecimal() else None):
+        if end is not None and end > time.time():
+            limits.append(now + end - time.time())
     return min(limits, default=None)

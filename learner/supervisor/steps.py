@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dlctl.contract import Plan, attempt_dir, server_log
+from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import SiteFault
 from learner.job.context import RESTARTS_VARIABLE, TAKES_OVER, is_one_world
 from learner.job.gpu_visibility import SHARED_VARIABLE
@@ -57,8 +58,8 @@ def step_environment(plan: Plan) -> dict[str, str]:
     before = [p for p in env.get("PYTHONPATH", "").split(":") if p and p != plan.runtime_dir]
     env["PYTHONPATH"] = ":".join([plan.runtime_dir, *before])
     env["PYTHONSAFEPATH"] = "1"
-    # A job that was submitted with --export=NONE would pass that setting on to srun.
-    env["SLURM_EXPORT_ENV"] = "ALL"
+    for launcher in LAUNCHERS.values():
+        env.update(launcher.environment)
     return env
 
 

@@ -150,6 +150,7 @@ class WorkerGroupJob(Job):
             (programs / name).chmod(0o755)
         argv = [str(programs / "srun"), "--nodes=1"]
         job.write_plan(
+            batch=contract.Batch("slurm"),
             launch=contract.Launch("srun", argv, step_per_learner=True),
             parameter_server=contract.ParameterServer(**{
                 **vars(job.plan.parameter_server), "argv": argv, "rejoin_argv": [argv] * nodes

@@ -63,6 +63,10 @@ class Launcher(Protocol):
     """Whether a site's file may name it."""
     starts_mpi: bool
     """Whether its processes share one MPI world, whose size the preflight compares."""
+    needs_scheduler: bool
+    """Whether it starts nothing while the batch system is silent."""
+    environment: Mapping[str, str]
+    """Variables that it needs itself, whatever the job has."""
     ended_grace_s: float
     """The time from SIGTERM until the launcher kills a process, less a margin."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlctl.contract.launchers.base import Lack, LaunchRequest, Ranks
@@ -17,6 +18,8 @@ class Direct:
     kind = "direct"
     for_sites = False
     starts_mpi = False
+    needs_scheduler = False
+    environment: Mapping[str, str] = MappingProxyType({})
     ended_grace_s = 5.0
 
     def argv(self, request: LaunchRequest) -> list[str]:  # noqa: ARG002

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlctl.contract.launchers.base import Lack, LaunchError, LaunchRequest, Ranks, number
@@ -17,6 +18,8 @@ class Mpirun:
     kind = "mpirun"
     for_sites = True
     starts_mpi = True
+    needs_scheduler = False
+    environment: Mapping[str, str] = MappingProxyType({})
     ended_grace_s = 0.4
     """Open MPI's mpirun waits one second between SIGTERM and SIGKILL."""
 

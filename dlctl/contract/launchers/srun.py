@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlctl.contract.launchers.base import Lack, LaunchError, LaunchRequest, Ranks, number
@@ -18,6 +19,9 @@ class Srun:
     kind = "srun"
     for_sites = True
     starts_mpi = True
+    needs_scheduler = True
+    environment: Mapping[str, str] = MappingProxyType({"SLURM_EXPORT_ENV": "ALL"})
+    """A job that was submitted with --export=NONE would pass that setting on."""
     ended_grace_s = 20.0
     """Slurm's KillWait is 30 s."""
 

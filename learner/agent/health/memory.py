@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dlctl.contract import NodeFault, VerdictKind
 from learner.agent.health.base import Findings, Here
+from learner.job.batch import batch_system
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - a file system of its own
 _LEAST_SHARED_BYTES = 1 << 20
@@ -32,7 +33,7 @@ def check_shared_memory(here: Here, found: Findings) -> None:
 def check_memory(here: Here, found: Findings) -> None:
     """Compare the available memory with what the job has asked for on this node."""
     asked = here.plan.resources.memory_bytes_per_node
-    if not here.is_first or asked is None or here.plan.batch.scheduler != "slurm":
+    if not here.is_first or asked is None or not batch_system(here.plan).allocates:
         return
     available = available_bytes()
     if available is None or available >= asked:

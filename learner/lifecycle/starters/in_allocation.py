@@ -10,8 +10,8 @@ import time
 from dlctl import contract
 from dlctl.contract import StarterKind, VerdictKind
 from learner.errors import UserFault
+from learner.job.batch import batch_system
 from learner.job.context import CHECKED_VARIABLE, ENDS_AT_VARIABLE
-from learner.job.slurm import job_hosts
 from learner.lifecycle.starters.base import Situation
 
 _LEAST_S = 60.0
@@ -27,10 +27,10 @@ _NOT_HERE = {
 def _has_bad_node(situation: Situation) -> bool:
     """Return whether a job that Slurm has just started got a node with a fault again."""
     is_to_avoid = situation.bad_hosts or situation.kind is VerdictKind.GPU_ERROR
-    if not is_to_avoid or situation.plan.batch.scheduler != "slurm":
+    if not is_to_avoid or not (system := batch_system(situation.plan)).allocates:
         return False
     try:
-        hosts = job_hosts(situation.plan)
+        hosts = system.hosts()
     except UserFault:
         return False  # its preflight finds the fault again
     return not set(hosts).isdisjoint(situation.action.exclude)

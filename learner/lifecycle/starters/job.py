@@ -10,6 +10,7 @@ import time
 from dlctl import contract
 from dlctl.contract import StarterKind
 from dlctl.contract.programs.slurm_words import ANSWER_LOST
+from learner.job.batch import batch_system
 from learner.job.directives import is_there
 from learner.lifecycle.starters.base import CanNotStart, Situation
 
@@ -30,8 +31,7 @@ class Job:
     def objection(self, situation: Situation) -> str:
         """Return why the node can't submit, or not in time."""
         begins_at, ends_at = situation.action.not_before, situation.ends_at
-        # Slurm itself keeps a job until it may begin.
-        waits = situation.plan.batch.scheduler != "slurm" and begins_at > time.time()
+        waits = not batch_system(situation.plan).allocates and begins_at > time.time()
         if waits and ends_at is not None and begins_at > ends_at - _SPARE_S:
             return "the job ends before the attempt may begin"
         if waits and not situation.in_job and begins_at > time.time() + _SPARE_S:
@@ -44,10 +44,9 @@ class Job:
         """Submit the attempt, and keep the scheduler's answer as `dlctl resume` does."""
         number = situation.attempt + 1
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-        # Slurm may be ending this job. It signals sbatch, too, which needs only a moment more.
-        deaf = "trap '' TERM\n" if situation.plan.batch.scheduler == "slurm" else ""
         try:
-            text = deaf + (situation.job_dir / contract.SUBMIT_NEXT).read_text()
+            script = (situation.job_dir / contract.SUBMIT_NEXT).read_text()
+            text = batch_system(situation.plan).submission(script)
             done = subprocess.run(
                 ["/bin/sh", "-c", text.replace(contract.NEXT, str(number))],
                 cwd=situation.job_dir, env=kept, stdin=subprocess.DEVNULL,

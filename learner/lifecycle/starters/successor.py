@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan, StarterKind, VerdictKind
-from learner.job.slurm import ASK_TIMEOUT_S, slurm_command
+from learner.job.batch import batch_system
 from learner.lifecycle.starters.base import Situation
 
 
@@ -29,7 +28,7 @@ class Successor:
         return ""
 
     def start(self, situation: Situation) -> str:
-        """Do nothing: Slurm starts the job once this one has ended."""
+        """Do nothing: the job begins once this one has ended."""
         return f"Job {_after(situation.job_dir, situation.job_id)[0]}, which waits, starts it."
 
 
@@ -49,11 +48,5 @@ def _after(job_dir: Path, job_id: str) -> list[str]:
 def dismiss(job_dir: Path, plan: Plan) -> None:
     """Cancel the jobs that wait, as nothing follows; those that remain begin, and end at once."""
     ids = sorted({job_id for ids in _lists(job_dir) for job_id in ids[1:]})
-    if not ids:
-        return
-    scancel = slurm_command(plan, "scancel")
-    argv = [scancel, "--quiet", "--state=PENDING", *ids]
-    try:
-        subprocess.run(argv, capture_output=True, timeout=ASK_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return
+    if ids:
+        batch_system(plan).cancel(ids, waiting=True)

@@ -2,16 +2,13 @@
 
 A step of its own checks every node first (`learner.agent.node_check`). The learners run on the
 first fit ones; the job gives the others back, and the bad ones are remembered for the site. The
-job has to shrink: in a step on some of a job's nodes only, Slurm's PMIx (22.05) may hang. The first
+job has to shrink: in a step on some of a job's nodes only, PMIx may hang (Slurm 22.05). The first
 node, which runs the batch script, can't be given back: if it is bad, the next attempt avoids it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,8 +16,8 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import ContractError, NodeFault, Plan, Preflight, VerdictKind
+from learner.job.batch import batch_system
 from learner.job.outcome import Outcome
-from learner.job.slurm import ASK_TIMEOUT_S, listed_hosts, slurm_command
 from learner.lifecycle.bad_nodes import bad_node, remember
 from learner.supervisor.preflight.judgement import unfit_outcome
 from learner.supervisor.preflight.node_health import Unfit, name_of, remarks, unfit_nodes
@@ -39,7 +36,8 @@ def choose_nodes(
     Args:
         wait: waits for a step until a time of the monotonic clock; None: it was ended.
     """
-    hosts = listed_hosts(plan)
+    system = batch_system(plan)
+    hosts = system.all_hosts()
     if len(hosts) <= plan.resources.nodes:
         return plan, None  # an attempt before this one has given the others back
     program = ["learner.agent.node_check", str(job_dir), str(attempt)]
@@ -60,44 +58,11 @@ def choose_nodes(
         say(f"  left out: {each.host} {each.fault.what}")
         reason = f"The node {each.host} {each.fault.what}."
         remember(plan, [bad_node(plan, attempt, each.host, each.fault.kind, reason)])
-    if problem := _shrink(plan, chosen, step_log(job_dir, attempt, "").parent):
+    if problem := system.give_back(chosen, job_dir / contract.attempt_dir(attempt)):
         say(f"  The job can't give back its other nodes: {problem}")
         argv = [*plan.launch.argv, f"--nodelist={','.join(chosen)}"]
         return replace(plan, launch=replace(plan.launch, argv=argv)), None
     return plan, None
-
-
-def _shrink(plan: Plan, chosen: Sequence[str], folder: Path) -> str:
-    """Give back all other nodes of the job; return why that failed, or an empty text.
-
-    scontrol writes a script with the new values of the job's variables into the current folder.
-    """
-    job_id = os.environ.get("SLURM_JOB_ID", "")
-    scontrol = slurm_command(plan, "scontrol")
-    argv = [scontrol, "update", f"JobId={job_id}", f"NodeList={','.join(chosen)}"]
-    try:
-        done = subprocess.run(
-            argv, cwd=folder, capture_output=True, text=True, timeout=ASK_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if done.returncode:
-        return done.stderr.strip() or f"scontrol ended with exit code {done.returncode}"
-    script = folder / f"slurm_job_{job_id}_resize.sh"
-    with contextlib.suppress(OSError):
-        os.environ.update(exported(script.read_text()))
-        os.environ.pop("SLURM_TASKS_PER_NODE", None)
-    for suffix in ("sh", "csh"):
-        script.with_suffix(f".{suffix}").unlink(missing_ok=True)
-    os.environ["SLURM_NTASKS"] = os.environ["SLURM_NPROCS"] = str(plan.resources.learners)
-    os.environ["SLURM_JOB_NODELIST"] = os.environ["SLURM_NODELIST"] = ",".join(chosen)
-    return ""
-
-
-def exported(script: str) -> dict[str, str]:
-    """Return the variables that a shell script exports. Pure."""
-    return dict(re.findall(r'^export (\w+)="?([^"\n]*)"?$', script, re.MULTILINE))
 
 
 def fit_hosts(plan: Plan, hosts: Sequence[str], unfit: Sequence[str]) -> list[str]:

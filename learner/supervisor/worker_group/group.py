@@ -17,9 +17,9 @@ from dlctl.contract import Homes, Plan, State, Status
 from learner.errors import EXIT_NO_RESTART, UserFault
 from learner.job.context import is_one_world
 from learner.job.directives import is_gone
+from learner.job.launcher_words import says_full, says_lost
 from learner.job.outcome import Outcome
 from learner.job.ranks import ranks_of
-from learner.job.slurm import says_full, says_lost
 from learner.job.status import has_saved
 from learner.supervisor.control import EndRequest
 from learner.supervisor.statuses import Statuses

@@ -1,8 +1,4 @@
-"""The nodes of a job in the plan's order, and which of them Slurm has taken away from the job.
-
-A job with --no-kill continues when a node is lost; squeue then lists fewer nodes for it (observed
-with Slurm 22.05, for a node that lost power and for one that lost its network).
-"""
+"""The nodes of a job in the plan's order, and which of them the job has lost."""
 
 from __future__ import annotations
 
@@ -11,33 +7,31 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from dlctl.contract import Plan
-from learner.job.slurm import ASK_TIMEOUT_S, hosts_question
-
 ASK_EVERY_S = 5.0
+ASK_TIMEOUT_S = 20.0
 
 
 class Nodes:
-    """The job's hosts; asks Slurm in the background which of them it still has.
+    """The job's hosts; asks in the background which of them it still has.
 
     Args:
-        job_id: Slurm's id of the job; if empty, Slurm is never asked.
+        question: the command that prints the hosts that are left; empty: none can be lost.
     """
 
     def __init__(
-        self, plan: Plan, hosts: list[str], job_id: str,
+        self, hosts: list[str], question: list[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.hosts = hosts
         self._clock = clock
-        self._argv = hosts_question(plan, job_id) if plan.launch.argv and job_id else []
+        self._argv = question
         self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         self._question: subprocess.Popen[bytes] | None = None
         self._asked_at = -ASK_EVERY_S
         self._gone: set[int] = set()
 
     def ask(self) -> None:
-        """Ask Slurm now, unless the last question is less than `ASK_EVERY_S` old."""
+        """Ask now, unless the last question is less than `ASK_EVERY_S` old."""
         if not self._argv or self._question or self._clock() - self._asked_at < ASK_EVERY_S:
             return
         self._asked_at = self._clock()
@@ -52,7 +46,7 @@ class Nodes:
             self._question = None
 
     def gone(self) -> set[int]:
-        """Return the nodes that Slurm has taken away, by its answers so far."""
+        """Return the nodes that the job has lost, by the answers so far."""
         if self._question is not None and self._question.poll() is not None:
             if self._question.returncode == 0:
                 self._read()
@@ -69,7 +63,7 @@ class Nodes:
             self._gone |= {node for node, host in enumerate(self.hosts) if host not in left}
 
     def close(self) -> None:
-        """Stop asking Slurm, and end a question that is still open."""
+        """Stop asking, and end a question that is still open."""
         if self._question is not None:
             self._question.kill()
             self._question.wait()

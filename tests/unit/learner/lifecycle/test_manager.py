@@ -13,11 +13,12 @@ from scheduler_plan import make_plan
 
 from dlctl import contract
 from dlctl.contract import Lifecycle, Plan, State, Status, Verdict, VerdictKind, to_json
+from learner.job.batch import batch_system
 from learner.lifecycle import manager
 from learner.lifecycle.fewer import reduced
 from learner.lifecycle.history import newest_checkpoint
 from learner.lifecycle.manager import Following, conclude, follow
-from learner.lifecycle.next_attempt import begin, sbatch_options, with_options
+from learner.lifecycle.next_attempt import begin
 
 SCRIPT = """\
 #!/bin/bash
@@ -191,14 +192,14 @@ def test_a_container_without_slurms_commands_holds_nothing_up(tmp_path, monkeypa
 
 
 def test_options_of_a_batch_script_are_replaced_and_removed():
-    changed = with_options(SCRIPT, {"time": "1:00:00", "begin": None}, ["n1", "n2"])
+    plan = make_plan(time_s=3600)
+    avoiding = replace(plan, batch=replace(plan.batch, exclude=["n1", "n2"]))
+    changed = batch_system(plan).script_of(SCRIPT, avoiding, 0.0)
     assert changed == (
-        "#!/bin/bash\n#SBATCH --time=1:00:00\n# dlctl-avoid: n1,n2\n#SBATCH --nodes=2\n"
-        "#SBATCH --mem=512M\nset -u\n"
+        "#!/bin/bash\n#SBATCH --time=1:00:00\n# dlctl-avoid: n1,n2\n#SBATCH --nodes=2\nset -u\n"
     )
-    assert with_options(changed, {}, ["n3"]).count("dlctl-avoid") == 1
-    action = contract.Action(contract.Next.RETRY, "", not_before=time.time() + 30)
-    assert sbatch_options(make_plan(), action)["begin"] == "now+30"
+    assert batch_system(plan).script_of(changed, avoiding, 0.0).count("dlctl-avoid") == 1
+    assert "#SBATCH --begin=now+30\n" in batch_system(plan).script_of(changed, plan, 30.0)
 
 
 def test_a_programs_own_checkpoints_count_by_their_time(tmp_path):
@@ -323,7 +324,7 @@ def test_a_file_that_is_overwritten_below_a_folder_is_progress(tmp_path):
 def test_a_job_that_got_the_bad_node_again_does_not_go_on(tmp_path, monkeypatch, got, starter):
     job = Job(tmp_path, starters=["successor", "client"])
     job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="slurm"))
-    monkeypatch.setattr("learner.lifecycle.starters.in_allocation.job_hosts", lambda _: [got])
+    monkeypatch.setattr("learner.job.batch.slurm.Slurm.hosts", lambda _: [got])
     verdict = Verdict(
         1, "7", State.FAILED, "why", kind=VerdictKind.GPU_ERROR, finished_at=time.time(),
         evidence=contract.Evidence("learner", 0, "n1"), progress=7,

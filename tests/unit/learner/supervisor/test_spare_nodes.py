@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from learner.supervisor.preflight.spare_nodes import exported, fit_hosts
+from learner.job.batch.slurm import exported
+from learner.supervisor.preflight.spare_nodes import fit_hosts
 
 HOSTS = ["n1", "n2", "n3"]
 

@@ -19,8 +19,8 @@ from dlctl.contract.programs.verdict_rules import (
     first_match,
     rules_for,
 )
+from learner.job.batch import UNEXPLAINED
 from learner.job.outcome import failed, last_verdict
-from learner.job.slurms_word import UNEXPLAINED
 from learner.job.status import last_lines
 from learner.supervisor.control import EndRequest
 from learner.supervisor.observed import Observed

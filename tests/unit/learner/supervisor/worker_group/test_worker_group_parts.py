@@ -14,10 +14,11 @@ from dlctl import contract
 from dlctl.contract import Directive, Evidence, Homes, State, VerdictKind
 from learner.agent.preflight import wants_mpi
 from learner.errors import UserFault
+from learner.job.batch import batch_system
 from learner.job.directives import HaltTime, Outside
+from learner.job.launcher_words import says_lost
 from learner.job.outcome import failed as failure_of
 from learner.job.ranks import Ranks, find_ranks
-from learner.job.slurm import job_hosts, says_lost
 from learner.job.status import UNSAVED
 from learner.supervisor.control import EndRequest
 from learner.supervisor.observed import Observed
@@ -151,14 +152,14 @@ def test_learners_in_their_own_steps_know_their_ranks(tmp_path):
 def test_the_hosts_of_a_job_come_from_slurm(tmp_path, monkeypatch):
     job = WorkerGroupJob.on_fake_slurm(tmp_path, 2, 2)
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1,n2")
-    assert job_hosts(job.plan) == ["n1", "n2"]
+    assert batch_system(job.plan).hosts() == ["n1", "n2"]
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
     with pytest.raises(UserFault, match="The plan has 2 nodes, but the job's list 'n1' has 1"):
-        job_hosts(job.plan)
+        batch_system(job.plan).hosts()
     alone = Job(
         tmp_path / "b", "true", launch=contract.Launch("direct", [], step_per_learner=True)
     ).plan
-    assert job_hosts(alone) == [os.uname().nodename]
+    assert batch_system(alone).hosts() == [os.uname().nodename]
 
 
 @pytest.mark.parametrize(

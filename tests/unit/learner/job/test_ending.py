@@ -7,9 +7,11 @@ import dataclasses
 import pytest
 from node_job import Job
 
-from dlctl.contract import Evidence, Launch, State, VerdictKind
+from dlctl.contract import Batch, Evidence, Launch, State, VerdictKind
+from learner.job.batch import UNEXPLAINED, batch_system
+from learner.job.batch.slurm import read_ending as read
+from learner.job.ending import Question
 from learner.job.outcome import Outcome, failed
-from learner.job.slurms_word import UNEXPLAINED, Question, read
 
 K = VerdictKind
 HEAD = "JobId=3 JobName=words.sh UserId=dluser(20001) Priority=4294901757 Account=dl QOS=normal "
@@ -55,8 +57,8 @@ def test_an_error_is_no_answer():
 
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch):
-    for limit in ("ASK_S", "WAIT_S"):
-        monkeypatch.setattr(f"learner.job.slurms_word.{limit}", 60.0)
+    monkeypatch.setattr("learner.job.batch.slurm.ENDING_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("learner.job.ending.WAIT_S", 60.0)
 
 
 HALTED = Outcome(State.HALTED, K.SCHEDULER, UNEXPLAINED.capitalize() + ", before all was saved.")
@@ -70,7 +72,8 @@ def ask(tmp_path, script: str, outcome: Outcome, early_s: float = 0.0) -> Outcom
         program.chmod(0o755)
     launch = Launch("srun", [str(tmp_path / "srun")])
     plan = Job(tmp_path / "job", None, job="t.py", launch=launch).plan
-    return Question(plan, early_s).explain(outcome)
+    plan = dataclasses.replace(plan, batch=Batch("slurm"))
+    return Question(batch_system(plan), early_s).explain(outcome)
 
 
 def test_the_verdict_tells_slurms_word(tmp_path):
@@ -97,7 +100,7 @@ def test_without_an_answer_the_verdict_stays(tmp_path, script):
 
 
 def test_a_controller_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("learner.job.slurms_word.WAIT_S", 0.05)
+    monkeypatch.setattr("learner.job.ending.WAIT_S", 0.05)
     assert ask(tmp_path, "exec sleep 1", HALTED) == HALTED
 
 
