@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import UserFault
 from learner.exchange.base import Exchange, Group
 
@@ -53,12 +54,12 @@ def find_group() -> Group | None:
         from learner.exchange.torch_group import TorchGroup
 
         return TorchGroup() if size > 1 else None
-    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)
-    if tasks > 1:
-        raise UserFault(
-            f"srun has started {tasks} processes, but nothing connects them",
-            hint="start with `srun --mpi=pmix` (see `srun --mpi=list`), mpirun or torchrun",
-        )
+    for launcher in LAUNCHERS.values():
+        if (tasks := int(os.environ.get(launcher.tasks_variable) or 1)) > 1:
+            raise UserFault(
+                f"{launcher.kind} has started {tasks} processes, but nothing connects them",
+                hint="start with `srun --mpi=pmix` (see `srun --mpi=list`), mpirun or torchrun",
+            )
     return None
 
 

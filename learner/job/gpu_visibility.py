@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-IDS = "SLURM_STEP_GPUS"
-"""Slurm's numbers of a step's GPUs, whatever numbers the step's programs see."""
+from dlctl.contract.launchers import LAUNCHERS
+
 SHARED_VARIABLE = "DLCTL_SHARES_GPUS"
 """Set if a step has the GPUs of other learners, too."""
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
+def step_gpus(env: Mapping[str, str]) -> str:
+    """Return the scheduler's numbers of a step's GPUs, whatever numbers its programs see."""
+    return next((env[each.gpus_variable] for each in LAUNCHERS.values()
+                 if env.get(each.gpus_variable)), "")  # fmt: skip
+
+
 def own_gpus(env: Mapping[str, str], before: str, gpus: int, local_rank: int) -> str:
-    """Return Slurm's numbers of the GPUs that a learner should use, "" if Slurm gives none.
+    """Return the scheduler's numbers of the GPUs that a learner should use, "" if it gives none.
 
     Args:
         env: the environment of its step.
@@ -25,7 +31,7 @@ def own_gpus(env: Mapping[str, str], before: str, gpus: int, local_rank: int) ->
         gpus: how many GPUs a learner has.
         local_rank: the learner's place on the node, which decides if `before` is unknown.
     """
-    there = env.get(IDS, "")
+    there = step_gpus(env)
     if not env.get(SHARED_VARIABLE):
         return there
     seen = there.split(",")
@@ -42,7 +48,7 @@ def visible_devices(env: Mapping[str, str], own: str) -> dict[str, str]:
         env: the environment of its step.
         own: the result of `own_gpus`.
     """
-    seen = env.get(IDS, "").split(",")
+    seen = step_gpus(env).split(",")
     if not env.get(SHARED_VARIABLE) or not set(own.split(",")) < set(seen):
         return {}
     found = {}

@@ -16,32 +16,13 @@ from pathlib import Path
 from types import FrameType
 
 from dlctl.contract.ground.processes import boot_id, started
+from dlctl.contract.launchers import outside_of_job
 from learner.local_queue.processes import send
 from learner.local_queue.records import Queue, QueuedJob
 
 PROGRAM = Path(__file__).absolute().parents[1] / "localqueue.py"
 POLL_S = 0.2
 TOUCH_S = 15.0
-FOREIGN_PREFIXES = (
-    "SLURM_", "SBATCH_", "PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDRA_", "OMPI_MCA_ess",
-    "OMPI_MCA_orte", "OMPI_COMM_", "OMPI_UNIVERSE_", "OMPI_APP_", "OMPI_FIRST_", "OMPI_NUM_",
-    "OMPI_FILE_", "OMPI_COMMAND", "OMPI_ARGV", "TORCHELASTIC_", "MPI_LOCAL",
-)  # fmt: skip
-FOREIGN_NAMES = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-    "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK", "PMI_SIZE", "PMI_FD",
-    "DLCTL_JOB_ID", "DLCTL_QUEUE_JOB",
-}  # fmt: skip
-"""Variables that another launcher left in the submitter's environment; OMPI_MCA_* stay."""
-
-
-def job_environment() -> dict[str, str]:
-    """Return the user's environment without the marks of another job."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in FOREIGN_NAMES and not name.startswith(FOREIGN_PREFIXES)
-    }
 
 
 class Runner:
@@ -187,6 +168,9 @@ def start_runner(queue: Queue, job_id: int) -> None:
             os.chdir("/")
             program = [sys.executable, "-I", str(PROGRAM), "run"]
             arguments = [f"--root={queue.folder.parent}", str(job_id)]
-            os.execve(sys.executable, [*program, *arguments], job_environment())  # noqa: S606
+            env = outside_of_job(os.environ)
+            for name in queue.marker(0):  # of the job that submits this one
+                env.pop(name, None)
+            os.execve(sys.executable, [*program, *arguments], env)  # noqa: S606
     finally:
         os._exit(0)

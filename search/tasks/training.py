@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.contract.ground.follow import LineFollower, Position
+from dlctl.contract.launchers import LAUNCHERS, outside_of_job
 from dlctl.contract.metrics import EPOCH, EVENT, STEP, TIME, parse_metrics_name
 from search.tasks.base import BaseTask, Order
 
@@ -24,8 +25,6 @@ _ATTEMPT = 1
 _TASK = "task"
 """In the job directory: the id of the task that it is of."""
 _HALT_S = 60.0
-_ALLOCATION = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
-               "SLURM_CLUSTER_NAME")  # fmt: skip
 _WHERE = (STEP, EPOCH, TIME)
 
 
@@ -58,7 +57,7 @@ class Training(BaseTask):
         plan = contract.read_record(contract.Plan, folder / contract.plan_file(attempt))
         assert plan is not None
         argv = [sys.executable, "-u", "-m", "learner.supervisor", str(folder), str(attempt)]
-        env = _environment(os.environ, in_allocation=plan.launch.kind == "srun")
+        env = outside_of_job(os.environ, LAUNCHERS[plan.launch.kind])
         env |= {"PYTHONPATH": plan.runtime_dir, "PYTHONSAFEPATH": "1"}
         measured = Measured(folder / contract.METRICS, self._metric)
         process = subprocess.Popen(argv, cwd=plan.runtime_dir, env=env, stdin=subprocess.DEVNULL)
@@ -187,19 +186,6 @@ def _keep_checkpoints(folder: Path, task_id: str) -> None:
                 path.unlink()
     folder.mkdir(exist_ok=True)
     contract.write_whole(mark, task_id)
-
-
-def _environment(variables: Mapping[str, str], *, in_allocation: bool) -> dict[str, str]:
-    """Return the variables without those that describe the worker's own job.
-
-    Args:
-        in_allocation: srun starts the learners: keep what says in which job.
-    """
-    kept = _ALLOCATION if in_allocation else ()
-    return {
-        name: value for name, value in variables.items()
-        if name in kept or not name.startswith(("SLURM_", "PMI"))
-    }  # fmt: skip
 
 
 def _is_finite(value: Any) -> TypeGuard[float]:

@@ -28,7 +28,7 @@ class Gpus:
         if named and len(named) < count:
             raise SearchError(
                 f"the worker was to have {count} GPUs, but {self._variable} names {len(named)}",
-                hint="look what the scheduler gave the job: scontrol show job -d JOB_ID",
+                hint="look what the scheduler has given the job: scontrol show job -d JOB_ID",
             )
         self._all = tuple(named[:count]) or tuple(map(str, range(count)))
 

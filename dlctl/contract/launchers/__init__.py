@@ -7,6 +7,8 @@ uses only the standard library. To add a launcher, write its file and add its cl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dlctl.contract.launchers.base import Lack, Launcher, LaunchError, LaunchRequest, Ranks
 from dlctl.contract.launchers.direct import Direct
 from dlctl.contract.launchers.mpirun import Mpirun
@@ -17,6 +19,26 @@ LAUNCHERS: dict[str, Launcher] = {
 }
 SITE_LAUNCHERS = tuple(kind for kind, launcher in LAUNCHERS.items() if launcher.for_sites)
 """Those that a site's file may name."""
+_TORCHRUN = "TORCHELASTIC_"
+_RANKS = {
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+    "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+}  # fmt: skip
+
+
+def outside_of_job(env: Mapping[str, str], launcher: Launcher | None = None) -> dict[str, str]:
+    """Return an environment without the marks of a job and of the launcher of this process.
+
+    Args:
+        launcher: which is to start processes in the job all the same.
+    """
+    prefixes = (_TORCHRUN, *(prefix for each in LAUNCHERS.values() for prefix in each.prefixes))
+    kept = launcher.allocation if launcher else ()
+    return {
+        name: value for name, value in env.items()
+        if name in kept or name not in _RANKS and not name.startswith(prefixes)
+    }  # fmt: skip
+
 
 __all__ = [
     "LAUNCHERS",
@@ -26,4 +48,5 @@ __all__ = [
     "LaunchRequest",
     "Launcher",
     "Ranks",
+    "outside_of_job",
 ]

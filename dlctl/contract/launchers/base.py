@@ -67,6 +67,14 @@ class Launcher(Protocol):
     """Whether it starts nothing while the batch system is silent."""
     environment: Mapping[str, str]
     """Variables that it needs itself, whatever the job has."""
+    prefixes: tuple[str, ...]
+    """What the names of the variables begin with that it sets, or the system that it belongs to."""
+    allocation: tuple[str, ...]
+    """Those of them by which it finds the job in which it may start processes."""
+    tasks_variable: str
+    """In which a process reads how many were started with it; empty: in none of its own."""
+    gpus_variable: str
+    """In which a process reads the system's numbers of its step's GPUs; empty: in none."""
     ended_grace_s: float
     """The time from SIGTERM until the launcher kills a process, less a margin."""
 

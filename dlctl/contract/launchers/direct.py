@@ -20,6 +20,9 @@ class Direct:
     starts_mpi = False
     needs_scheduler = False
     environment: Mapping[str, str] = MappingProxyType({})
+    prefixes: tuple[str, ...] = ()
+    allocation: tuple[str, ...] = ()
+    tasks_variable = gpus_variable = ""
     ended_grace_s = 5.0
 
     def argv(self, request: LaunchRequest) -> list[str]:  # noqa: ARG002

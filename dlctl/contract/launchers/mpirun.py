@@ -20,6 +20,14 @@ class Mpirun:
     starts_mpi = True
     needs_scheduler = False
     environment: Mapping[str, str] = MappingProxyType({})
+    prefixes: tuple[str, ...] = (
+        "PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDRA_", "OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_COMM_",
+        "OMPI_UNIVERSE_", "OMPI_APP_", "OMPI_FIRST_", "OMPI_NUM_", "OMPI_FILE_", "OMPI_COMMAND",
+        "OMPI_ARGV", "MPI_LOCAL",
+    )  # fmt: skip
+    """Other variables of OMPI_MCA_ are a user's settings."""
+    allocation: tuple[str, ...] = ()
+    tasks_variable = gpus_variable = ""
     ended_grace_s = 0.4
     """Open MPI's mpirun waits one second between SIGTERM and SIGKILL."""
 

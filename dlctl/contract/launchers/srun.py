@@ -22,6 +22,13 @@ class Srun:
     needs_scheduler = True
     environment: Mapping[str, str] = MappingProxyType({"SLURM_EXPORT_ENV": "ALL"})
     """A job that was submitted with --export=NONE would pass that setting on."""
+    prefixes: tuple[str, ...] = ("SLURM_", "SBATCH_")
+    allocation: tuple[str, ...] = (
+        "SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
+        "SLURM_CLUSTER_NAME",
+    )  # fmt: skip
+    tasks_variable = "SLURM_STEP_NUM_TASKS"
+    gpus_variable = "SLURM_STEP_GPUS"
     ended_grace_s = 20.0
     """Slurm's KillWait is 30 s."""
 
