@@ -37,6 +37,11 @@ class Resources:
     spare_nodes: int = 0
     """How many nodes more the job has, in case some are bad."""
 
+    @property
+    def tasks(self) -> int:
+        """Return how many learners the job has room for, on its spare nodes, too."""
+        return self.learners + self.spare_nodes * max(self.learners_per_node)
+
     def node_of(self, rank: int) -> tuple[int, int]:
         """Return the node of a rank, and the first rank there."""
         node = max(0, bisect_right(self.first_ranks, rank) - 1)

@@ -33,7 +33,7 @@ def check_at_site(chain: Chain, site: Site, transport: Transport) -> None:
     chain.ask("room", ["root"], lambda: _room(chain, site, transport, found[0]))
     chain.add_checks(check_above(site, transport))
     chain.ask("sent files", ["root"], lambda: chain.add_checks([check_sent(site, transport)]))
-    if site.scheduler.kind == "slurm":
+    if site.scheduler.allocates:
         return _slurm(chain, site, found[0])
     return chain.add("scheduler", OK, "dlctl's own queue on that machine")
 

@@ -68,7 +68,7 @@ def _silence(chain: Chain, site: Site, job: Job) -> None:
 
 
 def _chaining(chain: Chain, site: Site, job: Job) -> None:
-    if site.scheduler.kind != "slurm":
+    if not site.scheduler.allocates:
         return chain.add("chaining", OK, "dlctl's own queue starts the next attempt")
     if "dlctl-submit" not in job.logs[0]:
         return chain.skip("not tried: the job's first learner did not come so far", "chaining")

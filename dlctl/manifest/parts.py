@@ -25,7 +25,7 @@ from pydantic_core import PydanticCustomError
 from dlctl.contract import CACHES, MODEL_PREFIX
 from dlctl.contract.stores import MOUNTED_STORES
 from dlctl.manifest.intervals import parse_every, parse_steps
-from dlctl.sbatch_options import refusal
+from dlctl.scheduler.sbatch import refusal
 from dlctl.units import parse_duration, parse_size
 from dlctl.yaml_source import FloatText, IntText, plain
 

@@ -158,7 +158,7 @@ def _has_loop(manifest: Manifest, identity: Identity) -> bool:
 def _without_slurm(manifest: Manifest, site: Site) -> list[str]:
     """Return a sentence about settings for Slurm, if the site has none."""
     told = manifest.scheduler.model_dump(exclude_defaults=True)
-    if site.scheduler.kind == "slurm" or not told:
+    if site.scheduler.allocates or not told:
         return []
     names = ", ".join(f"scheduler.{name}" for name in told)
     return [f"The site {site.name} has no Slurm and ignores {names}; --site selects another site."]
@@ -193,7 +193,7 @@ def _lifecycle(manifest: Manifest, site: Site, placement: Placement) -> contract
     starters = list(site.scheduler.next_attempt)
     return replace(
         lifecycle(manifest.retries, manifest.retry), total_time_s=total_s, links=links,
-        successors=successor_count(starters, links) if site.scheduler.kind == "slurm" else 0,
+        successors=successor_count(starters, links) if site.scheduler.allocates else 0,
         starters=starters,
     )  # fmt: skip
 
@@ -275,9 +275,9 @@ def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
 
 def _with_spares(manifest: Manifest, site: Site, placement: Placement) -> Launch:
     """Return how learners are started on some of the job's nodes, and a check on all of them."""
-    settings, launcher = site.launcher, LAUNCHERS["srun"]
+    settings, launcher = site.launcher, LAUNCHERS[site.launcher.kind]
     why_not = ""
-    if site.scheduler.kind != "slurm" or settings.kind != launcher.kind:
+    if not launcher.scheduler:
         why_not = f"the site {site.name} does not start its learners with srun"
     elif wanted(manifest):
         why_not = "with a parameter server the first node can't be replaced"

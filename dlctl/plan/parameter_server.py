@@ -154,7 +154,7 @@ def server_argv(site: Site, nodes: int, transport: str) -> list[str]:
 
 
 def _step(site: Site, shape: list[str]) -> list[str]:
-    if site.scheduler.kind != "slurm":
+    if not site.scheduler.allocates:
         return []
     launcher, folder = site.launcher, site.scheduler.path
     alone = ["--mpi=none", "--nodes=1", "--ntasks=1", "--no-kill", "--mem=0"]

@@ -38,9 +38,9 @@ def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> P
         PlanError: with a reason for each partition.
     """
     named = manifest.scheduler.partition or site.scheduler.partition
-    has_slurm = site.scheduler.kind == "slurm"
+    has_nodes = site.scheduler.allocates
     wished = _per_node(manifest, manifest.learners)
-    if len(wished) > 1 and not has_slurm:
+    if len(wished) > 1 and not has_nodes:
         raise PlanError(
             f"the manifest asks for {len(wished)} nodes, and the site {site.name} is one machine",
             hint="--nodes 1 asks for one; --site selects a cluster",
@@ -49,7 +49,7 @@ def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> P
         why_not = _machine_refusals(manifest, machine) if machine else []
         if why_not:
             raise _no_fit(site, [f"this machine: {'; '.join(why_not)}"])
-        return Placement(named if has_slurm else None, wished, manifest.time_s)
+        return Placement(named if has_nodes else None, wished, manifest.time_s)
     reasons: list[str] = []
     for name in _whole_first(_candidates(named, site), site, manifest.time_s or 0):
         limits = site.partitions[name]

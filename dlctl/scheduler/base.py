@@ -83,8 +83,19 @@ class Scheduler(Protocol):
     """
 
     kind: str
+    allocates: ClassVar[bool]
+    """Whether it gives out nodes, by partitions and options of its own; else it is one machine."""
     no_more: ClassVar[tuple[str, ...]]
     """Words of a refusal that says only that the user has as many jobs as a limit allows."""
+
+    @staticmethod
+    def header(plan: Plan) -> list[str]:
+        """Return the lines of a batch script in which the scheduler reads its options.
+
+        Raises:
+            PlanError: an option can't be written down.
+        """
+        ...
 
     def prologue(self) -> str:
         """Return what the scripts of one call have in common, so that they do it once."""

@@ -29,7 +29,13 @@ class LocalQueue:
     cpus: int | None = None
     """The CPUs that the jobs share; all of the machine's by default."""
     kind = "local"
+    allocates = False
     no_more: ClassVar[tuple[str, ...]] = ()
+
+    @staticmethod
+    def header(plan: contract.Plan) -> list[str]:  # noqa: ARG004
+        """Return nothing: the submit call says it all."""
+        return []
 
     def prologue(self) -> str:
         """Return nothing."""

@@ -16,6 +16,7 @@ from dlctl.errors import SubmitRejected, SubmitUnknown
 from dlctl.scheduler import usage
 from dlctl.scheduler.base import Job, Usage
 from dlctl.scheduler.rows import UNIT, parse_rows, plain, unavailable
+from dlctl.scheduler.sbatch import sbatch_options
 from dlctl.scheduler.states import job_state
 from dlctl.units import format_slurm_time
 
@@ -141,11 +142,19 @@ class Slurm:
     """Folder of the commands, if they are not on PATH."""
     accounting: bool = True
     kind = "slurm"
+    allocates = True
     no_more: ClassVar[tuple[str, ...]] = (
         "MaxSubmitJob",
         "GrpSubmitJob",
         "Resource temporarily unavailable",
     )
+
+    @staticmethod
+    def header(plan: contract.Plan) -> list[str]:
+        """Return sbatch's options, and the nodes that this attempt avoids, if enough are left."""
+        avoided = plan.batch.exclude
+        lines = [f"#SBATCH {option}" for option in sbatch_options(plan)]
+        return [*lines, contract.AVOID + ",".join(avoided)] if avoided else lines
 
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the sbatch call; options that don't depend on the attempt are in the script."""

@@ -15,7 +15,7 @@ from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle import read_plan
 from dlctl.lifecycle.observe import parse_answer
-from dlctl.plan.render import sbatch_options
+from dlctl.plan.render import header
 from dlctl.request.build import prepare_made
 from dlctl.script_templates import render_script
 from dlctl.search.load import Loaded, worker_manifest
@@ -115,7 +115,7 @@ def _install(
     scheduler = session.scheduler
     files = {
         script: render_script(
-            "search/worker.sbatch.j2", plan=plan, options=sbatch_options(plan), search=names,
+            "search/worker.sbatch.j2", plan=plan, header=header(plan), search=names,
             slots=spec.workers.slots, idle_s=spec.workers.idle_s,
             per_broker=spec.workers.per_broker,
         ),

@@ -56,7 +56,7 @@ class Added:
     def summary(self) -> dict[str, object]:
         """Return what was found, in a few words."""
         found, site = self.found, self.site
-        used = site.scheduler.kind == "slurm"
+        used = site.scheduler.allocates
         slurm = f"{found.slurm_version} in {found.slurm_folder}" if used else "not used"
         return {
             "site": site.name,
@@ -146,7 +146,7 @@ def check(name: str, prompt: Prompt | None = None, *, on_node: bool = False) -> 
     site = load_site(name)
     with _opened(site.transport, prompt, name) as connection:
         checks = check_site(site, connection)
-        if on_node and site.scheduler.kind == "slurm" and checks[0].outcome != FAILED:
+        if on_node and site.scheduler.allocates and checks[0].outcome != FAILED:
             checks += check_on_node(site, connection)
         return checks
 

@@ -49,7 +49,7 @@ def check_site(site: Site, transport: Transport) -> list[Check]:
     except (TransportError, SiteError) as error:
         return [Check("connection", FAILED, error.message, error.hint)]
     checks = [Check("connection", OK, f"{found.user} on {found.host}")]
-    if site.scheduler.kind == "slurm":
+    if site.scheduler.allocates:
         checks += check_slurm(site, found)
     checks += check_node(site, found, transport)
     return [*checks, *check_above(site, transport), check_sent(site, transport)]

@@ -26,8 +26,9 @@ from pydantic import (
 
 from dlctl.contract import STARTERS
 from dlctl.contract.ground.safe_text import has_credential
-from dlctl.contract.launchers import SITE_LAUNCHERS
-from dlctl.sbatch_options import refusal
+from dlctl.contract.launchers import LAUNCHERS, SITE_LAUNCHERS
+from dlctl.scheduler import SCHEDULERS, scheduler_class
+from dlctl.scheduler.sbatch import refusal
 from dlctl.units import parse_duration, parse_size
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -120,7 +121,7 @@ class TransportSettings(_Settings):
 class SchedulerSettings(_Settings):
     """Which batch scheduler, and the options of every job."""
 
-    kind: Literal["slurm", "local"]
+    kind: Literal[tuple(SCHEDULERS)]  # type: ignore[valid-type]
     path: Line | None = None
     """Folder of Slurm's commands, if they are not on the PATH of a non-login shell."""
     account: Line | None = None
@@ -135,6 +136,11 @@ class SchedulerSettings(_Settings):
     """Who may start the next attempt of a training, in order of preference."""
     cpus: int | None = Field(default=None, ge=1)
     """Kind local: how many CPUs all jobs together may use; None: all of the machine's."""
+
+    @property
+    def allocates(self) -> bool:
+        """Return whether the scheduler gives out nodes; else it is one machine's queue."""
+        return bool(scheduler_class(self.kind).allocates)
 
     @model_validator(mode="after")
     def _cpus_goes_with_local(self) -> SchedulerSettings:
@@ -343,8 +349,10 @@ class Site(_Settings):
     def _parts_agree(self) -> Site:
         if self.environment.python == "auto" and self.transport.kind != "local":
             raise ValueError("environment.python: auto works only with the local transport")
-        if self.launcher.kind == "srun" and self.scheduler.kind != "slurm":
-            raise ValueError("launcher.kind: srun works only with the scheduler slurm")
+        launcher = LAUNCHERS[self.launcher.kind]
+        if launcher.scheduler not in ("", self.scheduler.kind):
+            raise ValueError(f"launcher.kind: {launcher.kind} works only with the scheduler "
+                             f"{launcher.scheduler}")  # fmt: skip
         defaults = [name for name, partition in self.partitions.items() if partition.default]
         if len(defaults) > 1:
             raise ValueError(f"partitions: one default is allowed, seen {', '.join(defaults)}")

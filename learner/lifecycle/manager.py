@@ -196,7 +196,7 @@ def _runs_elsewhere(plan: Plan) -> bool:
 
     Some launchers can't start the learners anyway before the scheduler answers.
     """
-    system, is_needed = batch_system(plan), LAUNCHERS[plan.launch.kind].needs_scheduler
+    system, is_needed = batch_system(plan), bool(LAUNCHERS[plan.launch.kind].scheduler)
     until = time.monotonic() + (_SILENCE_S if is_needed else _BRIEF_SILENCE_S)
     while True:
         try:

@@ -63,8 +63,8 @@ class Launcher(Protocol):
     """Whether a site's file may name it."""
     starts_mpi: bool
     """Whether its processes share one MPI world, whose size the preflight compares."""
-    needs_scheduler: bool
-    """Whether it starts nothing while the batch system is silent."""
+    scheduler: str
+    """The batch system that it belongs to, without which it starts nothing; empty: none."""
     environment: Mapping[str, str]
     """Variables that it needs itself, whatever the job has."""
     prefixes: tuple[str, ...]

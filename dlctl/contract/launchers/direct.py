@@ -18,7 +18,7 @@ class Direct:
     kind = "direct"
     for_sites = False
     starts_mpi = False
-    needs_scheduler = False
+    scheduler = ""
     environment: Mapping[str, str] = MappingProxyType({})
     prefixes: tuple[str, ...] = ()
     allocation: tuple[str, ...] = ()

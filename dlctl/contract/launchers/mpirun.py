@@ -18,7 +18,7 @@ class Mpirun:
     kind = "mpirun"
     for_sites = True
     starts_mpi = True
-    needs_scheduler = False
+    scheduler = ""
     environment: Mapping[str, str] = MappingProxyType({})
     prefixes: tuple[str, ...] = (
         "PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDRA_", "OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_COMM_",

@@ -19,7 +19,7 @@ class Srun:
     kind = "srun"
     for_sites = True
     starts_mpi = True
-    needs_scheduler = True
+    scheduler = "slurm"
     environment: Mapping[str, str] = MappingProxyType({"SLURM_EXPORT_ENV": "ALL"})
     """A job that was submitted with --export=NONE would pass that setting on."""
     prefixes: tuple[str, ...] = ("SLURM_", "SBATCH_")

@@ -5,7 +5,7 @@ from login_side import make_manifest, plan_of
 
 from dlctl import contract
 from dlctl.errors import ManifestError
-from dlctl.plan.render import sbatch_options
+from dlctl.scheduler.sbatch import sbatch_options
 
 TEXT = "name: x\nframework: {name: pytorch, job: train.py}\n"
 

@@ -12,7 +12,8 @@ from login_side import FAKE_PYTHON, MANIFEST, make_site, plan_of
 from dlctl import contract
 from dlctl.contract import State, Verdict
 from dlctl.errors import PlanError
-from dlctl.plan.render import render, sbatch_options
+from dlctl.plan.render import render
+from dlctl.scheduler.sbatch import sbatch_options
 
 WEIRD = 'it\'s a "root" $(touch pwned) é'
 
