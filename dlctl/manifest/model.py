@@ -20,9 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from dlctl import contract
 from dlctl.contract.stores import MOUNTED_STORES
-from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
 from dlctl.manifest.parameter_server import ParameterServerSection
 from dlctl.manifest.parts import (
     CheckpointSection,
@@ -196,47 +194,6 @@ class Manifest(Section):
     def gpus_per_learner(self) -> int:
         """Return whole GPUs: Slurm has no fractions, so 0.5 is one."""
         return math.ceil(self.gpus)
-
-    def training_settings(self) -> contract.Training:
-        """Return the built-in loop's settings for the plan."""
-        values = self.training.model_dump()
-        schedule = contract.LearningRateSchedule(**values.pop("learning_rate_schedule"))
-        return contract.Training(**values, learning_rate_schedule=schedule)
-
-    def checkpoint_policy(self) -> contract.CheckpointPolicy:
-        """Return when to save, for the plan."""
-        unit, count = parse_every(self.checkpoint.every)
-        every: dict[str, Any] = {AUTO: True} if unit == AUTO else {f"every_{unit}": count}
-        keep_every = self.checkpoint.keep_every
-        return contract.CheckpointPolicy(
-            **every,
-            keep=self.checkpoint.keep,
-            keep_every_steps=None if keep_every is None else parse_steps(keep_every),
-        )
-
-    def plan_stores(self) -> list[contract.DataStore]:
-        """Return the data stores that nodes read and write, without credentials."""
-        return [
-            contract.DataStore(
-                id=store.id,
-                type=store.type,
-                path=str(store.connection["path"]) if store.type in MOUNTED_STORES else None,
-                training_data=store.training_data.container if store.training_data else None,
-                training_results=store.training_results.container
-                if store.training_results
-                else None,
-                takes_checkpoints=bool(
-                    store.training_results and store.training_results.checkpoints
-                ),
-                connection={k: v for k, v in store.connection.items() if isinstance(v, str)},
-                position=position,
-            )
-            for position, store in enumerate(self.data_stores)
-        ]
-
-    def plain_env(self) -> dict[str, str]:
-        """Return the environment variables that are not credentials."""
-        return {name: value for name, value in self.env.items() if isinstance(value, str)}
 
     def secret_names(self) -> list[str]:
         """Return the environment variables whose value is a reference."""

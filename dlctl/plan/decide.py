@@ -27,11 +27,7 @@ from dlctl.contract import (
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
 from dlctl.manifest.requirements import named_file
-from dlctl.manifest.running.evaluation_metrics import metrics_plan
-from dlctl.manifest.running.hang import hang_policy
-from dlctl.manifest.running.notify import notify_plan
-from dlctl.manifest.running.retry import lifecycle
-from dlctl.manifest.running.stop import stop_rules
+from dlctl.plan import sections
 from dlctl.plan.parameter_server import (
     alone_on_server,
     learner_argv,
@@ -108,25 +104,25 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         learner_environment=None if has_loop else _learner_environment(manifest, site, identity),
         framework=_framework(manifest, job_dir, identity),
         weights=identity.weights,
-        training=manifest.training_settings(),
+        training=sections.training_settings(manifest),
         checkpoint=replace(
             _checkpoint(manifest, site, placement, server),
             files=manifest.checkpoint.files or identity.checkpoint_files,
         ),
         parameter_server=server,
         alone_on_server=alone_on_server(manifest),
-        data_stores=manifest.plan_stores(),
-        env=manifest.plain_env(),
+        data_stores=sections.plan_stores(manifest),
+        env=sections.plain_env(manifest),
         secret_env={
             n: f"file:{site.root}/secrets/{identity.training_id}/{n}" for n in secret_names
         },
-        evaluation_metrics=metrics_plan(manifest.evaluation_metrics),
+        evaluation_metrics=sections.metrics_plan(manifest.evaluation_metrics),
         requirements=list(manifest.requirements),
         output_caches=list(manifest.output.caches),
         lifecycle=_lifecycle(manifest, site, placement),
-        stop=stop_rules(manifest.stop),
-        hang=hang_policy(manifest.hang, own_program=not has_loop),
-        notify=notify_plan(manifest.notify, f"{site.root}/secrets/{identity.training_id}"),
+        stop=sections.stop_rules(manifest.stop),
+        hang=sections.hang_policy(manifest.hang, own_program=not has_loop),
+        notify=sections.notify_plan(manifest.notify, f"{site.root}/secrets/{identity.training_id}"),
         not_in_this_version=[*notes, *_without_slurm(manifest, site)],
     )
 
@@ -192,7 +188,7 @@ def _lifecycle(manifest: Manifest, site: Site, placement: Placement) -> contract
     links = 1 if total_s is None or each_s is None else link_count(total_s, each_s)
     starters = list(site.scheduler.next_attempt)
     return replace(
-        lifecycle(manifest.retries, manifest.retry), total_time_s=total_s, links=links,
+        sections.lifecycle(manifest.retries, manifest.retry), total_time_s=total_s, links=links,
         successors=successor_count(starters, links) if site.scheduler.allocates else 0,
         starters=starters,
     )  # fmt: skip
@@ -254,7 +250,7 @@ def _checkpoint(
     node_mtbf_s, per_node = site.failures.node_mtbf_s, placement.learners_per_node
     nodes = 1 if survives_nodes(server, per_node) else len(per_node)
     mtbf_s = None if node_mtbf_s is None else node_mtbf_s / nodes
-    return replace(manifest.checkpoint_policy(), mtbf_s=mtbf_s)
+    return replace(sections.checkpoint_policy(manifest), mtbf_s=mtbf_s)
 
 
 def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:

@@ -39,6 +39,7 @@ from dlctl.manifest.unsupported import not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.environments import chosen_environment
 from dlctl.plan.render import render
+from dlctl.plan.sections import plan_stores
 from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect, programs
 from dlctl.request.credentials import secret_values
 from dlctl.request.git import git_state
@@ -189,7 +190,7 @@ def _request(
     manifest, weights = _with_weights(manifest, find_weights)
     environment, is_it, told = chosen_environment(manifest, site, framework.name)
     texts = list(programs(code))
-    binds = [site.root, *filter(None, (store.path for store in manifest.plan_stores()))]
+    binds = [site.root, *filter(None, (store.path for store in plan_stores(manifest)))]
     around = Surroundings(environment, tuple(binds), fixed_paths(manifest, texts))
     runtime_digest, runtime = runtime_entries()
     identity = Identity(

@@ -17,6 +17,7 @@ from dlctl.errors import ManifestError
 from dlctl.manifest.errors import sentences
 from dlctl.manifest.load import load_part
 from dlctl.manifest.model import Manifest
+from dlctl.plan.sections import training_settings
 from dlctl.search.model import Dimension, SearchFile, Strategy
 from dlctl.units import format_duration, parse_duration, parse_size
 from dlctl.yaml_source import Document, YamlError, load_file, plain
@@ -97,7 +98,7 @@ def load_search(path: Path, *, alone: bool = False) -> Loaded:
     problems += _space_problems(file, document)
     loaded = Loaded(path, file, plain(trial))
     if not problems and (manifest := loaded.manifest) is not None:
-        settings = vars(manifest.training_settings())
+        settings = vars(training_settings(manifest))
         unknown = [name for name in file.space if name.startswith("training.")
                    and name.removeprefix("training.") not in settings]  # fmt: skip
         problems += [

@@ -16,7 +16,6 @@ from pydantic import (
 )
 
 from dlctl.contract.measured.parsers import (
-    LINE_LOOKAHEAD,
     MOST_LOOKAHEAD,
     SPELLINGS,
     VALUE_TYPES,
@@ -117,17 +116,6 @@ class GroupSection(Section, title="ExtractedGroup"):
                 raise ValueError(f"{text} names no group of the regex; {_named(known)}")
         return self
 
-    def plan(self) -> dict[str, Any]:
-        """Return the group for the plan."""
-        parts = {"scalars": self.scalars or self.values, "etimes": self.etimes}
-        found: dict[str, Any] = {"regex": self.regex}
-        if self.meta:
-            found["meta"] = dict(self.meta)
-        for key, items in parts.items():
-            found[key] = {name: item.model_dump() for name, item in items.items()}
-        return found
-
-
 def _named(known: Any) -> str:
     return f"it has {', '.join(known)}" if known else "it has none"
 
@@ -183,18 +171,3 @@ class EvaluationMetricsSection(Section, title="EvaluationMetrics"):
     def kind(self) -> ParserType:
         """The parser, whatever word the manifest has for it."""
         return SPELLINGS[self.type.lower()]
-
-
-def metrics_plan(section: EvaluationMetricsSection | None) -> dict[str, Any] | None:
-    """Return how metrics are parsed, for the plan: dlctl's words, and only what is used."""
-    if section is None:
-        return None
-    found: dict[str, Any] = {"type": section.kind.value}
-    if section.in_ is not None:
-        found["in"] = section.in_
-    if section.kind is ParserType.REGEX and section.groups:
-        found["line_lookahead"] = section.line_lookahead or section.linelookahead or LINE_LOOKAHEAD
-        found["groups"] = {name: group.plan() for name, group in section.groups.items()}
-    if section.parser is not None:
-        found["parser"] = section.parser
-    return found

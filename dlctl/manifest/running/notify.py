@@ -7,14 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from dlctl import contract
 from dlctl.contract import BY_DEFAULT, EVENTS
 from dlctl.manifest.parts import Line, Reference, Section, Text
 
 _ADDRESS = re.compile(r"[^\s@<>,;\"]+@[^\s@<>,;\"]+")
 WEBHOOK, PASSWORD = "notify.webhook", "notify.smtp.password"  # noqa: S105 - names
-_SERVER = re.compile(r"([A-Za-z0-9._-]+)(?::(\d{1,5}))?")
-_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+SERVER = re.compile(r"([A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 
 def _address(text: str) -> str:
@@ -24,7 +22,7 @@ def _address(text: str) -> str:
 
 
 def _server(text: str) -> str:
-    if not _SERVER.fullmatch(text):
+    if not SERVER.fullmatch(text):
         raise ValueError(f"{text!r} is no mail server; write mail.example.org or HOST:PORT")
     return text
 
@@ -82,26 +80,3 @@ class NotifySection(Section, title="Notify"):
         """Return the references by name."""
         found = {WEBHOOK: self.webhook, PASSWORD: self.smtp.password if self.smtp else None}
         return {name: reference for name, reference in found.items() if reference is not None}
-
-
-def notify_plan(section: NotifySection | None, secrets: str) -> contract.Notify | None:
-    """Return who is told what, for the plan.
-
-    Args:
-        secrets: the folder with the values of references, at the site.
-    """
-    if section is None:
-        return None
-    known = {name: f"file:{secrets}/{name}" for name in section.references()}
-    smtp = None
-    if section.smtp is not None:
-        asked = section.smtp
-        match = _SERVER.fullmatch(asked.server)
-        assert match is not None and section.email is not None
-        smtp = contract.Smtp(
-            match[1], int(match[2] or _PORTS[asked.tls]), asked.sender or section.email, asked.tls,
-            asked.user, known.get(PASSWORD),
-        )  # fmt: skip
-    return contract.Notify(
-        list(section.on), section.email, smtp, known.get(WEBHOOK), section.command
-    )

@@ -7,9 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from dlctl import contract
 from dlctl.manifest.parts import Count, Duration, Section, as_written
-from dlctl.units import parse_duration
 
 _FACTOR = re.compile(r"(\d+(?:\.\d+)?)x", re.ASCII)
 MOST = 16.0
@@ -53,14 +51,4 @@ class RetrySection(Section, title="RetrySettings"):
     )
     min_learners: Count | None = Field(
         None, ge=1, description="With how few learners to go on if nodes are lost."
-    )
-
-
-def lifecycle(retries: int | None, retry: RetrySection) -> contract.Lifecycle:
-    """Return what a manifest decides about the attempts after the first."""
-    return contract.Lifecycle(
-        retries=retries,
-        memory_factor=None if retry.memory is None else parse_factor(retry.memory),
-        backoff_s=None if retry.backoff is None else float(parse_duration(retry.backoff)),
-        min_learners=retry.min_learners,
     )

@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from dlctl import contract
-from dlctl.contract.measured.judged import is_better_lower
 from dlctl.manifest.parts import Count, Line, Real, Section
 
 
@@ -31,14 +29,6 @@ class PlateauSection(Section, title="Plateau"):
     better: Literal["lower", "higher"] | None = Field(
         None, description="Which values are better; default: lower, without `patience` by the name."
     )
-
-    def rule(self) -> contract.Plateau:
-        """Return the guard for the plan."""
-        by_name = self.patience is None and is_better_lower(self.metric or "") is False
-        better = self.better or ("higher" if by_name else "lower")
-        metric = self.metric or ("validation_loss" if self.patience else "")
-        return contract.Plateau(metric, self.patience or 0, better)
-
 
 def _automatic(value: Any) -> Any:
     if value is None or value == "auto":
@@ -78,18 +68,3 @@ class StopSection(Section, title="Stop"):
         if not self.model_fields_set:
             raise ValueError("is empty; leave it out, or set a guard such as not_a_number: true")
         return self
-
-
-def stop_rules(section: StopSection | None) -> contract.StopRules | None:
-    """Return the guards for the plan."""
-    if section is None:
-        return None
-    plateau, spike = section.plateau, section.loss_spike
-    return contract.StopRules(
-        not_a_number=section.not_a_number,
-        plateau=plateau.rule() if plateau else None,
-        loss_spike=spike.factor if spike else None,
-        skip_batches=spike is not None and spike.action == "skip",
-        max_node_hours=section.max_node_hours,
-        max_gpu_hours=section.max_gpu_hours,
-    )

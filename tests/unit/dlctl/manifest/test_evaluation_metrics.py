@@ -8,8 +8,8 @@ from dlctl.contract.measured.parsers import SPELLINGS, ParserType
 from dlctl.errors import ManifestError
 from dlctl.manifest.checks import check_files
 from dlctl.manifest.load import parse_manifest
-from dlctl.manifest.running.evaluation_metrics import metrics_plan
 from dlctl.manifest.unsupported import not_in_this_version
+from dlctl.plan.sections import metrics_plan
 
 HEAD = "name: x\nframework: {name: f, command: run}\nevaluation_metrics:\n"
 GROUP = 'groups: {test: {regex: "loss=(?P<loss>.*)", values: {loss: {type: FLOAT, value: $loss}}}}'

@@ -20,6 +20,7 @@ from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
 from dlctl.manifest.schema import json_schema
 from dlctl.manifest.unsupported import not_in_this_version
+from dlctl.plan.sections import checkpoint_policy, plain_env, plan_stores, training_settings
 
 SMALL = "name: mine\nframework:\n  name: pytorch\n  job: train.py\n"
 FIXTURES = sorted((MANIFESTS).glob("*.yml"))
@@ -58,7 +59,7 @@ def test_listing_1() -> None:
 def test_a_mounted_store_and_fractional_cpus() -> None:
     loaded = load_manifest(FIXTURES[0])
     assert loaded.cpus_per_learner() == 1
-    (store,) = loaded.plan_stores()
+    (store,) = plan_stores(loaded)
     assert (store.path, store.training_data) == ("/cosdata", "digits-in")
 
 
@@ -86,9 +87,9 @@ requirements: requirements.txt
     )
     assert loaded.time_s == 14400
     assert loaded.version == "1.0"
-    assert loaded.checkpoint_policy().every_steps == 10
-    assert loaded.training_settings().learning_rate_schedule.warmup_steps == 5
-    assert loaded.plain_env() == {"OMP_NUM_THREADS": "4", "ANSWER": "no"}
+    assert checkpoint_policy(loaded).every_steps == 10
+    assert training_settings(loaded).learning_rate_schedule.warmup_steps == 5
+    assert plain_env(loaded) == {"OMP_NUM_THREADS": "4", "ANSWER": "no"}
     assert loaded.requirements == ["-r requirements.txt"]
     assert not_in_this_version(loaded) == []
     assert manifest(loaded.to_yaml()) == loaded
@@ -103,15 +104,15 @@ requirements: requirements.txt
 def test_when_a_checkpoint_is_taken_and_kept(every: str, policy: dict[str, Any]) -> None:
     loaded = manifest(SMALL + f"checkpoint: {{every: {every}, keep: 3, keep_every: 1000 steps}}\n")
     wanted = CheckpointPolicy(**policy, keep=3, keep_every_steps=1000)
-    assert loaded.checkpoint_policy() == wanted
+    assert checkpoint_policy(loaded) == wanted
     assert manifest(loaded.to_yaml()) == loaded
 
 
 def test_how_learners_agree_is_chosen_or_left_to_the_nodes() -> None:
     chosen = "training: {exchange: shm, average_every_steps: 4, prefetch: off}\n"
-    settings = manifest(SMALL + chosen).training_settings()
+    settings = training_settings(manifest(SMALL + chosen))
     assert (settings.exchange, settings.average_every_steps, settings.prefetch) == ("shm", 4, "off")
-    settings = manifest(SMALL).training_settings()
+    settings = training_settings(manifest(SMALL))
     assert (settings.exchange, settings.average_every_steps, settings.prefetch) == (
         "auto", 1, "auto",
     )  # fmt: skip
@@ -242,7 +243,7 @@ def test_lists_null_and_quoted_text_can_be_set() -> None:
     loaded = manifest(SMALL + "time: 5m\n", Overrides(set=asked))
     assert loaded.scheduler.extra == ["--nice=5", "--x=a, b"]
     assert (loaded.requirements, loaded.time, loaded.description) == ([], None, "")
-    assert loaded.plain_env() == {"A": "1", "B": "'a b' --c 'd'"}
+    assert plain_env(loaded) == {"A": "1", "B": "'a b' --c 'd'"}
     assert manifest(loaded.to_yaml()) == loaded
 
 
@@ -325,7 +326,7 @@ def test_credentials_in_env(variable: str, is_secret: bool) -> None:
     name = variable.split(":")[0]
     assert (name in loaded.secret_names()) is is_secret
     assert (name in loaded.extract_secrets()[1]) is is_secret
-    assert (name in loaded.plain_env()) is not is_secret
+    assert (name in plain_env(loaded)) is not is_secret
 
 
 def test_written_references() -> None:
