@@ -54,12 +54,8 @@ def plan_stores(manifest: Manifest) -> list[contract.DataStore]:
             type=store.type,
             path=str(store.connection["path"]) if store.type in MOUNTED_STORES else None,
             training_data=store.training_data.container if store.training_data else None,
-            training_results=store.training_results.container
-            if store.training_results
-            else None,
-            takes_checkpoints=bool(
-                store.training_results and store.training_results.checkpoints
-            ),
+            training_results=store.training_results.container if store.training_results else None,
+            takes_checkpoints=bool(store.training_results and store.training_results.checkpoints),
             connection={k: v for k, v in store.connection.items() if isinstance(v, str)},
             position=position,
         )

@@ -116,6 +116,7 @@ class GroupSection(Section, title="ExtractedGroup"):
                 raise ValueError(f"{text} names no group of the regex; {_named(known)}")
         return self
 
+
 def _named(known: Any) -> str:
     return f"it has {', '.join(known)}" if known else "it has none"
 

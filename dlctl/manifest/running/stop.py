@@ -30,6 +30,7 @@ class PlateauSection(Section, title="Plateau"):
         None, description="Which values are better; default: lower, without `patience` by the name."
     )
 
+
 def _automatic(value: Any) -> Any:
     if value is None or value == "auto":
         return {}
