@@ -34,7 +34,8 @@ class Batch:
 
     token: str
     records: list[Record]
-    lock: sqlite3.Connection
+    lock: sqlite3.Connection | None
+    """None: no command takes it up."""
 
 
 def broken_off(store: RecordStore, command: str) -> Batch | None:
@@ -69,9 +70,15 @@ def broken_off(store: RecordStore, command: str) -> Batch | None:
 def begin(store: RecordStore, command: str, records: Sequence[Record]) -> Batch:
     """Write the records of a new command's trainings, all or none.
 
+    Args:
+        command: What tells it from others; empty: nobody takes it up.
+
     Raises:
         RecordError: they can't be written; nothing should be submitted without them.
     """
+    if not command:
+        store.add(*records)
+        return Batch("", list(records), None)
     token = secrets.token_hex(8)
     row = [token, command, json.dumps([record.training_id for record in records])]
     lock = _locked(_lock_file(store, token))
@@ -83,6 +90,8 @@ def begin(store: RecordStore, command: str, records: Sequence[Record]) -> Batch:
 
 def finish(store: RecordStore, batch: Batch) -> None:
     """Forget a submission: all is asked, and the answers are known and printed."""
+    if batch.lock is None:
+        return
     with contextlib.suppress(RecordError):  # else the same command only shows them once more
         store.change(lambda connection: connection.execute(
             "DELETE FROM submissions WHERE token = ?", [batch.token]), tables=[_TABLE])  # fmt: skip

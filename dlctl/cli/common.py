@@ -63,15 +63,6 @@ SITE = typer.Option(
     help="The site to run on, one of `dlctl sites list`; that of `dlctl config site`, or `local`.",
 )  # fmt: skip
 
-STARTED = {
-    "in_allocation": "on the nodes that the job has",
-    "job": "submitted by the ending job",
-    "successor": "started by a job that was submitted beforehand",
-    "requeue": "requeued by Slurm",
-    "client": "started by the next dlctl command that asks the site",
-}
-"""How the next attempt comes about, by its `StarterKind`."""
-
 
 def open_record() -> RecordStore:
     """Return the local record, which warns about what it can't read or write."""

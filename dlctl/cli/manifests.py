@@ -79,7 +79,11 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
         }  # fmt: skip
         output.report(wrong, True, lambda _: None)
         raise typer.Exit(error.exit_code) from None
-    told = [text] if (text := alone(known.framework.command, known.learners, manifest)) else []
+    from dlctl.contract.programs.lone_program import warn_if_alone
+
+    folder = manifest.resolve().parent
+    alone = warn_if_alone(known.framework.command, known.learners, folder)
+    told = [alone] if alone else []
     valid: Validated = {
         "manifest": str(manifest), "valid": True, "problems": [], "not_in_this_version": notes,
         "warnings": told,
@@ -87,13 +91,6 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
     output.report(valid, as_json, lambda _: output.line(f"{manifest} is valid"))
     for note in [*notes, *told] if not as_json else []:
         output.warn(note)
-
-
-def alone(command: str | None, learners: int, manifest: Path) -> str:
-    """Return a warning if the learners of a command would each train alone."""
-    from dlctl.contract.programs.lone_program import warn_if_alone
-
-    return warn_if_alone(command, learners, manifest.resolve().parent)
 
 
 def render(

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlctl.contract.ground.safe_text import printable, printable_lines
+from dlctl.tell import Tell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -416,3 +417,11 @@ def ask(text: str, hidden: bool) -> str:
     sys.stderr.write(text)
     sys.stderr.flush()
     return sys.stdin.readline().rstrip("\n")
+
+
+class Shown(Tell):
+    """Says what a use case does, on standard error."""
+
+    note, warn = staticmethod(note), staticmethod(warn)
+    progress = staticmethod(progress)  # type: ignore[assignment]
+    counting = staticmethod(counting)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Send a training and ask the scheduler for it, once."""
+"""The parts of a submission: what the site lacks, the question to the scheduler, its answer."""
 
 from __future__ import annotations
 
@@ -47,36 +47,6 @@ _COPY_BYTES_PER_S = 20e6
 NOT_ASKED = (AuthError, ConnectError, HostKeyError)
 """What says that no connection, or no session on it, was made: no script has run."""
 _BEGUN_ALREADY, _ANSWERED_ALREADY, _MODEL_GONE = 73, 74, 75
-
-
-def submit(
-    session: Session,
-    request: Request,
-    store: RecordStore,
-    on_progress: Callable[[int, int], None] | None = None,
-    before: Callable[[], None] = lambda: None,
-) -> Record:
-    """Send a request, once, and return its record.
-
-    Args:
-        session: The open site.
-        request: What to send.
-        store: The local record.
-        on_progress: Called with the bytes that are sent, and all that are to be.
-        before: Called once all is at the site, before the scheduler is asked.
-
-    Raises:
-        SubmitRejected: nothing runs; the record says FAILED.
-        SubmitUnknown: the job may exist; the record says QUEUED, and dlctl looks for the job later.
-        TransportError: nothing was asked of the scheduler; `resume` sends it.
-    """
-    record = new_record(request)
-    trees = lacking(session, [request])  # if the site can't be reached, no record is kept
-    store.add(record)
-    upload_noted(session, request.plan, trees, [record], store, on_progress)
-    with noted([record], store):
-        before()
-    return ask(session, request.plan, record, store, size_bytes=request.code.size_bytes)
 
 
 def submit_timeout_s(size_bytes: int) -> float:
@@ -156,7 +126,8 @@ def lacking(session: Session, requests: Sequence[Request]) -> list[Tree]:
     # Always sent, and last: a submission that was cancelled before may have left requests there.
     jobs = [
         Tree(f"jobs/{request.plan.training_id}",
-             [*of_request(request).entries(), *_script_entries(request.scripts)], if_exists="merge")
+             [*of_request(request).entries(), *_entries(request.scripts, 0o755),
+              *_entries(request.private, 0o600)], if_exists="merge")
         for request in requests
     ]  # fmt: skip
     return [*made, *(tree for target, tree in trees.items() if target in absent), *jobs]
@@ -186,10 +157,10 @@ def renew_credentials(
         send(session, plan.root, [_secrets(plan, values)])
 
 
-def _script_entries(scripts: dict[str, str]) -> list[Entry]:
-    folders = {str(parent) for name in scripts for parent in PurePosixPath(name).parents}
+def _entries(files: dict[str, str], mode: int) -> list[Entry]:
+    folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
     made = [Entry(folder, mode=0o755) for folder in sorted(folders - {"."})]
-    return [*made, *(Entry(name, text.encode(), mode=0o755) for name, text in scripts.items())]
+    return [*made, *(Entry(name, text.encode(), mode=mode) for name, text in files.items())]
 
 
 def _runtime_folder(plan: contract.Plan | SiteRuntime) -> str:

@@ -131,7 +131,7 @@ def prepare_stored(
 
 def prepare_made(
     data: bytes, path: Path, site: Site, training_id: str, files: dict[str, str] | None = None,
-    searched: Collection[str] = (),
+    searched: Collection[str] = (), code: Bundle | None = None,
 ) -> Request:  # fmt: skip
     """Return the request for a manifest that dlctl has made, with the code of a folder.
 
@@ -142,13 +142,14 @@ def prepare_made(
         training_id: The id that it gets.
         files: Further files for the job directory, by their paths there.
         searched: The arguments of which each trial of a search has values of its own.
+        code: The folder's code, if it has been read already.
 
     Raises:
         ManifestError, PlanError, SiteError
     """
     folder = path.resolve().parent
     manifest, literal = parse_manifest(data, str(path)).extract_secrets()
-    code = collect(folder, site=site)
+    code = code or collect(folder, site=site)
     request = _request(manifest, literal, code, folder, site, training_id, None, searched)
     plan = replace(request.plan, git=git_state(folder))
     scripts = {**request.scripts, **(files or {})}

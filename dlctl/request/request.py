@@ -37,6 +37,8 @@ class Request:
     overrides: Overrides
     scripts: dict[str, str] = field(default_factory=dict)
     """The data stores' scripts, by their paths in the job directory."""
+    private: dict[str, str] = field(default_factory=dict)
+    """Further files of the job directory, by their paths, that are of mode 0600."""
 
 
 def this_machine(site: Site) -> Partition | None:

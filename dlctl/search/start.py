@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,23 +17,23 @@ from dlctl.contract import State
 from dlctl.contract import search as names
 from dlctl.contract.programs.lone_program import saves_beside_itself
 from dlctl.errors import ManifestError, RecordError
-from dlctl.files.archive import Entry
 from dlctl.files.small_files import read_files, write_file
-from dlctl.files.upload import Tree
-from dlctl.lifecycle import make_environment, refresh, submit
+from dlctl.lifecycle import refresh
 from dlctl.lifecycle import resume as go_on
-from dlctl.lifecycle.submit import send
+from dlctl.lifecycle.sending import Sent, Wanted, submit_all
 from dlctl.request.build import new_training_id, prepare_made
-from dlctl.request.left_out import not_sent
+from dlctl.request.bundle import collect
 from dlctl.search.certificates import make_certificates
 from dlctl.search.load import Loaded, hub_manifest, load_search, worker_manifest
 from dlctl.search.sent import sent_search
 from dlctl.search.workers import end_workers, read_pools, set_pool
+from dlctl.tell import SILENT, Tell
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.manifest.model import Manifest
     from dlctl.record import Record, RecordStore
+    from dlctl.request.bundle import Bundle
     from dlctl.request.request import Request
 
 _KEPT = {
@@ -43,40 +44,48 @@ _KEPT = {
 """What the model's log depends on, by its key in spec.json."""
 
 
-def start(
-    session: Session, loaded: Loaded, store: RecordStore,
-    say: Callable[[str], None] = lambda _: None, warn: Callable[[str], None] = lambda _: None,
-) -> Record:  # fmt: skip
-    """Submit a search, once, and return the record of its hub.
+def start(session: Session, loaded: Loaded, store: RecordStore, tell: Tell = SILENT) -> Sent:
+    """Submit a search, once, and its first workers; return what became of its hub.
 
     The hub is a training: `dlctl status`, `logs`, `halt`, `resume`, `cancel` and `fetch` know it.
-
-    Args:
-        say: Called with a sentence about what is done.
-        warn: Called with a sentence about what a trial lacks, such as a file that is not sent.
 
     Raises:
         ManifestError, PlanError, SiteError, SchedulerError, TransportError
     """
-    search_id = new_training_id(loaded.file.name)
-    prepare_made(worker_manifest(loaded), loaded.path, session.site, search_id)  # or it raises now
-    files = _decided(session, loaded, search_id)
-    request = prepare_made(hub_manifest(loaded), loaded.path, session.site, search_id, files)
-    trial = json.loads(files.get(names.TRIAL_PLAN, "{}"))
-    for note in trial.get("not_in_this_version", request.plan.not_in_this_version):
-        warn(note)
-    make_environment(session, request.plan, say)
-    keys = [Entry(name, pem.encode(), mode=0o600) for name, pem in make_certificates().items()]
+    code = collect(loaded.path.resolve().parent, site=session.site)
+    trial: dict[str, Any] = {}
 
-    def bring_keys() -> None:
-        target = f"jobs/{search_id}/{names.KEYS}"
-        send(session, request.plan.root, [Tree(target, keys, if_exists="repair")])
+    def hub(training_id: str | None, tags: Sequence[str]) -> Request:  # noqa: ARG001
+        search_id = training_id or new_training_id(loaded.file.name)
+        _made(session, loaded, worker_manifest(loaded), search_id, code)  # or it raises now
+        files = _decided(session, loaded, search_id, code)
+        trial.update(json.loads(files.get(names.TRIAL_PLAN, "{}")))
+        keys = {f"{names.KEYS}/{name}": pem for name, pem in make_certificates().items()}
+        request = _made(session, loaded, hub_manifest(loaded), search_id, code)
+        return replace(request, scripts={**request.scripts, **files}, private=keys)
 
-    record = submit(session, request, store, before=bring_keys)
-    say(not_sent(request.code))
-    say(_shared_folder(loaded, trial))
-    set_pool(session, loaded, record, *loaded.file.workers.jobs)
-    return record
+    def look_over(requests: Sequence[Request]) -> None:
+        own = requests[0].plan.not_in_this_version
+        for note in trial.get("not_in_this_version", own):
+            tell.warn(note)
+        tell.note(_shared_folder(loaded, trial))
+
+    text = loaded.path.read_bytes() + f"\n{session.site.name} {code.digest} {Path.cwd()}".encode()
+    command = f"search {hashlib.sha256(text).hexdigest()}"
+    sent = submit_all(session, store, command, [Wanted(hub)], tell=tell, look_over=look_over)
+    record = sent.one()
+    for pool in read_pools(session, record) or [names.Pool("", *loaded.file.workers.jobs)]:
+        set_pool(session, loaded, record, pool.least, pool.most, pool.partition)
+    return sent
+
+
+def _made(
+    session: Session, loaded: Loaded, manifest: bytes, search_id: str, code: Bundle | None = None,
+    searched: Sequence[str] = (),
+) -> Request:  # fmt: skip
+    return prepare_made(
+        manifest, loaded.path, session.site, search_id, searched=searched, code=code
+    )
 
 
 def _shared_folder(loaded: Loaded, trial: dict[str, Any]) -> str:
@@ -95,25 +104,27 @@ def _shared_folder(loaded: Loaded, trial: dict[str, Any]) -> str:
     )
 
 
-def _decided(session: Session, loaded: Loaded, search_id: str) -> dict[str, str]:
+def _decided(
+    session: Session, loaded: Loaded, search_id: str, code: Bundle | None = None
+) -> dict[str, str]:
     """Return the files of what is decided before a search begins, by their paths."""
     spec = replace(loaded.spec, network=session.site.network)
     files = {names.SPEC: contract.to_json(spec)}
     if (manifest := loaded.manifest) is not None:
-        plan = _trial_plan(session, loaded, manifest, search_id)
+        plan = _trial_plan(session, loaded, manifest, search_id, code)
         files[names.TRIAL_PLAN] = contract.to_json(plan)
     return files
 
 
 def _trial_plan(
-    session: Session, loaded: Loaded, manifest: Manifest, search_id: str
+    session: Session, loaded: Loaded, manifest: Manifest, search_id: str, code: Bundle | None
 ) -> contract.Plan:
     """Return the plan of a trial, which runs inside a worker's job, on its node."""
     on_one = manifest.model_copy(update={"nodes": 1, "learners_per_node": manifest.learners})
     searched = [name.removeprefix(names.ARGUMENTS) for name in loaded.file.space
                 if name.startswith(names.ARGUMENTS)]  # fmt: skip
     data = on_one.to_yaml().encode()
-    plan = prepare_made(data, loaded.path, session.site, search_id, searched=searched).plan
+    plan = _made(session, loaded, data, search_id, code, searched).plan
     if names.JOB in loaded.file.space and not plan.framework.has_loop:
         raise ManifestError(
             f"{loaded.path}: space.{names.JOB}: only the built-in loop takes another file for each "
@@ -199,7 +210,7 @@ def _renew(session: Session, loaded: Loaded, record: Record) -> None:
 
 def _rebuilt(session: Session, loaded: Loaded, record: Record) -> Request:
     """Return the hub's request, from the user's folder as it is now."""
-    return prepare_made(hub_manifest(loaded), loaded.path, session.site, record.training_id)
+    return _made(session, loaded, hub_manifest(loaded), record.training_id)
 
 
 def _no_interrupted_submission(record: Record) -> Request:

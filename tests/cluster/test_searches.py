@@ -44,7 +44,8 @@ class Valley(BaseTask):
 """
 
 
-def start(dlctl, site, trials, more="", workers=2, slots=2, seconds=0.2, jobs=""):
+def write(dlctl, trials, more="", workers=2, slots=2, seconds=0.2, jobs=""):
+    """Write search.yml and its program; return the file."""
     folder = dlctl.cwd / "job"
     folder.mkdir()
     text = SEARCH.replace("%TRIALS%", str(trials)).replace("%MORE%", more)
@@ -52,8 +53,12 @@ def start(dlctl, site, trials, more="", workers=2, slots=2, seconds=0.2, jobs=""
     text = text.replace("%JOBS%", jobs)
     (folder / "search.yml").write_text(text)
     (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", str(seconds)))
-    done = dlctl("search", "start", folder / "search.yml", "--site", site.name, ok=True)
-    return done.stdout.strip()
+    return folder / "search.yml"
+
+
+def start(dlctl, site, *arguments, **keywords):
+    path = write(dlctl, *arguments, **keywords)
+    return dlctl("search", "start", path, "--site", site.name, ok=True).stdout.strip()
 
 
 def events(job_dir):
@@ -135,6 +140,21 @@ def assert_shown(dlctl, search_id, best):
 
 
 @ON_THE_CLUSTER
+@pytest.mark.slow
+@pytest.mark.parametrize("seen", ["plan.json", "attempts/1/submit.end"])
+def test_a_start_that_was_killed_is_taken_up_by_the_same_command(dlctl, site, wait_until, seen):
+    """It left a hub without workers, or a second search beside the first."""
+    command = ["search", "start", write(dlctl, 4), "--site", site.name]
+    jobs = site.root / "jobs"
+    with dlctl.start(*command) as killed:
+        wait_until(lambda: list(jobs.glob(f"*/{seen}")), 60, interval_s=0.002, what=seen)
+        killed.send_signal(signal.SIGKILL)
+    search_id = dlctl(*command, ok=True).stdout.strip()
+    assert [path.name for path in jobs.iterdir()] == [search_id]
+    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    assert_each_once(site.job_dir(search_id), 4)
+
+
 def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wait_until):
     slow = '0.1 if (pathlib.Path(__file__).parents[1] / "hurry").exists() else 3'
     search_id = start(dlctl, site, 100, ", deterministic: true, window: 6", seconds=slow)

@@ -4,6 +4,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 from dlctl import contract
 from dlctl.errors import ConnectionLost, SchedulerUnavailable, SubmitRejected, SubmitUnknown
@@ -164,13 +165,14 @@ class BadTransport(LocalTransport):
             raise ConnectionLost("the connection was lost")
         process = super().start(script, **options)
         if breaks:
-            wait = process.wait
+            wait, stream = process.wait, process.stdout
 
-            def lose(timeout_s):
-                wait(timeout_s)
+            def lose(*_):
+                wait(60.0)
                 raise ConnectionLost("the connection was lost")
 
             process.wait = lose
+            process.stdout = SimpleNamespace(readline=lose, read=lose, close=stream.close)
         return process
 
 

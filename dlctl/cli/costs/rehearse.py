@@ -60,11 +60,10 @@ def rehearse(
     """
     from dataclasses import replace
 
-    from dlctl.cli.sending.telling import tell
     from dlctl.models.use import build
     from dlctl.plan.rehearsal import forecast, rehearsal_plan
     from dlctl.plan.render import render
-    from dlctl.request.left_out import summary
+    from dlctl.service.telling import tell_plan
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, None, partition, set_
@@ -72,8 +71,7 @@ def rehearse(
     limit_s = _seconds(limit)
     with opened(site) as session:
         request = build(session, manifest, overrides)
-        tell(request.plan, manifest, None)
-        output.note(f"sends {summary(request.code)}")
+        tell_plan(request.plan, manifest, None, output.Shown())
         plan = rehearsal_plan(request.plan, steps, limit_s)
         rehearsal = replace(request, plan=plan, script=render(plan))
         found, record, store = _run(session, rehearsal)
@@ -102,17 +100,13 @@ def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordS
     """Submit a rehearsal and wait for its end."""
     from dlctl.contract import State
     from dlctl.data.checks import refuse_wrong_stores
-    from dlctl.lifecycle import QueuePace, make_environment, refresh, submit
-    from dlctl.lifecycle.staging.stores import bring
+    from dlctl.lifecycle import QueuePace, refresh, submit
     from dlctl.logs.reader import LogReader, follow
     from dlctl.outputs.rehearsal import read_rehearsed
 
     refuse_wrong_stores(request, output.note)
-    make_environment(session, request.plan, output.note)
     store = open_record()
-    with output.progress("sending") as on_progress:
-        known = [submit(session, request, store, on_progress,
-                        lambda: bring(session, request.plan, output.note))]  # fmt: skip
+    known = [submit(session, request, store, output.Shown())]
     name, pace = known[0].training_id, QueuePace()
     output.note(f"{name}: a rehearsal, in four attempts of one job")
 

@@ -65,8 +65,10 @@ def start(path: Path = FILE, site: str = SITE, as_json: bool = JSON) -> None:
 
     loaded = load_search(path)
     with opened(site) as session:
-        record = begin(session, loaded, open_record(), output.note, output.warn)
+        sent = begin(session, loaded, open_record(), output.Shown())
+    record = sent.one()
     output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
+    sent.finish()
     output.hint(f"dlctl search status {record.training_id}")
 
 

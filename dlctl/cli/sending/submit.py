@@ -36,9 +36,9 @@ from dlctl.cli.manifests import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dlctl.cli.sending.batch import Sent
     from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
+    from dlctl.lifecycle.sending import Sent
     from dlctl.record import Record
 
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -90,8 +90,8 @@ def submit(
 
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
-    from dlctl.cli.sending.batch import submit_variants
     from dlctl.request.variants import variants
+    from dlctl.service.submit import submit_variants
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, time, partition, set_
@@ -104,7 +104,13 @@ def submit(
     store = open_record()
     with opened(_site_of(model, site) if model else site) as session:
         sent = submit_variants(
-            session, store, wanted, model, checked_tags(tags or []), list_files=files
+            session,
+            store,
+            wanted,
+            model,
+            checked_tags(tags or []),
+            output.Shown(),
+            list_files=files,
         )
         if not sent.is_batch:
             return _end_of_one(sent, session, stay, as_json)

@@ -7,9 +7,12 @@ import pytest
 
 from dlctl.contract.search import Parameter
 from dlctl.errors import ManifestError
+from dlctl.lifecycle import sending
+from dlctl.record import RecordStore
 from dlctl.search import start
 from dlctl.search.load import hub_manifest, load_search, worker_manifest
 from dlctl.sites.files import load_site
+from dlctl.tell import Tell
 
 GOOD = """\
 name: quad
@@ -59,6 +62,26 @@ class _Sent(Exception):
     """The search would be submitted now."""
 
 
+class _Said(Tell):
+    def __init__(self):
+        self.texts = []
+        self.note = self.warn = self.texts.append
+
+
+def said_before(monkeypatch, loaded):
+    """Return what is said before anything is sent."""
+
+    def send(*_):
+        raise _Sent
+
+    monkeypatch.setattr(sending, "lacking", send)
+    said = _Said()
+    session = SimpleNamespace(site=load_site("local"))
+    with pytest.raises(_Sent):
+        start.start(session, loaded, RecordStore(loaded.path.with_name("record.db")), said)
+    return said.texts
+
+
 @pytest.mark.parametrize(("text", "where"), [
     (TRAINING.replace("job: train.py", "job: train.py, arguments: {file: data/y.csv}"),
      ["framework.arguments.file names data/y.csv", "train.py:1 names data/x.csv"]),
@@ -69,34 +92,22 @@ def test_a_file_that_is_not_sent_is_told_before_a_search_begins(
     load, tmp_path, monkeypatch, text, where
 ):
     """`submit` warned of it, `search start` did not."""
-
-    def submit(*_, **__):
-        raise _Sent
-
-    monkeypatch.setattr(start, "submit", submit)
     (tmp_path / ".gitignore").write_text("data/\n")
     (tmp_path / "data").mkdir()
     for name in ("data/x.csv", "data/y.csv"):
         (tmp_path / name).write_text("1")
     for name in ["train.py"] if "train.py" in text else ["trials.py"]:
         (tmp_path / name).write_text("import torch; open('data/x.csv')\n")
-    session, said = SimpleNamespace(site=load_site("local")), []
-    with pytest.raises(_Sent):
-        start.start(session, load(text), None, warn=said.append)
-    told = [each for each in said if "not sent" in each]
+    told = [each for each in said_before(monkeypatch, load(text)) if "not sent" in each]
     assert [each.partition(", which is")[0] for each in told] == where
 
 
 def test_trials_that_write_into_the_folder_they_share_are_told_of(load, tmp_path, monkeypatch):
-    said, own = [], TRAINING.replace("job: train.py", 'command: "python train.py --lr {lr}"')
-    session = SimpleNamespace(site=load_site("local"))
-    monkeypatch.setattr(start, "submit", lambda *_, **__: SimpleNamespace(training_id="s-1"))
-    monkeypatch.setattr(start, "set_pool", lambda *_: None)
+    own = TRAINING.replace("job: train.py", 'command: "python train.py --lr {lr}"')
     for program, told in (("torch.save(m, 'model.pt')", 1), ("os.environ['RESULT_DIR']", 0)):
         (tmp_path / "train.py").write_text(program)
-        start.start(session, load(own), None, said.append)
+        said = said_before(monkeypatch, load(own))
         assert len([each for each in said if "all trials run in one folder" in each]) == told
-        said.clear()
 
 
 def test_a_search_becomes_its_spec(load):

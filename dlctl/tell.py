@@ -1,0 +1,32 @@
+"""What a use case says to its user while it works: a face shows it, a program may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+OnProgress = Callable[[int, int], None]
+"""Called with the bytes that are done, and all that are to be."""
+
+
+class Tell:
+    """Shows nothing. A face's class shows what suits it."""
+
+    def note(self, text: str) -> None:
+        """Say a sentence about what is done; an empty text says nothing."""
+
+    def warn(self, text: str) -> None:
+        """Say a sentence about what may not be as the user expects; an empty text says nothing."""
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[OnProgress]:  # noqa: ARG002
+        """Yield what is called as bytes go by."""
+        yield lambda _done, _all: None
+
+    @contextmanager
+    def counting(self, what: str, count: int) -> Iterator[Callable[[], None]]:  # noqa: ARG002
+        """Yield what is called once for each of so many things."""
+        yield lambda: None
+
+
+SILENT = Tell()
