@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dlctl.contract import State
+from dlctl.contract.launchers import LAUNCHERS
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.doctor.network import add_clock
 from dlctl.site_admin.node_probe import judge, judge_namespaces
@@ -167,7 +168,7 @@ def _mpi(chain: Chain, site: Site, job: Job, told: list[dict[str, str]]) -> None
         types = f"set launcher.mpi in the file of {site.name}: `srun --mpi=list` names the types"
         return chain.add("mpi", BROKEN, f"{len(sizes)} worlds of 1 rank in place of one world of "
                          f"{job.learners}: launcher and MPI library don't speak the same PMI",
-                         types if site.launcher.kind == "srun" else
+                         types if LAUNCHERS[site.launcher.kind].scheduler else
                          "use the mpirun of the library that mpi4py was built with")  # fmt: skip
     return chain.add(
         "mpi",

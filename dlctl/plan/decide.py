@@ -30,9 +30,9 @@ from dlctl.manifest.requirements import named_file
 from dlctl.plan import sections
 from dlctl.plan.parameter_server import (
     alone_on_server,
-    learner_argv,
     parameter_server,
     server_memory_bytes,
+    site_steps,
     survives_nodes,
     wanted,
 )
@@ -259,8 +259,11 @@ def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
     if manifest.learners == 1:
         return Launch("direct", [])
     if wanted(manifest):
-        argv = learner_argv(manifest, site)
-        return Launch("srun" if argv else "direct", argv, step_per_learner=True)
+        if (found := site_steps(site)) is None:
+            return Launch("direct", [], step_per_learner=True)
+        kind, steps = found
+        argv = steps.learner(manifest.cpus_per_learner(), manifest.gpus_per_learner())
+        return Launch(kind, argv, step_per_learner=True)
     settings = site.launcher
     request = LaunchRequest(
         manifest.learners, len(placement.learners_per_node), manifest.cpus_per_learner(),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.contract.launchers import LAUNCHERS, Steps
 from dlctl.errors import PlanError
 from dlctl.units import parse_duration
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 SLOTS = 64
 """Slots of a shard at its primary: one per learner of the node, its server and other nodes."""
-_BESIDE = ["--overlap", "--cpu-bind=none"]
 _SERVER_MEMORY_BYTES = 512 * 2**20
 """Memory of a node's server without its shards, which must fit into the learners' memory."""
 
@@ -57,10 +57,12 @@ def parameter_server(
             f"server: the sum may be at most {SLOTS}",
             hint="ask for fewer learners, or remove parameter_server to train with allreduce",
         )
+    found, gpus = site_steps(site), manifest.gpus_per_learner()
+    steps = found[1] if found else None
     return replace(
         _settings(manifest, asked, learners, nodes),
-        argv=server_argv(site, nodes, asked.transport),
-        rejoin_argv=[_rejoin_argv(manifest, site, count) for count in per_node],
+        argv=_server_argv(site, steps, nodes, asked.transport) if steps else [],
+        rejoin_argv=[steps.restarted(gpus * count) if steps else [] for count in per_node],
         transport=asked.transport if nodes > 1 else "tcp",
         network=site.network if nodes > 1 and asked.transport == "tcp" else None,
     )
@@ -105,59 +107,32 @@ def _or(value: float | None, asked: ParameterServerSection, **defaults: float) -
     return defaults.get(asked.solver) if value is None else value
 
 
-def learner_argv(manifest: Manifest, site: Site) -> list[str]:
-    """Return the command that starts one learner; the node's name is added at its start.
+def site_steps(site: Site) -> tuple[str, Steps] | None:
+    """Return the launcher that starts single steps of a site's jobs, and its commands.
 
-    `--exact`: its own CPUs, not all that the job has on the node. `--mem=0`: all steps share the
-    job's memory, as the learners of one step do. Otherwise the first step would take all of it, and
-    the next ones would wait for its end. The same holds for GRES that a step does not name.
+    None: the site is one machine, where a step is a child process.
     """
-    cpus = f"--cpus-per-task={manifest.cpus_per_learner()}"
-    each = manifest.gpus_per_learner()
-    gpus = f"--gres=gpu:{each}" if each else "--gres=none"
-    return _step(site, [cpus, "--exact", gpus])
+    own = (each for each in LAUNCHERS.values() if each.scheduler == site.scheduler.kind)
+    if (launcher := next(own, None)) is None:
+        return None
+    kind, settings, folder = launcher.kind, site.launcher, site.scheduler.path
+    if settings.kind == kind:
+        return kind, launcher.steps(settings.executable or kind, settings.extra)
+    return kind, launcher.steps(f"{folder}/{kind}" if folder else kind, [])
 
 
-def _rejoin_argv(manifest: Manifest, site: Site, learners: int) -> list[str]:
-    """Return the command that restarts a learner on a node with `learners` learners.
-
-    Once a job has lost a node, Slurm 22.05 counts the cores and GPUs of ended steps as taken. A
-    step that wants its own would wait forever, so this one shares all of them.
-    """
-    gpus = manifest.gpus_per_learner() * learners
-    return _step(site, [*_BESIDE, f"--gres=gpu:{gpus}" if gpus else "--gres=none"])
-
-
-def server_argv(site: Site, nodes: int, transport: str) -> list[str]:
+def _server_argv(site: Site, steps: Steps, nodes: int, transport: str) -> list[str]:
     """Return the command that starts the server of one node; with MPI, those of all nodes at once.
-
-    `--overlap`: it takes no CPU away from the learners' steps, and may run on any of theirs.
-    `--cpu-bind=none`: it may run on all of them; if Slurm binds nothing, the server's log says so.
 
     Raises:
         PlanError: MPI, but the site starts MPI with mpirun, whose own step would take all CPUs.
     """
-    beside = [*_BESIDE, "--gres=none"]
     if transport != "mpi" or nodes == 1:
-        return _step(site, beside)
+        return steps.server()
     launcher = site.launcher
-    if launcher.kind != "srun":
+    if not LAUNCHERS[launcher.kind].scheduler:
         raise PlanError(
             f"parameter_server.transport mpi needs srun; the site {site.name} uses {launcher.kind}",
             hint="use transport tcp, which also survives the loss of a node",
         )
-    mpi = [f"--mpi={launcher.mpi}"] if launcher.mpi else []
-    # If a server were killed before MPI_Init ended, the others would wait forever.
-    together = ["--mem=0", "--kill-on-bad-exit=1"]
-    shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *together]
-    return [launcher.executable or "srun", *mpi, *shape, *beside, *launcher.extra]
-
-
-def _step(site: Site, shape: list[str]) -> list[str]:
-    if not site.scheduler.allocates:
-        return []
-    launcher, folder = site.launcher, site.scheduler.path
-    alone = ["--mpi=none", "--nodes=1", "--ntasks=1", "--no-kill", "--mem=0"]
-    if launcher.kind == "srun":
-        return [launcher.executable or "srun", *alone, *shape, *launcher.extra]
-    return [f"{folder}/srun" if folder else "srun", *alone, *shape]
+    return steps.servers(nodes, launcher.mpi)

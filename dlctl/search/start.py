@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract import search as names
+from dlctl.contract.launchers import LAUNCHERS
 from dlctl.contract.programs.lone_program import saves_beside_itself
 from dlctl.errors import ManifestError, RecordError
 from dlctl.files.small_files import read_files, write_file
@@ -132,12 +133,11 @@ def _trial_plan(
             hint=f"let the program choose, by a parameter {names.ARGUMENTS}<name>",
         )
     _check_values(loaded, plan)
-    launch = plan.launch
-    if launch.kind == "srun" and launch.argv:
-        # Trials of one worker share its allocation, and neither CPUs nor memory in it.
-        memory = plan.resources.memory_bytes_per_node
-        share = [] if memory is None else [f"--mem={memory >> 20}M"]
-        launch = replace(launch, argv=[*launch.argv, "--exact", *share])
+    # Trials of one worker share its allocation, and neither CPUs nor memory in it.
+    argv = LAUNCHERS[plan.launch.kind].sharing(
+        plan.launch.argv, plan.resources.memory_bytes_per_node
+    )
+    launch = replace(plan.launch, argv=argv)
     return replace(
         plan, batch=contract.Batch("local"), launch=launch, lifecycle=None,
         resources=replace(plan.resources, time_s=None),

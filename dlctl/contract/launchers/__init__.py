@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dlctl.contract.launchers.base import Lack, Launcher, LaunchError, LaunchRequest, Ranks
+from dlctl.contract.launchers.base import Lack, Launcher, LaunchError, LaunchRequest, Ranks, Steps
 from dlctl.contract.launchers.direct import Direct
 from dlctl.contract.launchers.mpirun import Mpirun
 from dlctl.contract.launchers.srun import Srun
@@ -48,5 +48,6 @@ __all__ = [
     "LaunchRequest",
     "Launcher",
     "Ranks",
+    "Steps",
     "outside_of_job",
 ]

@@ -54,6 +54,22 @@ class LaunchError(Exception):
         self.hint = hint
 
 
+class Steps(Protocol):
+    """The commands that start single processes, each on one node of a job, beside others."""
+
+    def learner(self, cpus: int, gpus: int) -> list[str]:
+        """Return the command of a learner with CPUs and GPUs of its own."""
+
+    def restarted(self, gpus: int) -> list[str]:
+        """Return the command of a learner that shares all CPUs and GPUs of the job on its node."""
+
+    def server(self) -> list[str]:
+        """Return the command of a node's server, which shares all CPUs."""
+
+    def servers(self, nodes: int, mpi: str | None) -> list[str]:
+        """Return the command of all nodes' servers, in one MPI world."""
+
+
 class Launcher(Protocol):
     """A program that starts N processes, such as srun."""
 
@@ -80,6 +96,12 @@ class Launcher(Protocol):
 
     def argv(self, request: LaunchRequest) -> list[str]:
         """Return the command in front of the program."""
+
+    def steps(self, program: str, extra: Sequence[str]) -> Steps:
+        """Return its single steps; only a launcher that belongs to a batch system is asked."""
+
+    def sharing(self, argv: Sequence[str], memory_bytes: int | None) -> list[str]:
+        """Return a command that shares a job's CPUs and memory with others of its kind."""
 
     def reshaped(self, argv: Sequence[str], learners_on: Mapping[str, int]) -> list[str]:
         """Return the command for fewer learners.

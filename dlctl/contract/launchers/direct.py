@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dlctl.contract.launchers.base import Lack, LaunchRequest, Ranks
+from dlctl.contract.launchers.base import Lack, LaunchRequest, Ranks, Steps
 
 if TYPE_CHECKING:
     from dlctl.contract.plan import Resources
@@ -28,6 +28,14 @@ class Direct:
     def argv(self, request: LaunchRequest) -> list[str]:  # noqa: ARG002
         """Return nothing: the program is started as it is."""
         return []
+
+    def steps(self, program: str, extra: Sequence[str]) -> Steps:
+        """Raise NotImplementedError: it belongs to no batch system."""
+        raise NotImplementedError
+
+    def sharing(self, argv: Sequence[str], memory_bytes: int | None) -> list[str]:  # noqa: ARG002
+        """Return the command as it is."""
+        return list(argv)
 
     def reshaped(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dlctl.contract.launchers.base import Lack, LaunchError, LaunchRequest, Ranks, number
+from dlctl.contract.launchers.base import Lack, LaunchError, LaunchRequest, Ranks, Steps, number
 
 if TYPE_CHECKING:
     from dlctl.contract.plan import Resources
@@ -34,6 +34,14 @@ class Mpirun:
     def argv(self, request: LaunchRequest) -> list[str]:
         """Return mpirun with the number of processes."""
         return [request.executable or self.kind, "-n", str(request.learners), *request.extra]
+
+    def steps(self, program: str, extra: Sequence[str]) -> Steps:
+        """Raise NotImplementedError: it belongs to no batch system."""
+        raise NotImplementedError
+
+    def sharing(self, argv: Sequence[str], memory_bytes: int | None) -> list[str]:  # noqa: ARG002
+        """Return the command as it is."""
+        return list(argv)
 
     def reshaped(self, argv: Sequence[str], learners_on: Mapping[str, int]) -> list[str]:
         """Return mpirun with another number of processes, on these nodes of the job.

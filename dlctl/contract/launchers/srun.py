@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlctl.contract.launchers.base import Lack, LaunchError, LaunchRequest, Ranks, number
+from dlctl.contract.launchers.srun_steps import SrunSteps
 
 if TYPE_CHECKING:
     from dlctl.contract.plan import Resources
@@ -42,6 +43,15 @@ class Srun:
         ]
         return [request.executable or self.kind, *mpi, *shape, "--kill-on-bad-exit=1",
                 *request.extra]  # fmt: skip
+
+    def steps(self, program: str, extra: Sequence[str]) -> SrunSteps:
+        """Return steps of one process each."""
+        return SrunSteps(program, extra)
+
+    def sharing(self, argv: Sequence[str], memory_bytes: int | None) -> list[str]:
+        """Give the step CPUs of its own, and a share of the memory."""
+        share = [] if memory_bytes is None else [f"--mem={memory_bytes >> 20}M"]
+        return [*argv, "--exact", *share] if argv else []
 
     def reshaped(self, argv: Sequence[str], learners_on: Mapping[str, int]) -> list[str]:
         """Return srun with another shape, on these nodes of the job."""
