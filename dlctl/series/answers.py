@@ -60,6 +60,8 @@ class Known:
     classes: int | None = None
     checkpoints: Sequence[Saved] = ()
     ended: bool = False
+    has_model: bool = False
+    """Whether it has completed, and left results or output: then it needs no checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,8 @@ def _checkpoint(run: Run, known: Known) -> _Found:
     if saved is None:
         events = [e for e in run.events if e.kind == EventKind.CHECKPOINT.value]
         if not events:
-            return (BAD if known.ended else NOTE), _none("No checkpoint", "written", known), {}
+            is_lost = known.ended and not known.has_model
+            return (BAD if is_lost else NOTE), _none("No checkpoint", "written", known), {}
         saved = Saved(events[-1].step, events[-1].time)
     evidence: dict[str, Any] = {
         "step": saved.step, "saved_at": saved.saved_at, "size_bytes": saved.size_bytes,

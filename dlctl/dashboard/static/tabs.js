@@ -125,7 +125,7 @@ class LogView {
 
 function withoutColours(line) {
   // eslint-disable-next-line no-control-regex
-  return line.replace(/\x1b\[[0-9;]*[A-Za-z]/g, '').replace(/[\x00-\x08\x0b-\x1f]/g, '·');
+  return line.replace(/\x1b\[[0-9;]*[A-Za-z]/g, '');
 }
 
 function eventTable(events) {
