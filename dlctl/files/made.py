@@ -55,7 +55,8 @@ done"""
         if file.kind == _NEWER:
             changed.add(path)
         elif file.kind == "d":
-            if not contract.is_cache(path if is_code else file.path, caches):
+            named = caches if folder not in folders else ()
+            if not contract.is_cache(path if is_code else file.path, named):
                 inside = path if is_code else contract.BESIDE + file.path
                 more[f"{inside or '.'}/"] = file
         elif folder in folders:

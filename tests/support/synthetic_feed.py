@@ -312,4 +312,4 @@ def _add_hostile(feed: SyntheticFeed) -> None:
             )
         run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(30, 0, T0 + 30, {}, HTML))
         run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(59, 0, T0 + 59, {EVIL: 1.0}))
-    feed.lines.append(f"a line with {EVIL}")
+    feed.lines.append(f"10 %\ra line with {EVIL}\r")

@@ -182,6 +182,7 @@ def test_names_with_html_are_text(server: Served, visit):
     page.get_by_role("cell", name=HTML).wait_for()
     page.get_by_role("tab", name="Logs").click()
     page.locator(".log", has_text=f"a line with {HTML}\\u202egpj.exe").wait_for()
+    assert page.get_by_text("10 %").count() == 0, "overwritten"
     page.get_by_role("tab", name="Checkpoints").click()
     page.get_by_role("cell", name=SHOWN).wait_for()
     page.locator(".facts", has_text=f"Output: {SHOWN}: 2 B; not in RESULT_DIR").wait_for()

@@ -66,7 +66,7 @@ def output_places(sizes: Mapping[str, int]) -> list[OutputPlace]:
         sizes: Of files, by path; a path that ends with `/` is a folder that can't be read.
     """
     found: dict[str, list[int]] = {}
-    closed = [OutputPlace(path, 0, 0) for path in sizes if path.endswith("/")]
+    closed = [OutputPlace(path, 0, 0) for path in sorted(sizes) if path.endswith("/")]
     for path, size_bytes in sizes.items():
         if path.endswith("/"):
             continue

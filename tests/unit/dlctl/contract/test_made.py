@@ -109,7 +109,14 @@ def test_links_count_as_nothing_and_are_named_to_whoever_fetches(job, tmp_path):
 
 
 def test_a_folder_that_cannot_be_read_is_named(job):
-    closed = ("code/out/closed", "state", "results/mine", "checkpoints/x", "code/__pycache__")
+    closed = (
+        "code/out/closed",
+        "state",
+        "results/mine",
+        "checkpoints/x",
+        "code/__pycache__",
+        "results/.cache",
+    )
     for name in closed:
         write(job / name / "model.pt", b"1")
     write(job / "code/model.pt", b"12")
@@ -117,7 +124,13 @@ def test_a_folder_that_cannot_be_read_is_named(job):
         for name in closed:
             (job / name).chmod(0)
         made = seen(job)
-    named = ("../checkpoints/x/", "../results/mine/", "../state/", "out/closed/")
+    named = (
+        "../checkpoints/x/",
+        "../results/.cache/",
+        "../results/mine/",
+        "../state/",
+        "out/closed/",
+    )
     assert sorted(p.path for p in made.output if not p.files) == [*named]
     assert made.output[-1] == OutputPlace("model.pt", 1, 2)
     told = contract.tell_output([OutputPlace("out/closed/", 0, 0)])
