@@ -192,7 +192,8 @@ def make_test(folder: Path) -> None:
     python = folder.absolute() / "bin/python"
     install = installer(python)
     with Step("Installing what tests, checks and docs need, about 500 MB", draws=True):
-        run([*install(), "-e", ".[export,gpu,node]", "--group", "test"])
+        # By its name: from its folder it would be installed anew, and jobs run from it meanwhile.
+        run([*install(), "dlctl[export,gpu,node]", "--group", "test"])
     add_servers(folder, install, "servers")
     with Step("Compiling modules"):
         subprocess.run(
@@ -237,6 +238,7 @@ def main() -> None:
     try:
         if stage != "demo" and not (folder / "bin/python").exists():
             make_demo(folder)
+            (folder / ".demo").touch()  # else the next `make` begins anew
         {"demo": make_demo, "test": make_test, "all": make_all}[stage](folder)
     except KeyboardInterrupt:
         sys.exit("dlctl: interrupted; the next `make` begins this stage again")

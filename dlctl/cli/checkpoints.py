@@ -10,6 +10,7 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import ID, JSON, ago, training
 from dlctl.cli.jobs import save
+from dlctl.contract.ground.safe_text import printable
 
 _WHOLE = {True: "yes", False: "no", None: "?"}
 STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete checkpoint by default.")
@@ -50,10 +51,10 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
     columns = ["size", "written", "complete"]
     if any(c.name for c in found):  # a program's own
         columns = ["name", "step", *columns]
-        rows = [[c.name, str(c.step or "-"), *row] for c, row in zip(found, told, strict=True)]
+        rows = [[c.name, _or_dash(c.step), *row] for c, row in zip(found, told, strict=True)]
     else:
         columns = ["step", "epoch", "learners", *columns, "kept"]
-        rows = [[str(c.step), _or_dash(c.epoch), _or_dash(c.learners), *row,
+        rows = [[_or_dash(c.step), _or_dash(c.epoch), _or_dash(c.learners), *row,
                  "forever" if c.kept_for_ever else "-"]
                 for c, row in zip(found, told, strict=True)]  # fmt: skip
     none = f"{record.training_id} ({record.state}) has no checkpoint"
@@ -96,10 +97,10 @@ def verify(
     rows = [[c.get("name") or str(c["step"]), c["problem"] or "whole"] for c in found]
     columns = ["checkpoint", "found"]
     output.report(found, as_json, lambda _: output.table(columns, rows, "no checkpoint"))
-    damaged = [str(c["step"]) for c in found if c["problem"]]
+    damaged = [c.get("name") or f"step {c['step']}" for c in found if c["problem"]]
     if damaged:
         raise ResultsError(
-            f"damaged: step {', '.join(damaged)}",
+            f"damaged: {', '.join(map(printable, damaged))}",
             hint="a resumed training uses the newest undamaged one",
         )
 

@@ -175,15 +175,24 @@ def span(duration_s: float) -> str:
     return format_span(duration_s)
 
 
+UNKNOWN_IF_0 = ("seen_at", "started_at", "ended_at", "epochs", "starts_at", "ends_at")
+"""Fields of a record that are null in JSON if nobody knows them."""
+
+
 def plain(record: Record) -> dict[str, Any]:
     """Return a record as `--json` prints it: objects as objects, and times in Unix seconds."""
     import dataclasses
 
-    return dataclasses.asdict(record) | {
-        "state": str(record.state),
-        "created_at": unix_seconds(record.created_at),
-        "overrides": from_json(record.overrides),
-    }
+    known = dataclasses.asdict(record)
+    return (
+        known
+        | {name: known[name] or None for name in UNKNOWN_IF_0}
+        | {
+            "state": str(record.state),
+            "created_at": unix_seconds(record.created_at),
+            "overrides": from_json(record.overrides),
+        }
+    )
 
 
 def unix_seconds(iso_time: str) -> float | None:

@@ -74,7 +74,7 @@ def _print_what_would_go(records: list[Record], forget: bool, as_json: bool) -> 
 
 
 def _lost(record: Record, forget: bool) -> str:
-    return "its files on the site stay" if forget else lost_by_deletion(record)
+    return "nothing is lost: its files on the site stay" if forget else lost_by_deletion(record)
 
 
 def _confirmed(records: list[Record], forget: bool) -> bool:

@@ -114,14 +114,21 @@ def resume(
 def _tell_what_runs(session: Session, record: Record, learners: int | None, new_code: bool) -> None:
     """Say how the attempt differs from what the user may expect; only warn if that is unknown."""
     from dlctl.errors import DlctlError
-    from dlctl.lifecycle import changed_since_sent, read_plan
+    from dlctl.lifecycle import changed_since_sent, read_plan, repeats_error
 
     try:
         plan = read_plan(session, record)
         changes = plan.code_changes if new_code else changed_since_sent(session, record)
+        again = not (new_code or changes) and repeats_error(session, record)
     except DlctlError as error:  # the job is submitted nevertheless
         return output.warn(f"can't compare your folder with what was sent: {error.message}")
     _tell_changes(record, changes, sent=new_code)
+    if again:
+        output.warn(
+            f"an error of the program ended attempt {record.attempt - 1}, and the same code runs "
+            f"again (a mended one: dlctl halt {record.training_id}, then "
+            f"dlctl resume --code {record.training_id})"
+        )
     if learners not in (None, plan.resources.learners):
         output.warn("another dlctl has resumed it in the meantime: learners is now "
                     f"{plan.resources.learners}")  # fmt: skip

@@ -29,7 +29,7 @@ def lost_by_deletion(record: Record) -> str:
     verb = "was" if fetched == ["output"] else "were"
     said = f"its {_listed(fetched)} {verb} fetched" if fetched else ""
     if not lost:
-        return said
+        return f"nothing is lost: {said}"
     missing = f"its {_listed([word for told in lost.values() for word in told])} were NOT"
     missing += f" ({_command(record, lost)})" if fetched else f" fetched ({_command(record, lost)})"
     return f"{said}, {missing}" if said else missing

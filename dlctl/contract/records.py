@@ -185,6 +185,7 @@ class OutputPlace:
     path: str
     """Relative to the program's folder; that of a folder ends with `/`; empty: all other files."""
     files: int
+    """0: `path` is a folder that can't be read, wherever in the job directory."""
     size_bytes: int
 
 
@@ -197,7 +198,7 @@ class Made:
     checkpoints: Amount = field(default_factory=Amount)
     """In CHECKPOINT_DIR."""
     output: list[OutputPlace] = field(default_factory=list)
-    """In the program's own folder; the largest first."""
+    """In the program's own folder; what can't be read first, then the largest."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dlctl.contract.ground.safe_text import lines_of
+
 if TYPE_CHECKING:
     from dlctl.dashboard.versions import Versions
     from dlctl.series import Run
@@ -114,7 +116,7 @@ def last_lines(pieces: Sequence[Json], lines: int) -> list[Json]:
     for piece in reversed(pieces):
         if lines <= 0:
             break
-        text = piece["text"].splitlines()[-lines:]
+        text = lines_of(piece["text"])[-lines:]
         lines -= len(text)
         kept.append({**piece, "text": "".join(f"{line}\n" for line in text)})
     return kept[::-1]

@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, TimeoutError
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from dlctl.contract import tell_output
 from dlctl.dashboard.feed import Json, Refused, Unknown, last_lines
 from dlctl.dashboard.searches import Searches
 from dlctl.dashboard.site_worker import SiteWorker
@@ -100,6 +101,8 @@ class LiveFeed:
             self._wait_for(tracked)
         with tracked.run() as run:
             found = _plain(tracked.record) | self._row(tracked, run)
+        made = tracked.record.made
+        found["output"] = tell_output(made.output) if made else ""
         meaning = tracked.meaning() if tracked.metrics_known else {}
         if tracked.details is None and meaning:  # whether there is a checkpoint is not known
             known = [a for a in meaning["answers"] if a["key"] != "checkpoint" or a["evidence"]]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX
 from dlctl.errors import PlanError
 from dlctl.files.archive import Entry
@@ -102,7 +103,7 @@ def _told(asked: Question, answer: tuple[int, str] | None) -> StoreCheck:
         seen = "its type has scripts of its own, which only a job runs"
         return StoreCheck(asked.store, asked.container, "unknown", seen)
     code, text = answer
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines_of(text) if line.strip()]
     hint = lines.pop().removeprefix(_HINT) if lines and lines[-1].startswith(_HINT) else ""
     state = {0: "ok", EXIT_TRY_LATER: "unknown"}.get(code, "failed")
     seen = lines[-1] if lines else "no answer"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.site_admin.doctor import check_above, check_node, check_sent, discover
 from dlctl.site_admin.slurm_checks import check_accounting, check_slurm
@@ -54,7 +55,7 @@ def _room(chain: Chain, site: Site, transport: Transport, found: Discovered) -> 
     root = shlex.quote(site.root)
     end = transport.run(f"df -Pi {root} 2>/dev/null | awk 'END {{ print $2, $4, $6 }}'")
     words = end.text.split()
-    quota = "; ".join(line.strip() for line in found.quota.splitlines()[2:])
+    quota = "; ".join(line.strip() for line in lines_of(found.quota)[2:])
     told = f"quota: {quota}" if quota else "the site tells no quota (`quota -w`)"
     if len(words) < 2 or not all(map(str.isdecimal, words[:2])) or words[0] == "0":
         return chain.add("room", OK, told)

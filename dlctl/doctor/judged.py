@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dlctl.contract import State
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.launchers import LAUNCHERS
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.doctor.network import add_clock
@@ -86,7 +87,7 @@ def _reported(report: contract.Preflight) -> dict[str, str]:
 
 
 def _told(log: str) -> dict[str, str]:
-    lines = (line.partition(" ") for line in log.splitlines() if line.startswith("dlctl-"))
+    lines = (line.partition(" ") for line in lines_of(log) if line.startswith("dlctl-"))
     return {kind.removeprefix("dlctl-"): rest.strip() for kind, _, rest in lines}
 
 

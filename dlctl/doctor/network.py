@@ -176,7 +176,7 @@ def _ask(transport: Transport) -> Facts:
     asked_at = time.time()
     process = transport.start(_FACTS, idle_timeout_s=2 * LIMIT_S)
     end = process.wait(2 * LIMIT_S)
-    lines = [line.partition("=")[::2] for line in end.text.splitlines()]
+    lines = [line.partition("=")[::2] for line in end.lines]
     return Facts(
         {name: value for name, value in lines if name != "lacks"},
         [value for name, value in lines if name == "lacks"], process.noise, asked_at, time.time(),

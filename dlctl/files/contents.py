@@ -86,7 +86,7 @@ def ask(
             hint=f"Check the space and the permissions there: df -h {shlex.quote(root)}",
         )
     whole, begun = set(), {}
-    for line in end.text.splitlines():
+    for line in end.lines:
         sha256, _, told = line.partition(" ")
         if told == "whole":
             whole.add(sha256)

@@ -124,6 +124,9 @@ class _Download:
             if file.kind == "o":
                 self._leave_out(file.path, "is neither a file nor a folder")
                 continue
+            if file.kind == "d":
+                self._leave_out(f"{file.path}/", "can't be read")
+                continue
             if name != file.path:
                 refuse_outside(name)
             if is_own(name):

@@ -38,7 +38,8 @@ class SiteFile:
     path: str
     """Relative to the base of the listing."""
     kind: str
-    """`f` a file, `l` a symbolic link, `o` what can't be sent: a pipe, a socket, a device."""
+    """`f` a file, `l` a symbolic link, `d` a folder that can't be read, `o` what can't be sent: a
+    pipe, a socket, a device."""
     size_bytes: int = 0
     sha256: str = ""
     """Empty if nobody has told: then `stamp` says whether it is still the same."""
@@ -107,14 +108,16 @@ printf "\\0\""""
     for f; do
         [ -e "$f" ] || [ -L "$f" ] || {{ printf '%s is not there' "$f" >&2; exit {_MISSING}; }}
     done"""
+    closed = 'for f; do [ -r "$f" ] && [ -x "$f" ] || printf "d%s\\0" "$f"; done'
     odd = 'for f; do if [ -L "$f" ]; then printf "l%s\\0" "$f"; else printf "o%s\\0" "$f"; fi; done'
     lists = "\n".join(f"list {' '.join(words)}" for words in batches(paths))
     return f"""\
 LC_ALL=C; export LC_ALL
 list() {{
 {"" if missing_ok else check}
-    find -H "$@" -type f -exec sh -c {shlex.quote(batch)} sh {{}} + 2>/dev/null
-    find -H "$@" ! -type f ! -type d -exec sh -c {shlex.quote(odd)} sh {{}} + 2>/dev/null
+    find -H "$@" -type f -exec sh -c {shlex.quote(batch)} sh {{}} + \
+        -o -type d -exec sh -c {shlex.quote(closed)} sh {{}} + \
+        -o -exec sh -c {shlex.quote(odd)} sh {{}} + 2>/dev/null
 }}
 {lists}"""
 
@@ -150,7 +153,7 @@ def parsed_listing(name: str, answer: bytes, known: Mapping[str, str]) -> Iterat
         if kind == b"f":
             names.append(path_of(text))
         elif kind == b"s":
-            lines = text.splitlines()
+            lines = text.split("\n")[:-1]
             try:
                 if len(lines) != len(names):
                     raise ValueError

@@ -32,8 +32,11 @@ def look_at_made(transport: Transport, job_dir: str) -> tuple[Made, list[SiteFil
     ours = "|".join(map(shlex.quote, contract.DLCTLS))
     script = f"""\
 cd -- {shlex.quote(job_dir)} 2>/dev/null || exit 0
-find {contract.CODE} -type f -newer {contract.claim(1)} -exec sh -c {shlex.quote(newer)} sh {{}} + \
-2>/dev/null
+newer() {{
+    find {contract.CODE} -type f "$@" -exec sh -c {shlex.quote(newer)} sh {{}} + 2>/dev/null
+}}
+newer -newer {contract.claim(1)}
+newer -cnewer {contract.claim(1)} # a program may set the mtime; not every find can tell
 {listing_script(_FOLDERS, missing_ok=True)}
 for f in * .[!.]*; do
     case $f in {ours}) ;; *) [ -L "$f" ] || list "./$f" ;; esac
@@ -51,6 +54,11 @@ done"""
         is_code = folder == contract.CODE
         if file.kind == _NEWER:
             changed.add(path)
+        elif file.kind == "d":
+            named = caches if folder not in folders else ()
+            if not contract.is_cache(path if is_code else file.path, named):
+                inside = path if is_code else contract.BESIDE + file.path
+                more[f"{inside or '.'}/"] = file
         elif folder in folders:
             if file.kind == "f" and not contract.is_cache(path, ()):
                 folders[folder].append(file.size_bytes)
@@ -70,7 +78,7 @@ done"""
     found += [path for path, digest in doubtful.items() if there.get(path) != digest]
     output = {path: code[path] for path in found} | more
     places = contract.output_places(
-        {path: file.size_bytes for path, file in output.items() if file.kind == "f"}
+        {path: file.size_bytes for path, file in output.items() if file.kind in "fd"}
     )
     results, checkpoints = (contract.Amount(len(sizes), sum(sizes)) for sizes in folders.values())
     return Made(results, checkpoints, places), [output[path] for path in sorted(output)]

@@ -36,7 +36,7 @@ def read_sizes(transport: Transport, folder: str, globs: Sequence[str]) -> dict[
         f"{sizes_script(globs)}"
     )
     found = {}
-    for line in transport.run(script, timeout_s=_TIMEOUT_S).text.splitlines():
+    for line in transport.run(script, timeout_s=_TIMEOUT_S).lines:
         size, _, name = line.partition(" ")
         if size.isdecimal():
             found[name] = int(size)

@@ -6,6 +6,7 @@ import itertools
 import shlex
 from collections.abc import Callable, Iterable
 
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import TransferError
 from dlctl.transport.base import Completed, Transport
 
@@ -80,7 +81,7 @@ def explained(name: str, root: str, end: Completed) -> TransferError:
 
 def last_telling_line(stderr: str) -> str:
     """Return the last informative line: tar ends with lines that say nothing."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    lines = [line.strip() for line in lines_of(stderr) if line.strip()]
     told = [
         line
         for line in lines

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 
 from dlctl.contract import DIGEST_LENGTH, FOLDERS, SENT_INDEX
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import RemoteCommandError
 from dlctl.package_data import data_path
 from dlctl.transport.base import Completed, Transport
@@ -80,12 +81,12 @@ doubtful() {{ # folder
         echo "$1 belongs to another user"
 }}
 each_above_root doubtful {shlex.quote(root)}"""
-    return list(dict.fromkeys(transport.run(script).text.splitlines()))
+    return list(dict.fromkeys(transport.run(script).lines))
 
 
 def refusal(name: str, end: Completed) -> RemoteCommandError:
     """Return the error of a script that ended with `UNSAFE`."""
-    lines = [line.split("\t") for line in end.error_text.splitlines() if line.count("\t") == 1]
+    lines = [line.split("\t") for line in lines_of(end.error_text) if line.count("\t") == 1]
     told = ", ".join(f"{folder} {why}" for folder, why in lines)
     mine = " ".join(shlex.quote(folder) for folder, why in lines if why == _OPEN)
     chmod = f"chmod go-w {mine}, if nobody else has written there; else " if mine else ""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.ground.safe_text import lines_of, printable
 from dlctl.errors import TransferError
 from dlctl.files.large import damaged
 from dlctl.files.listing import SHA256, SiteFile, batches, list_files, path_of
@@ -75,7 +75,7 @@ def bring(
             listed = list_files(transport, base, [file.path for file in wanted], missing_ok=True)
             receiver.place_waiting({file.identity for file in listed})
     if receiver.missing and end.exit_code and "No such file" not in end.error_text:
-        lines = [line for line in end.error_text.splitlines() if line and mark not in line]
+        lines = [line for line in lines_of(end.error_text) if line and mark not in line]
         receiver.trouble = lines[-1] if lines else f"exit code {end.exit_code}"
 
 

@@ -8,7 +8,7 @@ If dlctl claims it before (`fence`), a lost job can never run beside its success
 
 from dlctl.lifecycle.end import cancel, cancel_all, delete, delete_all, halt, halt_all
 from dlctl.lifecycle.environment import make_environment
-from dlctl.lifecycle.resumption import changed_since_sent, resume
+from dlctl.lifecycle.resumption import changed_since_sent, repeats_error, resume
 from dlctl.lifecycle.sending import submit, submit_all
 from dlctl.lifecycle.session import Session, open_session
 from dlctl.lifecycle.waiting import QueuePace
@@ -28,5 +28,5 @@ __all__ = [
     "QueuePace", "Session", "cancel", "cancel_all", "changed_since_sent", "check_learner", "delete",
     "delete_all", "details", "halt", "halt_all", "learner_status", "learner_statuses",
     "make_environment", "open_session", "read_plan", "read_queue", "read_script", "refresh",
-    "resume", "stale", "submit", "submit_all",
+    "repeats_error", "resume", "stale", "submit", "submit_all",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import RemoteCommandError, ResultsError
 from dlctl.site_admin.setup import shell_environment, site_template, under_bash
 
@@ -126,7 +127,7 @@ class _Lines:
 
 def _find(text: str, mark: str) -> dict[str, Any] | None:
     """Return the framed answer; None if it is missing or incomplete."""
-    for line in reversed(text.splitlines()):
+    for line in reversed(lines_of(text)):
         before, found, rest = line.partition(f"{mark} ")
         if found and not before:
             try:
@@ -140,7 +141,7 @@ def _find(text: str, mark: str) -> dict[str, Any] | None:
 def _unanswered(
     transport: Transport, module: str, exit_code: int, text: str, told: list[str], on_node: bool
 ) -> RemoteCommandError:
-    words = {kind: rest for kind, _, rest in (line.partition(" ") for line in text.splitlines())}
+    words = {kind: rest for kind, _, rest in (line.partition(" ") for line in lines_of(text))}
     if why := words.get("dlctl-failed"):
         hint = words.get("dlctl-hint", "")
         return RemoteCommandError(f"{transport.name}: {why}", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -225,6 +226,16 @@ def changed_since_sent(session: Session, record: Record) -> list[str]:
 
     sent, here = _sent_index(session, record), folder_index(record, session.site)
     return [] if sent is None or here is None else differences(sent, here)
+
+
+def repeats_error(session: Session, record: Record) -> bool:
+    """Return whether an error of the program has ended the attempt before the newest one."""
+    path = f"{record.job_dir}/{contract.verdict_file(record.attempt - 1)}"
+    content = read_files(session.transport, [path])[path]
+    with contextlib.suppress(contract.ContractError):
+        kind = content and contract.from_json(contract.Verdict, content).kind
+        return kind == contract.VerdictKind.USER_ERROR
+    return False
 
 
 def _was_begun(session: Session, record: Record) -> bool:

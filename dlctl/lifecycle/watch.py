@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import secrets
 import shlex
 import time
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 from dlctl import contract
 from dlctl.contract import State
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.programs import last_words
 from dlctl.contract.programs.verdict_rules import without_checkpoint
 from dlctl.errors import (
@@ -296,9 +298,10 @@ def _last_lines(session: Session, records: list[Record]) -> list[list[str]]:
         return []
     paths = [f"{record.job_dir}/{contract.job_output(record.attempt)}" for record in records]
     names = " ".join(shlex.quote(path) for path in paths)
-    tail = f"tail -n {last_words.LINES} \"$f\" 2>/dev/null; printf '\\036'"
+    mark = f"<{secrets.token_hex(16)}>"
+    tail = f"tail -n {last_words.LINES} \"$f\" 2>/dev/null; printf '%s' '{mark}'"
     end = session.transport.run(f"for f in {names}; do {tail}; done", timeout_s=90.0)
-    return [text.splitlines() for text in end.text.split("\036")[: len(records)]]
+    return [lines_of(text) for text in end.text.split(mark)[: len(records)]]
 
 
 def check_learner(session: Session, record: Record, learner: int | None) -> None:

@@ -36,7 +36,7 @@ cd -- {shlex.quote(reader.job_dir)} 2>/dev/null || exit 0
         *) echo "$((size - $(head -c "$size" <"$name" | tail -n {lines} | wc -c))) $name";;
     esac
 done"""
-    for line in transport.run(script).text.splitlines():
+    for line in transport.run(script).lines:
         skipped, _, name = line.partition(" ")
         reader.skip(name, int(skipped))
 
@@ -73,7 +73,7 @@ since={since}
 {{
 {sizes_script([*names])}}} | sed -n 's/^[0-9]* \\(attempts[a-z0-9./-]*\\)$/\\1/p' |
     xargs awk -v since="$since" '{_SINCE}' /dev/null"""
-    for line in transport.run(script).text.splitlines():
+    for line in transport.run(script).lines:
         log_bytes, notes_bytes, notes = line.split(" ", 2)
         log = f"{notes.removesuffix(TIMES_SUFFIX)}.log"  # of the job's output, too
         reader.skip(log, max(0, int(log_bytes) - _LINE_BYTES), int(log_bytes))

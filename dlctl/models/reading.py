@@ -194,7 +194,7 @@ exit 0"""
             hint="check the permissions there",
         )
     sizes = {}
-    for line in end.text.splitlines():
+    for line in end.lines:
         size, _, sha256 = line.strip().partition(" ")
         sizes[sha256] = size
     return {sha256 for sha256, size in wanted.items() if sizes.get(sha256) != str(size)}

@@ -25,9 +25,13 @@ if TYPE_CHECKING:
     from dlctl.transport import Transport
 
 T = TypeVar("T")
-_LIST = r"""find {} -name '.*' -prune -o -type f ! -path '*
-*' -exec sh -c 'stat -c %s . >/dev/null 2>&1 && exec stat -c "%Y %s %n" -- "$@"
-exec stat -f "%m %z %N" -- "$@"' sh {{}} + 2>/dev/null"""
+_LIST = r"""{{
+stat -c %s . >/dev/null 2>&1 && set -- -c "%Y %s %n" || set -- -f "%m %z %N"
+export f="$1" t="$2"
+find {} -name '.*' -prune -o -type f ! -path '*
+*' -exec sh -c 'stat "$f" "$t" -- "$@" | tr "\n" "\0"' sh {{}} + \
+    -o -type f -exec sh -c 'for n; do stat "$f" "$t" -- "$n" && printf "\0"; done' sh {{}} +
+}} 2>/dev/null"""
 """GNU's `stat`, or that of BSD. A file that vanishes meanwhile is an error that is not shown."""
 _TIMEOUT_S = 3600.0
 _FOLDER = re.compile("step-([0-9]{12,})")  # a program of the user's may write step-7
@@ -41,7 +45,8 @@ _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, OverflowE
 class Checkpoint:
     """One checkpoint, as its marker describes it."""
 
-    step: int
+    step: int | None
+    """None: the name of what a program has saved tells none."""
     complete: bool | None
     """None: of a program's files nothing tells that they are a checkpoint, and whole."""
     epoch: int | None = None
@@ -80,7 +85,7 @@ def list_checkpoints_of_many(
     return found | {
         job_dir: [
             Checkpoint(
-                own.step or 0, own.complete, size_bytes=own.size_bytes, written_at=own.written_at,
+                own.step, own.complete, size_bytes=own.size_bytes, written_at=own.written_at,
                 name=own.name,
             )
             for own in own_checkpoints(files, pattern) or saved_entries(files)
@@ -122,10 +127,10 @@ def _saved(
     roots = {f"{job_dir}/{contract.CHECKPOINTS}": job_dir for job_dir in job_dirs}
     if not roots:
         return {}
-    listed = transport.run(_LIST.format(" ".join(map(shlex.quote, roots)))).text
+    found = transport.run(_LIST.format(" ".join(map(shlex.quote, roots)))).stdout
     files: dict[str, list[SavedFile]] = {job_dir: [] for job_dir in job_dirs}
-    for line in listed.split("\n")[:-1]:
-        written_at, size_bytes, path = line.split(" ", 2)
+    for entry in found.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+        written_at, size_bytes, path = entry.removesuffix("\n").split(" ", 2)
         root = next(root for root in roots if path.startswith(f"{root}/"))
         name = path.removeprefix(f"{root}/")
         files[roots[root]].append(SavedFile(name, int(size_bytes), float(written_at)))
@@ -255,13 +260,13 @@ def _markers_of(
     roots = [f"{job_dir}/{contract.CHECKPOINTS}" for job_dir in job_dirs]
     script = f"""\
 for d in {" ".join(map(shlex.quote, roots))}; do
-    for f in "$d"/step-*; do printf '%s\\n' "${{f##*/}}"; done
-    printf '\\036'
+    for f in "$d"/step-*; do printf '%s\\0' "${{f##*/}}"; done
+    printf '\\0' # no name is empty
 done"""
-    listed = transport.run(script).text.split("\036")
+    listed = transport.run(script).text.split("\0\0")
     folders = {
         job_dir: {
-            int(m[1]): f"{root}/{m[0]}" for n in names.splitlines() if (m := _FOLDER.fullmatch(n))
+            int(m[1]): f"{root}/{m[0]}" for n in names.split("\0") if (m := _FOLDER.fullmatch(n))
         }
         for job_dir, root, names in zip(job_dirs, roots, listed, strict=False)
     }

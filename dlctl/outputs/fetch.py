@@ -54,7 +54,7 @@ class Fetched:
     """What `results/` on the site holds but can't be fetched: pipes, links that point outside,
     files that can't be read."""
     parts: list[str] = field(default_factory=list)
-    """Those of `PARTS` that were looked for; without the output if some of it was left out."""
+    """Those of `PARTS` that were looked for, without those of which some content was left out."""
     kept: list[str] = field(default_factory=list)
     """The new names of files and folders here that did not come from an earlier fetch, or were
     edited since, and were in the way."""
@@ -171,7 +171,9 @@ class _Fetch:
         for file in self._listing:
             if not self._wanted.fits(file.path):
                 continue
-            if file.kind != "f":
+            if file.kind == "d":
+                self._leave_out(f"{file.path}/", "can't be read")
+            elif file.kind != "f":
                 self._leave_out(file.path, "is no regular file")
             elif file.path.rpartition("/")[2].startswith("."):
                 self._leave_out(file.path, "is hidden, and may not be finished")
@@ -211,7 +213,13 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
         with self.folder:
             if RESULTS in self.parts:
                 self.told = self._write_newest()
-            return [*self.told, *(file for part in [*self.parts] for file in bring[part]())]
+            files, lost = [*self.told], 0
+            for part in [*self.parts]:
+                files += bring[part]()
+                if self._not_brought > lost:
+                    del self.parts[part]
+                lost = self._not_brought
+            return files
 
     def _download(
         self, base: str, paths: Sequence[str] | Mapping[str, str],
@@ -244,13 +252,9 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
             return self.folder.own(f"{OUTPUT}/{name}")
 
         _, files = look_at_made(self._transport, self._record.job_dir)
-        not_brought = self._not_brought
-        brought = self._download(
+        return self._download(
             self._record.job_dir, [file.path for file in files], local, listed=files
         )
-        if self._not_brought > not_brought:
-            del self.parts[OUTPUT]
-        return brought
 
     def _bring_checkpoints(self) -> list[str]:
         """Bring every whole checkpoint; of a training that runs the newest one."""

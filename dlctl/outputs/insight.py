@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dlctl.contract import Plan
+from dlctl.contract import Plan, State
 from dlctl.contract.metrics import EventKind, finite
 from dlctl.outputs.checkpoints import Checkpoint, list_checkpoints
 from dlctl.series.answers import Answer, Known, Saved, answers, main_curve
@@ -64,7 +64,10 @@ def insight(
 ) -> Insight:
     """Return what a run means, for the state that a record knows."""
     now = time.time() if now is None else now
-    known = Known(now, plan.training.classes if plan else None, checkpoints, record.state.final)
+    made, is_completed = record.made, record.state is State.COMPLETED
+    has_model = is_completed and bool(made and (made.results.files or made.output))
+    classes = plan.training.classes if plan else None
+    known = Known(now, classes, checkpoints, record.state.final, has_model)
     limit = job_limit(plan, record, now)
     left = None if record.state.final else time_left(run, record.step, record.done, limit)
     told = sentences(run, plan.resources if plan else None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dlctl import contract
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import SubmitRejected, SubmitUnknown
 from dlctl.scheduler.base import Job, Usage
 from dlctl.scheduler.rows import parse_rows, unavailable
@@ -105,7 +106,7 @@ done
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Return the job id: the last line that is a number."""
-        numbers = [line.strip() for line in stdout.splitlines() if line.strip().isdecimal()]
+        numbers = [line.strip() for line in lines_of(stdout) if line.strip().isdecimal()]
         if exit_code == 0 and numbers:
             return numbers[-1]
         said = " ".join(stderr.split()) or "it printed nothing"

@@ -6,6 +6,7 @@ bars, tabs or newlines, and banners around the answer, can't break the parsing.
 
 from __future__ import annotations
 
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import SchedulerUnavailable
 from dlctl.scheduler.base import Job
 from dlctl.scheduler.states import job_state
@@ -51,7 +52,7 @@ def plain(cell: str) -> str:
 
 def unavailable(what: str, exit_code: int, stderr: str) -> SchedulerUnavailable:
     """Return the error of a command that got no answer from its controller."""
-    said = " ".join(line.strip() for line in stderr.strip().splitlines()[-3:]) or "nothing"
+    said = " ".join(line.strip() for line in lines_of(stderr.strip())[-3:]) or "nothing"
     return SchedulerUnavailable(
         f"{what} ended with exit code {exit_code} and printed: {said}",
         hint="The jobs themselves continue; try again in a minute, or run `dlctl sites check`.",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dlctl import contract
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from dlctl.errors import SubmitRejected, SubmitUnknown
 from dlctl.scheduler import usage
@@ -351,6 +352,6 @@ done
 
 def _sentences(text: str) -> str:
     """Return sbatch's own messages (or else all) on one line, without the repeated prefix."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in lines_of(text) if line.strip()]
     own = [line for line in lines if line.startswith("sbatch: ")]
     return "; ".join(re.sub(r"^sbatch: (error: |fatal: )?", "", line) for line in own or lines)

@@ -208,7 +208,7 @@ def living_workers(session: Session, record: Record) -> list[Worker]:
     )
     if end.exit_code != 0:
         raise _failed(session, record, "its workers can't be counted", end.stderr)
-    rows = (line.split() for line in end.text.splitlines())
+    rows = (line.split() for line in end.lines)
     return [Worker(*row) for row in rows if len(row) == 3]  # noqa: PLR2004
 
 

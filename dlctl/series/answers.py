@@ -42,7 +42,8 @@ _WINDOW = 100
 class Saved:
     """A checkpoint."""
 
-    step: int
+    step: int | None
+    """None: its name tells none."""
     saved_at: float | None = None
     """Unix seconds."""
     size_bytes: int | None = None
@@ -59,6 +60,8 @@ class Known:
     classes: int | None = None
     checkpoints: Sequence[Saved] = ()
     ended: bool = False
+    has_model: bool = False
+    """Whether it has completed, and left results or output: then it needs no checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -180,17 +183,18 @@ def _plateau(run: Run, known: Known) -> _Found:
 def _checkpoint(run: Run, known: Known) -> _Found:
     if entries := [each for each in known.checkpoints if each.name]:
         return _saved_by_itself(entries, known)
-    saved = max(known.checkpoints, key=lambda c: c.step, default=None)
+    saved = max(known.checkpoints, key=lambda c: -1 if c.step is None else c.step, default=None)
     if saved is None:
         events = [e for e in run.events if e.kind == EventKind.CHECKPOINT.value]
         if not events:
-            return (BAD if known.ended else NOTE), _none("No checkpoint", "written", known), {}
+            is_lost = known.ended and not known.has_model
+            return (BAD if is_lost else NOTE), _none("No checkpoint", "written", known), {}
         saved = Saved(events[-1].step, events[-1].time)
     evidence: dict[str, Any] = {
         "step": saved.step, "saved_at": saved.saved_at, "size_bytes": saved.size_bytes,
     }  # fmt: skip
-    behind = max(0, run.last_step - saved.step)
-    parts = [f"Yes, of step {saved.step}"]
+    behind = None if saved.step is None else max(0, run.last_step - saved.step)
+    parts = ["Yes" if saved.step is None else f"Yes, of step {saved.step}"]
     if saved.size_bytes is not None:
         parts.append(format_bytes(saved.size_bytes))
     if saved.saved_at is not None and not known.ended:

@@ -11,11 +11,11 @@ _PARTS = ((1e-3, 1e-6, "µs"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s"), (7200.0, 60
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def readable(name: str, value: float, digits: int = 5) -> str:
+def readable(name: str, value: float) -> str:
     """Return a value with its unit, such as `289 MiB`, `3.43 ms`, `97 %` or `17,467 /s`.
 
     Args:
-        name: ends in the unit, as `memory_bytes` and `step_s` do; without one, `digits` are shown.
+        name: ends in the unit, as `memory_bytes` and `step_s` do; others have four digits.
     """
     base = name.removesuffix("_max")
     if not math.isfinite(value):
@@ -33,7 +33,7 @@ def readable(name: str, value: float, digits: int = 5) -> str:
         return f"{_three(100 * value)} %"
     if base.endswith("_s") or base == "seconds":
         return _span(value)
-    return format(value, f".{digits}g")
+    return format(value, ".4g")
 
 
 def _three(value: float) -> str:

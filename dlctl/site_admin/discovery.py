@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import SiteError
 from dlctl.package_data import data_path
 
@@ -149,7 +150,7 @@ def parse_discovery(text: str) -> Discovered:
 def _frames(text: str) -> dict[str, CommandAnswer]:
     answers: dict[str, CommandAnswer] = {}
     name, body, errors, code = "", list[str](), list[str](), -1
-    for line in text.splitlines():
+    for line in lines_of(text):
         if not line.startswith(_MARK):
             (errors if line.startswith("! ") else body).append(line.removeprefix("! "))
             continue
@@ -173,16 +174,16 @@ def _text(answer: CommandAnswer | None) -> str:
 
 
 def _pairs(answer: CommandAnswer | None) -> dict[str, str]:
-    lines = (line.partition("=") for line in _text(answer).splitlines())
+    lines = (line.partition("=") for line in lines_of(_text(answer)))
     return {name.strip(): value.strip() for name, sign, value in lines if sign}
 
 
 def _rows(answer: CommandAnswer | None) -> list[list[str]]:
-    return [line.split("|") for line in _text(answer).splitlines() if "|" in line]
+    return [line.split("|") for line in lines_of(_text(answer)) if "|" in line]
 
 
 def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in lines_of(text) if line.strip()]
 
 
 def _number(text: str) -> int | None:
@@ -220,7 +221,7 @@ def _problems(answers: dict[str, CommandAnswer]) -> list[str]:
 def parse_sinfo(text: str) -> list[FoundPartition]:
     """Return the partitions of `sinfo --exact --format='%P|%a|%l|%s|%D|%c|%m|%G|%T'`."""
     found: dict[str, FoundPartition] = {}
-    for line in text.splitlines():
+    for line in lines_of(text):
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) != 9 or not cells[0]:
             continue
@@ -284,7 +285,7 @@ def parse_mpi_types(answer: CommandAnswer | None) -> list[str]:
     if answer is None:
         return []
     types = []
-    for line in [*answer.text.splitlines(), *answer.errors]:
+    for line in [*lines_of(answer.text), *answer.errors]:
         words = line.removeprefix("srun:").strip()
         listed = words.partition(":")[2].split(",") if words.startswith("specific ") else [words]
         types += [word.strip() for word in listed if re.fullmatch(r"[a-z][a-z0-9_]*", word.strip())]

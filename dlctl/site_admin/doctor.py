@@ -97,7 +97,7 @@ def check_node(site: Site, found: Discovered, transport: Transport) -> list[Chec
     except TransportError as error:
         return [Check("environment", FAILED, error.message, error.hint)]
     answers: dict[str, list[str]] = {}
-    for line in end.text.splitlines():
+    for line in end.lines:
         kind, _, rest = line.partition(" ")
         answers.setdefault(kind.removeprefix("dlctl-"), []).append(rest.strip())
     if "failed" in answers:

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from dlctl.contract import StarterKind
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import TransportError
 from dlctl.site_admin.check import FAILED, OK, WARNING, Check
 from dlctl.site_admin.setup import site_template
@@ -81,5 +82,5 @@ def judge_namespaces(answer: str) -> list[Check]:
 
 
 def _told(answer: str) -> dict[str, str]:
-    lines = (line.partition(" ") for line in answer.splitlines())
+    lines = (line.partition(" ") for line in lines_of(answer))
     return {kind.removeprefix("dlctl-"): rest.strip() for kind, _, rest in lines}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 from typing import TYPE_CHECKING
 
+from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import SiteError
 from dlctl.package_data import data_path
 
@@ -139,12 +140,12 @@ def parse_setup(name: str, exit_code: int, text: str, errors: str) -> SetupAnswe
     Raises:
         SiteError: one sentence that says why the setup failed.
     """
-    said = [line.partition(" ") for line in text.splitlines() if line.startswith("dlctl-")]
+    said = [line.partition(" ") for line in lines_of(text) if line.startswith("dlctl-")]
     words = {kind: rest for kind, _, rest in said}
     if exit_code == 0 and words.get("dlctl-python"):
         notes = [rest for kind, _, rest in said if kind == "dlctl-note"]
         return SetupAnswer(words["dlctl-python"], notes)
-    last = ([line.strip() for line in errors.splitlines() if line.strip()] or ["no message"])[-1]
+    last = ([line.strip() for line in lines_of(errors) if line.strip()] or ["no message"])[-1]
     why = words.get("dlctl-failed", f"the setup ended with exit code {exit_code}: {last}")
     raise SiteError(
         f"{name}: {why}",

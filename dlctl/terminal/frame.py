@@ -232,10 +232,10 @@ def _legend(
         label = curve.key.shown if len(shown) == 1 else ""
         label = label.removesuffix(name).strip() or ("" if len(chosen) == 1 else "train")
         line.add("  ● ", colour).add(f"{label} " if label else "")
-        line.add(readable(name, curve.last, 4))
+        line.add(readable(name, curve.last))
         best = curve.best() if len(shown) == 1 else None
         if best is not None:
-            line.add(f" (best {readable(name, best[1], 4)} at {best[0]:,.0f})", DIM)
+            line.add(f" (best {readable(name, best[1])} at {best[0]:,.0f})", DIM)
     how = [word for on, word in ((view.logarithmic, "log"), (view.smooth, "smoothed"),
            (view.robust, f"robust, {cut_off}"),
            (view.by_time, "by time"), (view.paused, "paused"),

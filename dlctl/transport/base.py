@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from dlctl.contract.ground.safe_text import lines_of
+
 
 class Process(Protocol):
     """A script that runs on the site."""
@@ -56,6 +58,11 @@ class Completed:
         return self.stdout.decode(errors="replace")
 
     @property
+    def lines(self) -> list[str]:
+        """Return the lines of standard output."""
+        return lines_of(self.text)
+
+    @property
     def error_text(self) -> str:
         """Return standard error as text; bytes that are not UTF-8 are replaced."""
         return self.stderr.decode(errors="replace")
@@ -63,7 +70,7 @@ class Completed:
     @property
     def last_error_line(self) -> str:
         """Return the last line of standard error that is not empty, for messages."""
-        lines = [line.strip() for line in self.error_text.splitlines() if line.strip()]
+        lines = [line.strip() for line in lines_of(self.error_text) if line.strip()]
         return lines[-1] if lines else ""
 
 

@@ -201,7 +201,7 @@ def prune(session: Session, store: RecordStore, going: Prunable) -> Pruned:
             f"(exit code {end.exit_code}): {end.last_error_line}",
             hint="check the permissions there, then run the same command again",
         )
-    told = [line.split(" ", 2) for line in end.text.splitlines()]
+    told = [line.split(" ", 2) for line in end.lines]
     gone = {words[1] for words in told if words[0] == "gone"}
     stays = {words[1]: words[2] for words in told if words[0] == "stays" and len(words) > 2}
     removed = [each for each in going.trainings if each.record.training_id in gone]

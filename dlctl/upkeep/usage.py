@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dlctl.contract import ENVIRONMENTS
+from dlctl.contract.ground.safe_text import lines_of
 
 _KIB = 1024
 _HASH = re.compile(r"\w+/[0-9a-f]+")
@@ -75,7 +76,7 @@ PARTS = ("checkpoints", "results", "code", "data", "rehearsal")
 
 def parse_usage(text: str) -> Usage:
     """Return what the lines of `login/inventory.sh.j2` say."""
-    rows = [line.split() for line in text.splitlines() if line.strip()]
+    rows = [line.split() for line in lines_of(text) if line.strip()]
     trainings: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     folders: dict[str, int] = defaultdict(int)
     shared: dict[str, int] = {}
@@ -102,7 +103,7 @@ def parse_usage(text: str) -> Usage:
         disk_bytes=None if disk_kib is None else disk_kib * _KIB,
         free_bytes=None if free_kib is None else free_kib * _KIB,
         inodes=inodes or None, free_inodes=free_inodes if inodes else None,
-        quota=[line.partition(" ")[2].strip() for line in text.splitlines()
+        quota=[line.partition(" ")[2].strip() for line in lines_of(text)
                if line.startswith("quota ")],
     )  # fmt: skip
 

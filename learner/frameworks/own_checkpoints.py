@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> list[dict[str, Any]]:
         if step not in [checkpoint.step for checkpoint in found]:
             raise UserFault(f"there is no checkpoint of step {step} in {root}")
     return [
-        {"step": each.step or 0, "name": each.name, "problem": problem(root, each)}
+        {"step": each.step, "name": each.name, "problem": problem(root, each)}
         for each in found
         if not steps or each.step in steps
     ]

@@ -77,7 +77,7 @@ def leave(
     say(f"{verdict.state}: {verdict.reason}")
     if verdict.hint and not following:
         say(f"  {verdict.hint}")
-    _print_last_lines(job_dir, verdict)
+    _print_last_lines(job_dir, verdict, names_log="whole log" in verdict.hint and not following)
     if not write_patiently(path, to_json(verdict)):
         say(f"The verdict can't be written to {str(path)!r}: the disk is full or read-only.")
         return Leaving(1)
@@ -87,13 +87,18 @@ def leave(
     return Leaving(0 if verdict.state in (State.COMPLETED, State.HALTED) else 1, following)
 
 
-def _print_last_lines(job_dir: Path, verdict: Verdict) -> None:
-    """Print the log of the learner at fault, or its last lines if it has none."""
+def _print_last_lines(job_dir: Path, verdict: Verdict, *, names_log: bool) -> None:
+    """Print where the log of the learner at fault is, or the last lines of what has none.
+
+    Args:
+        names_log: Whether a hint has said how to see it.
+    """
     if verdict.evidence is None:
         return
     log = job_dir / contract.learner_log(verdict.attempt, verdict.evidence.rank)
     if verdict.evidence.role == "learner" and is_there(log):
-        say(f"  its whole log is {log}")
+        if not names_log:
+            say(f"  its whole log is {log}")
         return
     for line in verdict.evidence.last_lines:
         tell(f"  | {line}")

@@ -14,8 +14,9 @@ def put_in_place(
     """Give a folder its name; return whether another one had it, which is then called `aside`.
 
     A process that looks first whether `final` exists may stop there, and then move away what its
-    successor has put in place since. This one moves nothing unless it still has `new`, which a
-    successor takes away before it begins; and it puts back what it moved if it lost `new` since.
+    successor has put in place since. This one puts back what it moved if it lost `new` since, which
+    a successor takes away before it begins. Meanwhile `final` is missing for a moment, and if the
+    process is killed in that moment, what was there stays under the name `aside`.
 
     Raises:
         OSError: such as FileNotFoundError if a successor has taken `new`.

@@ -50,7 +50,7 @@ def test_nothing_shared_goes_while_it_is_used_and_all_of_it_afterwards(
     wait_for_file(wait_until, site.job_dir(training_id) / "state/began")
 
     def prune(*options: str) -> dict:
-        done = dlctl("prune", "--older-than", "1s", "--site", site.name, "--json", *options)
+        done = dlctl("prune", site.name, "--older-than", "1s", "--json", *options)
         assert done.exit_code == 0, done
         return done.json[0]
 

@@ -10,6 +10,7 @@ from odd_names import ODD_NAMES, write_odd_names
 
 from dlctl.errors import TransferError
 from dlctl.files.download import Wishes
+from dlctl.files.ranges import read_sizes
 from dlctl.files.upload import (
     Entry,
     Tree,
@@ -371,6 +372,14 @@ def test_appended_bytes_come_once(transport, tmp_path):
             file.write(b"two\n\0")
     assert appended(sizes, 2) == dict.fromkeys(sizes, b"tw")
     assert appended({key: size + 5 for key, size in sizes.items()}, 9) == {}
+
+
+def test_no_name_forges_a_line(transport, tmp_path):
+    """Python's `splitlines` ends a line at each of these; the name would be another file's."""
+    names = [f"1-0{end}9 2-0" for end in ("\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028")]
+    for name in names:
+        (tmp_path / name).write_bytes(b"1")
+    assert read_sizes(transport, str(tmp_path), ["*"]) == dict.fromkeys(names, 1)
 
 
 def test_appended_bytes_of_what_does_not_exist_yet(transport, tmp_path):

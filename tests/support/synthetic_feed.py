@@ -27,6 +27,10 @@ NOW_S = T0 + 580
 _LATE_S = 145.0
 """How much later the second attempt of `resumed` does a step than the first would have."""
 HTML = '<img src=x onerror="window.owned=1">'
+EVIL = f"{HTML}\u202egpj.exe\x1b[2J"
+"""A name that also turns the direction of writing, and gives a terminal an order."""
+SHOWN = f"{HTML}\\u202egpj.exe\\u001b[2J"
+"""What a page shows of it."""
 
 
 class SyntheticFeed:
@@ -296,7 +300,10 @@ def make_feed(*, hostile: bool = True) -> SyntheticFeed:
 
 def _add_hostile(feed: SyntheticFeed) -> None:
     feed.add(training("hostile-9z9z", 60, seed=5), name=HTML, state="HALTED",
-             reason=f"halted {HTML}", details=details(verdicts=[]))  # fmt: skip
+             reason=f"halted {HTML}", details=details(
+                 verdicts=[], output=f"{EVIL}: 2 B; not in RESULT_DIR", checkpoints=[
+                     {"step": None, "epoch": None, "size_bytes": 2, "complete": None, "name": EVIL,
+                      "written_at": T0, "learners": None, "kept_for_ever": False}]))  # fmt: skip
     with feed.run("hostile-9z9z") as run:
         for step in range(60):
             run.add(
@@ -304,4 +311,5 @@ def _add_hostile(feed: SyntheticFeed) -> None:
                 MetricsLine(step, 0, T0 + step, {HTML: math.sin(step)}),
             )
         run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(30, 0, T0 + 30, {}, HTML))
-    feed.lines.append(f"a line with {HTML}")
+        run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(59, 0, T0 + 59, {EVIL: 1.0}))
+    feed.lines.append(f"10 %\ra line with {EVIL}\r")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from canvas import SPIKES_SEEN
 from dashboard_server import Served, served
-from synthetic_feed import HTML, SyntheticFeed, make_feed, spiked
+from synthetic_feed import HTML, SHOWN, SyntheticFeed, make_feed, spiked
 
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.dashboard.report import report
@@ -181,7 +181,13 @@ def test_names_with_html_are_text(server: Served, visit):
     page.get_by_role("heading", name=HTML.replace("_", " "), exact=True).wait_for()
     page.get_by_role("cell", name=HTML).wait_for()
     page.get_by_role("tab", name="Logs").click()
-    page.locator(".log", has_text=f"a line with {HTML}").wait_for()
+    page.locator(".log", has_text=f"a line with {HTML}\\u202egpj.exe").wait_for()
+    assert page.get_by_text("10 %").count() == 0, "overwritten"
+    page.get_by_role("tab", name="Checkpoints").click()
+    page.get_by_role("cell", name=SHOWN).wait_for()
+    page.locator(".facts", has_text=f"Output: {SHOWN}: 2 B; not in RESULT_DIR").wait_for()
+    html = page.evaluate("document.documentElement.outerHTML")
+    assert [html[m.start() - 200 : m.end()] for m in re.finditer("[\u202e\x1b]", html)] == []
     assert page.locator("main img").count() == 0
 
 

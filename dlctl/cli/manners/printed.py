@@ -150,7 +150,7 @@ class CheckpointDetails(TypedDict):
 class CheckpointProblem(TypedDict):
     """What is wrong with a checkpoint; null: nothing."""
 
-    step: int
+    step: int | None
     name: NotRequired[str]
     problem: str | None
 

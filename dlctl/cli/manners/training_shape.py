@@ -9,11 +9,14 @@ def training_properties() -> dict[str, Any]:
     """Return the schema of what `dlctl.cli.common.plain` makes of a record."""
     from pydantic import TypeAdapter
 
+    from dlctl.cli.common import UNKNOWN_IF_0
     from dlctl.record import Record
 
     schema = TypeAdapter(Record).json_schema()
     known: dict[str, Any] = _inlined(schema["properties"], schema["$defs"])
     known["created_at"] = {"type": ["number", "null"], "title": "Created At"}
+    for name in UNKNOWN_IF_0:
+        known[name] = {**known[name], "type": [known[name]["type"], "null"]}
     known["overrides"] = {"type": ["object", "null"], "title": "Overrides"}
     return {"type": "object", "properties": known, "required": sorted(known)}
 

@@ -75,16 +75,18 @@ def _stored_as(record: Record) -> list[str]:
 
 
 def _meaning(session: Session, record: Record, plan: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what the metrics mean."""
+    """Return what the metrics mean, and how far they are."""
     from dlctl.contract import Plan, from_json
     from dlctl.outputs.insight import insight, saved_checkpoints
     from dlctl.outputs.metrics import MetricsReader
+    from dlctl.series.pace import Progress, progress
 
     reader = MetricsReader(record)
     reader.refresh(session.transport)
     saved = saved_checkpoints(session.transport, record)
     known = from_json(Plan, json.dumps(plan, default=str)) if plan else None
-    return insight(reader.run, record, known, saved).plain()
+    told = Progress(record.epoch, record.step, record.done)
+    return insight(reader.run, record, known, saved).plain() | progress(reader.run, told)._asdict()
 
 
 def _cached_meaning(record: Record) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def print_details(details: dict[str, Any]) -> None:
         "state": details["shown_state"], "reason": details["reason"],
         **verdict_fields(details),
         "site": details["site"], "attempt": details["attempt"], "job": details["job_id"],
-        "progress": _progress(details.get("learners") or []),
+        "progress": "" if (done := details.get("done")) is None else f"{100 * done:.0f} %",
         "created": _date(details["created_at"]), "folder": details["folder"],
         "job directory": details["job_dir"],
         "asked": _asked(plan["resources"], _links(plan)) if plan else "",
@@ -183,12 +183,6 @@ def _percent(share: float) -> str:
 
 def _runs(framework: dict[str, Any]) -> str:
     return str(framework["command"] or f"{framework['job']} (built-in loop)")
-
-
-def _progress(learners: list[dict[str, Any]]) -> str:
-    """Return how much of the training the first learner has done, if it tells."""
-    done = learners[0].get("done") if learners else None
-    return "" if done is None else f"{100 * done:.0f} %"
 
 
 def _date(seconds: float | None) -> str:

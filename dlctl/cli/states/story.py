@@ -106,17 +106,16 @@ def _state(details: dict[str, Any]) -> str:
 
 
 def _progress(details: dict[str, Any]) -> str:
-    learner: dict[str, Any] = next(iter(details.get("learners") or []), {})
     parts = []
-    if (done := learner.get("done")) is not None:
+    if (done := details["done"]) is not None:
         columns = _columns()
         wide = BAR if columns is None else min(BAR, columns // 4)
         parts.append(f"{bar(done, wide)} {100 * done:.0f} %")
     of = f"/{details['epochs']}" if details["epochs"] else ""
-    if learner.get("epoch") is not None:
-        parts.append(f"epoch {learner['epoch']}{of}")
-    if learner.get("step") is not None:
-        parts.append(f"step {learner['step']}")
+    if details["epoch"] is not None:
+        parts.append(f"epoch {details['epoch']}{of}")
+    if details["step"] is not None:
+        parts.append(f"step {details['step']}")
     return "  ".join(parts)
 
 

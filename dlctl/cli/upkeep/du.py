@@ -94,7 +94,7 @@ def _print(found: Inventory, everything: bool) -> None:
     if unused := usage.unused():
         size = format_bytes(sum(unused.values()))
         output.line(f"no training uses {counted(len(unused), 'folder')}, {size}")
-    return output.hint(f"dlctl prune --older-than 30d --site {found.site} --dry-run")
+    return output.hint(f"dlctl prune {found.site} --older-than 30d --dry-run")
 
 
 def _print_trainings(found: Inventory, everything: bool) -> None:

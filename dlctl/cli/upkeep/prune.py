@@ -28,12 +28,14 @@ def register(app: typer.Typer) -> None:
 
 
 def prune(
+    site: str | None = typer.Argument(
+        None, metavar="SITE", autocompletion=complete_sites, show_default=False,
+        help="The site; by default each that has trainings of yours.",
+    ),
     older_than: str = typer.Option("30d", "--older-than", metavar="TIME",
                                    help="For how long a training must have ended."),
     keep_results: bool = typer.Option(False, "--keep-results", help="Remove only checkpoints and "
                                       "copies of data; results, logs and metrics stay."),
-    site: str | None = typer.Option(None, "--site", "-s", autocompletion=complete_sites,
-                                    help="The site; by default each that has trainings of yours."),
     dry_run: bool = DRY_RUN,
     yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask; required without a terminal."),
     as_json: bool = JSON,
@@ -42,7 +44,7 @@ def prune(
 
     A training that may still run or go on stays.
 
-    Example: dlctl prune --older-than 30d --keep-results --site mycluster
+    Example: dlctl prune mycluster --older-than 30d --keep-results
     """
     ask_nothing_in_json(as_json, answered=yes or dry_run)
     older_than_s, store = _seconds(older_than), open_record()

@@ -34,6 +34,15 @@ def printable_lines(text: str) -> str:
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
+def lines_of(text: str) -> list[str]:
+    r"""Return the lines of a text, at whose end only `\n` counts.
+
+    A file's name or a line of a log may hold what `str.splitlines` takes for an end, such as `\x1c`
+    or `\u2028`, and would forge a line.
+    """
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def cells_for(stream: TextIO, row: Iterable[Any]) -> list[Any]:
     """Return the cells of a row: as they are for a program, and printable on a terminal."""
     shows = stream.isatty()

@@ -60,29 +60,38 @@ def not_as_sent(
 
 
 def output_places(sizes: Mapping[str, int]) -> list[OutputPlace]:
-    """Return where output lies: files and folders at the top, the largest first."""
+    """Return where output lies: what can't be read, then files and folders at the top by size.
+
+    Args:
+        sizes: Of files, by path; a path that ends with `/` is a folder that can't be read.
+    """
     found: dict[str, list[int]] = {}
+    closed = [OutputPlace(path, 0, 0) for path in sorted(sizes) if path.endswith("/")]
     for path, size_bytes in sizes.items():
+        if path.endswith("/"):
+            continue
         beside = BESIDE if path.startswith(BESIDE) else ""
         top, slash, _ = path.removeprefix(beside).partition("/")
         found.setdefault(beside + top + slash, []).append(size_bytes)
     places = [OutputPlace(top, len(each), sum(each)) for top, each in found.items()]
-    places.sort(key=lambda place: (-place.size_bytes, place.path))
+    places = [*closed, *sorted(places, key=lambda place: (-place.size_bytes, place.path))]
     rest = places[_MOST_PLACES:]
     more = OutputPlace("", sum(p.files for p in rest), sum(p.size_bytes for p in rest))
     return [*places[:_MOST_PLACES], *([more] if rest else [])]
 
 
-def tell_output(places: Iterable[OutputPlace]) -> str:
+def tell_output(places: Sequence[OutputPlace]) -> str:
     """Return `out/: 14 files, 8.0 MB; model.pt: 1.0 MB; not in RESULT_DIR`, or nothing."""
     told = [
+        f"{printable(place.path) or 'more'}: can't be read" if not place.files else
         f"{printable(place.path) or 'more'}: {format_bytes(place.size_bytes)}"
         if place.files == 1 and not place.path.endswith("/") else
         f"{printable(place.path) or 'more'}: {counted(place.files, 'file')}, "
         f"{format_bytes(place.size_bytes)}"
         for place in places
     ]  # fmt: skip
-    return "; ".join([*told, "not in RESULT_DIR"]) if told else ""
+    elsewhere = ["not in RESULT_DIR"] if any(place.files for place in places) else []
+    return "; ".join([*told, *elsewhere])
 
 
 def own_output(
@@ -90,7 +99,9 @@ def own_output(
 ) -> dict[str, int]:
     """Return the sizes of the files that a program has written into its own folder, by path.
 
-    Reads only files that are as large as they were sent and newer than the first attempt.
+    Reads only files that are as large as they were sent and were touched since the first attempt
+    began: their ctime tells, as a program may set the mtime. A link that dlctl has made or removed
+    since then changes it, too, and costs one look into the file.
 
     Args:
         until: The time of `time.monotonic` at which to give up.
@@ -99,34 +110,43 @@ def own_output(
         TimeoutError
         OSError
     """
+    found = _own_output(job_dir, caches, until)
+    return {path: size_bytes for path, size_bytes in found.items() if not path.endswith("/")}
+
+
+def _own_output(job_dir: Path, caches: Sequence[str], until: float) -> dict[str, int]:
+    """Return the program's output and, with a `/` at the end, the folders that can't be read."""
     code, since = job_dir / names.CODE, 0.0
     with suppress(FileNotFoundError):
         since = (job_dir / names.claim(1)).stat().st_mtime
     files = dict(_files(code, until, caches))
-    sizes = {path: status.st_size for path, status in files.items()}
+    closed = dict.fromkeys((path or "./" for path, status in files.items() if status is None), 0)
+    times = {path: max(s.st_mtime, s.st_ctime) for path, s in files.items() if s}
+    sizes = {path: status.st_size for path, status in files.items() if status}
     sent: list[SentFile] = []
     with suppress(FileNotFoundError, ValueError):
         sent = parse_index((code / SENT_INDEX).read_bytes())
     found, as_large = not_as_sent(sizes, sent)
     for file in as_large:
         _check(until)
-        if files[file.path].st_mtime > since:
+        if times[file.path] > since:
             found += changed_files(code, [file])
-    return {path: sizes[path] for path in sorted(found)}
+    return {path: sizes[path] for path in sorted(found)} | closed
 
 
 def look_at_made(job_dir: Path, caches: Sequence[str] = CACHES) -> Made | None:
     """Return what a training has made; None if the file system takes too long to tell."""
     until = time.monotonic() + _PATIENCE_S
     try:
-        amounts = [
-            [status.st_size for _, status in _files(job_dir / folder, until)]
-            for folder in (names.RESULTS, names.CHECKPOINTS)
-        ]
-        results, checkpoints = (Amount(len(sizes), sum(sizes)) for sizes in amounts)
-        output = own_output(job_dir, caches, until)
+        output, amounts = _own_output(job_dir, caches, until), list[Amount]()
+        for folder in (names.RESULTS, names.CHECKPOINTS):
+            files = dict(_files(job_dir / folder, until))
+            sizes = [status.st_size for status in files.values() if status]
+            amounts.append(Amount(len(sizes), sum(sizes)))
+            output |= {f"{BESIDE}{folder}/{path}": 0 for path in files if files[path] is None}
+        results, checkpoints = amounts
         for path, status in _files(job_dir, until, caches, names.DLCTLS):
-            output[BESIDE + path] = status.st_size
+            output[BESIDE + path] = status.st_size if status else 0
         return Made(results, checkpoints, output_places(output))
     except OSError:
         return None
@@ -134,8 +154,10 @@ def look_at_made(job_dir: Path, caches: Sequence[str] = CACHES) -> Made | None:
 
 def _files(
     root: Path, until: float, caches: Sequence[str] = (), others: Sequence[str] = ()
-) -> Iterator[tuple[str, os.stat_result]]:
+) -> Iterator[tuple[str, os.stat_result | None]]:
     """Yield the regular files below a folder; what vanishes meanwhile is left out.
+
+    A folder that can't be read is a path that ends with `/` (the first is empty), and None.
 
     Args:
         others: What at the top is not looked at.
@@ -144,17 +166,22 @@ def _files(
     waiting = [""]
     while waiting:
         above = waiting.pop()
-        with suppress(FileNotFoundError, PermissionError), os.scandir(root / above) as entries:
-            for entry in entries:
-                _check(until)
-                path = above + entry.name
-                if match(entry.name) or match(path) or (not above and entry.name in others):
-                    continue
-                with suppress(FileNotFoundError):
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(f"{path}/")
-                    elif entry.is_file(follow_symlinks=False):
-                        yield path, entry.stat(follow_symlinks=False)
+        try:
+            with os.scandir(root / above) as entries:
+                for entry in entries:
+                    _check(until)
+                    path = above + entry.name
+                    if match(entry.name) or match(path) or (not above and entry.name in others):
+                        continue
+                    with suppress(FileNotFoundError):
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(f"{path}/")
+                        elif entry.is_file(follow_symlinks=False):
+                            yield path, entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            pass
+        except PermissionError:
+            yield above, None
 
 
 def _check(until: float) -> None:

@@ -1,5 +1,5 @@
 // One chart: uPlot draws the axes and knows the cursor; the columns are painted here.
-import { el, setText } from './dom.js';
+import { el, printable, setText } from './dom.js';
 import { metricValue, title, xTick, xValue } from './format.js';
 import { canvasPen, logTicks, nearest, rangeOfY, themeColours, ticks, traceColumns, traceLine } from './paint.js';
 import { saveMenu } from './save.js';
@@ -63,7 +63,7 @@ export class Chart {
     const data = [this.rangeX, [null, null]];
     if (this.plot) this.plot.setData(data, true);
     else this.plot = new uPlot(this.settings(width), data, this.box);
-    this.box.setAttribute('aria-label', this.summary());
+    this.box.setAttribute('aria-label', printable(this.summary()));
   }
 
   resize() {

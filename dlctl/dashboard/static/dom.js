@@ -1,5 +1,13 @@
 // Build elements. Text only ever becomes a text node, so nothing of a training is read as HTML.
 
+// What moves a cursor, or turns the direction of writing, is shown as an escape.
+// eslint-disable-next-line no-control-regex
+const HIDDEN = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+
+export function printable(text) {
+  return text.replace(HIDDEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`);
+}
+
 export function el(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
@@ -14,9 +22,10 @@ function filled(node, attributes, children) {
     if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
     else if (name === 'class') node.setAttribute('class', value);
     else if (name === 'value' || name === 'checked' || name === 'disabled') node[name] = value;
-    else node.setAttribute(name, value === true ? '' : String(value));
+    else node.setAttribute(name, value === true ? '' : printable(String(value)));
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  const shown = children.flat().filter((child) => child !== null && child !== undefined);
+  node.append(...shown.map((child) => (typeof child === 'string' ? printable(child) : child)));
   return node;
 }
 

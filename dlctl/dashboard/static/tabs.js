@@ -123,9 +123,10 @@ class LogView {
   }
 }
 
+// A progress bar begins its line anew: what stands last is shown.
 function withoutColours(line) {
   // eslint-disable-next-line no-control-regex
-  return line.replace(/\x1b\[[0-9;]*[A-Za-z]/g, '').replace(/[\x00-\x08\x0b-\x1f]/g, '·');
+  return line.replace(/\x1b\[[0-9;]*[A-Za-z]/g, '').replace(/\r+$/, '').replace(/^.*\r/, '');
 }
 
 function eventTable(events) {

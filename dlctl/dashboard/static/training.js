@@ -125,6 +125,7 @@ export class TrainingPage {
       details.trouble ? el('p', { class: 'trouble', role: 'status' }, troubleWords(details)) : '',
       details.reason ? el('p', { class: 'reason' }, details.reason) : '',
       details.problem ? el('p', { class: 'hint' }, details.problem) : '',
+      details.output ? el('p', { class: 'output' }, `Output: ${details.output}`) : '',
       details.hint ? el('p', { class: 'hint' }, el('code', {}, details.hint)) : '',
       el('dl', {}, [
         fact('Progress', progressBar(details)), fact('Time left', leftWords(details.left_s)),

@@ -80,7 +80,7 @@ def _stand_ins(session: Session, root: str, cache: Path) -> Iterator[Path]:
     )
     if end.exit_code:
         raise RemoteCommandError(f"{session.transport.name}: can't read the cache in {root}")
-    for line in end.text.splitlines():
+    for line in end.lines:
         size, _, name = line.strip().partition(" ")
         if name.startswith("./"):
             path = cache / name

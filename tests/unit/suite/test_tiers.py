@@ -253,6 +253,21 @@ def test_rooms_near_to_a_change_are_those_that_import_it():
     assert "tests/unit/suite/test_tiers.py" in near.naming(REPOSITORY, ["near"])
 
 
+def test_a_later_stage_makes_nothing_anew_that_jobs_run_from(tmp_path, monkeypatch):
+    """`make cluster` after `make demo` took `dlctl` away for half a minute."""
+    program, ran = load(REPOSITORY / ".ci/make_venv.py"), []
+    monkeypatch.setattr(program, "make_demo", Path.mkdir)
+    monkeypatch.setattr(program, "installer", lambda _: lambda *words, **_: words)
+    monkeypatch.setattr(program, "add_servers", lambda *_: None)
+    monkeypatch.setattr(program, "run", ran.append)
+    monkeypatch.setattr(program.subprocess, "run", lambda *_: None)
+    monkeypatch.setattr(program.sys, "argv", ["", str(tmp_path / "venv"), "test"])
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "")
+    program.main()
+    assert (tmp_path / "venv/.demo").exists(), "else make begins with it anew"
+    assert [set(words) & {"-e", "."} for words in ran] == [set()]
+
+
 def test_uv_gets_pips_own_settings(tmp_path):
     program = load(REPOSITORY / ".ci/make_venv.py")
     pip = tmp_path / "pip"

@@ -83,7 +83,10 @@ def test_what_was_not_fetched_is_named_before(store, run, monkeypatch):
         "one-aaaa (COMPLETED on testbed): its model and logs were NOT fetched" in run("one").stderr
     )
     store.mark_fetched(store.find("one-aaaa"))
-    assert "one-aaaa (COMPLETED on testbed): its results were fetched" in run("one").stderr
+    assert (
+        "one-aaaa (COMPLETED on testbed): nothing is lost: its results were fetched"
+        in run("one").stderr
+    )
 
 
 def test_checkpoints_that_were_not_fetched_are_named(store, run, monkeypatch):
@@ -129,12 +132,12 @@ OUTPUT = "output (out/: 14 files, 8.0 MB; not in RESULT_DIR)"
          "(2 files, 3.1 MB) were NOT (dlctl fetch checkpoints t-1)"),
         (MADE, ("checkpoints",), f"its checkpoints were fetched, its logs and {OUTPUT} were NOT "
          "(dlctl fetch t-1)"),
-        (MADE, FETCHED, "its logs, checkpoints and output were fetched"),
+        (MADE, FETCHED, "nothing is lost: its logs, checkpoints and output were fetched"),
         (Made(Amount(1, 5)), (), "its results (1 file, 5 B) and logs were NOT fetched "
          "(dlctl fetch t-1)"),
         (Made(Amount(1, 5), output=MADE.output), ("results",), "its results were fetched, its "
          f"{OUTPUT} were NOT (dlctl fetch output t-1)"),
-        (Made(), ("results",), "its logs were fetched"),
+        (Made(), ("results",), "nothing is lost: its logs were fetched"),
     ],
 )  # fmt: skip
 def test_what_was_made_and_what_was_fetched_are_told_part_by_part(made, fetched, lost):

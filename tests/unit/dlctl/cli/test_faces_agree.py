@@ -110,7 +110,9 @@ class Faces:
         return {row[0]: row[1:] for row in (re.split(r"\s{2,}", row.strip()) for row in rows)}
 
     def show(self):
-        return self._guess(json.loads(self.told("show", ONE, "--json")))
+        told = json.loads(self.told("show", ONE, "--json"))
+        assert told["step"] == max(points[-1][0] for points in self.known.values())
+        return self._guess(told)
 
     @staticmethod
     def _guess(told):
@@ -200,8 +202,8 @@ def check(faces, trainings, folder, lists=("csv", "json", "parquet", "tensorboar
         assert row[4] == f"{known[name][0][0]:,} to {known[name][-1][0]:,}"
     step, best = loss["lowest"]
     assert table["loss"][1:3] == [readable("loss", best), f"{step:,}"]
-    legend = f"loss  ● {readable('loss', loss['last'][1], 4)} "
-    legend += f"(best {readable('loss', best, 4)} at {step:,})"
+    legend = f"loss  ● {readable('loss', loss['last'][1])} "
+    legend += f"(best {readable('loss', best)} at {step:,})"
     assert legend in faces.told("watch", ONE, "--once")
     return page
 

@@ -1,16 +1,20 @@
 """`dlctl resume` says what runs; that it can't find out is no failure of the resumption."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from login_side import make_record, plan_of
 
-from dlctl import lifecycle
+from dlctl import contract, lifecycle
 from dlctl.cli import common
 from dlctl.contract import State
 from dlctl.errors import ConnectionLost
 from dlctl.record import RecordStore
+from dlctl.transport.local import LocalTransport
 
 
 @pytest.fixture
@@ -34,6 +38,29 @@ def test_changes_that_can_not_be_read_are_no_failure(resume, monkeypatch):
     assert done.exit_code == 0, done.exception
     assert "PENDING" in done.stdout
     assert "the connection was lost" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "told"), [((), [], True), ((), ["a.py"], False), (["--code"], [], False)]
+)
+def test_that_the_same_error_comes_again_is_said(
+    resume, monkeypatch, tmp_path, options, changes, told
+):
+    record = make_record(tmp_path)
+    verdict = Path(record.job_dir, contract.verdict_file(1))
+    verdict.parent.mkdir(parents=True)
+    verdict.write_text(contract.to_json(contract.Verdict(
+        1, "7", State.FAILED, "NameError", kind=contract.VerdictKind.USER_ERROR
+    )))  # fmt: skip
+    session = SimpleNamespace(transport=LocalTransport())
+    monkeypatch.setattr(common, "opened", lambda name: nullcontext(session))
+    again = replace(record, attempt=2, state=State.PENDING)
+    monkeypatch.setattr(lifecycle, "resume", lambda *_, **__: again)
+    monkeypatch.setattr(lifecycle, "read_plan", lambda *_: plan_of())
+    monkeypatch.setattr(lifecycle, "changed_since_sent", lambda *_: changes)
+    done = resume(*options)
+    assert done.exit_code == 0, done.exception
+    assert ("ended attempt 1, and the same code runs again" in done.stderr) is told
 
 
 def test_changes_are_named(resume, monkeypatch):

@@ -138,7 +138,7 @@ def test_json_holds_objects_and_one_form_of_time():
         created_at="2026-01-02T03:04:05.678+00:00", overrides='{"set": ["a=1"]}', seen_at=3.5,
     ))  # fmt: skip
     assert (told["created_at"], told["overrides"]) == (1767323045.678, {"set": ["a=1"]})
-    assert told["seen_at"] == 3.5
+    assert (told["seen_at"], told["ended_at"], told["epochs"]) == (3.5, None, None)
 
 
 def with_server(settings="push_every: 5, shards: 3", **more):

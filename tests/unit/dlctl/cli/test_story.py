@@ -12,7 +12,8 @@ LONG = "learner 1 on n2 ended with exit code 3, and nobody knows why, " * 8
 STORY = {
     "training_id": "digits-abcdefgh", "name": "digits", "state": "FAILED",
     "shown_state": "FAILED", "reason": LONG, "site": "mycluster", "attempt": 3, "job_id": "4711",
-    "started_at": NOW - 7200, "ended_at": NOW - 3600, "epochs": 8, "folder": "~/digits",
+    "done": 0.4, "epoch": 3, "step": 120, "epochs": 8, "folder": "~/digits",
+    "started_at": NOW - 7200, "ended_at": NOW - 3600,
     "job_dir": "/lustre/home/me/dl/jobs/digits-abcdefgh", "hint": "dlctl resume digits-abcdefgh",
     "plan": None, "orders": [{"text": "tune learning_rate to 0.1"}],
     "verdict": {
@@ -22,7 +23,7 @@ STORY = {
                      "last_lines": [f"line {n} {LONG}\x1b]0;title\x07" for n in range(40)]},
     },
     "learners": [
-        {"rank": rank, "state": state, "done": 0.4, "epoch": 3, "step": 120, "metrics": {}}
+        {"rank": rank, "state": state, "step": 96, "metrics": {}}
         for rank, state in enumerate(["TRAINING", "FAILED", "TRAINING"])
     ],
     "time_left_s": {"low_s": 600.0, "middle_s": 660.0, "high_s": 720.0, "jobs": 0, "queue_s": None},

@@ -13,7 +13,7 @@ def test_a_site_without_anything(dlctl, local_site):
     assert dlctl("adopt", "local", "--json", ok=True).json == {
         "site": "local", "added": [], "known": [], "damaged": [],
     }  # fmt: skip
-    assert "nothing on local may go" in dlctl("prune", "--yes", ok=True).stderr
+    assert "nothing on local may go" in dlctl("prune", "local", "--yes", ok=True).stderr
 
 
 def test_what_a_prune_refuses(dlctl, local_site):

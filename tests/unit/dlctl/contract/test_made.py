@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from unprivileged import unprivileged
 
 from dlctl import contract
 from dlctl.contract import CACHES, Amount, OutputPlace
@@ -105,6 +106,43 @@ def test_links_count_as_nothing_and_are_named_to_whoever_fetches(job, tmp_path):
     assert [(file.path, file.kind) for file in files] == [
         ("state/sent", "f"), ("code/away", "l"), ("code/last.pt", "l"),
     ]  # fmt: skip
+
+
+def test_a_folder_that_cannot_be_read_is_named(job):
+    closed = (
+        "code/out/closed",
+        "state",
+        "results/mine",
+        "checkpoints/x",
+        "code/__pycache__",
+        "results/.cache",
+    )
+    for name in closed:
+        write(job / name / "model.pt", b"1")
+    write(job / "code/model.pt", b"12")
+    with unprivileged(job) as job:
+        for name in closed:
+            (job / name).chmod(0)
+        made = seen(job)
+    named = (
+        "../checkpoints/x/",
+        "../results/.cache/",
+        "../results/mine/",
+        "../state/",
+        "out/closed/",
+    )
+    assert sorted(p.path for p in made.output if not p.files) == [*named]
+    assert made.output[-1] == OutputPlace("model.pt", 1, 2)
+    told = contract.tell_output([OutputPlace("out/closed/", 0, 0)])
+    assert told == "out/closed/: can't be read"
+
+
+def test_a_change_that_hides_its_time_is_output(job):
+    """As large as it was sent, with the mtime that it had: the ctime tells."""
+    claim = job / contract.claim(1)
+    os.utime(claim, ((job / "code/old.pt").stat().st_ctime - 1,) * 2)
+    write(job / "code/old.pt", b"WEIGHTS", BEFORE)
+    assert seen(job).output == [OutputPlace("old.pt", 1, 7)]
 
 
 def test_the_list_of_caches_can_be_changed(job):

@@ -32,12 +32,12 @@ def test_it_holds_all_that_it_needs(text: str):
 
 def test_it_holds_the_last_lines_of_the_log_plan_and_verdicts():
     feed = make_feed()
-    feed.say(*(f"line {n} <i>" for n in range(300)))
+    feed.say(*(f"line {n} <i>\x1c" for n in range(300)))
     text = report(feed, ["digits-3k9f"])
     (data,) = re.findall(r'<script type="application/json" id="report">(.*?)</script>', text)
     found = json.loads(data)
     lines = [piece["text"] for piece in found["logs"]["digits-3k9f"]]
-    assert lines == [f"line {n} <i>\n" for n in range(100, 300)] and "<i>" not in data
+    assert lines == [f"line {n} <i>\x1c\n" for n in range(100, 300)] and "<i>" not in data
     details = found["details"]["digits-3k9f"]
     assert details["plan"] and details["verdicts"]
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dashboard_server import served
+from login_side import plan_of
 from made_search import events_of, lines_of, write_search
 from starlette.requests import Request
+from synthetic_feed import EVIL, HTML
 
-from dlctl.contract import State
+from dlctl.contract import PLAN, Made, OutputPlace, State, to_json
 from dlctl.contract import search as names
-from dlctl.contract.metrics import make_line
+from dlctl.contract.metrics import MetricsLine, make_line
 from dlctl.dashboard.app import Pages
 from dlctl.dashboard.feed import Refused, Unknown
 from dlctl.dashboard.live import LiveFeed
@@ -120,6 +124,31 @@ def test_a_search_is_read_as_it_grows_and_kept_when_its_site_is_silent(
 
     monkeypatch.setattr("dlctl.search.overview.read_appended", silent)
     assert feed.search(ONE)["counts"].startswith("20 of 40 ended")
+
+
+def test_no_name_of_a_training_is_more_than_text_in_an_answer(feed, store, job):
+    evil = f"{EVIL}</script>\n\u2028\udcff"
+    line = MetricsLine(1, 0, 1.0, {HTML: 1.0}, group=f"{EVIL}</script>\u2028")
+    MetricsFile(job / "metrics/1-0.program.jsonl").add(line)
+    for name in ("manifest.yml", "job.sbatch"):
+        (job / name).touch()
+    (job / PLAN).write_text(to_json(plan_of()))
+    (job / "checkpoints").mkdir()
+    (job / "checkpoints" / evil.replace("/", "|")).write_text("12")
+    (job / "attempts/1/learner-0.log").write_bytes(evil.encode(errors="surrogateescape"))
+    made = Made(output=[OutputPlace(evil, 1, 2)])
+    store.update(replace(store.find(ONE), name=evil, reason=evil, made=made))
+    at = f"/api/trainings/{ONE}"
+    with served(feed) as page:
+        while not (details := page.ask(at).json)["metrics_known"]:
+            time.sleep(0.1)
+        answers = [page.ask(path) for path in ("/api/trainings", at, f"{at}/curves?width=400")]
+        text = report(feed, [ONE])
+    assert [each.status for each in answers] == [200] * 3
+    assert details["output"].startswith(f"{HTML}\\u202e") and details["output"].isprintable()
+    (saved,) = details["checkpoints"]
+    assert saved["name"].startswith(EVIL)
+    assert HTML not in text and text.count("</script>") == 3
 
 
 def test_a_page_that_looks_hears_of_news(

@@ -5,11 +5,13 @@ import itertools
 
 import pytest
 from login_side import Scene, look, run_everything, send
+from unprivileged import unprivileged
 
 from dlctl.contract import State
 from dlctl.errors import DlctlError, HasEnded, RecordError
 from dlctl.lifecycle import cancel, delete, halt, refresh, resume
 from dlctl.lifecycle.orders import give_order
+from dlctl.script_templates import render_script
 from dlctl.transport.local import LocalTransport
 
 
@@ -62,6 +64,20 @@ def end_and_delete(scene, record):
     with contextlib.suppress(HasEnded):
         cancel(scene.session, record, scene.store)
     delete(scene.session, record, scene.store)
+
+
+def test_a_folder_of_mode_0_leaves_no_half_of_a_training(tmp_path):
+    """The removal was refused, and most of the files were gone."""
+    for name in ("results/a", "results/closed/inner/b", "code/c"):
+        (tmp_path / "jobs/t-1" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "jobs/t-1" / name).write_text("1")
+    functions = render_script("login/remove_training.sh.j2", token="1")
+    with unprivileged(tmp_path) as root:
+        for name in ("inner", ""):
+            (root / "jobs/t-1/results/closed" / name).chmod(0)
+        end = LocalTransport().run(f"{functions}\ncd {root}\nremove_training t-1 2")
+        assert (end.text, end.error_text) == ("gone t-1\n", "")
+        assert [*(root / "jobs").iterdir()] == []
 
 
 def folders(scene):

@@ -21,6 +21,9 @@ from dlctl.errors import ResultsError
 from dlctl.lifecycle.remote_module import Answer
 from dlctl.lifecycle.session import Session
 from dlctl.outputs import checkpoints
+from dlctl.outputs.insight import saved_of
+from dlctl.series.answers import Known, answers
+from dlctl.series.run import Run
 from dlctl.transport.local import LocalTransport
 from learner.checkpoint import tool
 from learner.checkpoint.engine import Keep
@@ -58,6 +61,32 @@ def test_a_file_that_vanishes_while_files_are_listed_is_left_out(tmp_path, monke
     assert [c.name for c in checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))] == [
         "count-0"
     ]
+
+
+def test_no_name_of_a_checkpoint_hides_it_or_another_one(tmp_path):
+    """Names with line breaks were left out, and one with a separator moved the others."""
+    odd = ["a\nb-1.pt", "step-\x1e", "\udcff-3.pt"]
+    for number, names in (("1", odd), ("2", ["x-4.pt"])):
+        (tmp_path / number / "checkpoints").mkdir(parents=True)
+        for name in names:
+            (tmp_path / number / "checkpoints" / name).write_text("12")
+    jobs = [str(tmp_path / number) for number in "12"]
+    first, second = checkpoints.list_checkpoints_of_many(SESSION.transport, jobs).values()
+    assert {(c.name, c.step) for c in first} == {("a\nb-1.pt", 1), ("\udcff-3.pt", 3)}
+    assert [(c.name, c.step) for c in second] == [("x-4.pt", 4)]
+    (tmp_path / "1/checkpoints" / layout.directory_name(7)).mkdir()
+    found = checkpoints.list_checkpoints_of_many(SESSION.transport, jobs)
+    assert [[c.step for c in each] for each in found.values()] == [[7], [4]]
+
+
+def test_an_unknown_step_is_none(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/best.pt").write_text("12")
+    (tmp_path / "plan.json").write_text('{"checkpoint": {"files": "*.pt"}}')
+    (found,) = checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))
+    assert (found.step, found.complete) == (None, True)
+    told = answers(Run("t"), Known(0.0, checkpoints=saved_of([found]), ended=True))
+    assert [a.text for a in told if a.key == "checkpoint"] == ["Yes, 2 B."]
 
 
 def test_a_programs_own_folders_named_by_steps_are_its_own(tmp_path):

@@ -5,9 +5,11 @@ import itertools
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 from login_side import Vanishing, make_record
+from unprivileged import unprivileged
 
 from dlctl import contract
 from dlctl.cli.fetching.fetch import _tell_fetched
@@ -415,6 +417,26 @@ def test_output_that_did_not_come_whole_is_none_that_was_fetched(job, tmp_path, 
     fetched = fetch(HERE, record, tmp_path / "to", Wanted(("output", "logs")))
     assert fetched.left_out == ["closed.pt (can't be read)"]
     assert fetched.parts == ["logs"]
+
+
+def test_a_folder_that_cannot_be_read_was_not_fetched(job, tmp_path):
+    """`delete` said that all was fetched."""
+    record, folder = job
+    for name in ("code/closed", "checkpoints/mine"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "model.pt").write_text("w")
+    (folder / "checkpoints/best.pt").write_text("w")
+    with unprivileged(folder) as copy:
+        (copy / "code/closed").chmod(0)
+        (copy / "checkpoints/mine").chmod(0)
+        record, wanted = replace(record, job_dir=str(copy)), Wanted(("output", "checkpoints"))
+        fetched = fetch(HERE, record, copy.parent / "to", wanted)
+    assert sorted(fetched.left_out) == [
+        "checkpoints/mine/ (can't be read)", "code/closed/ (can't be read)",
+        "mine/ (can't be read)",
+    ]  # fmt: skip
+    assert fetched.files == ["checkpoints/best.pt"]
+    assert fetched.parts == []
 
 
 def test_parts_come_by_themselves_and_all_together(job, tmp_path):

@@ -177,7 +177,7 @@ def test_a_name_of_thousands_of_characters_leaves_room_for_its_values():
         ("x_s", 1e9, "11,574 d"),
         ("samples_per_s", 17467.2, "17,467 /s"), ("cpu_percent", 97.31, "97.3 %"),
         ("wait_share", 0.25, "25 %"), ("gpu0_power_w", 301.0, "301 W"),
-        ("gpu0_temperature_c", 61.0, "61 °C"), ("loss", 0.0220171, "0.022017"),
+        ("gpu0_temperature_c", 61.0, "61 °C"), ("loss", 0.0220171, "0.02202"),
         ("memory_bytes", math.nan, "nan"), ("step_s", -math.inf, "-inf"), ("loss", 1e300, "1e+300"),
     ],
 )  # fmt: skip

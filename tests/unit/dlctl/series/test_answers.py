@@ -237,6 +237,11 @@ def test_what_has_ended_is_told_in_the_past():
     running = {a.key: a.text for a in answers(run_of(), Known(now=1.0))}
     assert running["checkpoint"] == "No checkpoint has been written yet."
     ended = [a.text for a in answers(run_of(), Known(now=1.0, ended=True))]
+    states = [
+        {a.key: a.state for a in answers(run_of(), Known(1.0, ended=True, has_model=has_model))}
+        for has_model in (False, True)
+    ]
+    assert [each["checkpoint"] for each in states] == ["bad", "note"]
     assert not any("yet" in text or "early" in text for text in ended), ended
     assert "No checkpoint was written." in ended
     validated = run_of(*(event(step, EventKind.VALIDATION) for step in (10, 20)))

@@ -70,7 +70,8 @@ def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
     assert verdict.evidence.rank == 0
     assert verdict.evidence.last_lines == [x for x in job.log().splitlines() if x]
     assert "Traceback" not in verdict.reason
-    assert f"its whole log is {job.dir}/attempts/1/learner-0.log" in job.output
+    path = f"its whole log is {job.dir}/attempts/1/learner-0.log"
+    assert (path in job.output) is ("See its whole log" not in job.output)
     assert "  | " not in job.output
 
 
