@@ -1,6 +1,7 @@
 """Every error of the login side, as one tree; each family has an exit code.
 
     DlctlError                        1
+    ├── Misused                       2   what was asked for makes no sense, as a wrong option
     ├── ManifestError                 3   manifest.yml is wrong
     │   └── BundleError                   the folder holds what can't or must not be sent
     ├── SiteError                     4   a site config is wrong or missing
@@ -35,6 +36,12 @@ class DlctlError(HintedError):
 
     exit_code = 1
     _HEAD = ""
+
+
+class Misused(DlctlError):
+    """What was asked for makes no sense; the command line shows it as a wrong option."""
+
+    exit_code = 2
 
 
 class ManifestError(DlctlError):

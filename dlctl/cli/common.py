@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import os
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dlctl.cli import output
 
 if TYPE_CHECKING:
-    from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
-    from dlctl.outputs.looks import Looks, Reader
     from dlctl.record import Record, RecordStore
-
-R = TypeVar("R", bound="Reader")
-Answer = TypeVar("Answer")
+    from dlctl.service.client import Client
 
 
 def complete_ids(incomplete: str) -> list[str]:
@@ -74,17 +68,16 @@ def open_record() -> RecordStore:
 _SEVERAL = 5
 
 
-@contextmanager
-def opened(site_name: str, may_ask: bool = True) -> Iterator[Session]:
-    """Open a site, and close it at the end; `may_ask` for a password at the terminal."""
-    from dlctl.lifecycle import open_session
-    from dlctl.sites.files import load_site
+def client() -> Client:
+    """Return what the use cases need of this terminal and its user."""
+    from dlctl.service.client import Client
 
-    session = open_session(load_site(site_name), output.ask if may_ask else None)
-    try:
-        yield session
-    finally:
-        session.close()
+    return Client(open_record(), output.Shown(), output.ask)
+
+
+def opened(site: str) -> closing[Session]:
+    """Return a site that is open inside a `with` block."""
+    return closing(client().open(site))
 
 
 @contextmanager
@@ -110,57 +103,10 @@ def training(
     wanted: str | None, is_search: bool = False
 ) -> Iterator[tuple[Session, Record, RecordStore]]:
     """Find a training, or a search, and open its site."""
-    store = open_record()
-    record = store.find_search(wanted) if is_search else store.find(wanted)
-    with opened(record.site) as session:
-        yield session, record, store
-
-
-@contextmanager
-def looks(
-    records: Sequence[Record], make_reader: Callable[[Record], R], store: RecordStore | None = None,
-    **how: Any,
-) -> Iterator[Looks[R]]:  # fmt: skip
-    """Look at trainings again and again; the connections are closed at the end."""
-    from dlctl.lifecycle import open_session
-    from dlctl.outputs.looks import Looks
-    from dlctl.sites.files import load_site
-
-    looking = Looks(
-        records, store or open_record(), lambda site: open_session(load_site(site), output.ask),
-        make_reader, **how,
-    )  # fmt: skip
-    try:
-        yield looking
-    finally:
-        looking.close()
-
-
-def refreshed(records: list[Record], store: RecordStore) -> tuple[list[Record], list[DlctlError]]:
-    """Return the records as their sites know them now, and why sites did not answer.
-
-    Records of a site that does not answer are stale; problems that may pass have been told.
-    """
-    from dlctl.errors import DlctlError, TransportError
-    from dlctl.lifecycle import refresh, stale
-
-    known: dict[str, Record] = {}
-    problems: list[DlctlError] = []
-    for site_name in sorted({record.site for record in records}):
-        mine = [record for record in records if record.site == site_name]
-        try:
-            with opened(site_name) as session:
-                answers = refresh(session, mine, store)
-        except TransportError as error:
-            problems.append(error)
-            answers = stale(mine, error, store)
-            if error.transient:
-                output.warn(f"{site_name}: {error.message}")
-        except DlctlError as error:
-            problems.append(error)
-            answers = mine
-        known |= {record.training_id: record for record in answers}
-    return [known[record.training_id] for record in records], problems
+    mine = client()
+    record = mine.store.find_search(wanted) if is_search else mine.store.find(wanted)
+    with closing(mine.open(record.site)) as session:
+        yield session, record, mine.store
 
 
 def ago(seconds_ago: float) -> str:
@@ -245,45 +191,3 @@ def folder_name(path: Path) -> str:
         if path.is_relative_to(start):
             return f"{short}/{path.relative_to(start)}"
     return str(path)
-
-
-LIMIT_S = 10.0
-"""How long the sites have for their answers, all at the same time."""
-
-
-def ask_all(
-    names: Iterable[str], ask: Callable[[Session], Answer]
-) -> Iterator[tuple[str, Answer | DlctlError]]:
-    """Yield each site's name with its answer, or with the error that it ended with.
-
-    Asks nothing at the terminal: a site that wants a password counts as one that does not answer.
-    """
-    from dlctl.errors import TransportTimeout
-
-    waiting = set(names)
-    answers: queue.SimpleQueue[tuple[str, Answer | DlctlError]] = queue.SimpleQueue()
-    for name in waiting:
-        threading.Thread(
-            target=_ask, args=(name, ask, answers), name=f"dlctl-ask-{name}", daemon=True
-        ).start()
-    deadline = time.monotonic() + LIMIT_S
-    while waiting:
-        try:
-            name, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            name, answer = min(waiting), TransportTimeout(f"no answer within {LIMIT_S:g} s")
-        waiting.discard(name)
-        yield name, answer
-
-
-def _ask(
-    name: str, ask: Callable[[Session], Answer],
-    answers: queue.SimpleQueue[tuple[str, Answer | DlctlError]],
-) -> None:  # fmt: skip
-    from dlctl.errors import DlctlError
-
-    try:
-        with opened(name, may_ask=False) as session:
-            answers.put((name, ask(session)))
-    except DlctlError as error:
-        answers.put((name, error))

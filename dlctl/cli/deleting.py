@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, at_sites, chosen, fitting, tell_failures
-from dlctl.cli.common import JSON, complete_ids, open_record, refreshed
+from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, tell_failures
+from dlctl.cli.common import JSON, client, complete_ids
 from dlctl.cli.made import lost_by_deletion
 from dlctl.cli.manners.trying import DRY_RUN, ask_nothing_in_json, tell
 from dlctl.errors import DlctlError
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed import Deleted, WouldEnd
-    from dlctl.record import Record, RecordStore
+    from dlctl.record import Record
+    from dlctl.service.client import Client
 
 
 def delete(
@@ -40,21 +41,23 @@ def delete(
 
     Example: dlctl delete digits-3k9f words-7h2m --yes
     """
+    from dlctl.service.choose import Filter, chosen
+
     ask_nothing_in_json(as_json, answered=yes or dry_run)
-    wanted = fitting(name, state, tag)
+    wanted = Filter(name, state, tag)
     if yes and not wanted and not (training_ids and all(each.strip() for each in training_ids)):
         raise typer.BadParameter("--yes needs the id of each training: dlctl delete ID --yes")
-    store = open_record()
-    records = chosen(store, training_ids, wanted)
+    mine = client()
+    records = chosen(mine.store, training_ids, wanted)
     if not records:
         return output.report([], as_json, lambda _: output.note(NOTHING))
     if not (forget or yes) or dry_run:
-        records, _ = refreshed(records, store)
+        records, _ = mine.refreshed(records)
     if dry_run:
         return _print_what_would_go(records, forget, as_json)
     if not (yes or _confirmed(records, forget)):
         return output.note("nothing was deleted")
-    deleted, failures = _delete_all(records, store, forget)
+    deleted, failures = _delete_all(mine, records, forget)
     told: list[Deleted] = [{"training_id": r.training_id, "deleted": True} for r in deleted]
     if told:
         verb = "forgot" if forget else "deleted"
@@ -91,7 +94,7 @@ def _confirmed(records: list[Record], forget: bool) -> bool:
 
 
 def _delete_all(
-    records: list[Record], store: RecordStore, forget: bool
+    mine: Client, records: list[Record], forget: bool
 ) -> tuple[list[Record], list[DlctlError]]:
     """Delete the trainings that can be deleted; return them, and why the others stay."""
     from dlctl.lifecycle import delete_all
@@ -99,9 +102,9 @@ def _delete_all(
 
     deleted, failures = records, list[DlctlError]()
     if forget:
-        store.remove(*(record.training_id for record in records))
+        mine.store.remove(*(record.training_id for record in records))
     else:
-        deleted, failures = at_sites(records, store, delete_all)
+        deleted, failures = mine.at_sites(records, delete_all)
     for record in deleted:
         forget_metrics(record.training_id)
     return deleted, failures

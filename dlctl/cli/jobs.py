@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, STATE, TAG, Filter, chosen, do_each, fitting
+from dlctl.cli.choosing import NAME, STATE, TAG, do_each
 from dlctl.cli.common import (
     ID,
     IDS,
     JSON,
-    open_record,
+    client,
     plain,
     print_record,
     several,
@@ -38,7 +38,7 @@ from dlctl.cli.manners.trying import DRY_RUN, would_cancel
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.lifecycle.orders import Ordered
-    from dlctl.record import Record, RecordStore
+    from dlctl.record import Record
 
 _ANSWER_S = 20.0
 """How long to wait for the answer of learners that train."""
@@ -62,16 +62,10 @@ def halt(
     Example: dlctl halt digits-3k9f
     """
     from dlctl.lifecycle import halt_all
+    from dlctl.service.choose import Filter, running
 
-    store = open_record()
-    wanted = fitting(name, state, tag)
-    do_each(_running(store, training_ids, wanted), store, halt_all, as_json, wanted)
-
-
-def _running(store: RecordStore, ids: list[str] | None, wanted: Filter) -> list[Record]:
-    """Return the trainings that are meant: of those that fit, the ones that have not ended."""
-    found = chosen(store, ids, wanted)
-    return [each for each in found if not each.state.final] if wanted else found
+    mine, wanted = client(), Filter(name, state, tag)
+    do_each(mine, running(mine.store, training_ids, wanted), halt_all, as_json, wanted)
 
 
 def resume(
@@ -159,13 +153,13 @@ def cancel(
     Example: dlctl cancel digits-3k9f
     """
     from dlctl.lifecycle import cancel_all
+    from dlctl.service.choose import Filter, running
 
-    store = open_record()
-    wanted = fitting(name, state, tag)
-    running = _running(store, training_ids, wanted)
+    mine, wanted = client(), Filter(name, state, tag)
+    meant = running(mine.store, training_ids, wanted)
     if dry_run:
-        return would_cancel(running, store, as_json)
-    return do_each(running, store, cancel_all, as_json, wanted)
+        return would_cancel(mine, meant, as_json)
+    return do_each(mine, meant, cancel_all, as_json, wanted)
 
 
 def tune(

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from dlctl import __version__
 from dlctl.cli import output
-from dlctl.errors import DlctlError, ManifestError
+from dlctl.errors import DlctlError, ManifestError, Misused
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed import Version
@@ -37,6 +37,15 @@ class _Commands(TyperGroup):
         except BrokenPipeError as closed:
             raise _ReaderGone from closed
         return answer
+
+
+class _Command(TyperCommand):
+    def invoke(self, ctx: Any) -> object:
+        """Run the command; show what makes no sense as a wrong option, with its usage."""
+        try:
+            return super().invoke(ctx)
+        except Misused as error:
+            raise typer.BadParameter(error.message, ctx) from None
 
 
 app = typer.Typer(
@@ -96,6 +105,15 @@ def _register() -> None:
               config, adopt, doctor, du, prune)  # fmt: skip
     for group in groups:
         group.register(app)
+    _set_class(app)
+
+
+def _set_class(group: typer.Typer) -> None:
+    for command in group.registered_commands:
+        command.cls = _Command
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        _set_class(inner.typer_instance)
 
 
 def _drop_parameters(group: typer.Typer) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, chosen, fitting, whole
+from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, raise_lasting, whole
 from dlctl.cli.common import (
     ID,
     IDS,
     JSON,
-    open_record,
+    client,
     plain,
     print_record,
-    refreshed,
     shown_state,
     training,
 )  # fmt: skip
@@ -40,18 +39,15 @@ def status(
 
     Example: dlctl status digits-3k9f
     """
-    store = open_record()
-    known, problems = refreshed(chosen(store, training_ids, fitting(name, state, tag)), store)
+    from dlctl.service.choose import Filter, chosen
+
+    mine = client()
+    known, problems = mine.refreshed(chosen(mine.store, training_ids, Filter(name, state, tag)))
     many = [[r.training_id, shown_state(r), r.reason] for r in known]
     output.report(whole([plain(r) for r in known]), as_json,
                   lambda _: print_record(known[0]) if len(known) == 1 else
                   output.table(["training", "state", "reason"], many, NOTHING))  # fmt: skip
-    # Such as a changed host key: waiting heals nothing.
-    lasting = [problem for problem in problems if not getattr(problem, "transient", False)]
-    for problem in lasting[1:]:
-        output.warn(problem.message)
-    if lasting:
-        raise lasting[0]
+    raise_lasting(problems)
 
 
 def show(

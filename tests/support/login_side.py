@@ -49,6 +49,12 @@ def make_record(root=Path("/data/dl"), **values):
     return Record(**(given | values))
 
 
+def session_of(name="testbed", transport=None):
+    """An open site that nothing is asked of, or only its transport."""
+    site = SimpleNamespace(name=name)
+    return SimpleNamespace(site=site, transport=transport, close=lambda: None)
+
+
 class ScriptedScheduler:
     """A scheduler of a few shell lines: `queue/<id>` holds a job's state, `names/<id>` its token.
 

@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import (
-    NAME,
-    NOTHING,
-    STATE,
-    TAG,
-    at_sites,
-    chosen,
-    fitting,
-    one_by_one,
-    tell_failures,
-    whole,
-)
-from dlctl.cli.common import IDS, JSON, folder_name, open_record
+from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, tell_failures, whole
+from dlctl.cli.common import IDS, JSON, client, folder_name
 from dlctl.cli.made import only_copies
 from dlctl.contract.ground.safe_text import printable
 from dlctl.units import counted
@@ -68,12 +57,15 @@ def fetch(
 
     Example: dlctl fetch digits-3k9f
     """
+    from dlctl.service.choose import Filter, chosen
+    from dlctl.service.client import one_by_one
+
     ids = list(training_ids or [])
     if what not in _PARTS:
         what, ids = _RESULTS, [what, *ids]
-    store = open_record()
-    _check_words(store, ids)
-    records = chosen(store, ids, fitting(name, state, tag))
+    mine = client()
+    _check_words(mine.store, ids)
+    records = chosen(mine.store, ids, Filter(name, state, tag))
 
     def bring(session: Session, record: Record, store: RecordStore) -> tuple[Record, Fetched]:
         folder = to or Path("results") / record.training_id
@@ -81,7 +73,7 @@ def fetch(
             folder = to / record.training_id
         return _fetch(session, record, store, what, folder, include or (), restore=restore)
 
-    done, failures = at_sites(records, store, one_by_one(bring))
+    done, failures = mine.at_sites(records, one_by_one(bring))
     fetched = [each for _, each in done]
     where = [
         f"{counted(len(each.files), 'file')} in {folder_name(_common_folder(each))}"

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NOTHING
-from dlctl.cli.common import refreshed, shown_state
+from dlctl.cli.choosing import NOTHING, raise_lasting
+from dlctl.cli.common import shown_state
 from dlctl.contract import State
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed import WouldEnd
-    from dlctl.record import Record, RecordStore
+    from dlctl.record import Record
+    from dlctl.service.client import Client
 
 DRY_RUN = typer.Option(False, "--dry-run", "-n", help="Only say what would go.")
 
@@ -29,13 +30,13 @@ def ask_nothing_in_json(as_json: bool, *, answered: bool) -> None:
         raise typer.BadParameter("--json asks nothing: add --yes or --dry-run")
 
 
-def would_cancel(records: Sequence[Record], store: RecordStore, as_json: bool) -> None:
+def would_cancel(mine: Client, records: Sequence[Record], as_json: bool) -> None:
     """Print what `dlctl cancel` would end, as the sites know it now.
 
     Raises:
         DlctlError: a site can't tell, for a reason that does not pass by itself.
     """
-    known, problems = refreshed(list(records), store)
+    known, problems = mine.refreshed(records)
     told: list[WouldEnd] = [
         {"training_id": each.training_id, "site": each.site, "state": shown_state(each),
          "would": "refuse: it has ended" if each.state.final else "cancel",
@@ -43,9 +44,7 @@ def would_cancel(records: Sequence[Record], store: RecordStore, as_json: bool) -
         for each in known
     ]  # fmt: skip
     tell(told, as_json)
-    for problem in problems:
-        if not getattr(problem, "transient", False):
-            raise problem
+    raise_lasting(problems)
 
 
 def tell(would: Sequence[WouldEnd], as_json: bool) -> None:

@@ -12,6 +12,7 @@ from dlctl.cli import output
 from dlctl.cli.common import (
     JSON,
     SITE,
+    client,
     open_record,
     opened,
     plain,
@@ -169,8 +170,8 @@ def cancel(
     from dlctl.lifecycle import cancel as end
 
     if dry_run:
-        store = open_record()
-        return would_cancel([store.find_search(search_id)], store, as_json)
+        mine = client()
+        return would_cancel(mine, [mine.store.find_search(search_id)], as_json)
     return _end(search_id, end, as_json)
 
 

@@ -12,8 +12,7 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import (
     JSON,
-    looks,
-    open_record,
+    client,
     plain,
 )
 from dlctl.cli.logs.following import end_of_following, follow
@@ -46,8 +45,8 @@ def watch(
     from dlctl.search.overview import SearchReader
     from dlctl.terminal import search_watch
 
-    store = open_record()
-    with looks([store.find_search(search_id)], SearchReader, store) as looking:
+    mine = client()
+    with mine.looks([mine.store.find_search(search_id)], SearchReader) as looking:
         if as_json:
             search_watch.watch_search_in_pipe(looking, output.raw, output.json_line, once)
         elif once:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, chosen, complete_tags, fitting
+from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, complete_tags
 from dlctl.cli.common import IDS, JSON, open_record, plain
 
 
@@ -27,11 +27,11 @@ def tag(
     Example: dlctl tag digits-3k9f --add baseline
     """
     from dlctl.cli.sending.submit import checked_tags
+    from dlctl.service.choose import Filter, chosen
 
     store = open_record()
     new = checked_tags(add or [])
-    wanted = fitting(name, state, with_tag)
-    known = chosen(store, training_ids, wanted)
+    known = chosen(store, training_ids, Filter(name, state, with_tag))
     if new or remove:
         store.tag(known, lambda tags: _changed(tags, new, remove or []))
         known = store.find_all(each.training_id for each in known) if known else []

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, fitting
-from dlctl.cli.common import JSON, ask_all, complete_sites, open_record, plain
+from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG
+from dlctl.cli.common import JSON, client, complete_sites, plain
 
 if TYPE_CHECKING:
-    from dlctl.record import Record, RecordStore
+    from dlctl.record import Record
 
 
 def list_(
@@ -36,15 +36,16 @@ def list_(
 
     Example: dlctl list --watch --site mycluster
     """
-    store = open_record()
-    wanted = fitting(name, state, tag)
+    from dlctl.service.choose import Filter
+
+    mine, wanted = client(), Filter(name, state, tag)
     if watch and offline:
         raise typer.BadParameter("--watch asks the sites, and --offline asks none")
-    if site and not any(record.site == site for record in store.all()):
+    if site and not any(record.site == site for record in mine.store.all()):
         from dlctl.sites.files import find_site
 
         find_site(site)  # refuses a name that is no site's
-    named = fitting(name, None, tag)
+    named = Filter(name, None, tag)
 
     def is_meant(record: Record) -> bool:
         """Return whether a training is meant, whatever its state, which only its site knows."""
@@ -53,12 +54,13 @@ def list_(
     if watch:
         from dlctl.cli.states.live import watch_list
 
-        watch_list(store, is_meant, wanted.fits, as_json=as_json)
+        watch_list(mine, is_meant, wanted.fits, as_json=as_json)
         return
-    records = [record for record in reversed(store.all()) if is_meant(record)]
+    records = [record for record in reversed(mine.store.all()) if is_meant(record)]
     still_open = [r for r in records if not r.state.final or r.notice_tries]
     if still_open and not offline:
-        known = ask_sites(still_open, store)
+        asked, _ = mine.refreshed(still_open, at_once=True)
+        known = {each.training_id: each for each in asked}
         records = [known.get(r.training_id, r) for r in records]
     records = [r for r in records if wanted.fits(r)]
     none = (
@@ -84,24 +86,3 @@ def _print(records: list[Record], empty: str, *, fresh: bool) -> None:
     columns = shutil.get_terminal_size().columns
     lines = table(records, columns, now, fresh=fresh)
     return output.raw("".join(f"{line.render(output.has_colours())}\n" for line in lines))
-
-
-def ask_sites(records: list[Record], store: RecordStore) -> dict[str, Record]:
-    """Return the records by id, as their sites know them now; stale if their site is silent.
-
-    Asks nothing at the terminal: a site that wants a password counts as one that does not answer.
-    """
-    from dlctl.errors import DlctlError, TransportError
-    from dlctl.lifecycle import refresh, stale
-
-    by_site: dict[str, list[Record]] = {}
-    for record in records:
-        by_site.setdefault(record.site, []).append(record)
-    known: dict[str, Record] = {}
-    for name, answer in ask_all(by_site, lambda s: refresh(s, by_site[s.site.name], store)):
-        told, mine = answer, by_site[name]
-        if isinstance(told, DlctlError):
-            output.warn(f"{name}: {told.message}")
-            told = stale(mine, told, store) if isinstance(told, TransportError) else mine
-        known |= {record.training_id: record for record in told}
-    return known

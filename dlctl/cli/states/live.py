@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from dlctl.cli import output
 from dlctl.cli.choosing import NOTHING
-from dlctl.cli.common import looks, plain
+from dlctl.cli.common import plain
 from dlctl.terminal.trainings import frame, reason_of, table
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.outputs.looks import Looks
     from dlctl.record import Record, RecordStore
+    from dlctl.service.client import Client
     from dlctl.terminal.text import Line
 
 _SLOW_S, _FAST_S = 5.0, 1.0
@@ -86,15 +87,15 @@ class Watched:
 
 
 def watch_list(
-    store: RecordStore,
+    mine: Client,
     fits: Callable[[Record], bool],
     shown: Callable[[Record], bool],
     *,
     as_json: bool,
 ) -> None:
     """Show the trainings until `q` or Ctrl-C; in a pipe until all have ended."""
-    with looks([], _StateOnly, store, quiet_s=_SLOW_S) as looking:
-        watched = Watched(looking, store, fits, shown)
+    with mine.looks([], _StateOnly, quiet_s=_SLOW_S) as looking:
+        watched = Watched(looking, mine.store, fits, shown)
         if sys.stdout.isatty() and sys.stdin.isatty() and not as_json:
             _on_terminal(watched)
         else:

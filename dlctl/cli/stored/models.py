@@ -15,7 +15,7 @@ from dlctl.cli import output
 from dlctl.cli.common import (
     JSON,
     ago,
-    ask_all,
+    client,
     complete_ids,
     complete_sites,
     default_site,
@@ -373,7 +373,9 @@ def _known(site: str | None, *, offline: bool) -> list[KnownModel]:
             output.warn(f"{site}: {error.message}")
             return record.stale(site)
     found: dict[str, list[KnownModel]] = {}
-    for name, answer in ask_all({"local", default_site(), *record.sites()}, read_models):
+    for name, answer in client().sites_at_once(
+        {"local", default_site(), *record.sites()}, read_models
+    ):
         if isinstance(answer, DlctlError):
             output.warn(f"{name}: {answer.message}")
             unheard = isinstance(answer, TransportError)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import complete_ids, complete_sites, open_record, writing
+from dlctl.cli.common import client, complete_ids, complete_sites, open_record, writing
 
 if TYPE_CHECKING:
     from dlctl.dashboard.live import LiveFeed
@@ -52,18 +52,14 @@ def dashboard(
 def _feed(wanted: list[str], site: str | None) -> Iterator[tuple[LiveFeed, list[str]]]:
     """Yield the trainings, and the ids that were asked for."""
     from dlctl.dashboard.live import LiveFeed
-    from dlctl.lifecycle import open_session
-    from dlctl.sites.files import find_site, load_site
+    from dlctl.sites.files import find_site
 
-    store = open_record()
-    ids = [record.training_id for record in store.find_all(wanted)] if wanted else []
+    mine = client()
+    ids = [record.training_id for record in mine.store.find_all(wanted)] if wanted else []
     if site:
         find_site(site)  # refuses a name that is no site's
-    feed = LiveFeed(store, lambda name: open_session(load_site(name), output.ask), ids, site)
-    try:
+    with closing(LiveFeed(mine.store, mine.open, ids, site)) as feed:
         yield feed, ids
-    finally:
-        feed.close()
 
 
 def _export(feed: LiveFeed, ids: list[str], path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, complete_ids, looks, open_record, opened, refreshed, writing
+from dlctl.cli.common import ago, client, complete_ids, open_record, opened, writing
 
 if TYPE_CHECKING:
     from dlctl.outputs.metrics.platform import Platform
@@ -163,7 +163,7 @@ def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bo
     from dlctl.outputs.metrics import EntryReader, follow_entries
     from dlctl.outputs.metrics.formats import chosen
 
-    with looks(records, EntryReader) as looking:
+    with client().looks(records, EntryReader) as looking:
         head = True
         for training_id, entries in follow_entries(looking):
             some = list(chosen(entries, since, names))
@@ -176,7 +176,8 @@ def _platform(sites: Sequence[str], as_json: bool) -> None:
     from dlctl.errors import TransportError
     from dlctl.outputs.metrics.platform import platform
 
-    records = refreshed(open_record().all(), open_record())[0]
+    mine = client()
+    records = mine.refreshed(mine.store.all())[0]
     found, silent = [], None
     for site in sites or sorted({record.site for record in records}):
         try:

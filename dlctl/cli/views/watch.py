@@ -7,7 +7,7 @@ import shutil
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import IDS, looks, open_record
+from dlctl.cli.common import IDS, client
 
 
 def register(app: typer.Typer) -> None:
@@ -26,9 +26,9 @@ def watch(
     from dlctl.outputs.training_reader import TrainingReader, refresh_details
     from dlctl.terminal.watch import watch_in_pipe, watch_on_terminal
 
-    store = open_record()
-    records = store.find_all(training_ids or [])
-    with looks(records, TrainingReader, store, more=refresh_details) as looking:
+    mine = client()
+    records = mine.store.find_all(training_ids or [])
+    with mine.looks(records, TrainingReader, more=refresh_details) as looking:
         if output.has_whole_screen() and not once:
             watch_on_terminal(looking)
         else:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
-import typer
+from login_side import session_of
 
-from dlctl.cli import choosing
-from dlctl.cli.choosing import Filter, chosen, do_each
+from dlctl.cli.choosing import do_each
 from dlctl.contract import State
-from dlctl.errors import HasEnded
+from dlctl.errors import HasEnded, Misused
 from dlctl.record import Record, RecordStore
+from dlctl.service.choose import Filter, chosen
+from dlctl.service.client import Client
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ def test_those_with_all_of_the_tags_are_meant(store, tags, numbers):
 
 def test_ids_are_meant_alone(store):
     assert [r.name for r in chosen(store, ["words-2", "digits-0"], Filter())] == ["words", "digits"]
-    with pytest.raises(typer.BadParameter, match="either ids, or --name, --state and --tag"):
+    with pytest.raises(Misused, match="either ids, or --name, --state and --tag"):
         chosen(store, ["words-2"], Filter("*"))
 
 
 def test_a_word_that_is_no_state_is_refused():
-    with pytest.raises(typer.BadParameter, match="'TRAINED' is no state; there are"):
+    with pytest.raises(Misused, match="'TRAINED' is no state; there are"):
         Filter(None, ["TRAINED"])
 
 
@@ -60,9 +60,9 @@ def test_what_has_ended_meanwhile_is_a_failure_only_if_it_was_named(store, monke
     def cancel_all(_session, records, _store):
         return [HasEnded(f"{each.training_id} is COMPLETED") for each in records]
 
-    monkeypatch.setattr(choosing, "opened", lambda _site: contextlib.nullcontext())
-    wanted = Filter("words*")
-    do_each(chosen(store, None, wanted), store, cancel_all, False, wanted)
+    monkeypatch.setattr(Client, "open", lambda _, name, **__: session_of(name))
+    mine, wanted = Client(store), Filter("words*")
+    do_each(mine, chosen(store, None, wanted), cancel_all, False, wanted)
     assert "words-2 is COMPLETED" in capsys.readouterr().err
     with pytest.raises(HasEnded, match="words-2 is COMPLETED"):
-        do_each(chosen(store, ["words-2"], Filter()), store, cancel_all, False, Filter())
+        do_each(mine, chosen(store, ["words-2"], Filter()), cancel_all, False, Filter())

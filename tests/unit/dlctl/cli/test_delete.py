@@ -1,18 +1,18 @@
 """`dlctl delete` asks, names what would be lost, and takes several ids."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 import pytest
-from login_side import make_record
+from login_side import make_record, session_of
 
-from dlctl.cli import choosing, output
+from dlctl.cli import output
 from dlctl.cli.made import lost_by_deletion, next_fetch, only_copies
 from dlctl.contract import Amount, Made, OutputPlace, State
 from dlctl.errors import RecordError
 from dlctl.outputs.metrics import cache
 from dlctl.record import FETCHED, RecordStore
+from dlctl.service.client import Client
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_one_that_runs_keeps_the_others_from_nothing(store, run, monkeypatch):
         store.remove(gone.training_id)
         return [RecordError(f"{runs.training_id} is TRAINING: it can't be deleted"), gone]
 
-    monkeypatch.setattr(choosing, "opened", lambda name: nullcontext())
+    monkeypatch.setattr(Client, "open", lambda _, name, **__: session_of(name))
     monkeypatch.setattr(lifecycle, "delete_all", remove)
     done = run("one", "two", "-y")
     assert isinstance(done.exception, RecordError)

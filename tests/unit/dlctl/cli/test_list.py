@@ -8,13 +8,14 @@ import pytest
 from login_side import make_record
 
 from dlctl import lifecycle
-from dlctl.cli import common, output
-from dlctl.cli.views import metrics as views_metrics
+from dlctl.cli import output
 from dlctl.contract import State
 from dlctl.contract.metrics import Source, make_line
 from dlctl.errors import ConnectError, HostKeyError, ResultsError
 from dlctl.record import RecordStore
 from dlctl.series.replays import Origin
+from dlctl.service import client
+from dlctl.service.client import Client
 from dlctl.terminal import trainings
 
 OPEN = {"state": State.TRAINING, "job_id": "7", "epochs": 8}
@@ -25,7 +26,7 @@ def store(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     # Set here: an hour may pass between the import of this file and a test.
     monkeypatch.setitem(OPEN, "seen_at", time.time() - 5 * 3600)
-    monkeypatch.setattr(common, "opened", lambda name, may_ask=True: Site(name, may_ask))
+    monkeypatch.setattr(Client, "open", lambda _, name, may_ask=True: Site(name, may_ask))
     return RecordStore()
 
 
@@ -33,10 +34,7 @@ class Site:
     def __init__(self, name, may_ask):
         self.name, self.may_ask, self.site = name, may_ask, SimpleNamespace(name=name)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self):
         pass
 
 
@@ -98,7 +96,7 @@ def test_offline_asks_no_site_and_says_how_old_it_is(store, asked, run):
 def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
     store, asked, run, monkeypatch
 ):
-    monkeypatch.setattr(common, "LIMIT_S", 2.0)
+    monkeypatch.setattr(client, "LIMIT_S", 2.0)
     for name in ("dead", "hangs", "lives"):
         store.add(make_record(training_id=f"{name}-1", site=name, **OPEN))
 
@@ -108,7 +106,7 @@ def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
     release = threading.Event()
     asked.answers |= {"dead": refuse, "hangs": lambda records: release.wait(60) and records}
     warned = []
-    monkeypatch.setattr(output, "warn", warned.append)
+    monkeypatch.setattr(output.Shown, "warn", staticmethod(warned.append))
     done = run("list")
     release.set()
     assert done.exit_code == 0
@@ -147,7 +145,7 @@ def test_metrics_that_were_seen_are_printed_while_their_site_is_silent(
     def refuse(*_):
         raise ConnectError("dead: no route to host")
 
-    monkeypatch.setattr(views_metrics, "opened", refuse)
+    monkeypatch.setattr(Client, "open", refuse)
     assert isinstance(run("metrics", "t-1", "--csv").exception, ConnectError)
     entry = Entry(Origin(1, 0, Source.LOOP), make_line(7, 1, 1000.0, {"loss": 0.5}))
     monkeypatch.setattr(metrics, "kept_metrics", lambda _: (time.time() - 90, [entry]))
@@ -167,7 +165,6 @@ def test_a_silent_site_does_not_hide_the_figures_of_others(store, asked, run, mo
         return Platform(site, len(records), running=0, nodes_held=0, node_hours=1.25)
 
     monkeypatch.setattr("dlctl.outputs.metrics.platform.platform", figures)
-    monkeypatch.setattr(views_metrics, "opened", lambda name: Site(name, False))
     for name in ("dead", "lives"):
         store.add(make_record(training_id=f"{name}-1", site=name, state=State.COMPLETED))
     done = run("metrics", "--platform")
@@ -187,7 +184,6 @@ def test_a_named_file_that_cannot_be_written_is_said_plainly(
     if "metrics" in command:
         store.add(make_record(site="a", **OPEN))
     monkeypatch.setattr(Site, "transport", None, raising=False)
-    monkeypatch.setattr(views_metrics, "opened", lambda name: Site(name, False))
     entry = Entry(Origin(1, 0, Source.LOOP), make_line(7, 1, 1000.0, {"loss": 0.5}))
     monkeypatch.setattr(metrics, "read_metrics", lambda *_: [entry])
     (tmp_path / "file").write_text("")

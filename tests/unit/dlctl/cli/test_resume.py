@@ -1,26 +1,24 @@
 """`dlctl resume` says what runs; that it can't find out is no failure of the resumption."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from login_side import make_record, plan_of
+from login_side import make_record, plan_of, session_of
 
 from dlctl import contract, lifecycle
-from dlctl.cli import common
 from dlctl.contract import State
 from dlctl.errors import ConnectionLost
 from dlctl.record import RecordStore
+from dlctl.service.client import Client
 from dlctl.transport.local import LocalTransport
 
 
 @pytest.fixture
 def resume(run, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(common, "opened", lambda name: nullcontext())
+    monkeypatch.setattr(Client, "open", lambda _, name, **__: session_of(name))
     RecordStore().add(make_record(state=State.FAILED))
     again = make_record(attempt=2, state=State.PENDING)
     monkeypatch.setattr(lifecycle, "resume", lambda *_, **__: again)
@@ -52,8 +50,8 @@ def test_that_the_same_error_comes_again_is_said(
     verdict.write_text(contract.to_json(contract.Verdict(
         1, "7", State.FAILED, "NameError", kind=contract.VerdictKind.USER_ERROR
     )))  # fmt: skip
-    session = SimpleNamespace(transport=LocalTransport())
-    monkeypatch.setattr(common, "opened", lambda name: nullcontext(session))
+    session = session_of(transport=LocalTransport())
+    monkeypatch.setattr(Client, "open", lambda *_, **__: session)
     again = replace(record, attempt=2, state=State.PENDING)
     monkeypatch.setattr(lifecycle, "resume", lambda *_, **__: again)
     monkeypatch.setattr(lifecycle, "read_plan", lambda *_: plan_of())
