@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from dlctl.errors import RecordError
 from dlctl.record_file import is_damaged, put_aside, read_rows, readable_rows, write
 from dlctl.record_names import fitting, latest
 from dlctl.record_rows import fields_in, more_of, sql_values, value_of, write_more
+from dlctl.units import format_span
 
 _SCHEMA_VERSION = 1
 _TABLE = """
@@ -128,6 +130,13 @@ class Record:
     ends_at: float = 0.0
     """When its first attempt will be done if it goes on like this (Unix seconds here); 0 if that is
     not known."""
+
+    @property
+    def state_in_words(self) -> str:
+        """Return the state, and for how long it is stale."""
+        if self.stale_since is None:
+            return str(self.state)
+        return f"{self.state} (stale for {format_span(time.time() - self.stale_since)})"
 
     @property
     def show_command(self) -> str:

@@ -12,6 +12,7 @@ So is `MM:SS`, which reads as hours and minutes to half of its readers.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 
 from dlctl.contract.ground.amounts import counted as counted
@@ -36,6 +37,8 @@ _DURATION_CHOICES = "write 4h, 30m, 90s, 2d, 1h30m, 01:30:00 or 1-00:00:00"
 _MAX_TEXT = 64
 _MAX_BYTES = 1 << 62
 _MAX_S = 100 * 365 * 86400
+_SEVERAL = 5
+"""Names that are listed; more are counted."""
 
 
 class UnitError(ValueError):
@@ -167,3 +170,9 @@ def format_slurm_time(duration_s: int) -> str:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…")
+
+
+def several(names: Sequence[str]) -> str:
+    """Return `a, b, c, d, e and 7 more`."""
+    more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
+    return ", ".join(names[:_SEVERAL]) + more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -10,13 +10,10 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import plain, print_record
 from dlctl.contract import State
-from dlctl.errors import DlctlError, HasEnded
+from dlctl.errors import DlctlError
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
-    from dlctl.record import Record, RecordStore
-    from dlctl.service.choose import Filter
-    from dlctl.service.client import Client
+    from dlctl.service.verbs import Done, WouldEnd
 
 
 def complete_tags(incomplete: str) -> list[str]:
@@ -42,30 +39,27 @@ TAG = typer.Option(None, "--tag", metavar="WORD", autocompletion=complete_tags,
 NOTHING = "no training fits"
 
 
-def do_each(
-    mine: Client, records: Sequence[Record],
-    do_all: Callable[[Session, list[Record], RecordStore], list[Record | DlctlError]],
-    as_json: bool, wanted: Filter,
-) -> None:  # fmt: skip
-    """Do something with trainings that run, and print what became of them.
-
-    One that has ended meanwhile is a failure only if it was named.
+def print_done(done: Done, as_json: bool) -> None:
+    """Print what became of trainings.
 
     Raises:
-        DlctlError: the first failure, after the others were tried.
+        DlctlError: the first failure.
     """
-    known, failures = mine.at_sites(records, do_all)
-    if wanted:
-        for ended in (each for each in failures if isinstance(each, HasEnded)):
-            output.note(ended.message)
-        failures = [each for each in failures if not isinstance(each, HasEnded)]
-    if len(records) == 1 and known:
+    known = done.known
+    if done.is_one and known:
         output.report(plain(known[0]), as_json, lambda _: print_record(known[0]))
-    elif known or not failures:
+    elif known or not done.failures:
         rows = [[each.training_id, str(each.state), each.reason] for each in known]
         output.report([plain(each) for each in known], as_json, lambda _: output.table(
             ["training", "state", "reason"], rows, NOTHING))  # fmt: skip
-    tell_failures(failures)
+    tell_failures(done.failures)
+
+
+def print_would(would: Sequence[WouldEnd], as_json: bool) -> None:
+    """Print what would become of trainings."""
+    rows = [[each.training_id, each.site, each.state, each.would, each.lost] for each in would]
+    columns = ["training", "site", "state", "would", "lost"]
+    output.report(would, as_json, lambda _: output.table(columns, rows, NOTHING))
 
 
 def tell_failures(failures: Sequence[DlctlError]) -> None:

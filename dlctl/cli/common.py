@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +50,7 @@ IDS = typer.Argument(
     help="Training ids; the latest training of this folder by default.",
 )  # fmt: skip
 JSON = typer.Option(False, "--json", help="Print JSON.")
+DRY_RUN = typer.Option(False, "--dry-run", "-n", help="Only say what would go.")
 SITE = typer.Option(
     ..., "--site", "-s", autocompletion=complete_sites, default_factory=default_site,
     show_default=False,
@@ -65,9 +65,6 @@ def open_record() -> RecordStore:
     return RecordStore(tell=output.warn)
 
 
-_SEVERAL = 5
-
-
 def client() -> Client:
     """Return what the use cases need of this terminal and its user."""
     from dlctl.service.client import Client
@@ -78,6 +75,16 @@ def client() -> Client:
 def opened(site: str) -> closing[Session]:
     """Return a site that is open inside a `with` block."""
     return closing(client().open(site))
+
+
+def ask_nothing_in_json(as_json: bool, *, answered: bool) -> None:
+    """Refuse `--json` where a command would ask a question.
+
+    Raises:
+        typer.BadParameter
+    """
+    if as_json and not answered:
+        raise typer.BadParameter("--json asks nothing: add --yes or --dry-run")
 
 
 @contextmanager
@@ -161,28 +168,15 @@ def from_json(text: str) -> Any:
         return None
 
 
-def shown_state(record: Record) -> str:
-    """Return the state, and for how long it is stale."""
-    if record.stale_since is None:
-        return str(record.state)
-    return f"{record.state} (stale for {span(time.time() - record.stale_since)})"
-
-
 def print_record(record: Record) -> None:
     """Print one training in a few lines, and what to do next."""
     noun = "search" if record.is_search else "training"
     output.fields({
-        noun: record.training_id, "state": shown_state(record), "reason": record.reason,
+        noun: record.training_id, "state": record.state_in_words, "reason": record.reason,
         "site": record.site, "attempt": record.attempt, "job": record.job_id,
     })  # fmt: skip
     if record.hint:
         output.advice(record.hint)
-
-
-def several(names: Sequence[str]) -> str:
-    """Return `a, b, c, d, e and 7 more`."""
-    more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
-    return ", ".join(names[:_SEVERAL]) + more
 
 
 def folder_name(path: Path) -> str:

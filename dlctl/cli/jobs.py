@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, STATE, TAG, do_each
+from dlctl.cli.choosing import (
+    NAME,
+    NOTHING,
+    STATE,
+    TAG,
+    print_done,
+    print_would,
+    raise_lasting,
+    tell_failures,
+)
 from dlctl.cli.common import (
+    DRY_RUN,
     ID,
     IDS,
     JSON,
+    ask_nothing_in_json,
     client,
+    complete_ids,
     plain,
     print_record,
-    several,
     training,
 )  # fmt: skip
-from dlctl.cli.deleting import delete
 from dlctl.cli.logs.following import end_of_following, follow
 from dlctl.cli.logs.printing import LogLines
 from dlctl.cli.manifests import (
@@ -33,15 +42,11 @@ from dlctl.cli.manifests import (
     TIME,
     make_overrides,
 )  # fmt: skip
-from dlctl.cli.manners.trying import DRY_RUN, would_cancel
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
+    from dlctl.cli.manners.printed import Deleted
     from dlctl.lifecycle.orders import Ordered
     from dlctl.record import Record
-
-_ANSWER_S = 20.0
-"""How long to wait for the answer of learners that train."""
 
 
 def register(app: typer.Typer) -> None:
@@ -61,11 +66,10 @@ def halt(
 
     Example: dlctl halt digits-3k9f
     """
-    from dlctl.lifecycle import halt_all
-    from dlctl.service.choose import Filter, running
+    from dlctl.service import verbs
+    from dlctl.service.choose import Filter
 
-    mine, wanted = client(), Filter(name, state, tag)
-    do_each(mine, running(mine.store, training_ids, wanted), halt_all, as_json, wanted)
+    print_done(verbs.halt(client(), training_ids, Filter(name, state, tag)), as_json)
 
 
 def resume(
@@ -85,17 +89,14 @@ def resume(
 
     Example: dlctl resume digits-3k9f --learners 2 --time 2h
     """
-    from dlctl.lifecycle import resume as go_on
     from dlctl.logs.reader import LogReader
-    from dlctl.models.use import build_again
+    from dlctl.service import verbs
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, time, partition
     )
     with training(training_id) as (session, record, store):
-        known = go_on(session, record, store, lambda r: build_again(session, r), overrides,
-                      new_code=code, on_line=output.note)  # fmt: skip
-        _tell_what_runs(session, known, learners, code)
+        known = verbs.resume(session, record, store, output.Shown(), overrides, new_code=code)
         output.report(plain(known), as_json, lambda _: print_record(known))
         if stay:
             reader = LogReader(known.job_dir, first_attempt=known.attempt)
@@ -103,43 +104,6 @@ def resume(
                 follow(session, known, store, reader, LogLines(as_json=as_json))
             )
     return output.hint(f"dlctl logs --follow {known.training_id}")
-
-
-def _tell_what_runs(session: Session, record: Record, learners: int | None, new_code: bool) -> None:
-    """Say how the attempt differs from what the user may expect; only warn if that is unknown."""
-    from dlctl.errors import DlctlError
-    from dlctl.lifecycle import changed_since_sent, read_plan, repeats_error
-
-    try:
-        plan = read_plan(session, record)
-        changes = plan.code_changes if new_code else changed_since_sent(session, record)
-        again = not (new_code or changes) and repeats_error(session, record)
-    except DlctlError as error:  # the job is submitted nevertheless
-        return output.warn(f"can't compare your folder with what was sent: {error.message}")
-    _tell_changes(record, changes, sent=new_code)
-    if again:
-        output.warn(
-            f"an error of the program ended attempt {record.attempt - 1}, and the same code runs "
-            f"again (a mended one: dlctl halt {record.training_id}, then "
-            f"dlctl resume --code {record.training_id})"
-        )
-    if learners not in (None, plan.resources.learners):
-        output.warn("another dlctl has resumed it in the meantime: learners is now "
-                    f"{plan.resources.learners}")  # fmt: skip
-    return None
-
-
-def _tell_changes(record: Record, changes: list[str], *, sent: bool) -> None:
-    """Name the files in which the user's folder differs from the code that ran before."""
-    if not changes:
-        return
-    if sent:
-        output.note(f"new code: {several(changes)}")
-        return
-    folder = Path(record.manifest_path).parent
-    output.warn(f"{folder} differs from what was sent: {several(changes)}; the training continues "
-                f"with the files that were sent (the new ones: dlctl halt {record.training_id}, "
-                f"then dlctl resume --code {record.training_id})")  # fmt: skip
 
 
 def cancel(
@@ -152,14 +116,77 @@ def cancel(
 
     Example: dlctl cancel digits-3k9f
     """
-    from dlctl.lifecycle import cancel_all
-    from dlctl.service.choose import Filter, running
+    from dlctl.service import verbs
+    from dlctl.service.choose import Filter
 
     mine, wanted = client(), Filter(name, state, tag)
-    meant = running(mine.store, training_ids, wanted)
     if dry_run:
-        return would_cancel(mine, meant, as_json)
-    return do_each(mine, meant, cancel_all, as_json, wanted)
+        would, problems = verbs.would_cancel(mine, training_ids, wanted)
+        print_would(would, as_json)
+        return raise_lasting(problems)
+    return print_done(verbs.cancel(mine, training_ids, wanted), as_json)
+
+
+def delete(
+    training_ids: list[str] = typer.Argument(
+        None, metavar="ID", autocompletion=complete_ids, show_default=False,
+        help="Training ids; the latest training of this folder by default.",
+    ),
+    name: str | None = NAME,
+    state: list[str] = STATE,
+    tag: list[str] = TAG,
+    yes: bool = typer.Option(
+        False, "--yes", "-y", help="Don't ask; needs an id, --name, --state or --tag; required "
+        "without a terminal.",
+    ),
+    forget: bool = typer.Option(
+        False, "--forget", help="Remove only the local record; the files on the site stay."
+    ),
+    dry_run: bool = DRY_RUN,
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Delete trainings that have ended, with their job directories and local records; asks first.
+
+    Example: dlctl delete digits-3k9f words-7h2m --yes
+    """
+    from dlctl.service import verbs
+    from dlctl.service.choose import Filter, chosen
+
+    ask_nothing_in_json(as_json, answered=yes or dry_run)
+    wanted = Filter(name, state, tag)
+    if yes and not wanted and not (training_ids and all(each.strip() for each in training_ids)):
+        raise typer.BadParameter("--yes needs the id of each training: dlctl delete ID --yes")
+    mine = client()
+    records = chosen(mine.store, training_ids, wanted)
+    if not records:
+        return output.report([], as_json, lambda _: output.note(NOTHING))
+    if not (forget or yes) or dry_run:
+        records, _ = mine.refreshed(records)
+    if dry_run:
+        return print_would(verbs.would_delete(records, forget=forget), as_json)
+    if not (yes or _confirmed(records, forget)):
+        return output.note("nothing was deleted")
+    done = verbs.delete(mine, records, forget=forget)
+    told: list[Deleted] = [{"training_id": r.training_id, "deleted": True} for r in done.known]
+    if told:
+        verb = "forgot" if forget else "deleted"
+        names = [f"{verb} {r.training_id}" for r in done.known]
+        output.report(told[0] if done.is_one else told, as_json, lambda _: output.lines(names))
+    return tell_failures(done.failures)
+
+
+def _confirmed(records: list[Record], forget: bool) -> bool:
+    """Ask at the terminal.
+
+    Raises:
+        typer.BadParameter: there is none.
+    """
+    from dlctl.service.verbs import would_delete
+
+    for each in would_delete(records, forget=forget):
+        output.note(f"{each.training_id} ({each.state} on {each.site}): {each.lost}")
+    which = "it" if len(records) == 1 else f"these {len(records)}"
+    return output.agreed(f"{'forget' if forget else 'delete'} {which}?", "dlctl delete")
 
 
 def tune(
@@ -176,14 +203,11 @@ def tune(
 
     Example: dlctl tune digits-3k9f lr=0.01 batch_size=64
     """
-    from dlctl.lifecycle.orders import give_order, parse_settings
+    from dlctl.service import verbs
 
     wanted = None if "=" in words[0] else words[0]
-    values = parse_settings(words if wanted is None else words[1:])
-    if not values:
-        raise typer.BadParameter("name at least one setting, as in lr=0.01")
     with training(wanted) as (session, record, store):
-        done = give_order(session, record, store, values, wait_s=_ANSWER_S)
+        done = verbs.tune(session, record, store, words if wanted is None else words[1:])
     output.report(done, as_json, _print_order)
 
 
@@ -192,25 +216,13 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
 
     Example: dlctl checkpoints save digits-3k9f
     """
-    from dlctl.lifecycle.orders import give_order
+    from dlctl.service import verbs
 
     with training(training_id) as (session, record, store):
-        done = give_order(session, record, store, {}, save=True, wait_s=_ANSWER_S)
+        done = verbs.save(session, record, store)
     output.report(done, as_json, _print_order)
 
 
 def _print_order(done: Ordered) -> None:
-    what = ", ".join(f"{name}={value:g}" for name, value in done.values.items())
-    what = what or "a checkpoint"
-    answer = done.answer
-    if answer is None:
-        when = "at its next step" if done.state.value == "TRAINING" else "once it trains"
-        if done.state.final:
-            when = f"once you resume it; it is {done.state}"
-        output.line(f"{done.training_id}: {what} {when} (order {done.number})")
-    elif answer.problem:
-        output.warn(f"{done.training_id}: {what} was refused at step {answer.step}: "
-                    f"{answer.problem}")  # fmt: skip
-    else:
-        output.line(f"{done.training_id}: {what} since step {answer.step}" if done.values
-                    else f"{done.training_id}: a checkpoint of step {answer.step}")  # fmt: skip
+    say = output.warn if done.answer and done.answer.problem else output.line
+    say(done.sentence)

@@ -13,7 +13,6 @@ from dlctl.cli.common import (
     client,
     plain,
     print_record,
-    shown_state,
     training,
 )  # fmt: skip
 from dlctl.cli.fetching.fetch import fetch
@@ -43,7 +42,7 @@ def status(
 
     mine = client()
     known, problems = mine.refreshed(chosen(mine.store, training_ids, Filter(name, state, tag)))
-    many = [[r.training_id, shown_state(r), r.reason] for r in known]
+    many = [[r.training_id, r.state_in_words, r.reason] for r in known]
     output.report(whole([plain(r) for r in known]), as_json,
                   lambda _: print_record(known[0]) if len(known) == 1 else
                   output.table(["training", "state", "reason"], many, NOTHING))  # fmt: skip

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, ago, complete_sites, span
-from dlctl.cli.manners.trying import DRY_RUN
+from dlctl.cli.common import DRY_RUN, JSON, ago, complete_sites, span
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed_sites import KnownSite, RemovedSite

@@ -21,6 +21,7 @@ from dlctl.dashboard.feed import Feed, Refused, Unknown
 from dlctl.dashboard.guard import WEBSOCKET_PROTOCOL, Guard
 from dlctl.dashboard.report import report
 from dlctl.series.smooth import Smoother
+from dlctl.service.verbs import OFFERED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
 STATIC = Path(__file__).with_name("static")
-VERBS = ("halt", "resume", "cancel", "checkpoint", "tune")
 _BEAT_S = 10.0
 """How often an idle stream of changes says that it lives."""
 MOST_BYTES = 64 * 1024
@@ -48,7 +48,7 @@ def make_app(feed: Feed, *, token: str, port: int) -> Starlette:
         Route(one, pages.details),
         Route(f"{one}/curves", pages.curves),
         Route(f"{one}/search", pages.search),
-        *(Route(f"{one}/{verb}", pages.act(verb), methods=["POST"]) for verb in VERBS),
+        *(Route(f"{one}/{verb}", pages.act(verb), methods=["POST"]) for verb in OFFERED),
         WebSocketRoute("/ws/trainings/{id}/logs", pages.logs),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]

@@ -38,6 +38,7 @@ class Feed(Protocol):
 
         `answers`: objects with `question`, `answer`, `evidence`, `state` (good, bad, unclear).
         `utilisation`: sentences. `checkpoints`: objects. `verdicts`: one for each ended attempt.
+        `offers`: what a person may have done with it.
 
         Raises:
             Unknown
@@ -91,7 +92,7 @@ class Feed(Protocol):
         """Do what a person asked for, and return a sentence about it.
 
         Args:
-            verb: halt, resume, cancel, checkpoint, tune.
+            verb: one of `dlctl.service.verbs.OFFERED`.
 
         Raises:
             Unknown, Refused

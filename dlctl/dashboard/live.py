@@ -18,13 +18,13 @@ from dlctl.dashboard.searches import Searches
 from dlctl.dashboard.site_worker import SiteWorker
 from dlctl.dashboard.summary import row
 from dlctl.dashboard.tracked import Tracked
-from dlctl.dashboard.verbs import act
 from dlctl.dashboard.versions import Versions
 from dlctl.errors import DlctlError, TransportError
 from dlctl.files.small_files import read_appended_of_many
 from dlctl.lifecycle import QueuePace, refresh, stale
 from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader
+from dlctl.service.verbs import act, offers
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -103,6 +103,7 @@ class LiveFeed:
             found = _plain(tracked.record) | self._row(tracked, run)
         made = tracked.record.made
         found["output"] = tell_output(made.output) if made else ""
+        found["offers"] = [dataclasses.asdict(each) for each in offers(tracked.record.state)]
         meaning = tracked.meaning() if tracked.metrics_known else {}
         if tracked.details is None and meaning:  # whether there is a checkpoint is not known
             known = [a for a in meaning["answers"] if a["key"] != "checkpoint" or a["evidence"]]

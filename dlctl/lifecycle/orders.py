@@ -34,13 +34,29 @@ class Ordered:
 
     def __str__(self) -> str:
         """Return it in a few words."""
-        asked = ", ".join(f"{name}={value:g}" for name, value in self.values.items())
-        asked = asked or "a checkpoint"
         if self.answer is None:
-            return f"{asked} (not yet)"
+            return f"{self._asked} (not yet)"
         if self.answer.problem:
-            return f"{asked} (refused: {self.answer.problem})"
-        return f"{asked} {'since' if self.values else 'at'} step {self.answer.step}"
+            return f"{self._asked} (refused: {self.answer.problem})"
+        return f"{self._asked} {'since' if self.values else 'at'} step {self.answer.step}"
+
+    @property
+    def sentence(self) -> str:
+        """Return what became of it."""
+        what, answer = f"{self.training_id}: {self._asked}", self.answer
+        if answer is None:
+            when = "at its next step" if self.state is State.TRAINING else "once it trains"
+            if self.state.final:
+                when = f"once you resume it; it is {self.state}"
+            return f"{what} {when} (order {self.number})"
+        if answer.problem:
+            return f"{what} was refused at step {answer.step}: {answer.problem}"
+        return f"{what} {'since' if self.values else 'of'} step {answer.step}"
+
+    @property
+    def _asked(self) -> str:
+        asked = ", ".join(f"{name}={value:g}" for name, value in self.values.items())
+        return asked or "a checkpoint"
 
 
 def given_orders(session: Session, record: Record) -> list[Ordered]:

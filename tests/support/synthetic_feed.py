@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from dlctl.contract import State
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.dashboard.feed import Refused, Unknown, last_lines
 from dlctl.dashboard.summary import row
@@ -20,6 +21,7 @@ from dlctl.series import Key, Run
 from dlctl.series.answers import Known, Saved, answers
 from dlctl.series.replays import Origin
 from dlctl.series.utilisation import sentences
+from dlctl.service.verbs import offers
 
 T0 = 1_790_000_000.0
 NOW_S = T0 + 580
@@ -69,7 +71,7 @@ class SyntheticFeed:
 
     def details(self, training_id: str) -> dict[str, Any]:
         with self._lock, self.run(training_id) as run:
-            details = self._details[training_id]
+            details, known = self._details[training_id], self._records[training_id]
             saved = [
                 Saved(c["step"], c["written_at"], c["size_bytes"])
                 for c in details.get("checkpoints", [])
@@ -77,6 +79,7 @@ class SyntheticFeed:
             meaning = {"answers": [asdict(a) for a in answers(run, Known(NOW_S, 10, saved))],
                        "utilisation": sentences(run, None)}  # fmt: skip
             return details | meaning | row(self._records[training_id], run) | {
+                "offers": [asdict(each) for each in offers(State(known["state"]))],
                 "hint": self._records[training_id]["hint"],
                 "job_dir": self._records[training_id]["job_dir"],
                 "folder": self._records[training_id]["folder"],

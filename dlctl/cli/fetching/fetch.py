@@ -12,8 +12,8 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, tell_failures, whole
 from dlctl.cli.common import IDS, JSON, client, folder_name
-from dlctl.cli.made import only_copies
 from dlctl.contract.ground.safe_text import printable
+from dlctl.service.made import only_copies
 from dlctl.units import counted
 
 if TYPE_CHECKING:

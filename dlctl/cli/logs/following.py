@@ -10,7 +10,7 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import unix_seconds
 from dlctl.cli.logs.printing import LogLines, print_pieces
-from dlctl.cli.made import next_fetch
+from dlctl.service.made import next_fetch
 
 if TYPE_CHECKING:
     from dlctl.contract import State

@@ -68,16 +68,6 @@ class Problem(TypedDict):
     error: NotRequired[str]
 
 
-class WouldEnd(TypedDict):
-    """What a dry run says of a training."""
-
-    training_id: str
-    site: str
-    state: str
-    would: str
-    lost: str
-
-
 class Deleted(TypedDict):
     """A training that was deleted."""
 

@@ -39,7 +39,7 @@ SHAPES = {
         "cancel": EITHER, "resume": OBJECT, "search start": OBJECT, "search halt": OBJECT,
         "search resume": OBJECT, "search cancel": OBJECT}),
     "submitted": Shape("a training of several", [_RECORD, "Problem"], {"submit MANIFEST…": LIST}),
-    "would-end": Shape("what a dry run says of a training", ["WouldEnd"], {
+    "would-end": Shape("what a dry run says of a training", ["dlctl.service.verbs:WouldEnd"], {
         "cancel --dry-run": LIST, "delete --dry-run": LIST, "search cancel --dry-run": LIST}),
     "deleted": Shape("a training that was deleted", ["Deleted"], {"delete": EITHER}),
     "details": Shape("all about a training", [_RECORD, "Details"], {"show": OBJECT}),

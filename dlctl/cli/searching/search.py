@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dlctl.cli import output
+from dlctl.cli.choosing import print_done, print_would, raise_lasting
 from dlctl.cli.common import (
+    DRY_RUN,
     JSON,
     SITE,
     client,
@@ -17,14 +18,10 @@ from dlctl.cli.common import (
     opened,
     plain,
     print_record,
-    several,
 )
-from dlctl.cli.manners.trying import DRY_RUN, would_cancel
 from dlctl.cli.searching.found import SEARCH_ID, searched
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
-    from dlctl.record import Record, RecordStore
     from dlctl.search.overview import Overview
 
 app = typer.Typer(no_args_is_help=True, help="Search for hyper-parameters and architectures.")
@@ -132,9 +129,11 @@ def halt(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
 
     Example: dlctl search halt digits-3k9f
     """
-    from dlctl.lifecycle import halt as ask
+    from dlctl.service import verbs
+    from dlctl.service.choose import Filter
 
-    _end(search_id, ask, as_json)
+    mine = client()
+    print_done(verbs.halt(mine, [mine.store.find_search(search_id).training_id], Filter()), as_json)
 
 
 def resume(
@@ -150,13 +149,10 @@ def resume(
 
     Example: dlctl search resume digits-3k9f
     """
-    from dlctl.lifecycle import read_plan
-    from dlctl.search.start import resume as go_on
+    from dlctl.service import verbs
 
     with searched(search_id) as (session, record, store):
-        known = go_on(session, record, store, output.note, new_code=code)
-        if code and (changes := read_plan(session, known).code_changes):
-            output.note(f"new code: {several(changes)}")
+        known = verbs.resume(session, record, store, output.Shown(), new_code=code)
     output.report(plain(known), as_json, lambda _: print_record(known))
 
 
@@ -167,24 +163,16 @@ def cancel(
 
     Example: dlctl search cancel digits-3k9f
     """
-    from dlctl.lifecycle import cancel as end
+    from dlctl.service import verbs
+    from dlctl.service.choose import Filter
 
+    mine = client()
+    meant = [mine.store.find_search(search_id).training_id]
     if dry_run:
-        mine = client()
-        return would_cancel(mine, [mine.store.find_search(search_id)], as_json)
-    return _end(search_id, end, as_json)
-
-
-def _end(
-    search_id: str | None, end: Callable[[Session, Record, RecordStore], Record], as_json: bool
-) -> None:
-    """End the hub as asked, and then its workers."""
-    from dlctl.search.workers import end_workers
-
-    with searched(search_id) as (session, record, store):
-        known = end(session, record, store)
-        end_workers(session, record)
-    output.report(plain(known), as_json, lambda _: print_record(known))
+        would, problems = verbs.would_cancel(mine, meant, Filter())
+        print_would(would, as_json)
+        return raise_lasting(problems)
+    return print_done(verbs.cancel(mine, meant, Filter()), as_json)
 
 
 def _print_status(told: dict[str, Any], seen: Overview, left: str) -> None:

@@ -194,7 +194,7 @@ def _print_trial(told: dict[str, Any], trials: Trials) -> None:
 def _print_search(record: Record, seen: Overview) -> None:
     import time
 
-    from dlctl.cli.common import ago, shown_state, unix_seconds
+    from dlctl.cli.common import ago, unix_seconds
     from dlctl.contract import State
     from dlctl.search.summary import (
         best_words,
@@ -209,7 +209,7 @@ def _print_search(record: Record, seen: Overview) -> None:
     spec, task = seen.spec, seen.spec.task
     is_done = record.state is State.COMPLETED
     output.fields({
-        "search": record.training_id, "name": record.name, "state": shown_state(record),
+        "search": record.training_id, "name": record.name, "state": record.state_in_words,
         "reason": "" if is_done else record.reason, "hint": "" if is_done else record.hint,
         "site": record.site, "attempt": record.attempt,
         "hub's job": record.job_id,

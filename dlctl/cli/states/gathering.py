@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, plain, shown_state, unix_seconds
-from dlctl.cli.made import next_fetch, told_output
+from dlctl.cli.common import ago, plain, unix_seconds
 from dlctl.record import FETCHED
+from dlctl.service.made import next_fetch, told_output
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -49,7 +49,7 @@ def gather(session: Session, record: Record, store: RecordStore) -> dict[str, An
         plain(record)
         | {"output": told_output(record), "next_command": _next_command(record)}
         | {"stored_as": _stored_as(record)}
-        | {"shown_state": shown_state(record), "starts_in_words": starts(record, time.time())}
+        | {"shown_state": record.state_in_words, "starts_in_words": starts(record, time.time())}
         | more
     )
 

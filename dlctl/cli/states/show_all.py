@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, several
+from dlctl.cli.common import ago
 from dlctl.cli.views.show_server import print_servers, server_line, state_and_reason
 from dlctl.contract import Next, State, attempt_dir
 from dlctl.contract.metrics import (
@@ -21,6 +21,7 @@ from dlctl.contract.metrics import (
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
 from dlctl.service.telling import STARTED
+from dlctl.units import several
 
 FINAL = [state.value for state in State if state.final]
 """States of trainings that have ended, as `gather` tells them."""

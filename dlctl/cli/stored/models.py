@@ -13,8 +13,10 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import (
+    DRY_RUN,
     JSON,
     ago,
+    ask_nothing_in_json,
     client,
     complete_ids,
     complete_sites,
@@ -23,7 +25,6 @@ from dlctl.cli.common import (
     open_record,
     opened,
 )
-from dlctl.cli.manners.trying import DRY_RUN, ask_nothing_in_json
 from dlctl.cli.stored.making import confirmed, make, one_source, said, seconds
 from dlctl.cli.stored.shown import (
     print_changes,

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ID, JSON, SITE, ago, opened, training
+from dlctl.cli.common import DRY_RUN, ID, JSON, SITE, ago, opened, training
 from dlctl.cli.frameworks import end_if_wrong, origin
 from dlctl.cli.manifests import MANIFEST
-from dlctl.cli.manners.trying import DRY_RUN
 from dlctl.units import format_bytes
 
 if TYPE_CHECKING:

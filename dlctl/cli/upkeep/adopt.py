@@ -8,7 +8,7 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import JSON, complete_sites, open_record, opened, plain
-from dlctl.cli.made import only_copies
+from dlctl.service.made import only_copies
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed_sites import AdoptedTrainings

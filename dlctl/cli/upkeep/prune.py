@@ -9,9 +9,16 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.choosing import tell_failures
-from dlctl.cli.common import JSON, ago, complete_sites, open_record, opened
-from dlctl.cli.made import only_copies
-from dlctl.cli.manners.trying import DRY_RUN, ask_nothing_in_json
+from dlctl.cli.common import (
+    DRY_RUN,
+    JSON,
+    ago,
+    ask_nothing_in_json,
+    complete_sites,
+    open_record,
+    opened,
+)
+from dlctl.service.made import only_copies
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed_sites import PrunedSite

@@ -195,7 +195,7 @@ def _platform(sites: Sequence[str], as_json: bool) -> None:
 
 
 def _platform_row(each: Platform) -> list[str]:
-    from dlctl.cli.common import several
+    from dlctl.units import several
 
     def share(hours: float) -> str:
         return f"{100 * hours / each.node_hours:.1f} %" if each.node_hours else "-"

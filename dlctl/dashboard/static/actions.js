@@ -2,26 +2,14 @@
 import { act } from './api.js';
 import { button, el } from './dom.js';
 
-const ACTIONS = {
-  checkpoint: ['Checkpoint', 'Save a checkpoint now? The training goes on.', 'Save'],
-  tune: ['Tune', 'Change settings while it trains, at the same step on all learners.', 'Change'],
-  halt: ['Halt', 'Save a checkpoint and stop? You can resume it.', 'Halt'],
-  cancel: ['Cancel', 'End it without saving? What came after the newest checkpoint is lost.', 'End it'],
-  resume: ['Resume', 'Continue from the newest checkpoint, with the same resources?', 'Resume'],
-};
-const SETTINGS = ['lr', 'batch_size', 'clip_gradient_norm', 'momentum', 'weight_decay'];
-
 export function actionButtons(details) {
-  const verbs = details.live ? ['checkpoint', 'tune', 'halt', 'cancel'] : ['resume'];
-  if (details.state === 'COMPLETED') return [];
-  return verbs.map((verb) => button(ACTIONS[verb][0], () => confirmAction(details.id, verb), { class: verb === 'cancel' ? 'danger' : '' }));
+  return details.offers.map((offer) => button(offer.label, () => confirmAction(details.id, offer), { class: offer.loses ? 'danger' : '' }));
 }
 
-export function confirmAction(id, verb) {
-  const [label, question, yes] = ACTIONS[verb];
-  const inputs = verb === 'tune' ? SETTINGS.map((name) => el('input', { name, inputmode: 'decimal', autocomplete: 'off', id: `set-${name}` })) : [];
+export function confirmAction(id, { verb, label, question, yes, settings, loses }) {
+  const inputs = settings.map((name) => el('input', { name, inputmode: 'decimal', autocomplete: 'off', id: `set-${name}` }));
   const told = el('p', { role: 'status', class: 'told' });
-  const go = button(yes, () => send(), { class: verb === 'cancel' ? 'danger strong' : 'strong' });
+  const go = button(yes, () => send(), { class: loses ? 'danger strong' : 'strong' });
   const close = button('Close', () => dialog.close(), {});
   const dialog = el('dialog', { 'aria-label': label, onclose: () => dialog.remove() }, el('h2', {}, `${label} ${id}`), el('p', {}, question),
     inputs.map((input) => el('label', { class: 'setting' }, el('code', {}, input.name), input)), told, el('div', { class: 'buttons' }, close, go));

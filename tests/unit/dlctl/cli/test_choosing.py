@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 from login_side import session_of
 
-from dlctl.cli.choosing import do_each
+from dlctl import lifecycle
 from dlctl.contract import State
 from dlctl.errors import HasEnded, Misused
 from dlctl.record import Record, RecordStore
+from dlctl.search import workers
+from dlctl.service import verbs
 from dlctl.service.choose import Filter, chosen
 from dlctl.service.client import Client
+from dlctl.tell import Tell
 
 
 @pytest.fixture
@@ -56,13 +59,30 @@ def test_a_word_that_is_no_state_is_refused():
         Filter(None, ["TRAINED"])
 
 
-def test_what_has_ended_meanwhile_is_a_failure_only_if_it_was_named(store, monkeypatch, capsys):
+def test_what_has_ended_meanwhile_is_a_failure_only_if_it_was_named(store, monkeypatch):
     def cancel_all(_session, records, _store):
         return [HasEnded(f"{each.training_id} is COMPLETED") for each in records]
 
+    class Notes(Tell):
+        def note(self, text):
+            noted.append(text)
+
+    noted = []
     monkeypatch.setattr(Client, "open", lambda _, name, **__: session_of(name))
-    mine, wanted = Client(store), Filter("words*")
-    do_each(mine, chosen(store, None, wanted), cancel_all, False, wanted)
-    assert "words-2 is COMPLETED" in capsys.readouterr().err
-    with pytest.raises(HasEnded, match="words-2 is COMPLETED"):
-        do_each(mine, chosen(store, ["words-2"], Filter()), cancel_all, False, Filter())
+    monkeypatch.setattr(lifecycle, "cancel_all", cancel_all)
+    done = verbs.cancel(Client(store, Notes()), None, Filter("words*"))
+    assert noted == ["words-2 is COMPLETED"] and not done.failures
+    done = verbs.cancel(Client(store, Notes()), ["words-2"], Filter())
+    assert [each.message for each in done.failures] == noted == ["words-2 is COMPLETED"]
+
+
+def test_the_workers_of_a_search_end_with_it_whatever_command_ends_it(store, monkeypatch):
+    ended = []
+    store.add(Record("found-3", "found", "local", "", "", "", state=State.TRAINING,
+                     is_search=True))  # fmt: skip
+    monkeypatch.setattr(Client, "open", lambda _, name, **__: session_of(name))
+    monkeypatch.setattr(workers, "end_workers", lambda _, each: ended.append(each.training_id))
+    for verb, in_lifecycle in ((verbs.halt, "halt_all"), (verbs.cancel, "cancel_all")):
+        monkeypatch.setattr(lifecycle, in_lifecycle, lambda _, records, __: list(records))
+        verb(Client(store), ["words-2", "found-3"], Filter())
+    assert ended == ["found-3"] * 2

@@ -7,12 +7,12 @@ import pytest
 from login_side import make_record, session_of
 
 from dlctl.cli import output
-from dlctl.cli.made import lost_by_deletion, next_fetch, only_copies
 from dlctl.contract import Amount, Made, OutputPlace, State
 from dlctl.errors import RecordError
 from dlctl.outputs.metrics import cache
 from dlctl.record import FETCHED, RecordStore
 from dlctl.service.client import Client
+from dlctl.service.made import lost_by_deletion, next_fetch, only_copies
 
 
 @pytest.fixture

@@ -1,0 +1,308 @@
+"""What can be done with trainings that exist; a search is one, with its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl.contract import TUNABLE, State
+from dlctl.errors import DlctlError, HasEnded, Misused
+from dlctl.service.choose import Filter, running
+from dlctl.service.made import lost_by_deletion
+from dlctl.tell import SILENT, Tell
+from dlctl.units import several
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.lifecycle.orders import Ordered
+    from dlctl.manifest.overrides import Overrides
+    from dlctl.record import Record, RecordStore
+    from dlctl.service.client import Client
+
+_ANSWER_S, _PAGE_S = 20.0, 5.0
+"""How long to wait for the answer of learners that train; the person at a page sees less of it."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of trainings."""
+
+    known: list[Record]
+    failures: list[DlctlError]
+    is_one: bool
+    """Whether one training was meant."""
+
+
+@dataclass(frozen=True)
+class WouldEnd:
+    """What a dry run says of a training."""
+
+    training_id: str
+    site: str
+    state: str
+    would: str
+    lost: str
+
+
+# Of many trainings --------------------------------------------------------------------------------
+
+
+def halt(mine: Client, ids: Sequence[str] | None, wanted: Filter) -> Done:
+    """Ask trainings to save and stop; one that has not started yet leaves the queue."""
+    return _end(mine, _halt_all, ids, wanted)
+
+
+def cancel(mine: Client, ids: Sequence[str] | None, wanted: Filter) -> Done:
+    """End trainings without saving."""
+    return _end(mine, _cancel_all, ids, wanted)
+
+
+def would_cancel(
+    mine: Client, ids: Sequence[str] | None, wanted: Filter
+) -> tuple[list[WouldEnd], dict[str, DlctlError]]:
+    """Return what `cancel` would end as the sites know it now, and which don't answer."""
+    known, problems = mine.refreshed(running(mine.store, ids, wanted))
+    return [
+        WouldEnd(each.training_id, each.site, each.state_in_words, "refuse: it has ended", "")
+        if each.state.final else
+        WouldEnd(each.training_id, each.site, each.state_in_words, "cancel",
+                 _lost_by_cancelling(each))
+        for each in known
+    ], problems  # fmt: skip
+
+
+def delete(mine: Client, records: list[Record], *, forget: bool) -> Done:
+    """Remove trainings that have ended, with their job directories.
+
+    Args:
+        forget: Remove only what is known here.
+    """
+    from dlctl.lifecycle import delete_all
+    from dlctl.outputs.metrics.cache import forget as forget_metrics
+
+    deleted, failures = records, list[DlctlError]()
+    if forget:
+        mine.store.remove(*(record.training_id for record in records))
+    else:
+        deleted, failures = mine.at_sites(records, delete_all)
+    for record in deleted:
+        forget_metrics(record.training_id)
+    return Done(deleted, failures, len(records) == 1)
+
+
+def would_delete(records: Sequence[Record], *, forget: bool) -> list[WouldEnd]:
+    """Return what `delete` would remove, and what would be lost with it."""
+    verb = "forget" if forget else "delete"
+    return [
+        WouldEnd(each.training_id, each.site, str(each.state),
+                 verb if each.state.final or forget else "refuse: it has not ended",
+                 "nothing is lost: its files on the site stay" if forget
+                 else lost_by_deletion(each))
+        for each in records
+    ]  # fmt: skip
+
+
+def _lost_by_cancelling(record: Record) -> str:
+    if record.state in (State.QUEUED, State.PENDING):
+        return "its place in the queue"
+    saves = f"dlctl {'search ' * record.is_search}halt {record.training_id}"
+    return f"what it did since its newest checkpoint ({saves} saves first)"
+
+
+def _end(
+    mine: Client,
+    do_all: Callable[[Session, list[Record], RecordStore], list[Record | DlctlError]],
+    ids: Sequence[str] | None, wanted: Filter,
+) -> Done:  # fmt: skip
+    """End trainings; one that has ended meanwhile is a failure only if it was named."""
+    meant = running(mine.store, ids, wanted)
+    known, failures = mine.at_sites(meant, do_all)
+    if wanted:
+        for each in failures:
+            mine.tell.note(each.message if isinstance(each, HasEnded) else "")
+        failures = [each for each in failures if not isinstance(each, HasEnded)]
+    return Done(known, failures, len(meant) == 1)
+
+
+def _halt_all(
+    session: Session, records: list[Record], store: RecordStore
+) -> list[Record | DlctlError]:
+    from dlctl.lifecycle import halt_all
+
+    return _with_workers(session, halt_all(session, records, store))
+
+
+def _cancel_all(
+    session: Session, records: list[Record], store: RecordStore
+) -> list[Record | DlctlError]:
+    from dlctl.lifecycle import cancel_all
+
+    return _with_workers(session, cancel_all(session, records, store))
+
+
+def _with_workers(
+    session: Session, answers: list[Record | DlctlError]
+) -> list[Record | DlctlError]:
+    """End the workers of searches, too."""
+    from dlctl.search.workers import end_workers
+
+    for answer in answers:
+        if not isinstance(answer, DlctlError) and answer.is_search:
+            end_workers(session, answer)
+    return answers
+
+
+# Of one training ----------------------------------------------------------------------------------
+
+
+def resume(
+    session: Session, record: Record, store: RecordStore, tell: Tell = SILENT,
+    overrides: Overrides | None = None, *, new_code: bool = False,
+) -> Record:  # fmt: skip
+    """Continue from the newest checkpoint, and say how the attempt differs from the one before.
+
+    Args:
+        overrides: Changes to the resources.
+        new_code: Train with the user's folder as it is now.
+
+    Raises:
+        DlctlError: nothing was submitted, or the answer was lost.
+    """
+    from dlctl.lifecycle import resume as go_on
+    from dlctl.models.use import build_again
+    from dlctl.search.start import resume as go_on_searching
+
+    if record.is_search:
+        known = go_on_searching(session, record, store, tell.note, new_code=new_code)
+    else:
+        known = go_on(session, record, store, partial(build_again, session), overrides,
+                      new_code=new_code, on_line=tell.note)  # fmt: skip
+    if new_code or not record.is_search:
+        learners = overrides.learners if overrides else None
+        _tell_what_runs(session, known, learners, tell, new_code=new_code)
+    return known
+
+
+def _tell_what_runs(
+    session: Session, record: Record, learners: object, tell: Tell, *, new_code: bool
+) -> None:
+    """Say how the attempt differs from what the user may expect; only warn if that is unknown."""
+    from dlctl.lifecycle import changed_since_sent, read_plan, repeats_error
+
+    try:
+        plan = read_plan(session, record)
+        changes = plan.code_changes if new_code else changed_since_sent(session, record)
+        again = not (new_code or changes) and repeats_error(session, record)
+    except DlctlError as error:  # the job is submitted nevertheless
+        return tell.warn(f"can't compare your folder with what was sent: {error.message}")
+    mended = f"dlctl halt {record.training_id}, then dlctl resume --code {record.training_id}"
+    if changes and new_code:
+        tell.note(f"new code: {several(changes)}")
+    elif changes:
+        tell.warn(
+            f"{Path(record.manifest_path).parent} differs from what was sent: {several(changes)}; "
+            f"the training continues with the files that were sent (the new ones: {mended})"
+        )
+    if again:
+        tell.warn(
+            f"an error of the program ended attempt {record.attempt - 1}, and the same code runs "
+            f"again (a mended one: {mended})"
+        )
+    if learners not in (None, plan.resources.learners):
+        tell.warn("another dlctl has resumed it in the meantime: learners is now "
+                  f"{plan.resources.learners}")  # fmt: skip
+    return None
+
+
+def tune(
+    session: Session, record: Record, store: RecordStore, words: list[str],
+    wait_s: float = _ANSWER_S,
+) -> Ordered:  # fmt: skip
+    """Change settings while it trains: `lr=0.01 batch_size=64`.
+
+    Raises:
+        Misused: there is no setting.
+        RecordError: a word is no setting that can be tuned, or the program takes no orders.
+    """
+    from dlctl.lifecycle.orders import give_order, parse_settings
+
+    values = parse_settings(words)
+    if not values:
+        raise Misused("name at least one setting, as in lr=0.01")
+    return give_order(session, record, store, values, wait_s=wait_s)
+
+
+def save(
+    session: Session, record: Record, store: RecordStore, wait_s: float = _ANSWER_S
+) -> Ordered:
+    """Save a checkpoint now; the training goes on."""
+    from dlctl.lifecycle.orders import give_order
+
+    return give_order(session, record, store, {}, save=True, wait_s=wait_s)
+
+
+# Offered to a person, for a training that is shown --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a face offers, after a question."""
+
+    verb: str
+    label: str
+    question: str
+    yes: str
+    settings: Sequence[str] = ()
+    """What may be filled in."""
+    loses: bool = False
+    """Whether work may be lost by it."""
+
+
+_OPEN = (
+    Offer("checkpoint", "Checkpoint", "Save a checkpoint now? The training goes on.", "Save"),
+    Offer("tune", "Tune", "Change settings while it trains, at the same step on all learners.",
+          "Change", TUNABLE),
+    Offer("halt", "Halt", "Save a checkpoint and stop? You can resume it.", "Halt"),
+    Offer("cancel", "Cancel",
+          "End it without saving? What came after the newest checkpoint is lost.", "End it",
+          loses=True),
+)  # fmt: skip
+_ENDED = (
+    Offer("resume", "Resume", "Continue from the newest checkpoint, with the same resources?",
+          "Resume"),
+)  # fmt: skip
+OFFERED = tuple(offer.verb for offer in (*_OPEN, *_ENDED))
+
+
+def offers(state: State) -> Sequence[Offer]:
+    """Return what may be done with a training in a state."""
+    return () if state is State.COMPLETED else _ENDED if state.final else _OPEN
+
+
+def act(
+    session: Session, record: Record, store: RecordStore, verb: str, settings: Mapping[str, object]
+) -> str:
+    """Do what was offered, and return a sentence about it.
+
+    Raises:
+        DlctlError
+    """
+    if verb == "checkpoint":
+        return save(session, record, store, _PAGE_S).sentence
+    if verb == "tune":
+        words = [f"{name}={value}" for name, value in settings.items()]
+        return tune(session, record, store, words, _PAGE_S).sentence
+    if verb == "resume":
+        return _sentence(resume(session, record, store))
+    do_all = {"halt": _halt_all, "cancel": _cancel_all}[verb]
+    return _sentence(do_all(session, [record], store)[0])
+
+
+def _sentence(answer: Record | DlctlError) -> str:
+    if isinstance(answer, DlctlError):
+        raise answer
+    why = f": {answer.reason}" if answer.reason else ""
+    return f"{answer.training_id} is {answer.state}{why}"
