@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import plain, print_record
+from dlctl.cli.common import print_record
 from dlctl.contract import State
 from dlctl.errors import DlctlError
+from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
     from dlctl.service.verbs import Done, WouldEnd

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -126,46 +126,6 @@ def span(duration_s: float) -> str:
     from dlctl.units import format_span
 
     return format_span(duration_s)
-
-
-UNKNOWN_IF_0 = ("seen_at", "started_at", "ended_at", "epochs", "starts_at", "ends_at")
-"""Fields of a record that are null in JSON if nobody knows them."""
-
-
-def plain(record: Record) -> dict[str, Any]:
-    """Return a record as `--json` prints it: objects as objects, and times in Unix seconds."""
-    import dataclasses
-
-    known = dataclasses.asdict(record)
-    return (
-        known
-        | {name: known[name] or None for name in UNKNOWN_IF_0}
-        | {
-            "state": str(record.state),
-            "created_at": unix_seconds(record.created_at),
-            "overrides": from_json(record.overrides),
-        }
-    )
-
-
-def unix_seconds(iso_time: str) -> float | None:
-    """Return the time that a record or plan holds as ISO 8601; None if it holds none."""
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(iso_time).timestamp()
-    except ValueError:
-        return None
-
-
-def from_json(text: str) -> Any:
-    """Return what a JSON text holds; None if it can't be read."""
-    import json
-
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
 
 
 def print_record(record: Record) -> None:

@@ -25,7 +25,6 @@ from dlctl.cli.common import (
     ask_nothing_in_json,
     client,
     complete_ids,
-    plain,
     print_record,
     training,
 )  # fmt: skip
@@ -42,6 +41,7 @@ from dlctl.cli.manifests import (
     TIME,
     make_overrides,
 )  # fmt: skip
+from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed import Deleted

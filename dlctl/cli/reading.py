@@ -11,13 +11,13 @@ from dlctl.cli.common import (
     IDS,
     JSON,
     client,
-    plain,
     print_record,
     training,
 )  # fmt: skip
 from dlctl.cli.fetching.fetch import fetch
 from dlctl.cli.manners.pager import paged
 from dlctl.cli.states import listing
+from dlctl.service.describe import plain
 
 
 def register(app: typer.Typer) -> None:
@@ -63,9 +63,9 @@ def show(
 
     Example: dlctl show digits-3k9f --all
     """
-    from dlctl.cli.states.gathering import gather
     from dlctl.cli.states.show_all import print_details
     from dlctl.cli.states.story import print_story
+    from dlctl.service.describe import describe
 
     with training(training_id) as (session, record, store):
         if script:
@@ -74,6 +74,6 @@ def show(
             text = read_script(session, record)
             with paged(not as_json):
                 return output.report({"script": text}, as_json, lambda _: output.document(text))
-        details = gather(session, record, store)
+        details = describe(session, record, store, output.Shown())
     with paged(everything and not as_json):
         return output.report(details, as_json, print_details if everything else print_story)

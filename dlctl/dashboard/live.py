@@ -12,7 +12,6 @@ from concurrent.futures import CancelledError, TimeoutError
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from dlctl.contract import tell_output
 from dlctl.dashboard.feed import Json, Refused, Unknown, last_lines
 from dlctl.dashboard.searches import Searches
 from dlctl.dashboard.site_worker import SiteWorker
@@ -24,6 +23,8 @@ from dlctl.files.small_files import read_appended_of_many
 from dlctl.lifecycle import QueuePace, refresh, stale
 from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader
+from dlctl.service.describe import plain
+from dlctl.service.made import told_output
 from dlctl.service.verbs import act, offers
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class LiveFeed:
         trouble = self._trouble.get(tracked.record.site, "")
         known = {"trouble": trouble, "metrics_known": tracked.metrics_known,
                  "metrics_at": tracked.metrics_at}  # fmt: skip
-        return row(_plain(tracked.record), run, tracked.limit) | known
+        return row(tracked.record, run, tracked.limit) | known
 
     def details(self, training_id: str) -> Json:
         """Return all about one training but its curves."""
@@ -100,14 +101,10 @@ class LiveFeed:
         if tracked.details is None:
             self._wait_for(tracked)
         with tracked.run() as run:
-            found = _plain(tracked.record) | self._row(tracked, run)
-        made = tracked.record.made
-        found["output"] = tell_output(made.output) if made else ""
+            found = plain(tracked.record) | self._row(tracked, run)
+        found["output"] = told_output(tracked.record)
         found["offers"] = [dataclasses.asdict(each) for each in offers(tracked.record.state)]
         meaning = tracked.meaning() if tracked.metrics_known else {}
-        if tracked.details is None and meaning:  # whether there is a checkpoint is not known
-            known = [a for a in meaning["answers"] if a["key"] != "checkpoint" or a["evidence"]]
-            meaning = meaning | {"answers": known}
         return found | (tracked.details or {}) | meaning
 
     @contextmanager
@@ -382,10 +379,6 @@ def _look_at_metrics(session: Session, trackeds: Sequence[Tracked]) -> dict[str,
 def _may_pass(error: DlctlError) -> bool:
     """Return whether waiting may help; trying a wrong key again might lock a user out."""
     return not isinstance(error, TransportError) or error.transient
-
-
-def _plain(record: Record) -> Json:
-    return dataclasses.asdict(record) | {"state": str(record.state)}
 
 
 def _lines(piece: LogPiece) -> Json:

@@ -14,15 +14,14 @@ from dlctl import contract
 from dlctl.contract import Plan, State, Verdict
 from dlctl.errors import RecordError
 from dlctl.files.small_files import read_texts
-from dlctl.lifecycle import details as read_details
 from dlctl.lifecycle import read_plan
-from dlctl.lifecycle.orders import given_orders
 from dlctl.outputs.checkpoints import list_checkpoints
-from dlctl.outputs.insight import insight, job_limit
+from dlctl.outputs.insight import insight, job_limit, saved_of
 from dlctl.outputs.metrics import MetricsReader
 from dlctl.outputs.unlocking import Unlocking
 from dlctl.series.answers import Saved
 from dlctl.series.pace import JobLimit
+from dlctl.service.describe import told_by_site
 
 if TYPE_CHECKING:
     from dlctl.dashboard.feed import Json
@@ -55,6 +54,7 @@ class Tracked:
         """The state and the attempt in which they were read."""
         self._busy_until = float("-inf")
         self._plan: Plan | None = None
+        self._saved: list[Saved] | None = None
         self._plan_of = 0
         """The attempt for which the plan was asked for."""
         self._news = 0
@@ -163,11 +163,14 @@ class Tracked:
         """
         record, self._details_at = self.record, time.monotonic()
         try:
-            found = _details(session, record)
+            told = told_by_site(session, record)
+            saved = list_checkpoints(session.transport, record.job_dir)
+            told["checkpoints"] = [dataclasses.asdict(each) for each in saved]
+            told["verdicts"] = _verdicts(session.transport, record)
+            found: Json = json.loads(json.dumps(told, default=str))
+            self._plan, self._saved = contract.from_plain(Plan, found["plan"]), saved_of(saved)
         except RecordError as error:  # its folder is gone, or another version's
-            found = {"problem": error.message}
-        if plan := found.get("plan"):
-            self._plan = contract.from_json(Plan, json.dumps(plan))
+            found, self._saved = {"problem": error.message}, []
         now_of = (record.state, record.attempt)
         if self._details_of != now_of:
             self.expect_news()
@@ -191,26 +194,8 @@ class Tracked:
             return found
 
     def _find_meaning(self) -> Json:
-        details = self.details or {}
-        saved = [
-            Saved(each["step"], each["written_at"], each["size_bytes"],
-                  "" if each["complete"] else each["name"])
-            for each in details.get("checkpoints", []) if each["complete"] is not False
-        ]  # fmt: skip
         with self.run() as run:
-            return insight(run, self.record, self._plan, saved).plain()
-
-
-def _details(session: Session, record: Record) -> Json:
-    """Return them as JSON has them."""
-    found: Json = read_details(session, record)
-    orders = given_orders(session, record)
-    found["orders"] = [dataclasses.asdict(order) | {"text": str(order)} for order in orders]
-    saved = list_checkpoints(session.transport, record.job_dir)
-    found["checkpoints"] = [dataclasses.asdict(each) for each in saved]
-    found["verdicts"] = _verdicts(session.transport, record)
-    plain: Json = json.loads(json.dumps(found, default=str))
-    return plain
+            return insight(run, self.record, self._plan, self._saved).plain()
 
 
 def _verdicts(transport: Transport, record: Record) -> list[dict[str, Any]]:

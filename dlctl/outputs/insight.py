@@ -60,21 +60,28 @@ def _without_infinity(value: Any) -> Any:
 
 
 def insight(
-    run: Run, record: Record, plan: Plan | None, checkpoints: list[Saved], now: float | None = None
-) -> Insight:
-    """Return what a run means, for the state that a record knows."""
+    run: Run, record: Record, plan: Plan | None, checkpoints: list[Saved] | None,
+    now: float | None = None,
+) -> Insight:  # fmt: skip
+    """Return what a run means, for the state that a record knows.
+
+    Args:
+        checkpoints: None: nobody has looked, so that there may be some of which no event told.
+    """
     now = time.time() if now is None else now
     made, is_completed = record.made, record.state is State.COMPLETED
     has_model = is_completed and bool(made and (made.results.files or made.output))
     classes = plan.training.classes if plan else None
-    known = Known(now, classes, checkpoints, record.state.final, has_model)
+    known = Known(now, classes, checkpoints or [], record.state.final, has_model)
     limit = job_limit(plan, record, now)
     left = None if record.state.final else time_left(run, record.step, record.done, limit)
     told = sentences(run, plan.resources if plan else None)
     curve = main_curve(run)
     name = "" if curve is None else curve.key.name
     plateaus = [event for event in run.events if event.kind == EventKind.PLATEAU.value]
-    return Insight(answers(run, known), told, left, found_events(run), plateaus, name)
+    found = [each for each in answers(run, known)
+             if checkpoints is not None or each.key != "checkpoint" or each.evidence]  # fmt: skip
+    return Insight(found, told, left, found_events(run), plateaus, name)
 
 
 def job_limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:

@@ -96,13 +96,9 @@ class TrainingReader:
 
     def insight(self, record: Record, now: float | None = None) -> Insight:
         """Return what it means, with the ages of a time (Unix seconds), by default the present."""
+        saved = self.checkpoints if self._told_details else None
         with self.lock:
-            found = insight(self.run, record, self.plan, self.checkpoints, now)
-        if self._told_details:
-            return found
-        # Whether there is a checkpoint of which no event told is not known yet.
-        known = [each for each in found.answers if each.key != "checkpoint" or each.evidence]
-        return replace(found, answers=known)
+            return insight(self.run, record, self.plan, saved, now)
 
     def _read_news(self, session: Session, record: Record) -> bool:
         """Bring the lines of the metrics and of the logs: after the first look, in one script."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dlctl.contract.metrics import NO_STEP, EventKind, Source
 from dlctl.series.run import Run
@@ -33,14 +33,25 @@ class Progress(NamedTuple):
     """The share of all steps, from 0 to 1."""
 
 
-def progress(run: Run, told: Progress) -> Progress:
+class Told(Protocol):
+    """How far learners have told that they are, such as a record."""
+
+    @property
+    def epoch(self) -> int | None: ...  # noqa: D102
+    @property
+    def step(self) -> int | None: ...  # noqa: D102
+    @property
+    def done(self) -> float | None: ...  # noqa: D102
+
+
+def progress(run: Run | None, told: Told) -> Progress:
     """Return what a learner has told last, brought forward to the newest step of its metrics.
 
     Learners tell how far they are every few seconds, while metrics come with each step.
     """
-    newest, step = run.last_step, told.step
-    if newest == NO_STEP or (step is not None and newest <= step):
-        return told
+    newest, step = NO_STEP if run is None else run.last_step, told.step
+    if run is None or newest == NO_STEP or (step is not None and newest <= step):
+        return Progress(told.epoch, step, told.done)
     epoch, done = run.epoch_at(newest), told.done
     return Progress(
         told.epoch if told.epoch is None or math.isnan(epoch) else max(told.epoch, int(epoch)),

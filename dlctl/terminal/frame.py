@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dlctl.contract.metrics import NO_STEP, EventKind
 from dlctl.series.curve import Curve
-from dlctl.series.pace import Progress, progress
+from dlctl.series.pace import progress
 from dlctl.series.readable import readable
 from dlctl.series.run import Run
 from dlctl.series.smooth import Smoother, make_smoothing
@@ -135,7 +135,7 @@ def _head(line: Line, each: Shown, now: float) -> Line:
     record, run = each.record, each.run
     line.add(record.training_id, BOLD).add(" ")
     line.add(str(record.state), _STATES.get(str(record.state), CURVES[0]))
-    known = progress(run, Progress(record.epoch, record.step, record.done))
+    known = progress(run, record)
     of = f" of {record.epochs}" if record.epochs else ""
     parts = [f"attempt {record.attempt}" if record.attempt > 1 else ""]
     parts.append("" if known.epoch is None else f"epoch {known.epoch}{of}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dlctl.contract import State, tell_output
+from dlctl.service.describe import starts
 from dlctl.terminal.text import BOLD, DIM, GREEN, RED, YELLOW, Line, cut, width_of
 from dlctl.units import counted, format_span
 
@@ -34,20 +35,6 @@ def reason_of(record: Record, now: float) -> str:
     if record.state.final and record.made and not record.was_fetched("output"):
         parts.append(tell_output(record.made.output))
     return "; ".join(filter(None, parts))
-
-
-def starts(record: Record, now: float) -> str:
-    """Return `starts at about 14:30, in 40 min`; "" if nobody knows.
-
-    Args:
-        now: Unix seconds.
-    """
-    in_s = record.starts_at - now
-    if record.state is not State.PENDING or in_s <= 0:
-        return ""
-    form = "%H:%M" if in_s < 20 * 3600 else "%Y-%m-%d %H:%M"
-    at = time.strftime(form, time.localtime(record.starts_at))
-    return f"starts at about {at}, in {format_span(in_s)}"
 
 
 def time_left(record: Record, now: float) -> str:

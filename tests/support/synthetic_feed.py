@@ -10,6 +10,7 @@ from array import array
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import datetime, timezone
 from typing import Any
 
 from dlctl.contract import State
@@ -17,6 +18,7 @@ from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.dashboard.feed import Refused, Unknown, last_lines
 from dlctl.dashboard.summary import row
 from dlctl.dashboard.versions import Versions
+from dlctl.record import Record
 from dlctl.series import Key, Run
 from dlctl.series.answers import Known, Saved, answers
 from dlctl.series.replays import Origin
@@ -66,25 +68,27 @@ class SyntheticFeed:
 
     def trainings(self) -> list[dict[str, Any]]:
         with self._lock:
-            rows = [row(self._records[name], run) for name, run in self._runs.items()]
+            rows = [row(self._record(name), run) for name, run in self._runs.items()]
         return rows[::-1]
 
     def details(self, training_id: str) -> dict[str, Any]:
         with self._lock, self.run(training_id) as run:
-            details, known = self._details[training_id], self._records[training_id]
+            details, record = self._details[training_id], self._record(training_id)
             saved = [
                 Saved(c["step"], c["written_at"], c["size_bytes"])
                 for c in details.get("checkpoints", [])
             ]
             meaning = {"answers": [asdict(a) for a in answers(run, Known(NOW_S, 10, saved))],
                        "utilisation": sentences(run, None)}  # fmt: skip
-            return details | meaning | row(self._records[training_id], run) | {
-                "offers": [asdict(each) for each in offers(State(known["state"]))],
-                "hint": self._records[training_id]["hint"],
-                "job_dir": self._records[training_id]["job_dir"],
-                "folder": self._records[training_id]["folder"],
-                "job_id": self._records[training_id]["job_id"],
+            return details | meaning | row(record, run) | {
+                "offers": [asdict(each) for each in offers(record.state)], "hint": record.hint,
+                "job_dir": record.job_dir, "folder": record.folder, "job_id": record.job_id,
             }  # fmt: skip
+
+    def _record(self, training_id: str) -> Record:
+        known = self._records[training_id]
+        created_at = datetime.fromtimestamp(known["created_at"], timezone.utc).isoformat()
+        return Record(**known | {"state": State(known["state"]), "created_at": created_at})
 
     @contextmanager
     def run(self, training_id: str) -> Iterator[Run]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import unix_seconds
 from dlctl.cli.logs.printing import LogLines, print_pieces
+from dlctl.service.describe import unix_seconds
 from dlctl.service.made import next_fetch
 
 if TYPE_CHECKING:

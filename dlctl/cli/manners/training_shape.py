@@ -6,11 +6,11 @@ from typing import Any
 
 
 def training_properties() -> dict[str, Any]:
-    """Return the schema of what `dlctl.cli.common.plain` makes of a record."""
+    """Return the schema of what `dlctl.service.describe.plain` makes of a record."""
     from pydantic import TypeAdapter
 
-    from dlctl.cli.common import UNKNOWN_IF_0
     from dlctl.record import Record
+    from dlctl.service.describe import UNKNOWN_IF_0
 
     schema = TypeAdapter(Record).json_schema()
     known: dict[str, Any] = _inlined(schema["properties"], schema["$defs"])

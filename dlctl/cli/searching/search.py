@@ -16,10 +16,10 @@ from dlctl.cli.common import (
     client,
     open_record,
     opened,
-    plain,
     print_record,
 )
 from dlctl.cli.searching.found import SEARCH_ID, searched
+from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
     from dlctl.search.overview import Overview

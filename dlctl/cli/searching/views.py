@@ -13,11 +13,11 @@ from dlctl.cli import output
 from dlctl.cli.common import (
     JSON,
     client,
-    plain,
 )
 from dlctl.cli.logs.following import end_of_following, follow
 from dlctl.cli.logs.printing import LogLines, print_pieces
 from dlctl.cli.searching.found import SEARCH_ID, searched
+from dlctl.service.describe import plain, unix_seconds
 
 if TYPE_CHECKING:
     from dlctl.contract import State
@@ -194,7 +194,7 @@ def _print_trial(told: dict[str, Any], trials: Trials) -> None:
 def _print_search(record: Record, seen: Overview) -> None:
     import time
 
-    from dlctl.cli.common import ago, unix_seconds
+    from dlctl.cli.common import ago
     from dlctl.contract import State
     from dlctl.search.summary import (
         best_words,

@@ -15,7 +15,6 @@ from dlctl.cli.common import (
     SITE,
     open_record,
     opened,
-    plain,
 )
 from dlctl.cli.logs.following import end_of_following, follow
 from dlctl.cli.logs.printing import LogLines
@@ -32,6 +31,7 @@ from dlctl.cli.manifests import (
     TIME,
     make_overrides,
 )  # fmt: skip
+from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,8 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, complete_tags
-from dlctl.cli.common import IDS, JSON, open_record, plain
+from dlctl.cli.common import IDS, JSON, open_record
+from dlctl.service.describe import plain
 
 
 def register(app: typer.Typer) -> None:

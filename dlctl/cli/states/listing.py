@@ -9,7 +9,8 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG
-from dlctl.cli.common import JSON, client, complete_sites, plain
+from dlctl.cli.common import JSON, client, complete_sites
+from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
     from dlctl.record import Record

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.cli import output
 from dlctl.cli.choosing import NOTHING
-from dlctl.cli.common import plain
+from dlctl.service.describe import plain
 from dlctl.terminal.trainings import frame, reason_of, table
 
 if TYPE_CHECKING:

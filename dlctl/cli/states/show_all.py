@@ -23,8 +23,6 @@ from dlctl.logs.shown import shown
 from dlctl.service.telling import STARTED
 from dlctl.units import several
 
-FINAL = [state.value for state in State if state.final]
-"""States of trainings that have ended, as `gather` tells them."""
 _MOST_METRICS = 20
 _LESS_TOLD = {*RESERVED} - {LOSS}
 """Metrics that the table of learners shows in a column, or not at all."""
@@ -35,7 +33,7 @@ def _weights(weights: dict[str, Any]) -> str:
 
 
 def print_details(details: dict[str, Any]) -> None:
-    """Print what `gather` returned."""
+    """Print what `describe` returned."""
     plan = details.get("plan") or {}
     details = details | {role: _as_it_was(details, role) for role in ("learners", "servers")}
     output.fields({
@@ -89,10 +87,10 @@ def print_details(details: dict[str, Any]) -> None:
 def _as_it_was(details: dict[str, Any], role: str) -> list[dict[str, Any]]:
     """Return the statuses; after the end of a training, no process is shown as still at work."""
     statuses = details.get(role) or []
-    if details["state"] not in FINAL:
+    if not State(details["state"]).final:
         return statuses
     return [
-        status if status["state"] in FINAL
+        status if State(status["state"]).final
         else status | {"state": f"was {state_and_reason(status)}", "reason": ""}
         for status in statuses
     ]  # fmt: skip

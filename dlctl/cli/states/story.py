@@ -10,7 +10,7 @@ from typing import Any
 from dlctl.cli import output
 from dlctl.cli.common import span
 from dlctl.cli.progress_line import BAR, bar
-from dlctl.cli.states.show_all import FINAL, speed_line, verdict_fields
+from dlctl.cli.states.show_all import speed_line, verdict_fields
 from dlctl.contract import State
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
@@ -22,8 +22,8 @@ _LAST_LINES = 5
 
 
 def print_story(details: dict[str, Any]) -> None:
-    """Print what `gather` returned, as much of it as one screen holds."""
-    ended = details["state"] in FINAL
+    """Print what `describe` returned, as much of it as one screen holds."""
+    ended = State(details["state"]).final
     verdict = verdict_fields(details)
     story = {
         "training": details["training_id"],

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, complete_sites, open_record, opened, plain
+from dlctl.cli.common import JSON, complete_sites, open_record, opened
+from dlctl.service.describe import plain
 from dlctl.service.made import only_copies
 
 if TYPE_CHECKING:

@@ -7,15 +7,15 @@ import time
 import pytest
 from login_side import MANIFEST, make_site, plan_of
 
-from dlctl.cli.common import plain
 from dlctl.cli.states.show_all import _per_attempt, print_details, speed_line
 from dlctl.cli.views.show_server import rates, server_line
 from dlctl.record import Record
+from dlctl.service.describe import plain
 
 KNOWN = dict.fromkeys(
     ("training_id", "name", "state", "shown_state", "reason", "site", "attempt", "job_id",
      "folder", "job_dir", "hint"), ""
-) | {"created_at": None}  # fmt: skip
+) | {"created_at": None, "state": "TRAINING"}  # fmt: skip
 PLAN = {"training": {"batch_size": 50}}
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from login_side import make_record
 from synthetic_feed import HTML, T0, details, resumed, spiked, training
 
+from dlctl.contract import State
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.dashboard.curves import Wanted, curves
 from dlctl.dashboard.summary import row
@@ -94,7 +96,7 @@ def test_a_name_is_passed_on_as_it_is():
 
 
 def test_a_row_of_a_training_without_metrics():
-    record = {"training_id": "a-1", "state": "PENDING", "created_at": "2026-01-01T10:00:00+00:00"}
+    record = make_record(state=State.PENDING, created_at="2026-01-01T10:00:00+00:00")
     found = row(record, None)
     assert (found["spark"], found["left_s"], found["gpu"]) == ([], None, None)
     assert found["created_at"] == 1767261600
@@ -102,7 +104,7 @@ def test_a_row_of_a_training_without_metrics():
 
 
 def test_a_row_has_the_value_of_the_curve_that_it_names_of_the_first_learner():
-    record = {"training_id": "a-1", "state": "TRAINING", "created_at": 1.0, "loss": 7.0}
+    record = make_record(state=State.TRAINING, loss=7.0)
     run = Run("a")
     values = {"a": 2.0, "accuracy": 0.9}
     run.add(Origin(1, 0, Source.LOG), MetricsLine(1, None, T0, values, group="test"))
@@ -117,8 +119,7 @@ def test_a_row_has_the_value_of_the_curve_that_it_names_of_the_first_learner():
 
 
 def test_the_time_left_counts_the_jobs_that_still_have_to_wait():
-    record = {"training_id": "a-1", "state": "TRAINING", "created_at": 1.0, "step": 100,
-              "done": 0.5}  # fmt: skip
+    record = make_record(state=State.TRAINING, step=100, done=0.5)
     run = Run("a")
     for attempt, begin, first in ((1, 0.0, 0), (2, 1000.0, 50)):
         origin = Origin(attempt, 0, Source.LOOP)
