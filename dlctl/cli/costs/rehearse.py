@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, SITE, open_record, opened
+from dlctl.cli.common import JSON, SITE, client, opened
 from dlctl.cli.manifests import (
     CPUS,
     GPUS,
@@ -23,15 +23,10 @@ from dlctl.cli.manifests import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import Rehearsal
     from dlctl.contract import Rehearsed
-    from dlctl.lifecycle import Session
     from dlctl.plan.rehearsal import Forecast
-    from dlctl.record import Record, RecordStore
-    from dlctl.request.request import Request
+    from dlctl.service.rehearse import Rehearsal
 
-_STAGE = b"rehearsal, stage"
-"""In the supervisor's lines about what follows."""
 _NAMES_WIDTH = 64
 
 
@@ -58,33 +53,30 @@ def rehearse(
 
     Example: dlctl rehearse manifest.yml --site mycluster
     """
-    from dataclasses import replace
-
-    from dlctl.models.use import build
-    from dlctl.plan.rehearsal import forecast, rehearsal_plan
-    from dlctl.plan.render import render
-    from dlctl.service.telling import tell_plan
+    from dlctl.service import rehearse as rehearsals
+    from dlctl.service.verbs import delete
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, None, partition, set_
     )
-    limit_s = _seconds(limit)
+    limit_s, mine = _seconds(limit), client()
     with opened(site) as session:
-        request = build(session, manifest, overrides)
-        tell_plan(request.plan, manifest, None, output.Shown())
-        plan = rehearsal_plan(request.plan, steps, limit_s)
-        rehearsal = replace(request, plan=plan, script=render(plan))
-        found, record, store = _run(session, rehearsal)
-        whole = forecast(request.plan, found)
-        shown: Rehearsal = {
-            "training_id": record.training_id, "rehearsed": found, "forecast": whole,
-            "memory_asked_bytes": plan.resources.memory_bytes_per_learner,
-        }  # fmt: skip
-        output.report(shown, as_json, _print)
-        if found.equal and not keep:
-            _remove(session, record, store)
-    if not found.equal:
-        _refuse(record)
+        begun = rehearsals.begin(
+            session, mine.store, manifest, overrides, steps, limit_s, mine.tell
+        )
+        name = begun.record.training_id
+        try:
+            found = rehearsals.finish(session, mine.store, begun, mine.tell)
+        except KeyboardInterrupt:
+            output.interrupted(f"stopped waiting; the rehearsal goes on as {name}")
+            output.hint(f"dlctl cancel {name}")
+            raise typer.Exit(130) from None
+    output.report(found, as_json, _print)
+    if not found.rehearsed.equal:
+        _refuse(name)
+    if not keep:
+        for failure in delete(mine, [begun.record], forget=False).failures:
+            output.warn(f"the rehearsal's files are still there: {failure.message}")
 
 
 def _seconds(limit: str) -> int:
@@ -96,58 +88,13 @@ def _seconds(limit: str) -> int:
         raise typer.BadParameter(str(error), param_hint="--limit") from None
 
 
-def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordStore]:
-    """Submit a rehearsal and wait for its end."""
-    from dlctl.contract import State
-    from dlctl.data.checks import refuse_wrong_stores
-    from dlctl.lifecycle import QueuePace, refresh, submit
-    from dlctl.logs.reader import LogReader, follow
-    from dlctl.outputs.rehearsal import read_rehearsed
-
-    refuse_wrong_stores(request, output.note)
-    store = open_record()
-    known = [submit(session, request, store, output.Shown())]
-    name, pace = known[0].training_id, QueuePace()
-    output.note(f"{name}: a rehearsal, in four attempts of one job")
-
-    def state() -> State:
-        known[0] = refresh(stays, known, store, pace)[0]
-        return known[0].state
-
-    def trouble(error: Exception) -> None:
-        output.warn(f"{error}; trying again")
-
-    try:
-        with session.staying() as stays:
-            reader = LogReader(known[0].job_dir)
-            for piece in follow(stays.transport, reader, state, trouble):
-                for line in piece.content.split(b"\n"):
-                    if _STAGE in line:
-                        output.note(line.decode(errors="replace").strip())
-    except KeyboardInterrupt:
-        output.interrupted(f"stopped waiting; the rehearsal goes on as {name}")
-        output.hint(f"dlctl cancel {name}")
-        raise typer.Exit(130) from None
-    return read_rehearsed(session.transport, known[0]), known[0], store
-
-
-def _remove(session: Session, record: Record, store: RecordStore) -> None:
-    from dlctl.errors import DlctlError
-    from dlctl.lifecycle import delete
-
-    try:
-        delete(session, record, store)
-    except DlctlError as error:  # what was asked is known
-        output.warn(f"the rehearsal's files are still there: {error.message}")
-
-
-def _refuse(record: Record) -> None:
+def _refuse(name: str) -> None:
     """Raise TrainingFailed."""
     from dlctl.errors import TrainingFailed
 
     raise TrainingFailed(
         "a restart doesn't continue this training as if nothing had happened",
-        hint=f"`dlctl checkpoints list {record.training_id}`; random numbers that your program "
+        hint=f"`dlctl checkpoints list {name}`; random numbers that your program "
         "draws from generators of its own, or a GPU's order of additions, may be the cause",
     )
 
@@ -156,7 +103,7 @@ def _refuse(record: Record) -> None:
 
 
 def _print(shown: Rehearsal) -> None:
-    found, whole = shown["rehearsed"], shown["forecast"]
+    found, whole = shown.rehearsed, shown.forecast
     output.fields({
         "restarts": _restarts(found),
         "differing": _differing(found),
@@ -165,7 +112,7 @@ def _print(shown: Rehearsal) -> None:
         "restart": "" if found.restart_s is None else f"{found.restart_s:.1f} s from the kill to "
                    "the next step",
         "checkpoint": _checkpoint(found),
-        "memory": _memory(found.memory_bytes, shown["memory_asked_bytes"]),
+        "memory": _memory(found.memory_bytes, shown.memory_asked_bytes),
         "speed": "" if not found.step_s else f"{found.samples_per_s:.4g} samples a second, "
                  f"{found.step_s:.3g} s a step",
         "training": "" if whole is None else _training(found, whole),

@@ -13,8 +13,6 @@ from typing_extensions import NotRequired, TypedDict
 
 from dlctl.cli.manners.training_shape import training_properties
 from dlctl.contract import Plan
-from dlctl.contract.rehearsal import Rehearsed
-from dlctl.plan.rehearsal import Forecast
 from dlctl.search.summary import Left
 from dlctl.search.trials import TrialRow
 
@@ -51,15 +49,6 @@ class Rendered(TypedDict):
     plan: NotRequired[Plan]
     train_script: NotRequired[str]
     store_scripts: NotRequired[dict[str, str]]
-
-
-class Rehearsal(TypedDict):
-    """What a rehearsal measured, and what follows from it."""
-
-    training_id: str
-    rehearsed: Rehearsed
-    forecast: Forecast | None
-    memory_asked_bytes: int | None
 
 
 class Problem(TypedDict):

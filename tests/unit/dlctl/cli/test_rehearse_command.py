@@ -5,6 +5,7 @@ import pytest
 from dlctl.cli.costs import rehearse
 from dlctl.contract import Rehearsed
 from dlctl.plan.rehearsal import Forecast
+from dlctl.service.rehearse import Rehearsal
 
 FOUND = Rehearsed(
     True, 20, halted_at=6, killed_at=13, total_steps=1_900_000, step_s=0.08757523,
@@ -20,7 +21,7 @@ NAMES = [f"['optimizer']['state']['state'][{n}]['exp_avg']" for n in range(40)]
 ])  # fmt: skip
 def test_the_answer_fits_into_80_columns(found, capsys):
     whole = Forecast(46.2, 13, 184.8, 739.2, 14 * 24.0) if found is FOUND else None
-    rehearse._print({"rehearsed": found, "forecast": whole, "memory_asked_bytes": 2**34})
+    rehearse._print(Rehearsal("t-1", found, whole, 2**34))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80, lines
     told = dict(line.split("  ", 1) for line in lines)

@@ -1,0 +1,92 @@
+"""Rehearse a training: whether a restart continues it bit for bit, and what it will take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dlctl.contract import Rehearsed
+from dlctl.data.checks import refuse_wrong_stores
+from dlctl.lifecycle import QueuePace, refresh, submit
+from dlctl.logs.reader import LogReader, follow
+from dlctl.models.use import build
+from dlctl.outputs.rehearsal import read_rehearsed
+from dlctl.plan.rehearsal import Forecast, forecast, rehearsal_plan
+from dlctl.plan.render import render
+from dlctl.service.telling import tell_plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dlctl.contract import Plan, State
+    from dlctl.lifecycle import Session
+    from dlctl.manifest.overrides import Overrides
+    from dlctl.record import Record, RecordStore
+    from dlctl.tell import Tell
+
+_STAGE = b"rehearsal, stage"
+"""In the supervisor's lines about what follows."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a rehearsal measured, and what follows from it."""
+
+    training_id: str
+    rehearsed: Rehearsed
+    forecast: Forecast | None
+    memory_asked_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A rehearsal that was submitted."""
+
+    record: Record
+    whole: Plan
+    """Of the training that it rehearses."""
+    plan: Plan
+
+
+def begin(
+    session: Session, store: RecordStore, manifest: Path, overrides: Overrides, steps: int,
+    limit_s: int, tell: Tell,
+) -> Begun:  # fmt: skip
+    """Submit a rehearsal.
+
+    Raises:
+        DlctlError: it was not submitted, or the answer was lost.
+    """
+    request = build(session, manifest, overrides)
+    tell_plan(request.plan, manifest, None, tell)
+    plan = rehearsal_plan(request.plan, steps, limit_s)
+    rehearsal = replace(request, plan=plan, script=render(plan))
+    refuse_wrong_stores(rehearsal, tell.note)
+    record = submit(session, rehearsal, store, tell)
+    tell.note(f"{record.training_id}: a rehearsal, in four attempts of one job")
+    return Begun(record, request.plan, plan)
+
+
+def finish(session: Session, store: RecordStore, begun: Begun, tell: Tell) -> Rehearsal:
+    """Wait for the end of a rehearsal, and return what it has measured.
+
+    Raises:
+        TrainingFailed: it ended before all its stages.
+    """
+    known, pace = [begun.record], QueuePace()
+
+    def state() -> State:
+        known[0] = refresh(stays, known, store, pace)[0]
+        return known[0].state
+
+    def trouble(error: Exception) -> None:
+        tell.warn(f"{error}; trying again")
+
+    with session.staying() as stays:
+        for piece in follow(stays.transport, LogReader(begun.record.job_dir), state, trouble):
+            for line in piece.content.split(b"\n"):
+                if _STAGE in line:
+                    tell.note(line.decode(errors="replace").strip())
+    found = read_rehearsed(session.transport, known[0])
+    return Rehearsal(begun.record.training_id, found, forecast(begun.whole, found),
+                     begun.plan.resources.memory_bytes_per_learner)  # fmt: skip
