@@ -12,7 +12,6 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON, folder_name
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed_sites import KnownFramework
     from dlctl.errors import DlctlError
 
 FOLDER = typer.Option(
@@ -46,7 +45,7 @@ def list_(folder: Path = FOLDER, as_json: bool = JSON) -> None:
     from dlctl.frameworks import list_frameworks
 
     found, wrong = list_frameworks(folder.resolve())
-    values: list[KnownFramework] = [
+    values = [
         {"name": f.name, "title": f.settings.title,
          "job": f.settings.job.suffix if f.settings.job else None,
          "from": _WHERE[f.place], "folder": str(f.path)}

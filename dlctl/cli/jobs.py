@@ -44,7 +44,6 @@ from dlctl.cli.manifests import (
 from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import Deleted
     from dlctl.lifecycle.orders import Ordered
     from dlctl.record import Record
 
@@ -167,7 +166,7 @@ def delete(
     if not (yes or _confirmed(records, forget)):
         return output.note("nothing was deleted")
     done = verbs.delete(mine, records, forget=forget)
-    told: list[Deleted] = [{"training_id": r.training_id, "deleted": True} for r in done.known]
+    told = [verbs.Deleted(r.training_id) for r in done.known]
     if told:
         verb = "forgot" if forget else "deleted"
         names = [f"{verb} {r.training_id}" for r in done.known]

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,9 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 from dlctl import __version__
 from dlctl.cli import output
 from dlctl.errors import DlctlError, ManifestError, Misused
-
-if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import Version
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_PROBLEMS = 20
@@ -85,7 +82,7 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
     Example: dlctl version --json
     """
-    known: Version = {"version": __version__}
+    known = {"version": __version__}
     output.report(known, as_json, lambda v: output.line(f"dlctl {v['version']}"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,7 +13,6 @@ from dlctl.cli.common import JSON, SITE, opened
 from dlctl.cli.manners.pager import paged
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import Rendered, Scaffold, Validated
     from dlctl.manifest.overrides import Overrides
 
 MANIFEST = typer.Argument(Path("manifest.yml"), help="The manifest.", show_default=True)
@@ -52,7 +51,7 @@ def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bo
     from dlctl.request.scaffold import scaffold
 
     files = [str(path) for path in scaffold(folder, folder.resolve().name)]
-    made: Scaffold = {"folder": str(folder), "files": files}
+    made = {"folder": str(folder), "files": files}
     output.report(made, as_json,
                   lambda v: output.lines(f"created {f}" for f in v["files"]))  # fmt: skip
     output.hint(f"cd {shlex.quote(str(folder))} && dlctl submit manifest.yml")
@@ -73,7 +72,7 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
     except ManifestError as error:
         if not as_json:
             raise
-        wrong: Validated = {
+        wrong = {
             "manifest": str(manifest), "valid": False, "problems": list(error.problems),
             "not_in_this_version": [], "warnings": [],
         }  # fmt: skip
@@ -84,7 +83,7 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
     folder = manifest.resolve().parent
     alone = warn_if_alone(known.framework.command, known.learners, folder)
     told = [alone] if alone else []
-    valid: Validated = {
+    valid = {
         "manifest": str(manifest), "valid": True, "problems": [], "not_in_this_version": notes,
         "warnings": told,
     }  # fmt: skip
@@ -129,7 +128,7 @@ def render(
     for text in request.plan.not_in_this_version:
         output.warn(text)
     output.note(f"a submission sends {summary(request.code)}")
-    rendered: Rendered = {"script": request.script}
+    rendered: dict[str, Any] = {"script": request.script}
     if script:
         return output.report(rendered, as_json, lambda v: output.document(v["script"]))
     plan, recipe = contract.to_json(request.plan), request.plan.framework.recipe

@@ -11,7 +11,6 @@ from dlctl.cli import output
 from dlctl.cli.common import DRY_RUN, JSON, ago, complete_sites, span
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed_sites import KnownSite, RemovedSite
     from dlctl.site_admin.check import Check
 
 app = typer.Typer(help="The sites: clusters and machines that trainings run on.",
@@ -33,7 +32,7 @@ def list_(as_json: bool = JSON) -> None:
     """
     from dlctl.sites.files import list_sites
 
-    known: list[KnownSite] = [
+    known = [
         {"name": s.name, "kind": "example" if s.example else "shipped" if s.shipped else "yours",
          "file": str(s.path)}
         for s in list_sites()
@@ -96,7 +95,7 @@ def remove(name: str = NAME, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> N
     from dlctl.sites.files import remove_site
 
     file = remove_site(name, dry_run=dry_run)
-    done: RemovedSite = {"site": name, "file": str(file), "removed": not dry_run}
+    done = {"site": name, "file": str(file), "removed": not dry_run}
     verb = "would remove" if dry_run else "removed"
     output.report(done, as_json, lambda _: output.line(f"{verb} {file}"))
 

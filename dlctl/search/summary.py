@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
-from dlctl.contract.search import ARGUMENTS
+from dlctl.contract.search import ARGUMENTS, BrokerTold, Spec
 from dlctl.search.importance import Importance, importances
+from dlctl.search.overview import Overview, WorkerJob
+from dlctl.search.trials import Best, TrialRow
 from dlctl.search.waits import why_trials_wait
 from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
     from dlctl.record import Record
-    from dlctl.search.overview import Overview
-    from dlctl.search.trials import TrialRow, Trials
+    from dlctl.search.trials import Trials
 
 _PACE_OF = 20
 """The pace is that of so many of the newest trials."""
@@ -77,28 +78,49 @@ def _pace_s(trials: Trials) -> float | None:
     return max(0.0, newest[-1] - newest[0]) / (len(newest) - 1)
 
 
-def counts(seen: Overview) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Counts:
+    """How far a search is."""
+
+    trials: int
+    ended: int
+    running: int | None
+    """None: the hub has ended, or nobody has told."""
+    failed: int
+    budget: int | None
+    best: TrialRow | None
+    waits: list[str]
+    left: Left
+
+
+@dataclass(frozen=True)
+class Whole(Counts):
+    """All about a search but its single trials."""
+
+    spec: Spec
+    importance: list[Importance]
+    best_over_time: list[Best]
+    workers: list[WorkerJob]
+    brokers: list[BrokerTold]
+    scheduler_problem: str
+
+
+def counts(seen: Overview, record: Record) -> Counts:
     """Return how many trials there are, by their states, and the best one."""
     found = seen.trials
-    return {
-        "trials": len(found.rows), "ended": len(found.order), "running": seen.running,
-        "failed": sum(row.failed for row in found.rows), "budget": found.spec.budget.trials,
-        "best": None if found.best is None else asdict(found.best),
-    }  # fmt: skip
+    return Counts(
+        len(found.rows), len(found.order), seen.running, sum(row.failed for row in found.rows),
+        found.spec.budget.trials, found.best, why_trials_wait(seen, record), left_of(seen, record),
+    )  # fmt: skip
 
 
-def plain_overview(seen: Overview, record: Record) -> dict[str, Any]:
-    """Return all about a search but its single trials, as JSON has it."""
-    return counts(seen) | {
-        "waits": why_trials_wait(seen, record),
-        "left": asdict(left_of(seen, record)),
-        "spec": asdict(seen.spec),
-        "importance": [asdict(each) for each in importance_of(seen)],
-        "best_over_time": [asdict(each) for each in seen.trials.best_over_time()],
-        "workers": [asdict(job) for job in seen.jobs],
-        "brokers": [asdict(broker) for broker in seen.brokers],
-        "scheduler_problem": seen.queue_problem,
-    }
+def whole(seen: Overview, record: Record) -> Whole:
+    """Return all about a search but its single trials."""
+    return Whole(
+        **vars(counts(seen, record)), spec=seen.spec, importance=importance_of(seen),
+        best_over_time=seen.trials.best_over_time(), workers=seen.jobs, brokers=seen.brokers,
+        scheduler_problem=seen.queue_problem,
+    )  # fmt: skip
 
 
 def importance_of(seen: Overview) -> list[Importance]:
@@ -109,12 +131,11 @@ def importance_of(seen: Overview) -> list[Importance]:
 
 def count_words(seen: Overview) -> str:
     """Return the trials by state: `15 of 40 ended, 1 failed, 8 outstanding (2 of them run)`."""
-    told = counts(seen)
-    of = f" of {told['budget']}" if told["budget"] else ""
-    outstanding = told["trials"] - told["ended"]
-    text = f"{told['ended']}{of} ended, {told['failed']} failed, {outstanding} outstanding"
-    if outstanding and told["running"] is not None and not seen.is_over:
-        text += f" ({told['running']} of them run)"
+    rows, ended, budget = seen.trials.rows, len(seen.trials.order), seen.spec.budget.trials
+    of, outstanding = f" of {budget}" if budget else "", len(rows) - ended
+    text = f"{ended}{of} ended, {sum(row.failed for row in rows)} failed, {outstanding} outstanding"
+    if outstanding and seen.running is not None and not seen.is_over:
+        text += f" ({seen.running} of them run)"
     return text
 
 

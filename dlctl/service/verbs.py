@@ -47,6 +47,14 @@ class WouldEnd:
     lost: str
 
 
+@dataclass(frozen=True)
+class Deleted:
+    """A training that was deleted."""
+
+    training_id: str
+    deleted: bool = True
+
+
 # Of many trainings --------------------------------------------------------------------------------
 
 

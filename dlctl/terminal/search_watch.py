@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
 from dlctl.errors import RecordError
-from dlctl.search.summary import plain_overview
+from dlctl.search.summary import whole
 from dlctl.terminal.search_frame import Shown, View, frame, texts, trial_line
 from dlctl.terminal.watch import Background, draw_until_left, next_pause_s
 from dlctl.units import format_span
@@ -71,7 +71,7 @@ def watch_search_in_pipe(
         found = looking.look()
         now = shown(looking)
         if once and write_json is not None:
-            seen = None if now.seen is None else plain_overview(now.seen, now.record)
+            seen = None if now.seen is None else dataclasses.asdict(whole(now.seen, now.record))
             write_json(_plain_state(now) | {"overview": seen})
             return
         said = f"{now.record.training_id} {now.record.state}"

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import JSON
-
-if TYPE_CHECKING:
-    from dlctl.cli.manners.printed_sites import Setting
 
 
 def complete_settings(incomplete: str) -> list[str]:
@@ -52,7 +47,7 @@ def config(
             find_site(value)  # refuses a name that is no site's
         change(name, value)
     known = {each: setting(each) for each in ([name] if name else SETTINGS)}
-    values: list[Setting] = [
+    values = [
         {"name": each, "value": found, "from": source, "meaning": SETTINGS[each].text}
         for each, (found, source) in known.items()
     ]

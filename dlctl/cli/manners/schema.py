@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import JSON
-
-if TYPE_CHECKING:
-    from dlctl.cli.manners.printed_sites import KnownSchema
 
 _MANIFEST = "manifest"
 
@@ -47,7 +44,7 @@ def schema(
         return output.report(schema_of(name), True, lambda _: None)
     if name is not None:
         raise typer.BadParameter(f"{name!r} is no schema: `dlctl schema` lists their names")
-    known: list[KnownSchema] = [{"name": _MANIFEST, "what": "a manifest", "commands": {}}]
+    known: list[dict[str, Any]] = [{"name": _MANIFEST, "what": "a manifest", "commands": {}}]
     known += [{"name": each, "what": shape.text, "commands": dict(shape.commands)}
               for each, shape in SHAPES.items()]  # fmt: skip
     rows = [[each["name"], each["what"], ", ".join(each["commands"]) or "-"] for each in known]

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 OBJECT, LIST, EITHER, LINES = (
     "an object", "a list", "an object; of several a list", "an object on each line",
 )  # fmt: skip
-_HERE = ("dlctl.cli.manners.printed", "dlctl.cli.manners.printed_sites")
+_OBJECT = dict[str, Any]
+_OBJECTS, _TEXTS = list[_OBJECT], list[str]
+
+
+def _all(kind: object, names: str) -> dict[str, object]:
+    """Return fields of one type; one that may be absent ends in `?`."""
+    return dict.fromkeys(names.split(), kind)
+
+
+_TENSOR = _all(str, "name difference") | _all(float | None, "largest")
+_ROOM = (
+    _all(str, "training_id") | _all(str | None, "state")
+    | _all(int, "size_bytes checkpoints_bytes results_bytes")
+)  # fmt: skip
+_PRUNABLE = _all(str, "training_id state") | _all(float, "ended_at") | _all(int, "size_bytes")
 
 
 @dataclass(frozen=True)
@@ -18,117 +33,167 @@ class Shape:
 
     Args:
         text: What that thing is.
-        parts: The types whose fields it has, as `module:Type`; without a module, of one of `_HERE`.
+        parts: The records whose fields it has, as `module:Type`, and fields of its own by name.
         commands: How each command prints it.
         others: Whether it may have fields that no version of dlctl names: those of a file.
     """
 
     text: str
-    parts: Sequence[str]
+    parts: Sequence[str | dict[str, object]]
     commands: dict[str, str]
     others: bool = False
 
 
-_CHECK = "dlctl.site_admin.check:Check"
-_MODEL_VERSION = "dlctl.contract:ModelVersion"
-_RECORD = "Training"
+_TRAINING = "dlctl.cli.manners.training_shape:Training"
 
 SHAPES = {
-    "training": Shape("a training, or a search", [_RECORD], {
+    "training": Shape("a training, or a search", [_TRAINING], {
         "list": LIST, "status": EITHER, "tag": LIST, "submit": OBJECT, "halt": EITHER,
         "cancel": EITHER, "resume": OBJECT, "search start": OBJECT, "search halt": OBJECT,
         "search resume": OBJECT, "search cancel": OBJECT}),
-    "submitted": Shape("a training of several", [_RECORD, "Problem"], {"submit MANIFEST…": LIST}),
+    "submitted": Shape("a training of several", [_TRAINING, _all(str, "error?")], {
+        "submit MANIFEST…": LIST}),
     "would-end": Shape("what a dry run says of a training", ["dlctl.service.verbs:WouldEnd"], {
         "cancel --dry-run": LIST, "delete --dry-run": LIST, "search cancel --dry-run": LIST}),
-    "deleted": Shape("a training that was deleted", ["Deleted"], {"delete": EITHER}),
-    "details": Shape("all about a training", [_RECORD, "Details"], {"show": OBJECT}),
-    "file": Shape("a file of a folder", ["dlctl.request.left_out:FolderFile"],
-                  {"render --files": LIST}),
-    "script": Shape("a batch script", ["Script"], {"show --script": OBJECT}),
-    "log-line": Shape("a line of a log", ["LogLine"], {"logs": LINES, "search logs": LINES}),
-    "metrics": Shape("what was measured at one step", ["MetricsRecord"], {"metrics": LINES}),
-    "platform": Shape("figures of a site", ["dlctl.outputs.metrics.platform:Platform"],
-                      {"metrics --platform": LIST}),
+    "deleted": Shape("a training that was deleted", ["dlctl.service.verbs:Deleted"], {
+        "delete": EITHER}),
+    "details": Shape("all about a training", [
+        _TRAINING, _all(str, "output next_command shown_state starts_in_words")
+        | _all(_TEXTS, "stored_as job_output? utilisation?") | _all(_OBJECT, "plan?")
+        | _all(_OBJECTS, "attempts? learners? servers? orders? answers? events?")
+        | _all(_OBJECT | None, "verdict? homes? time_left_s?")], {"show": OBJECT}),
+    "file": Shape("a file of a folder", ["dlctl.request.left_out:FolderFile"], {
+        "render --files": LIST}),
+    "script": Shape("a batch script", [_all(str, "script")], {"show --script": OBJECT}),
+    "log-line": Shape("a line of a log", [_all(int, "attempt") | _all(str, "source line")], {
+        "logs": LINES, "search logs": LINES}),
+    "metrics": Shape("what was measured at one step", [
+        _all(str, "training source group kind event?") | _all(int | None, "step epoch learner")
+        | _all(float | None, "time") | _all(int, "attempt") | _all(_OBJECT, "values")
+    ], {"metrics": LINES}),
+    "platform": Shape("figures of a site", ["dlctl.outputs.metrics.platform:Platform"], {
+        "metrics --platform": LIST}),
     "report": Shape("where the hours went", ["dlctl.outputs.ledger:Ledger"], {"report": EITHER}),
-    "order": Shape("an order to learners", ["dlctl.lifecycle.orders:Ordered"],
-                   {"tune": OBJECT, "checkpoints save": OBJECT}),
-    "checkpoint": Shape("a checkpoint", ["dlctl.outputs.checkpoints:Checkpoint"],
-                        {"checkpoints list": LIST}),
-    "checkpoint-details": Shape("all about a checkpoint", ["CheckpointDetails"],
-                                {"checkpoints show": OBJECT}, others=True),
-    "checkpoint-problem": Shape("what is wrong with a checkpoint", ["CheckpointProblem"],
-                                {"checkpoints verify": LIST}),
-    "checkpoint-difference": Shape("how two checkpoints differ", ["CheckpointDifference"],
-                                   {"checkpoints diff": OBJECT}),
-    "export": Shape("a model that was exported", ["ExportedModel"], {"export": OBJECT}),
+    "order": Shape("an order to learners", ["dlctl.lifecycle.orders:Ordered"], {
+        "tune": OBJECT, "checkpoints save": OBJECT}),
+    "checkpoint": Shape("a checkpoint", ["dlctl.outputs.checkpoints:Checkpoint"], {
+        "checkpoints list": LIST}),
+    "checkpoint-details": Shape("all about a checkpoint", [
+        _all(int, "step learners") | _all(_OBJECT, "settings files") | _all(_OBJECTS, "tensors")
+    ], {"checkpoints show": OBJECT}, others=True),
+    "checkpoint-problem": Shape("what is wrong with a checkpoint", [
+        _all(int | None, "step") | _all(str, "name?") | _all(str | None, "problem")
+    ], {"checkpoints verify": LIST}),
+    "checkpoint-difference": Shape("how two checkpoints differ", [
+        _all(str, "first second") | _all([_TENSOR], "tensors")], {"checkpoints diff": OBJECT}),
+    "export": Shape("a model that was exported", [
+        _all(str, "training_id file path format sha256") | _all(int, "size_bytes")
+        | _all(float, "largest_difference") | _all(list[list[int]], "input_shapes")
+        | _all(_TEXTS, "checked notes") | _all(bool, "dynamic_batch")], {"export": OBJECT}),
     "fetched": Shape("what was fetched", ["dlctl.outputs.fetch:Fetched"], {"fetch": EITHER}),
-    "version": Shape("the version of dlctl", ["Version"], {"version": OBJECT}),
-    "scaffold": Shape("a new folder", ["Scaffold"], {"init": OBJECT}),
-    "validated": Shape("what is wrong with a manifest", ["Validated"], {"validate": OBJECT}),
-    "rendered": Shape("a plan and its scripts", ["Rendered"], {"render": OBJECT}),
-    "rehearsal": Shape("what a rehearsal measured", ["dlctl.service.rehearse:Rehearsal"],
-                       {"rehearse": OBJECT}),
-    "model": Shape("a stored model", ["StoredModel"], {"models list": LIST}),
-    "model-version": Shape("a version that was stored", [_MODEL_VERSION],
-                           {"models create": OBJECT, "models copy": OBJECT}),
-    "model-details": Shape("all about a version", [_MODEL_VERSION, "ShownVersion"],
-                           {"models show": OBJECT}, others=True),
-    "model-update": Shape("a version after an update", [_MODEL_VERSION, "UpdatedModel"],
-                          {"models update": OBJECT}),
-    "model-deleted": Shape("what was deleted", ["DeletedModel"], {"models delete": OBJECT}),
-    "model-difference": Shape("how two versions differ", ["ModelDifference"],
-                              {"models diff": OBJECT}),
-    "model-pulled": Shape("a version that was downloaded", ["PulledModel"],
-                          {"models pull": OBJECT}),
-    "contents": Shape("what no version refers to", ["dlctl.models.changes:Collected"],
-                      {"models gc": OBJECT}),
-    "search": Shape("how far a search is", [_RECORD, "SearchCounts"], {"search status": OBJECT}),
-    "search-details": Shape("all about a search", [_RECORD, "SearchCounts", "SearchDetails"],
-                            {"search show": OBJECT}),
-    "search-news": Shape("a change of a search", ["SearchNews"],
-                         {"search watch": LINES, "search watch --once": OBJECT}),
-    "search-export": Shape("a search and its trials", ["SearchExport"], {"search export": OBJECT}),
-    "trial": Shape("a trial", ["dlctl.search.trials:TrialRow"],
-                   {"search trials": LIST, "search best": OBJECT}),
-    "trial-details": Shape("all about a trial", ["dlctl.search.trials:TrialRow", "TrialDetails"],
-                           {"search show --trial": OBJECT}),
-    "replay": Shape("whether a search does the same again", ["Replay"],
-                    {"search replay": OBJECT}, others=True),
-    "pool": Shape("how many workers there may be", ["dlctl.contract.search:Pool"],
-                  {"search scale": LIST}),
-    "site": Shape("a site", ["KnownSite"], {"sites list": LIST}),
-    "site-settings": Shape("the settings of a site", ["dlctl.sites.model:Site"],
-                           {"sites show": OBJECT}),
-    "site-added": Shape("a site that was added", ["AddedSite"], {"sites add": OBJECT}),
-    "site-removed": Shape("a site file that was removed", ["RemovedSite"],
-                          {"sites remove": OBJECT}),
-    "connection": Shape("a connection", ["dlctl.site_admin.connecting:Connection"],
-                        {"sites connect": OBJECT, "sites disconnect": OBJECT}),
-    "site-check": Shape("a check of a site", [_CHECK], {"sites check": LIST}),
-    "site-setup": Shape("the Python of a site's nodes", ["dlctl.site_admin.setup:SetupAnswer"],
-                        {"sites setup": OBJECT}),
-    "node": Shape("a node that failed a training", ["dlctl.contract:BadNode"],
-                  {"sites nodes": LIST, "sites nodes --forget": OBJECT}),
-    "framework": Shape("a framework", ["KnownFramework"], {"frameworks list": LIST}),
+    "version": Shape("the version of dlctl", [_all(str, "version")], {"version": OBJECT}),
+    "scaffold": Shape("a new folder", [_all(str, "folder") | _all(_TEXTS, "files")], {
+        "init": OBJECT}),
+    "validated": Shape("what is wrong with a manifest", [
+        _all(str, "manifest") | _all(bool, "valid")
+        | _all(_TEXTS, "problems not_in_this_version warnings")], {"validate": OBJECT}),
+    "rendered": Shape("a plan and its scripts", [
+        _all(str, "script train_script?") | _all("dlctl.contract:Plan", "plan?")
+        | _all(dict[str, str], "store_scripts?")], {"render": OBJECT}),
+    "rehearsal": Shape("what a rehearsal measured", ["dlctl.service.rehearse:Rehearsal"], {
+        "rehearse": OBJECT}),
+    "model": Shape("a stored model", [
+        _all(str, "model_id site name description") | _all(dict[str, int], "aliases")
+        | _all(_TEXTS, "tags") | _all(float, "seen_at") | _all(float | None, "stale_since")
+        | _all(_OBJECTS, "versions")], {"models list": LIST}),
+    "model-version": Shape("a version that was stored", ["dlctl.contract:ModelVersion"], {
+        "models create": OBJECT, "models copy": OBJECT}),
+    "model-details": Shape("all about a version", [
+        "dlctl.contract:ModelVersion", _all(str, "site description")
+        | _all(_TEXTS, "tags uses damaged?") | _all(dict[str, int], "aliases")
+        | _all(list[int], "versions")], {"models show": OBJECT}, others=True),
+    "model-update": Shape("a version after an update", [
+        "dlctl.contract:ModelVersion", _all(dict[str, int], "aliases") | _all(_TEXTS, "tags")
+    ], {"models update": OBJECT}),
+    "model-deleted": Shape("what was deleted", [_all(str, "model site") | _all(bool, "deleted")], {
+        "models delete": OBJECT}),
+    "model-difference": Shape("how two versions differ", [
+        _all(str, "first second") | _all(_OBJECTS, "files metrics") | _all(_TEXTS, "manifest")
+        | _all(list[dict[str, str]], "origin")], {"models diff": OBJECT}),
+    "model-pulled": Shape("a version that was downloaded", [
+        _all(str, "model folder") | _all(_TEXTS, "files")], {"models pull": OBJECT}),
+    "contents": Shape("what no version refers to", ["dlctl.models.changes:Collected"], {
+        "models gc": OBJECT}),
+    "search": Shape("how far a search is", [_TRAINING, "dlctl.search.summary:Counts"], {
+        "search status": OBJECT}),
+    "search-details": Shape("all about a search", [
+        _TRAINING, "dlctl.search.summary:Counts", "dlctl.search.summary:Whole"
+    ], {"search show": OBJECT}),
+    "search-news": Shape("a change of a search", [
+        _all(str, "search state? reason? trouble?") | _all(Literal["state", "trial"], "event")
+        | _all("dlctl.search.summary:Whole | None", "overview?")
+        | _all("dlctl.search.trials:TrialRow", "trial?")
+    ], {"search watch": LINES, "search watch --once": OBJECT}),
+    "search-export": Shape("a search and its trials", [
+        _all(str, "search") | _all(_OBJECT, "spec") | _all(_OBJECTS, "trials")
+    ], {"search export": OBJECT}),
+    "trial": Shape("a trial", ["dlctl.search.trials:TrialRow"], {
+        "search trials": LIST, "search best": OBJECT}),
+    "trial-details": Shape("all about a trial", [
+        "dlctl.search.trials:TrialRow", _all(bool, "is_best") | _all(_OBJECTS, "reports")
+        | _all(int | None, "runs") | _all(list[Any], "log")], {"search show --trial": OBJECT}),
+    "replay": Shape("whether a search does the same again", [
+        _all(bool, "same deterministic") | _all(int, "trials timings")
+        | _all(_OBJECT | None, "differs")], {"search replay": OBJECT}, others=True),
+    "pool": Shape("how many workers there may be", ["dlctl.contract.search:Pool"], {
+        "search scale": LIST}),
+    "site": Shape("a site", [_all(str, "name kind file")], {"sites list": LIST}),
+    "site-settings": Shape("the settings of a site", ["dlctl.sites.model:Site"], {
+        "sites show": OBJECT}),
+    "site-added": Shape("a site that was added", [
+        _all(str, "site file login_node slurm partitions connection account launcher root "
+             "python not_answered")], {"sites add": OBJECT}),
+    "site-removed": Shape("a site file that was removed", [
+        _all(str, "site file") | _all(bool, "removed")], {"sites remove": OBJECT}),
+    "connection": Shape("a connection", ["dlctl.site_admin.connecting:Connection"], {
+        "sites connect": OBJECT, "sites disconnect": OBJECT}),
+    "site-check": Shape("a check of a site", ["dlctl.site_admin.check:Check"], {
+        "sites check": LIST}),
+    "site-setup": Shape("the Python of a site's nodes", ["dlctl.site_admin.setup:SetupAnswer"], {
+        "sites setup": OBJECT}),
+    "node": Shape("a node that failed a training", ["dlctl.contract:BadNode"], {
+        "sites nodes": LIST, "sites nodes --forget": OBJECT}),
+    "framework": Shape("a framework", [
+        _all(str, "name title from folder") | _all(str | None, "job")], {"frameworks list": LIST}),
     "framework-details": Shape("all about a framework", [
-        "FrameworkDetails", "dlctl.frameworks.model:FrameworkSettings"],
-        {"frameworks show": OBJECT}),
-    "store": Shape("a type of data store", ["KnownStore"], {"stores list": LIST}),
+        _all(str, "name path template") | _all(_OBJECTS, "environments"),
+        "dlctl.frameworks.model:FrameworkSettings"], {"frameworks show": OBJECT}),
+    "store": Shape("a type of data store", [
+        _all(str, "type description folder") | _all(_TEXTS, "scripts")], {"stores list": LIST}),
     "store-details": Shape("all about a type of data store", [
-        "StoreDetails", "dlctl.stores.types:Schema"], {"stores show": OBJECT}),
-    "store-check": Shape("a check of a data store", ["dlctl.data.checks:StoreCheck"],
-                         {"stores check": LIST}),
-    "results-stored": Shape("results that went to data stores", ["StoredResults"],
-                            {"stores save": OBJECT}),
-    "cache": Shape("the cache of a site", ["dlctl.data.cache:SiteCache"],
-                   {"stores cache": OBJECT}),
-    "setting": Shape("a setting", ["Setting"], {"config": LIST}),
-    "schema": Shape("a schema", ["KnownSchema"], {"schema": LIST}),
+        _all(str, "type folder"), "dlctl.stores.types:Schema"], {"stores show": OBJECT}),
+    "store-check": Shape("a check of a data store", ["dlctl.data.checks:StoreCheck"], {
+        "stores check": LIST}),
+    "results-stored": Shape("results that went to data stores", [
+        _all(str, "training_id") | _all(_TEXTS, "stored")], {"stores save": OBJECT}),
+    "cache": Shape("the cache of a site", ["dlctl.data.cache:SiteCache"], {"stores cache": OBJECT}),
+    "setting": Shape("a setting", [_all(str, "name value from meaning")], {"config": LIST}),
+    "schema": Shape("a schema", [_all(str, "name what") | _all(dict[str, str], "commands")], {
+        "schema": LIST}),
     "link": Shape("a link of the chain", ["dlctl.doctor.chain:Link"], {"doctor": LIST}),
-    "adopted": Shape("what a site had", ["AdoptedTrainings"], {"adopt": OBJECT}),
-    "room": Shape("what takes room at a site", ["Room"], {"du": OBJECT}),
-    "pruned": Shape("what may go at a site", ["PrunedSite"], {"prune": LIST}),
+    "adopted": Shape("what a site had", [
+        _all(str, "site") | _all([_TRAINING], "added") | _all(_TEXTS, "known")
+        | _all(["dlctl.upkeep.inventory:Damaged"], "damaged")], {"adopt": OBJECT}),
+    "room": Shape("what takes room at a site", [
+        _all(str, "site root") | _all(int, "total_bytes") | _all(dict[str, int], "parts unused")
+        | _all([_ROOM], "trainings") | _all(int | None, "disk_bytes free_bytes inodes free_inodes")
+        | _all(_TEXTS, "quota")], {"du": OBJECT}),
+    "pruned": Shape("what may go at a site", [
+        _all(str, "site") | _all(bool, "keeps_results") | _all([_PRUNABLE], "trainings")
+        | _all(_TEXTS, "forgotten") | _all(dict[str, int], "unused")
+        | _all(["dlctl.contract.stores:CachedData"], "cached") | _all(int, "size_bytes")
+        | _all("dlctl.models.changes:Collected | None", "contents")
+        | _all("dlctl.upkeep.prune:Pruned | None", "removed")], {"prune": LIST}),
 }  # fmt: skip
 """By the name that `dlctl schema` knows."""
 
@@ -150,10 +215,8 @@ def schema_of(name: str) -> dict[str, Any]:
     return whole
 
 
-def _schema(part: str) -> dict[str, Any]:
+def _schema(part: str | dict[str, object]) -> dict[str, Any]:
     """Return the schema of a type; what commands print has all fields, defaults included."""
-    import importlib
-
     from pydantic import TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema
 
@@ -162,9 +225,24 @@ def _schema(part: str) -> dict[str, Any]:
             may_lack = field["type"] == "typed-dict-field"
             return not may_lack or super().field_is_required(field, *more, **named)
 
-    module, _, name = part.rpartition(":")
-    modules = map(importlib.import_module, [module] if module else _HERE)
-    known = next(vars(each)[name] for each in modules if name in vars(each))
-    return TypeAdapter(known).json_schema(
+    return TypeAdapter(_type(part)).json_schema(
         by_alias=False, schema_generator=Printed, mode="serialization"
     )
+
+
+def _type(told: Any) -> Any:
+    """Return a type that is told as `module:Type`, as fields, as a list of one, or as itself."""
+    from typing_extensions import NotRequired, TypedDict
+
+    if isinstance(told, dict):
+        known = {name: _type(kind) for name, kind in told.items()}
+        return TypedDict("Printed", {  # type: ignore[operator]
+            name.rstrip("?"): NotRequired[kind] if name.endswith("?") else kind
+            for name, kind in known.items()})  # fmt: skip
+    if isinstance(told, list):
+        return list.__class_getitem__(_type(told[0]))
+    if not isinstance(told, str):
+        return told
+    module, _, name = told.removesuffix(" | None").rpartition(":")
+    found = getattr(importlib.import_module(module), name)
+    return found if told.endswith(name) else found | None

@@ -75,20 +75,16 @@ def status(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
 
     Example: dlctl search status digits-3k9f
     """
-    from dlctl.lifecycle import refresh
-    from dlctl.search.overview import read_overview
-    from dlctl.search.summary import counts, left_of
-    from dlctl.search.waits import why_trials_wait
-    from dlctl.search.workers import top_up
+    from dataclasses import asdict
+
+    from dlctl.search.summary import counts
+    from dlctl.service import searches
 
     with searched(search_id) as (session, record, store):
-        record = refresh(session, [record], store)[0]
-        seen = read_overview(session, record)
-        if seen.hub_asks and not record.state.final:
-            top_up(session, record, seen.wanted)
-    left = left_of(seen, record)
-    told = plain(record) | counts(seen) | {"waits": why_trials_wait(seen, record), "left": left}
-    words = "" if record.state.final else left.words
+        record, seen = searches.status(session, record, store)
+    found = counts(seen, record)
+    told = plain(record) | asdict(found)
+    words = "" if record.state.final else found.left.words
     output.report(told, as_json, lambda _: _print_status(told, seen, words))
 
 
@@ -105,21 +101,10 @@ def scale(
 
     Example: dlctl search scale digits-3k9f --workers 8..40 --partition preemptible
     """
-    from dlctl.lifecycle import refresh
-    from dlctl.search.model import parse_span
-    from dlctl.search.sent import sent_search
-    from dlctl.search.workers import read_pools, set_pool
+    from dlctl.service import searches
 
-    try:
-        span = None if workers is None else parse_span(workers)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--workers") from None
     with searched(search_id) as (session, record, store):
-        if span is not None:
-            record = refresh(session, [record], store)[0]
-            with sent_search(session, record) as loaded:
-                set_pool(session, loaded, record, *span, partition)
-        pools = read_pools(session, record)
+        pools = searches.scale(session, record, store, workers, partition)
     rows = [[pool.partition or "-", f"{pool.least}..{pool.most}"] for pool in pools]
     output.report(pools, as_json, lambda _: output.table(["partition", "workers"], rows, "none"))
 

@@ -69,7 +69,7 @@ def show(
     """
     from dlctl.lifecycle import refresh
     from dlctl.search.overview import read_overview
-    from dlctl.search.summary import plain_overview
+    from dlctl.search.summary import whole
 
     with searched(search_id) as (session, record, store):
         record = refresh(session, [record], store)[0]
@@ -77,8 +77,8 @@ def show(
         if trial is not None:
             told = _gather_trial(session, record, seen, trial)
             return output.report(told, as_json, lambda _: _print_trial(told, seen.trials))
-    whole = plain(record) | plain_overview(seen, record)
-    return output.report(whole, as_json, lambda _: _print_search(record, seen))
+    told = plain(record) | dataclasses.asdict(whole(seen, record))
+    return output.report(told, as_json, lambda _: _print_search(record, seen))
 
 
 def logs(

@@ -35,7 +35,6 @@ from dlctl.cli.stored.shown import (
 from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed import DeletedModel, PulledModel
     from dlctl.lifecycle import Session
     from dlctl.models.known import KnownModel
     from dlctl.models.record import ModelRecord
@@ -249,7 +248,7 @@ def delete(
             changes.delete(session, old, number)
             _remember(session, record)
     gone = old.model_id + (f"@{number}" if number else "")
-    done: DeletedModel = {"model": gone, "site": old.site, "deleted": not dry_run}
+    done = {"model": gone, "site": old.site, "deleted": not dry_run}
     verb = "would delete" if dry_run else "deleted"
     return output.report(done, as_json, lambda _: output.line(f"{verb} {gone}"))
 
@@ -291,7 +290,7 @@ def pull(
         to = (folder or Path(found.version.label)).absolute()
         with output.progress("pulling") as on_progress:
             files = pulling.pull(session, found, to, on_progress)
-    answer: PulledModel = {"model": found.version.label, "folder": str(to), "files": files}
+    answer = {"model": found.version.label, "folder": str(to), "files": files}
     told = f"{counted(len(files), 'file')} in {folder_name(to)}"
     output.report(answer, as_json, lambda _: output.line(told))
 

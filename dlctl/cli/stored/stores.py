@@ -16,7 +16,6 @@ from dlctl.cli.manifests import MANIFEST
 from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed_sites import KnownStore, StoredResults
     from dlctl.data.cache import SiteCache
 
 app = typer.Typer(help="The data stores: where training data comes from and results go.",
@@ -49,7 +48,7 @@ def list_(as_json: bool = JSON) -> None:
     found, wrong = list_types(Path.cwd())
     rows = [[t.name, ", ".join(t.scripts) or "in place", t.schema.description, origin(t.folder)]
             for t in found]  # fmt: skip
-    values: list[KnownStore] = [
+    values = [
         {"type": t.name, "scripts": list(t.scripts), "description": t.schema.description,
          "folder": str(t.folder)}
         for t in found
@@ -172,5 +171,5 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
 
     with training(training_id) as (session, record, store):
         lines = store_again(session, record, store, output.note)
-    done: StoredResults = {"training_id": record.training_id, "stored": lines}
+    done = {"training_id": record.training_id, "stored": lines}
     output.report(done, as_json, lambda _: output.lines(lines))

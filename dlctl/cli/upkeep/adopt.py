@@ -12,7 +12,6 @@ from dlctl.service.describe import plain
 from dlctl.service.made import only_copies
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed_sites import AdoptedTrainings
     from dlctl.upkeep.adopt import Adopted
 
 
@@ -44,7 +43,7 @@ def adopt(
         found = take_over(session, store)
     for each in found.damaged:
         output.warn(f"left out {found.root}/jobs/{each.training_id}: {each.why}")
-    shown: AdoptedTrainings = {
+    shown = {
         "site": found.site,
         "added": [plain(each) for each in found.added],
         "known": found.known,

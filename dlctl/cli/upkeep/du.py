@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -10,7 +10,6 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON, complete_sites, default_site, opened
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed_sites import Room
     from dlctl.upkeep.inventory import Inventory
 
 _LARGEST = 10
@@ -40,7 +39,7 @@ def du(
     output.report(_shown(found), as_json, lambda _: _print(found, all_))
 
 
-def _shown(found: Inventory) -> Room:
+def _shown(found: Inventory) -> dict[str, Any]:
     """Return the answer as `--json` prints it."""
     usage = found.usage
     states = {record.training_id: str(record.state) for record in found.records}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -21,7 +21,6 @@ from dlctl.cli.common import (
 from dlctl.service.made import only_copies
 
 if TYPE_CHECKING:
-    from dlctl.cli.manners.printed_sites import PrunedSite
     from dlctl.errors import DlctlError
     from dlctl.record import RecordStore
     from dlctl.upkeep.prune import Prunable, Pruned
@@ -56,7 +55,7 @@ def prune(
     ask_nothing_in_json(as_json, answered=yes or dry_run)
     older_than_s, store = _seconds(older_than), open_record()
     sites = [site] if site else sorted({record.site for record in store.all()}) or ["local"]
-    shown: list[PrunedSite] = []
+    shown = []
     failures: list[DlctlError] = []
     for name in sites:
         told, failure = _at(name, store, older_than_s, keep_results,
@@ -80,7 +79,7 @@ def _seconds(text: str) -> int:
 def _at(
     name: str, store: RecordStore, older_than_s: int, keep_results: bool, *,
     asks: bool, dry_run: bool, as_json: bool,
-) -> tuple[PrunedSite | None, DlctlError | None]:  # fmt: skip
+) -> tuple[dict[str, Any] | None, DlctlError | None]:  # fmt: skip
     """Prune one site; return what became of it, or why it could not be done."""
     from dlctl.errors import DlctlError
     from dlctl.outputs.metrics.cache import forget
@@ -104,7 +103,7 @@ def _at(
         return None, error
 
 
-def _shown(name: str, going: Prunable, done: Pruned | None) -> PrunedSite:
+def _shown(name: str, going: Prunable, done: Pruned | None) -> dict[str, Any]:
     """Return the answer as `--json` prints it."""
     return {
         "site": name, "keeps_results": going.keep_results,
