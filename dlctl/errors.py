@@ -43,6 +43,10 @@ class Misused(DlctlError):
 
     exit_code = 2
 
+    def __init__(self, message: str, *, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+
 
 class ManifestError(DlctlError):
     """manifest.yml is wrong. `problems` holds one line for each fault, all of them."""

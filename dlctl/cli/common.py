@@ -87,6 +87,21 @@ def ask_nothing_in_json(as_json: bool, *, answered: bool) -> None:
         raise typer.BadParameter("--json asks nothing: add --yes or --dry-run")
 
 
+def seconds(text: str, option: str) -> int:
+    """Return the duration that an option names.
+
+    Raises:
+        Misused: it is none.
+    """
+    from dlctl.errors import Misused
+    from dlctl.units import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise Misused(str(error), option=option) from None
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Write a file or folder that the user has named.

@@ -42,7 +42,7 @@ class _Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except Misused as error:
-            raise typer.BadParameter(error.message, ctx) from None
+            raise typer.BadParameter(error.message, ctx, param_hint=error.option) from None
 
 
 app = typer.Typer(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlctl.errors import Misused
 from dlctl.lifecycle import refresh
-from dlctl.search.model import parse_span
 from dlctl.search.overview import read_overview
 from dlctl.search.sent import sent_search
 from dlctl.search.workers import read_pools, set_pool, top_up
@@ -28,22 +26,15 @@ def status(session: Session, record: Record, store: RecordStore) -> tuple[Record
 
 
 def scale(
-    session: Session, record: Record, store: RecordStore, workers: str | None = None,
+    session: Session, record: Record, store: RecordStore, span: tuple[int, int] | None = None,
     partition: str | None = None,
 ) -> list[Pool]:  # fmt: skip
     """Return how many workers a search may have, in each partition.
 
     Args:
-        workers: How many it may have from now on, as `4` or `8..40`.
+        span: How many it may have from now on, at least and at most.
         partition: Of these workers.
-
-    Raises:
-        Misused: `workers` is no such number.
     """
-    try:
-        span = None if workers is None else parse_span(workers)
-    except ValueError as error:
-        raise Misused(f"--workers: {error}") from None
     if span is not None:
         record = refresh(session, [record], store)[0]
         with sent_search(session, record) as loaded:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, SITE, client, opened
+from dlctl.cli.common import JSON, SITE, client, opened, seconds
 from dlctl.cli.manifests import (
     CPUS,
     GPUS,
@@ -59,7 +59,7 @@ def rehearse(
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, None, partition, set_
     )
-    limit_s, mine = _seconds(limit), client()
+    limit_s, mine = seconds(limit, "--limit"), client()
     with opened(site) as session:
         begun = rehearsals.begin(
             session, mine.store, manifest, overrides, steps, limit_s, mine.tell
@@ -77,15 +77,6 @@ def rehearse(
     if not keep:
         for failure in delete(mine, [begun.record], forget=False).failures:
             output.warn(f"the rehearsal's files are still there: {failure.message}")
-
-
-def _seconds(limit: str) -> int:
-    from dlctl.units import parse_duration
-
-    try:
-        return int(parse_duration(limit))
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--limit") from None
 
 
 def _refuse(name: str) -> None:

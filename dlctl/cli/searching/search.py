@@ -101,10 +101,15 @@ def scale(
 
     Example: dlctl search scale digits-3k9f --workers 8..40 --partition preemptible
     """
+    from dlctl.search.model import parse_span
     from dlctl.service import searches
 
+    try:
+        span = None if workers is None else parse_span(workers)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--workers") from None
     with searched(search_id) as (session, record, store):
-        pools = searches.scale(session, record, store, workers, partition)
+        pools = searches.scale(session, record, store, span, partition)
     rows = [[pool.partition or "-", f"{pool.least}..{pool.most}"] for pool in pools]
     output.report(pools, as_json, lambda _: output.table(["partition", "workers"], rows, "none"))
 

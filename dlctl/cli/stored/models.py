@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +19,9 @@ from dlctl.cli.common import (
     complete_sites,
     default_site,
     folder_name,
-    open_record,
     opened,
+    seconds,
 )
-from dlctl.cli.stored.making import confirmed, make, one_source, said, seconds
 from dlctl.cli.stored.shown import (
     print_changes,
     print_differences,
@@ -35,9 +31,7 @@ from dlctl.cli.stored.shown import (
 from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
     from dlctl.models.known import KnownModel
-    from dlctl.models.record import ModelRecord
 
 
 def complete_models(incomplete: str) -> list[str]:
@@ -86,19 +80,6 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="models")
 
 
-@contextmanager
-def _site(name: str) -> Iterator[tuple[Session, list[KnownModel], ModelRecord]]:
-    """Open a site and read its models, which the local record then knows."""
-    from dlctl.models.reading import read_models
-    from dlctl.models.record import ModelRecord
-
-    record = ModelRecord(tell=output.warn)
-    with opened(name) as session:
-        models = read_models(session)
-        record.remember(session.site.name, models)
-        yield session, models, record
-
-
 def _where(wanted: str, site: str | None) -> str:
     """Return the site that has a model, as far as is known."""
     from dlctl.models.record import the_site_of
@@ -117,12 +98,16 @@ def create(
 
     Example: dlctl models create --from digits-3k9f --name digits --alias best
     """
-    one_source(folder, training_id, needed=True)
-    wish = said(name, tags, aliases, description)
-    where = open_record().find(training_id).site if training_id else site or default_site()
-    with _site(where) as (session, _, record):
-        made = make(session, wish, folder, training_id, results)
-        _remember(session, record)
+    from dlctl.service import models
+
+    mine, source = client(), models.Source(folder, training_id, results)
+    if not source:
+        raise typer.BadParameter("name a folder, or --from TRAINING")
+    said = models.wish(name, tags, aliases, description)
+    where = mine.store.find(training_id).site if training_id else site or default_site()
+    with models.models_at(mine, where) as there:
+        made = there.make(said, source)
+        there.read()
     output.report(shown(made), as_json, lambda _: output.line(made.label))
     output.note(f"{counted(made.file_count, 'file')}, {format_bytes(made.size_bytes)}, at {where}")
 
@@ -140,7 +125,10 @@ def list_(
 
     Example: dlctl models list --tag reading
     """
-    models = [m for m in _known(site, offline=offline) if tag is None or tag in m.tags]
+    from dlctl.service.models import known_models
+
+    found = known_models(client(), site, default_site(), offline=offline)
+    models = [each for each in found if tag is None or tag in each.tags]
     rows = [
         [m.model_id, m.site + _age(m, offline=offline), str(len(m.numbers)),
          format_bytes(m.version(m.numbers[-1]).size_bytes),
@@ -170,11 +158,11 @@ def show(
     """
     from dlctl.errors import ResultsError
     from dlctl.models import reading
-    from dlctl.models.reference import parse_reference
+    from dlctl.service.models import models_at
 
-    with _site(_where(model, site)) as (session, models, _):
-        found = reading.whole_version(session, models, parse_reference(model))
-        damaged = reading.verify(session, found.version) if verify else []
+    with models_at(client(), _where(model, site)) as there:
+        found = there.version(model)
+        damaged = reading.verify(there.session, found.version) if verify else []
     output.report(shown(found) | ({"damaged": damaged} if verify else {}), as_json,
                   lambda _: print_version(found, verified=verify and not damaged))  # fmt: skip
     if damaged:
@@ -196,24 +184,14 @@ def update(
 
     Example: dlctl models update digits@2 --alias best
     """
-    from dlctl.models.changes import Changes, change, refuse_unknown
-    from dlctl.models.known import find_model
-    from dlctl.models.reference import parse_reference
+    from dlctl.models.changes import Changes
+    from dlctl.service import models
 
-    one_source(folder, training_id, needed=False)
-    wish, wanted = said("", tags, aliases, description), parse_reference(model)
-    with _site(_where(model, site)) as (session, models, record):
-        old = find_model(models, wanted.model, f"at {session.site.name}")
-        number = old.number_of(wanted.which)
-        gone = Changes(removed_tags=remove_tags or [], removed_aliases=remove_aliases or [])
-        refuse_unknown(old, gone)  # before a version is stored
-        if folder or training_id:
-            parent = replace(wish, model=old, parent=number)
-            number = make(session, parent, folder, training_id, results).version
-            wish = said("", [], [], None)
-        change(session, old, replace(gone, aliases=wish.aliases, number=number, tags=wish.tags,
-                                     description=wish.description))  # fmt: skip
-        new = find_model(_remember(session, record), old.model_id, f"at {session.site.name}")
+    source = models.Source(folder, training_id, results)
+    said = models.wish("", tags, aliases, description)
+    gone = Changes(removed_tags=remove_tags or [], removed_aliases=remove_aliases or [])
+    with models.models_at(client(), _where(model, site)) as there:
+        new, number = there.update(model, said, source, gone)
     answer = shown(new.version(number)) | {"aliases": new.aliases, "tags": new.tags}
     output.report(answer, as_json, lambda _: print_changes(new, number))
 
@@ -233,20 +211,20 @@ def delete(
     Example: dlctl models delete digits@1
     """
     from dlctl.models import changes
-    from dlctl.models.known import find_model
     from dlctl.models.reference import parse_reference
+    from dlctl.service.models import models_at
 
     ask_nothing_in_json(as_json, answered=yes or dry_run)
-    wanted = parse_reference(model)
-    with _site(_where(model, site)) as (session, models, record):
-        old = find_model(models, wanted.model, f"at {session.site.name}")
+    wanted, mine = parse_reference(model), client()
+    with models_at(mine, _where(model, site)) as there:
+        old = there.find(wanted.model)
         number = old.number_of(wanted.which) if wanted.which else None
-        changes.check_unused(session, models, old, number, open_record())
-        if not (dry_run or yes or confirmed(old, number)):
+        changes.check_unused(there.session, there.models, old, number, mine.store)
+        if not (dry_run or yes or _confirmed(old, number)):
             return output.note("nothing was deleted")
         if not dry_run:
-            changes.delete(session, old, number)
-            _remember(session, record)
+            changes.delete(there.session, old, number)
+            there.read()
     gone = old.model_id + (f"@{number}" if number else "")
     done = {"model": gone, "site": old.site, "deleted": not dry_run}
     verb = "would delete" if dry_run else "deleted"
@@ -261,12 +239,10 @@ def diff(
     Example: dlctl models diff digits@1 digits@best
     """
     from dlctl.models.compare import compare
-    from dlctl.models.reading import whole_version
-    from dlctl.models.reference import parse_reference
+    from dlctl.service.models import models_at
 
-    with _site(_where(first, site)) as (session, models, _):
-        old, new = (whole_version(session, models, parse_reference(each)).version
-                    for each in (first, second))  # fmt: skip
+    with models_at(client(), _where(first, site)) as there:
+        old, new = (there.version(each).version for each in (first, second))
     output.report(compare(old, new), as_json, print_differences)
 
 
@@ -282,14 +258,13 @@ def pull(
     Example: dlctl models pull digits@best
     """
     from dlctl.models import pull as pulling
-    from dlctl.models.reading import whole_version
-    from dlctl.models.reference import parse_reference
+    from dlctl.service.models import models_at
 
-    with _site(_where(model, site)) as (session, models, _):
-        found = whole_version(session, models, parse_reference(model))
+    with models_at(client(), _where(model, site)) as there:
+        found = there.version(model)
         to = (folder or Path(found.version.label)).absolute()
         with output.progress("pulling") as on_progress:
-            files = pulling.pull(session, found, to, on_progress)
+            files = pulling.pull(there.session, found, to, on_progress)
     answer = {"model": found.version.label, "folder": str(to), "files": files}
     told = f"{counted(len(files), 'file')} in {folder_name(to)}"
     output.report(answer, as_json, lambda _: output.line(told))
@@ -306,19 +281,15 @@ def copy(
 
     Example: dlctl models copy digits@best mycluster --alias best
     """
-    from dlctl.models import copy as copying
-    from dlctl.models.reading import whole_version
-    from dlctl.models.reference import parse_reference
+    from dlctl.service import models
 
-    where, wish = _where(model, site), said("", None, aliases, None)
-    with _site(where) as (source, models, _):
-        found = whole_version(source, models, parse_reference(model))
+    mine, where, said = client(), _where(model, site), models.wish(aliases=aliases)
+    with models.models_at(mine, where) as there:
+        found = there.version(model)
         if where == to:
             raise typer.BadParameter(f"{found.version.label} is at {to} already")
-        with _site(to) as (target, there, record):
-            with output.progress("copying") as on_progress:
-                made = copying.copy(source, found, target, there, wish.aliases, on_progress)
-            _remember(target, record)
+        with models.models_at(mine, to) as target:
+            made = there.copy(found, target, said)
     output.report(shown(made), as_json, lambda _: output.line(made.label))
     output.note(f"{found.version.label} at {where} is {made.label} at {to}")
 
@@ -340,50 +311,23 @@ def gc(
     """
     from dlctl.models.changes import collect_garbage
 
+    age_s = 0 if older_than in ("0", "0s") else seconds(older_than, "--older-than")
     with opened(site) as session:
-        done = collect_garbage(session, seconds(older_than), dry_run=dry_run)
+        done = collect_garbage(session, age_s, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     output.report(done, as_json, lambda _: output.line(
         f"{verb} {counted(done.blobs, 'content')}, {format_bytes(done.size_bytes)}"))  # fmt: skip
 
 
-def _remember(session: Session, record: ModelRecord) -> list[KnownModel]:
-    """Read the site's models again after a change."""
-    from dlctl.models.reading import read_models
+def _confirmed(model: KnownModel, number: int | None) -> bool:
+    """Ask at the terminal.
 
-    models = read_models(session)
-    record.remember(session.site.name, models)
-    return models
-
-
-def _known(site: str | None, *, offline: bool) -> list[KnownModel]:
-    """Return the models of one site, or of all where models are known; stale ones of a silent."""
-    from dlctl.errors import DlctlError, TransportError
-    from dlctl.models.reading import read_models
-    from dlctl.models.record import ModelRecord
-
-    record = ModelRecord(tell=output.warn)
-    if offline:
-        return [model for model in record.all() if site in (None, model.site)]
-    if site:
-        try:
-            with _site(site) as (_, models, _):
-                return models
-        except TransportError as error:
-            output.warn(f"{site}: {error.message}")
-            return record.stale(site)
-    found: dict[str, list[KnownModel]] = {}
-    for name, answer in client().sites_at_once(
-        {"local", default_site(), *record.sites()}, read_models
-    ):
-        if isinstance(answer, DlctlError):
-            output.warn(f"{name}: {answer.message}")
-            unheard = isinstance(answer, TransportError)
-            found[name] = record.stale(name) if unheard else record.of(name)
-        else:
-            record.remember(name, answer)
-            found[name] = answer
-    return [model for name in sorted(found) for model in found[name]]
+    Raises:
+        typer.BadParameter: there is none.
+    """
+    versions = f"{len(model.numbers)} versions" if len(model.numbers) > 1 else "its one version"
+    what = f"{model.model_id}@{number}" if number else f"{model.model_id} with {versions}"
+    return output.agreed(f"delete {what} from {model.site}?", "dlctl models delete")
 
 
 def _age(model: KnownModel, *, offline: bool) -> str:

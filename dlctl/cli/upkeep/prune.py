@@ -17,6 +17,7 @@ from dlctl.cli.common import (
     complete_sites,
     open_record,
     opened,
+    seconds,
 )
 from dlctl.service.made import only_copies
 
@@ -53,7 +54,7 @@ def prune(
     Example: dlctl prune mycluster --older-than 30d --keep-results
     """
     ask_nothing_in_json(as_json, answered=yes or dry_run)
-    older_than_s, store = _seconds(older_than), open_record()
+    older_than_s, store = seconds(older_than, "--older-than"), open_record()
     sites = [site] if site else sorted({record.site for record in store.all()}) or ["local"]
     shown = []
     failures: list[DlctlError] = []
@@ -65,15 +66,6 @@ def prune(
     if as_json:
         output.report(shown, as_json, lambda _: None)
     tell_failures(failures)
-
-
-def _seconds(text: str) -> int:
-    from dlctl.units import parse_duration
-
-    try:
-        return int(parse_duration(text))
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--older-than") from None
 
 
 def _at(

@@ -1,0 +1,171 @@
+"""Stored models: which there are, a new one, a new version, a copy at another site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl.errors import DlctlError, Misused, RecordError, TransportError
+from dlctl.lifecycle import refresh
+from dlctl.models import copy as copying
+from dlctl.models.changes import Changes, change, refuse_unknown
+from dlctl.models.create import Wish, from_folder, from_training
+from dlctl.models.known import KnownModel, find_model
+from dlctl.models.reading import Found, read_models, whole_version
+from dlctl.models.record import ModelRecord
+from dlctl.models.reference import check_alias, check_word, parse_reference
+
+if TYPE_CHECKING:
+    from dlctl.contract import ModelVersion
+    from dlctl.lifecycle import Session
+    from dlctl.service.client import Client
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a version is made of: a folder, or what a training has made.
+
+    Raises:
+        Misused: there are both.
+    """
+
+    folder: Path | None
+    training_id: str | None
+    results: str
+    """Which of the training's files."""
+
+    def __post_init__(self) -> None:
+        if self.folder and self.training_id:
+            raise Misused("name a folder or --from a training, not both")
+
+    def __bool__(self) -> bool:
+        return bool(self.folder or self.training_id)
+
+
+def wish(
+    name: str = "", tags: list[str] | None = None, aliases: list[str] | None = None,
+    description: str | None = None,
+) -> Wish:  # fmt: skip
+    """Return what a person says about a version.
+
+    Raises:
+        RecordError: a word can't be a tag or an alias.
+    """
+    return Wish(name, [check_word(tag, "a tag") for tag in tags or []],
+                [check_alias(alias) for alias in aliases or []], description)  # fmt: skip
+
+
+class ModelsAt:
+    """The models at an open site; the local record knows them, too, after each change."""
+
+    def __init__(self, mine: Client, session: Session) -> None:
+        self.mine, self.session = mine, session
+        self.record = ModelRecord(tell=mine.tell.warn)
+        self.read()
+
+    def read(self) -> None:
+        """Read them."""
+        self.models = read_models(self.session)
+        self.record.remember(self.session.site.name, self.models)
+
+    def find(self, model: str) -> KnownModel:
+        """Return a model.
+
+        Raises:
+            RecordError: there is none.
+        """
+        return find_model(self.models, model, f"at {self.session.site.name}")
+
+    def version(self, reference: str) -> Found:
+        """Return a version, read in full."""
+        return whole_version(self.session, self.models, parse_reference(reference))
+
+    def make(self, said: Wish, source: Source) -> ModelVersion:
+        """Store a version.
+
+        Raises:
+            RecordError: the training is at another site.
+        """
+        if source.training_id is None:
+            assert source.folder is not None
+            with self.mine.tell.progress("sending") as on_progress:
+                return from_folder(
+                    self.session, source.folder, said, on_progress, self.mine.tell.note
+                )
+        training, site = self.mine.store.find(source.training_id), self.session.site.name
+        if training.site != site:
+            raise RecordError(
+                f"{training.training_id} is at {training.site}, and the model at {site}",
+                hint="dlctl models create --from makes a model at the training's site",
+            )
+        (training,) = refresh(self.session, [training], self.mine.store)
+        return from_training(self.session, training, said, source.results)
+
+    def update(
+        self, reference: str, said: Wish, source: Source, gone: Changes
+    ) -> tuple[KnownModel, int]:
+        """Add a version to a model if there is a source for one; change its tags and aliases.
+
+        Returns:
+            The model as it is now, and the number of the version that was meant, or made.
+        """
+        wanted = parse_reference(reference)
+        old = self.find(wanted.model)
+        number = old.number_of(wanted.which)
+        refuse_unknown(old, gone)  # before a version is stored
+        if source:
+            number = self.make(replace(said, model=old, parent=number), source).version
+            said = wish()
+        change(self.session, old, replace(
+            gone, aliases=said.aliases, number=number, tags=said.tags,
+            description=said.description))  # fmt: skip
+        self.read()
+        return self.find(old.model_id), number
+
+    def copy(self, found: Found, to: ModelsAt, said: Wish) -> ModelVersion:
+        """Copy a version to another site."""
+        with self.mine.tell.progress("copying") as on_progress:
+            made = copying.copy(self.session, found, to.session, to.models, said.aliases,
+                                on_progress)  # fmt: skip
+        to.read()
+        return made
+
+
+@contextmanager
+def models_at(mine: Client, site: str) -> Iterator[ModelsAt]:
+    """Open a site and read its models."""
+    with closing(mine.open(site)) as session:
+        yield ModelsAt(mine, session)
+
+
+def known_models(
+    mine: Client, site: str | None, default_site: str, *, offline: bool
+) -> list[KnownModel]:
+    """Return the models of one site, or of all where models are known; stale ones of a silent.
+
+    Args:
+        site: None: all, and the default site, and this machine.
+        offline: Ask none.
+    """
+    record = ModelRecord(tell=mine.tell.warn)
+    if offline:
+        return [model for model in record.all() if site in (None, model.site)]
+    if site:
+        asked = mine.each_site([site], read_models)
+    else:
+        asked = mine.sites_at_once({"local", default_site, *record.sites()}, read_models)
+    found: dict[str, list[KnownModel]] = {}
+    for name, answer in asked:
+        if not isinstance(answer, DlctlError):
+            record.remember(name, answer)
+            found[name] = answer
+            continue
+        unheard = isinstance(answer, TransportError)
+        if site and not unheard:
+            raise answer
+        mine.tell.warn(f"{name}: {answer.message}")
+        found[name] = record.stale(name) if unheard else record.of(name)
+    return [model for name in sorted(found) for model in found[name]]
