@@ -37,6 +37,7 @@ from dlctl.lifecycle.waiting import QueuePace, is_proven, keep_files
 from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
+from dlctl.transport.resident import ask
 
 _OPEN = "its job has ended; the next dlctl command that looks at it says whether it goes on"
 
@@ -105,7 +106,7 @@ def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str
     """Return the records as the site knows them now, and what it has shown about each."""
     # The queue comes before the files: a verdict precedes the job's end.
     end, files = read_texts_after(session.transport, queue_script(session), _paths(given))
-    queue = parse_queue(session, end.exit_code, end.text, end.error_text)
+    session.queue = queue = parse_queue(session, end.exit_code, end.text, end.error_text)
     asked, files = _at_newest(session, given, files)
     seen = _observations(session, asked, files, queue)
     _add_history(session, asked, seen)
@@ -147,8 +148,9 @@ def _settle(session: Session, record: Record, look: Observation) -> Record:
 
 def read_queue(session: Session) -> tuple[float, list[Job], str]:
     """Return the site's clock, the jobs, and why the scheduler did not answer ("" if it did)."""
-    end = session.transport.run(queue_script(session), timeout_s=90.0)
-    return parse_queue(session, end.exit_code, end.text, end.error_text)
+    end = ask(session.transport, queue_script(session), timeout_s=90.0)
+    session.queue = parse_queue(session, end.exit_code, end.text, end.error_text)
+    return session.queue
 
 
 def queue_script(session: Session) -> str:
@@ -251,7 +253,7 @@ def _add_history(session: Session, records: list[Record], seen: dict[str, Observ
     script = session.scheduler.history_script(sorted(lost.values())) if lost else None
     if script is None:
         return
-    end = session.transport.run(script, timeout_s=90.0)
+    end = ask(session.transport, script, timeout_s=90.0)
     jobs = session.scheduler.parse_history(
         end.exit_code, end.text, end.stderr.decode(errors="replace")
     )
@@ -297,7 +299,7 @@ def _last_lines(session: Session, records: list[Record]) -> list[list[str]]:
     paths = [f"{record.job_dir}/{contract.job_output(record.attempt)}" for record in records]
     names = " ".join(shlex.quote(path) for path in paths)
     tail = f"tail -n {last_words.LINES} \"$f\" 2>/dev/null; printf '\\036'"
-    end = session.transport.run(f"for f in {names}; do {tail}; done", timeout_s=90.0)
+    end = ask(session.transport, f"for f in {names}; do {tail}; done", timeout_s=90.0)
     return [text.splitlines() for text in end.text.split("\036")[: len(records)]]
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from dlctl.errors import TransportTimeout
+
 
 class Process(Protocol):
     """A script that runs on the site."""
@@ -21,6 +23,8 @@ class Process(Protocol):
     stdout: BinaryIO
     """The script's own output only: a banner or an `echo` of a login shell is skipped."""
 
+    idle_timeout_s: float
+    """After so long without progress a read or a write raises TransportTimeout."""
     noise: bytes
     """What a login shell printed before the script, once that has begun."""
 
@@ -109,6 +113,14 @@ class Transport(Protocol):
     def close(self) -> None:
         """End the connection; idempotent."""
         ...
+
+
+def late(name: str, timeout_s: float) -> TransportTimeout:
+    """Return the error for a script that did not end in time."""
+    return TransportTimeout(
+        f"{name}: a command did not end within {timeout_s:g} s",
+        hint="The machine may be overloaded: try again.",
+    )
 
 
 Prompt = Callable[[str, bool], str]
