@@ -44,6 +44,13 @@ def from_json(cls: type[R], text: str | bytes) -> R:
     return from_plain(cls, value)
 
 
+def understood(cls: type[R], text: str | bytes | None) -> R | None:
+    """Return what `from_json` does; None without a text, or for one that another version wrote."""
+    with contextlib.suppress(ContractError):
+        return None if text is None else from_json(cls, text)
+    return None
+
+
 def from_plain(cls: type[R], value: Any) -> R:
     """Return the record that a JSON object holds, as `from_json` does.
 

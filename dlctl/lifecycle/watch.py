@@ -344,7 +344,7 @@ def read_plan(session: Session, record: Record) -> contract.Plan:
 def learner_status(session: Session, record: Record, rank: int = 0) -> contract.Status | None:
     """Return what a learner of the newest attempt last wrote about itself; None without any."""
     path = f"{record.job_dir}/{contract.status_file(record.attempt, 'learner', rank)}"
-    return _record(contract.Status, read_texts(session.transport, [path])[path])
+    return contract.understood(contract.Status, read_texts(session.transport, [path])[path])
 
 
 def learner_statuses(
@@ -357,7 +357,7 @@ def learner_statuses(
     ]
     paths = [f"{record.job_dir}/{name}" for name in names]
     found = read_texts(session.transport, paths)
-    known = (_record(contract.Status, found[path]) for path in paths)
+    known = (contract.understood(contract.Status, found[path]) for path in paths)
     return [status for status in known if status is not None]
 
 
@@ -374,10 +374,12 @@ def details(session: Session, record: Record) -> dict[str, object]:
     found = read_texts(session.transport, [f"{job_dir}/{name}" for name in names])
     files = {name: found[f"{job_dir}/{name}"] for name in names}
     verdict = files[contract.verdict_file(n)]
-    rulings = _record(contract.Rulings, files[contract.rulings_file(n)]) or contract.Rulings()
+    rulings = (
+        contract.understood(contract.Rulings, files[contract.rulings_file(n)]) or contract.Rulings()
+    )
 
     def statuses(role: str, names: list[str]) -> list[object]:
-        own = [_record(contract.Status, files[name]) for name in names]
+        own = [contract.understood(contract.Status, files[name]) for name in names]
         known = [rulings.on(role, rank, status) for rank, status in enumerate(own)]
         return [_plain(status) for status in known if status is not None]
 
@@ -393,22 +395,15 @@ def details(session: Session, record: Record) -> dict[str, object]:
             }
             for files, digest in zip(files_of, ["", *digests], strict=False)
         ],
-        "verdict": _plain(_record(contract.Verdict, verdict)),
+        "verdict": _plain(contract.understood(contract.Verdict, verdict)),
         "learners": statuses("learner", learners),
         "servers": statuses("server", servers),
-        "homes": _plain(_record(contract.Homes, files[contract.homes_file(n)])),
+        "homes": _plain(contract.understood(contract.Homes, files[contract.homes_file(n)])),
         # A verdict names the process at fault, whose log says more.
         "job_output": _last_lines(session, [record])[0]
         if record.state is State.FAILED and not verdict
         else [],
     }
-
-
-def _record(cls: type[contract.R], content: bytes | None) -> contract.R | None:
-    """Return a file's record; None if it is absent or this version does not understand it."""
-    with contextlib.suppress(contract.ContractError):
-        return None if content is None else contract.from_json(cls, content)
-    return None
 
 
 def _plain(record: object) -> object:

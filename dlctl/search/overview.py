@@ -283,14 +283,9 @@ def _spec(record: Record, content: bytes) -> names.Spec:
 
 
 def _brokers(files: dict[str, bytes]) -> list[names.BrokerTold]:
-    found = []
-    for name, content in sorted(files.items()):
-        if _BROKER_FILE.fullmatch(name):
-            try:
-                found.append(contract.from_json(names.BrokerTold, content))
-            except contract.ContractError:
-                continue  # of another version
-    return found
+    told = [contract.understood(names.BrokerTold, content)
+            for name, content in sorted(files.items()) if _BROKER_FILE.fullmatch(name)]  # fmt: skip
+    return [broker for broker in told if broker]
 
 
 def _hub(content: bytes) -> dict[str, Any]:
