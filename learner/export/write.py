@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dlctl.contract import create_temporary, sync_directory
+from dlctl.contract import whole_path
 from learner.errors import UserFault
 from learner.export import formats
 from learner.export.formats import ExportTask, Format, Run
@@ -81,16 +81,18 @@ def export(
     for buffer, value in zip(bare.buffers(), buffers, strict=False):
         buffer.copy_(value)  # a model may count its calls
     path = Path(path)
-    temporary = _temporary(path, chosen)
     try:
-        request = ExportTask(bare, inputs, tests[0][1], dynamic, temporary)
-        notes = _written(chosen, request)
-        largest = _checked(chosen, request, tests)
-        _finish(temporary, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_path(path, suffix=f".{chosen.suffix}") as temporary:
+            temporary.touch()  # a place that can't be written is told as such, by no library
+            request = ExportTask(bare, inputs, tests[0][1], dynamic, temporary)
+            notes = _written(chosen, request)
+            largest = _checked(chosen, request, tests)
     except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)  # nothing is there after the rename
+        raise UserFault(
+            f"{path} can't be written: {error.strerror or error}",
+            hint=f"look at the space and the permissions in {path.parent}",
+        ) from error
     if dynamic_batch and not dynamic:
         notes.append(f"the model itself takes batches of {shapes_of(inputs)[0][0]} only")
     return Exported(
@@ -150,24 +152,6 @@ def _references(
     return answers, dynamic
 
 
-def _temporary(path: Path, chosen: Format) -> Path:
-    """Create a temporary file beside the final one; some writers check its suffix."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = create_temporary(path.parent, f".{chosen.suffix}")
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    os.close(descriptor)
-    return temporary
-
-
-def _unwritable(path: Path, error: OSError) -> UserFault:
-    return UserFault(
-        f"{path} can't be written: {error.strerror or error}",
-        hint=f"look at the space and the permissions in {path.parent}",
-    )
-
-
 def _written(chosen: Format, request: ExportTask) -> list[str]:
     try:
         return chosen.write(request)
@@ -224,16 +208,6 @@ def _unlike(chosen: Format, case: Case, why: str) -> UserFault:
         f"{shapes_of(case.inputs)}, {why}",
         hint=hint,
     )
-
-
-def _finish(temporary: Path, path: Path) -> None:
-    descriptor = os.open(temporary, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-    sync_directory(path.parent)
 
 
 def _line(error: BaseException) -> str:
