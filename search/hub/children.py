@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+from dlctl.contract.ground.processes import end_child
 
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 10.0
@@ -66,13 +67,8 @@ class Child:
 
     def end(self, patience_s: float) -> None:
         """End the process: SIGTERM, and SIGKILL after a while."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        if self.process is not None:
+            end_child(self.process, patience_s)
         if self.log is not None:
             self.log.close()
 

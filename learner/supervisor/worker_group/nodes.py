@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from dlctl.contract import Plan
+from dlctl.contract.ground.processes import end_child
 from learner.job.slurm import ASK_TIMEOUT_S, hosts_question
 
 ASK_EVERY_S = 5.0
@@ -71,7 +72,6 @@ class Nodes:
     def close(self) -> None:
         """Stop asking Slurm, and end a question that is still open."""
         if self._question is not None:
-            self._question.kill()
-            self._question.wait()
+            end_child(self._question)
             self._question = None
         self._answer.close()
