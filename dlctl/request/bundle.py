@@ -17,6 +17,7 @@ from typing import Literal
 
 from dlctl import contract
 from dlctl.contract import BY_DLCTL, SentFile
+from dlctl.contract.ground.amounts import format_bytes
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import BundleError
 from dlctl.files.archive import Entry
@@ -268,10 +269,10 @@ def _too_big(files: Sequence[BundleFile], size_bytes: int, limit_bytes: int) -> 
         top, slash, _ = file.path.partition("/")
         totals[top + slash] = totals.get(top + slash, 0) + file.size_bytes
     largest = sorted(totals.items(), key=lambda item: -item[1])[:5]
-    names = ", ".join(f"{printable(name)} ({size / 1e6:.1f} MB)" for name, size in largest)
+    names = ", ".join(f"{printable(name)} ({format_bytes(size)})" for name, size in largest)
     return BundleError(
-        f"the folder has {size_bytes / 1e6:.1f} MB to send, the limit is "
-        f"{limit_bytes / 1e6:.1f} MB; the largest are {names}",
+        f"the folder has {format_bytes(size_bytes)} to send, the limit is "
+        f"{format_bytes(limit_bytes)}; the largest are {names}",
         hint="Exclude data and results with lines in .dlctlignore; put data into a data store.",
     )
 
