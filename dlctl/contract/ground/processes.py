@@ -38,14 +38,19 @@ def look(pid: int, proc: Path = _PROC) -> Process | None:
         PermissionError: there may be one, but /proc is mounted with hidepid.
     """
     try:
-        text = (proc / str(pid) / "stat").read_text(errors="replace")
+        cells = stat_cells((proc / str(pid) / "stat").read_bytes())
     except PermissionError:
         raise
     except OSError:
         return None
-    # The name in brackets may itself hold brackets and spaces.
-    cells = text.rpartition(")")[2].split()
-    return Process(pid, cells[0], int(cells[1]), int(cells[3]), int(cells[19])) if cells else None
+    if not cells:
+        return None
+    return Process(pid, cells[0].decode(), int(cells[1]), int(cells[3]), int(cells[19]))
+
+
+def stat_cells(content: bytes) -> list[bytes]:
+    """Return what stands behind the name, which may itself hold brackets and spaces."""
+    return content.rpartition(b")")[2].split()
 
 
 def all_processes(proc: Path = _PROC) -> list[Process]:
