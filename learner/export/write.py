@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from dlctl.contract import whole_path
+from dlctl.contract.ground.digests import sha256_of
 from learner.errors import UserFault
 from learner.export import formats
 from learner.export.formats import ExportTask, Format, Run
 from learner.export.inputs import Case, Inputs, as_inputs, cases, copied, shapes_of
 from learner.export.outputs import compare
 from learner.export.servable import copy_of, remove_hooks
-from learner.storage.index import sha256
 
 FORMATS = tuple(formats.FORMATS)
 _ONE_BATCH_HINT = "dynamic_batch=False (--fixed-batch) exports for the example's batch size alone"
@@ -96,7 +96,7 @@ def export(
     if dynamic_batch and not dynamic:
         notes.append(f"the model itself takes batches of {shapes_of(inputs)[0][0]} only")
     return Exported(
-        str(path), chosen.name, path.stat().st_size, sha256(path), largest, shapes_of(inputs),
+        str(path), chosen.name, path.stat().st_size, sha256_of(path), largest, shapes_of(inputs),
         [case.what for case, _ in tests], dynamic, notes,
     )  # fmt: skip
 

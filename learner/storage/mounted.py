@@ -7,9 +7,9 @@ from pathlib import Path
 
 from dlctl.contract import WRITING, DataStore, ResultFile, ResultsIndex, whole_path
 from dlctl.contract.ground.amounts import counted
+from dlctl.contract.ground.digests import sha256_of
 from learner.errors import UserFault
 from learner.storage.base import Publication, Tick
-from learner.storage.index import sha256
 
 _CHUNK_BYTES = 1 << 20
 
@@ -89,7 +89,7 @@ def _copy(
                     output.write(chunk)
                     tick()
             copy.chmod(_mode_of(source, target.parent))
-            if sha256(copy, tick) != item.sha256:
+            if sha256_of(copy, tick) != item.sha256:
                 raise OSError(0, "the copy differs from the original")
             publication.check()
     except OSError as error:
