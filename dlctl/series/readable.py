@@ -32,7 +32,7 @@ def readable(name: str, value: float, digits: int = 5) -> str:
     if base in _SHARES:
         return f"{_three(100 * value)} %"
     if base.endswith("_s") or base == "seconds":
-        return span(value)
+        return exact_span(value)
     return format(value, f".{digits}g")
 
 
@@ -49,8 +49,8 @@ def memory_size(value: float) -> str:
     return f"{_three(value)} {_SIZES[power]}"
 
 
-def span(value_s: float) -> str:
-    """Return a duration, as `3.43 ms` or `2.5 h`."""
+def exact_span(value_s: float) -> str:
+    """Return a duration to three digits, as `3.43 ms` or `2.5 h`; `format_span` is a rough one."""
     if value_s == 0:
         return "0 s"
     scale, unit = next((s, u) for limit, s, u in _PARTS if abs(value_s) < limit)

@@ -21,7 +21,7 @@ from dlctl.cli.manifests import (
     SET,
     make_overrides,
 )  # fmt: skip
-from dlctl.series.readable import memory_size, span
+from dlctl.series.readable import exact_span, memory_size
 from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _memory(used: int | None, asked: int | None) -> str:
 def _training(found: Rehearsed, whole: Forecast) -> str:
     jobs = "1 job" if whole.links == 1 else f"{whole.links} jobs"
     gpus = f", {whole.gpu_hours:.3g} GPU-hours" if whole.gpu_hours else ""
-    text = f"{found.total_steps} steps: {span(3600 * whole.hours)} in {jobs}"
+    text = f"{found.total_steps} steps: {exact_span(3600 * whole.hours)} in {jobs}"
     return f"{text}, {whole.node_hours:.3g} node-hours{gpus}"
 
 
@@ -224,4 +224,4 @@ def _time(whole: Forecast) -> str:
     if whole.asked_hours is None:
         return ""
     verdict = "is enough" if whole.asked_hours >= whole.hours else "is NOT enough"
-    return f"{span(3600 * whole.asked_hours)} {verdict}, not counting validation"
+    return f"{exact_span(3600 * whole.asked_hours)} {verdict}, not counting validation"
