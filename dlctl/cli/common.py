@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from dlctl.cli import output
+from dlctl.contract.ground.amounts import format_span
 
 if TYPE_CHECKING:
     from dlctl.errors import DlctlError
@@ -165,14 +166,7 @@ def refreshed(records: list[Record], store: RecordStore) -> tuple[list[Record], 
 
 def ago(seconds_ago: float) -> str:
     """Return `3 min ago`."""
-    return f"{span(seconds_ago)} ago"
-
-
-def span(duration_s: float) -> str:
-    """Return `3 min`."""
-    from dlctl.units import format_span
-
-    return format_span(duration_s)
+    return f"{format_span(seconds_ago)} ago"
 
 
 UNKNOWN_IF_0 = ("seen_at", "started_at", "ended_at", "epochs", "starts_at", "ends_at")
@@ -219,7 +213,7 @@ def shown_state(record: Record) -> str:
     """Return the state, and for how long it is stale."""
     if record.stale_since is None:
         return str(record.state)
-    return f"{record.state} (stale for {span(time.time() - record.stale_since)})"
+    return f"{record.state} (stale for {format_span(time.time() - record.stale_since)})"
 
 
 def print_record(record: Record) -> None:

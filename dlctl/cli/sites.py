@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, ago, complete_sites, span
+from dlctl.cli.common import JSON, ago, complete_sites
 from dlctl.cli.manners.trying import DRY_RUN
+from dlctl.contract.ground.amounts import format_span
 
 if TYPE_CHECKING:
     from dlctl.cli.manners.printed_sites import KnownSite, RemovedSite
@@ -113,8 +114,8 @@ def connect(name: str = NAME, as_json: bool = JSON) -> None:
     made = open_connection(name)
     known = "is open already" if made.was_open else "is open"
     text = (
-        f"the connection to {made.login_node} {known}, until {span(made.persist_s)} after the last "
-        "command"
+        f"the connection to {made.login_node} {known}, until {format_span(made.persist_s)} after "
+        "the last command"
     )
     output.report(made, as_json, lambda _: output.line(text))
 
@@ -185,7 +186,7 @@ def nodes(
         return
     known = bad_nodes(name, output.ask)
     rows = [[n.host, n.kind, n.training_id, ago(time.time() - n.seen_at),
-             span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
+             format_span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
     columns = ["node", "kind", "training", "seen", "avoided for", "why"]
     output.report(known, as_json, lambda _: output.table(columns, rows, "no node is avoided"))
 
