@@ -37,7 +37,7 @@ _CONNECTED_S = 60.0
 _KINDS = ("follow_", "submit_follow", "watch_", "list_waits", "search_watch")
 
 
-_CONNECTOR, _PROCESSES, _LISTEN, _FORK = 11, (1, 1), 1, 1
+_CONNECTOR, _PROCESSES, _LISTEN, _FORK, _EXIT = 11, (1, 1), 1, 1, 1 << 31
 """Of linux/netlink.h, linux/connector.h and linux/cn_proc.h."""
 
 
@@ -66,6 +66,8 @@ class Forks:
                 if parent in self._known and child == group:  # else it is a thread
                     self._known.add(child)
                     count += 1
+            elif what == _EXIT:
+                self._known.discard(struct.unpack_from("=I", event, 52)[0])  # it will be reused
         return count
 
 

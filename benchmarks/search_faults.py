@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.report import Load, Result
 from benchmarks.search_rig import searching, start_workers, task
 from search.hub.__main__ import TICK_S
-from search.hub.children import Child
+from search.protocol.children import Child
 
 _INCARNATION_BITS = 40
 _BROKERS, _WORKERS = ("b1", "b2"), ("w1", "w2", "w3", "w4")
@@ -67,12 +67,13 @@ def broker_s() -> float:
 @contextlib.contextmanager
 def _as_the_hub(search: Any, broker: str) -> Iterator[Child]:
     """Keep a broker alive by the hub's own code."""
-    child = Child("broker", ["search.broker", str(search.job_dir), "--name", broker])
+    arguments = ["search.broker", str(search.job_dir), "--name", broker]
+    child = Child("broker", arguments, search.job_dir / "logs")
     ended = threading.Event()
 
     def keep() -> None:
         while not ended.wait(TICK_S):
-            child.look(search.job_dir / "logs")
+            child.look()
 
     keeper = threading.Thread(target=keep)
     keeper.start()

@@ -24,11 +24,11 @@ from typing import Any
 
 from dlctl import contract
 from dlctl.contract import State
+from dlctl.contract.ground.amounts import format_span
 from dlctl.errors import RecordError
 from dlctl.record_file import is_damaged, put_aside, read_rows, readable_rows, write
 from dlctl.record_names import fitting, latest
 from dlctl.record_rows import fields_in, more_of, sql_values, value_of, write_more
-from dlctl.units import format_span
 
 _SCHEMA_VERSION = 1
 _TABLE = """

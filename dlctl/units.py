@@ -17,6 +17,8 @@ from decimal import Decimal
 
 from dlctl.contract.ground.amounts import counted as counted
 from dlctl.contract.ground.amounts import format_bytes as format_bytes
+from dlctl.contract.ground.amounts import format_duration as format_duration
+from dlctl.contract.ground.amounts import format_span as format_span
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -137,26 +139,6 @@ def _parts_s(stripped: str, text: str) -> Decimal:
         seen.append(unit)
         total_s += Decimal(number) * _SECONDS[unit]
     return total_s
-
-
-def format_duration(duration_s: float) -> str:
-    """Return a duration as the manifest takes it: `1d12h`, `1h30m`, `90s` as `1m30s`."""
-    rest = round(duration_s)
-    if rest <= 0:
-        return "0s"
-    text = ""
-    for unit in ("d", "h", "m", "s"):
-        count, rest = divmod(rest, _SECONDS[unit])
-        text += f"{count}{unit}" if count else ""
-    return text
-
-
-def format_span(duration_s: float) -> str:
-    """Return a rough duration for people, such as `3 min`."""
-    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
-        if duration_s < limit:
-            return f"{max(0, duration_s) / unit:.0f} {name}"
-    return f"{duration_s / 86400:.0f} d"
 
 
 def format_slurm_time(duration_s: int) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
+from dlctl.contract.ground.amounts import format_span
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -133,14 +134,7 @@ def training(
 
 def ago(seconds_ago: float) -> str:
     """Return `3 min ago`."""
-    return f"{span(seconds_ago)} ago"
-
-
-def span(duration_s: float) -> str:
-    """Return `3 min`."""
-    from dlctl.units import format_span
-
-    return format_span(duration_s)
+    return f"{format_span(seconds_ago)} ago"
 
 
 def print_record(record: Record) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import DRY_RUN, JSON, ago, complete_sites, span
+from dlctl.cli.common import DRY_RUN, JSON, ago, complete_sites
+from dlctl.contract.ground.amounts import format_span
 
 if TYPE_CHECKING:
     from dlctl.site_admin.check import Check
@@ -111,8 +112,8 @@ def connect(name: str = NAME, as_json: bool = JSON) -> None:
     made = open_connection(name)
     known = "is open already" if made.was_open else "is open"
     text = (
-        f"the connection to {made.login_node} {known}, until {span(made.persist_s)} after the last "
-        "command"
+        f"the connection to {made.login_node} {known}, until {format_span(made.persist_s)} after "
+        "the last command"
     )
     output.report(made, as_json, lambda _: output.line(text))
 
@@ -183,7 +184,7 @@ def nodes(
         return
     known = bad_nodes(name, output.ask)
     rows = [[n.host, n.kind, n.training_id, ago(time.time() - n.seen_at),
-             span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
+             format_span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
     columns = ["node", "kind", "training", "seen", "avoided for", "why"]
     output.report(known, as_json, lambda _: output.table(columns, rows, "no node is avoided"))
 

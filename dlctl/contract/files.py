@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -36,6 +37,13 @@ def from_json(cls: type[R], text: str | bytes) -> R:
     except (ValueError, RecursionError) as error:  # of decoding, too
         raise ContractError(f"{cls.__name__}: not JSON: {error}") from error
     return from_plain(cls, value)
+
+
+def understood(cls: type[R], text: str | bytes | None) -> R | None:
+    """Return what `from_json` does; None without a text, or for one that another version wrote."""
+    with contextlib.suppress(ContractError):
+        return None if text is None else from_json(cls, text)
+    return None
 
 
 def from_plain(cls: type[R], value: Any) -> R:

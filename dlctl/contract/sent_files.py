@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from dlctl.contract.ground.digests import sha256_of
+
 SENT_INDEX = ".dlctl-index"
 """The index of a sent folder, in it: a line per file, `<sha256> <bytes> <kind> <path>`."""
 BY_DLCTL = "dlctl"
@@ -23,7 +25,6 @@ DIGEST_LENGTH = 32
 
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
 _LINE = re.compile(r"([0-9a-f]{64}) (\d+) ([fxl]) (.+)")
-_CHUNK_BYTES = 1 << 20
 
 
 class SentFile(NamedTuple):
@@ -110,10 +111,6 @@ def _digest(path: Path) -> str:
     try:
         if path.is_symlink():
             return digest_of_link(str(path.readlink()))
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+        return sha256_of(path)
     except OSError:
         return ""
-    return digest.hexdigest()

@@ -206,11 +206,6 @@ def _verdicts(transport: Transport, record: Record) -> list[dict[str, Any]]:
     found = read_texts(transport, list(paths.values()))
     told = []
     for attempt, path in paths.items():
-        if (content := found[path]) is None:
-            continue
-        try:
-            verdict = contract.from_json(Verdict, content)
-        except contract.ContractError:
-            continue
-        told.append(json.loads(contract.to_json(verdict)) | {"attempt": attempt})
+        if verdict := contract.understood(Verdict, found[path]):
+            told.append(json.loads(contract.to_json(verdict)) | {"attempt": attempt})
     return told

@@ -137,15 +137,11 @@ def _read(
     found = read_files(session.transport, [f"{record.job_dir}/{name}" for name in names])
     texts = {name: found[f"{record.job_dir}/{name}"] for name in names}
 
-    def record_in(cls: type[contract.R], name: str) -> contract.R | None:
-        with contextlib.suppress(contract.ContractError):
-            return contract.from_json(cls, texts[name] or b"")
-        return None
-
-    preflights = [record_in(contract.Preflight, name) for name in reports]
+    preflights = [contract.understood(contract.Preflight, texts[name]) for name in reports]
     return Job(
         record, learners, [(texts[name] or b"").decode(errors="replace") for name in logs],
         [each for each in preflights if each is not None],
-        record_in(contract.Verdict, contract.verdict_file(1)), token, asked_at, time.time(),
+        contract.understood(contract.Verdict, texts[contract.verdict_file(1)]), token, asked_at,
+        time.time(),
         {name: (texts[name] or b"").decode(errors="replace") for name in own},
     )  # fmt: skip

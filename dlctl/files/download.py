@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dlctl.contract.ground.digests import sha256_of
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import ConnectionLost, TransferError, TransportTimeout
 from dlctl.files import large, small
@@ -25,7 +26,6 @@ from dlctl.files.target import (
     local_failure,
     refuse_link_parents,
     remove_leftovers,
-    sha256_of,
     temporary_folder,
 )
 from dlctl.transport.base import Transport

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from dlctl.errors import TransferError
 from dlctl.transport.base import Completed, Transport
-from dlctl.transport.resident import Look, Resident
+from dlctl.transport.resident import Look, Resident, ask
 
 _TIMEOUT_S = 60.0
 _NO_FOLDER = 71
@@ -76,7 +76,7 @@ for f in {names}; do
     fi
     printf '%s' '{mark}'
 done"""
-    end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
+    end = _checked(transport, ask(transport, script, timeout_s=timeout_s), "read")
     contents = _frames(transport, end.stdout, mark)
     if len(contents) != len(paths) + 1:
         raise _damaged(transport)
@@ -112,7 +112,7 @@ def read_texts_after(
         TransferError: as `read_files`.
     """
     if isinstance(transport, Resident) and transport.is_there:
-        done = transport.run(before, timeout_s=timeout_s)
+        done = ask(transport, before, timeout_s=timeout_s)
         return done, read_clock_and_texts(transport, paths, timeout_s=timeout_s)[1]
     mark = _mark()
     odd = [path for path in paths if "\n" in path]

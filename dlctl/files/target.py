@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import shlex
 import shutil
@@ -25,7 +24,6 @@ from dlctl.units import format_bytes
 PARTIAL = ".dlctl-partial"
 """The folder of what has arrived in part; the next download goes on with it."""
 _TEMPORARY_PREFIX = ".dlctl-download."
-_CHUNK_BYTES = 1024 * 1024
 _SPARE_BYTES = 16 * 1024 * 1024
 """What a disk should have left: for the names, and for what else is written meanwhile."""
 
@@ -197,15 +195,6 @@ def check_room(destination: Path, files: Sequence[SiteFile], here_bytes: int) ->
             f"{format_bytes(missing_bytes)} are to come: nothing was fetched",
             hint="Free space there, name another folder with --to, or choose files with --include.",
         )
-
-
-def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file here."""
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def local_failure(destination: Path, error: OSError) -> TransferError:

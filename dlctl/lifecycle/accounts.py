@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -89,20 +88,14 @@ def _account(
     n: int, job_id: str, submitted_at: float | None, contents: list[bytes | None]
 ) -> AttemptAccount | None:
     plan_text, supervisor, learner, verdict, metrics = contents
-    if (plan := _record(Plan, plan_text)) is None:
+    if (plan := contract.understood(Plan, plan_text)) is None:
         return None
     text = (metrics or b"").decode(errors="replace")
     lines = [line for line in map(parse_line, text.split("\n")) if line is not None]
     return AttemptAccount(
-        n, plan, job_id, submitted_at, _record(Status, supervisor), _record(Status, learner),
-        _record(Verdict, verdict), lines,
+        n, plan, job_id, submitted_at, contract.understood(Status, supervisor),
+        contract.understood(Status, learner), contract.understood(Verdict, verdict), lines,
     )  # fmt: skip
-
-
-def _record(cls: type[contract.R], content: bytes | None) -> contract.R | None:
-    with contextlib.suppress(contract.ContractError):
-        return None if content is None else contract.from_json(cls, content)
-    return None
 
 
 def _with_usage(

@@ -1,4 +1,8 @@
-"""Send several trainings in one stream and ask the scheduler for each, once, in one call."""
+"""Submit the trainings of one command, each once, and take up those of one that was broken off.
+
+This is the only road of a submission: that of one training, of many, of a search and a rehearsal.
+Files go in one stream, and the scheduler is asked for each training, once, in one call.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,32 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RemoteCommandError, TransportError
+from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.staging.stores import bring
 from dlctl.lifecycle.submit import (
     NOT_ASKED,
     answer_lost,
     ask_script,
     judge,
+    lacking,
+    new_record,
     note_interrupted,
+    noted,
     submit_timeout_s,
     upload_noted,
 )
 from dlctl.record import Record, RecordStore
+from dlctl.record_batches import Batch, begin, broken_off, finish
+from dlctl.request.left_out import not_sent, summary
 from dlctl.script_templates import render_script
+from dlctl.tell import SILENT, Tell
 from dlctl.transport.base import Completed
 from dlctl.transport.several import answers, framed
 
@@ -37,6 +49,170 @@ _WRITE_EVERY_S = 0.3
 Answer = Record | DlctlError
 OnAnswer = Callable[[int, Answer], None]
 """Called with a training's position and its record, or why it has no job."""
+LookOver = Callable[[Sequence["Request"]], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One training that a command is to submit."""
+
+    build: Callable[[str | None, Sequence[str]], Request]
+    """Takes the training's id, or None for a new one, and its tags."""
+    label: str = ""
+    """In what it differs from the others of the command."""
+
+
+@dataclass
+class Sent:
+    """What became of the trainings of one command."""
+
+    store: RecordStore
+    batch: Batch
+    answers: dict[int, Answer] = field(default_factory=dict)
+    """By the position of those that were asked for now."""
+
+    @property
+    def is_batch(self) -> bool:
+        """Return whether the command was about several."""
+        return len(self.batch.records) > 1
+
+    @property
+    def before(self) -> int:
+        """Return how many an earlier command had submitted."""
+        return len(self.batch.records) - len(self.answers)
+
+    @property
+    def tag(self) -> str:
+        """Return the word that all of them have, unless the user has taken it from them."""
+        return next(iter(self.batch.records[0].tags[-1:]), "")
+
+    def rows(self) -> list[tuple[Record, DlctlError | None]]:
+        """Return each training, and why it has no job."""
+        known = {record.training_id: record for record in self.store.all()}
+        found: list[tuple[Record, DlctlError | None]] = []
+        for number, before in enumerate(self.batch.records):
+            answer = self.answers.get(number)
+            if answer is None or isinstance(answer, DlctlError):
+                found.append((known.get(before.training_id, before), answer))
+            else:  # which may not have been written down
+                found.append((answer, None))
+        return found
+
+    def one(self) -> Record:
+        """Return the only training.
+
+        Raises:
+            DlctlError: why it has no job.
+        """
+        ((record, error),) = self.rows()
+        if error:
+            raise error
+        return record
+
+    def finish(self) -> None:
+        """Forget the command: the user has seen what became of its trainings."""
+        finish(self.store, self.batch)
+
+
+def submit(session: Session, request: Request, store: RecordStore, tell: Tell = SILENT) -> Record:
+    """Submit one request, which no later command takes up, and return its record.
+
+    Raises:
+        SubmitRejected: nothing runs; the record says FAILED.
+        SubmitUnknown: the job may exist; the record says QUEUED, and dlctl looks for the job later.
+        TransportError: nothing was asked of the scheduler; `resume` sends it.
+    """
+    sent = submit_all(session, store, "", [Wanted(lambda *_: request)], tell=tell)
+    sent.finish()
+    return sent.one()
+
+
+def submit_all(
+    session: Session, store: RecordStore, command: str, wanted: Sequence[Wanted],
+    tags: Sequence[str] = (), tell: Tell = SILENT, look_over: LookOver = lambda _: None,
+) -> Sent:  # fmt: skip
+    """Submit each training once; what the same command has submitted before stays as it is.
+
+    Args:
+        command: What tells a command from others: the digest of all that it would send; empty: no
+            command takes it up.
+        look_over: Called with what is to be sent, before anything is.
+
+    Raises:
+        ManifestError, PlanError, SiteError, TransferError, TransportError
+    """
+    if command and (batch := broken_off(store, command)):
+        tell.note(_taken_up(batch))
+        return _go_on(session, Sent(store, batch), wanted, tell, look_over)
+    if len(wanted) > 1:
+        tags = [*tags, f"batch-{secrets.token_hex(3)}"]
+    requests = [one.build(None, tags) for one in wanted]
+    _prepare(session, requests, tell, look_over)
+    trees = lacking(session, requests)  # if the site can't be reached, no record is kept
+    records = [new_record(request, one.label)
+               for request, one in zip(requests, wanted, strict=True)]  # fmt: skip
+    sent = Sent(store, begin(store, command, records))
+    _send(session, sent, dict(enumerate(requests)), trees, tell)
+    return sent
+
+
+def _taken_up(batch: Batch) -> str:
+    count, left = len(batch.records), len(to_ask(batch.records))
+    name = batch.records[0].training_id if count == 1 else f"{count} trainings"
+    done = f"; {count - left} of them were submitted" if 0 < left < count else ""
+    return f"takes up the submission of {name}, which was broken off{done}"
+
+
+def _go_on(
+    session: Session, sent: Sent, wanted: Sequence[Wanted], tell: Tell, look_over: LookOver
+) -> Sent:
+    known = sent.batch.records
+    requests = {
+        number: wanted[number].build(known[number].training_id, known[number].tags)
+        for number in to_ask(known)
+    }
+    if requests:
+        _prepare(session, list(requests.values()), tell, look_over)
+        absent = not_arrived(session, list(requests.values()))
+        _send(session, sent, requests, lacking(session, absent) if absent else [], tell)
+    return sent
+
+
+def _prepare(
+    session: Session, requests: Sequence[Request], tell: Tell, look_over: LookOver
+) -> None:
+    """Make the environments that the site lacks, each once."""
+    look_over(requests)
+    for request in distinct(requests, lambda r: repr(r.plan.made_environment)):
+        make_environment(session, request.plan, tell.note)
+
+
+def distinct(requests: Sequence[Request], key: Callable[[Request], str]) -> list[Request]:
+    """Return the first request of each key."""
+    return list({key(request): request for request in reversed(requests)}.values())
+
+
+def _send(
+    session: Session, sent: Sent, requests: dict[int, Request], trees: list[Tree], tell: Tell
+) -> None:
+    """Bring the files, then ask the scheduler."""
+    numbers = list(requests)
+    known = [sent.batch.records[number] for number in numbers]
+    with tell.progress("sending") as on_progress:
+        bring_all(session, trees, list(requests.values()), known, sent.store, on_progress)
+    for code in {request.code.digest: request.code for request in requests.values()}.values():
+        if not code.at_site and (code.files or not_sent(code)):
+            tell.note(f"sent {summary(code)}")
+    with noted(known, sent.store):
+        for request in requests.values():
+            bring(session, request.plan, tell.note)
+    with tell.counting("submitting", len(numbers)) as count:
+        answers = ask_all(session, list(requests.values()), known, sent.store,
+                          lambda _number, _answer: count())  # fmt: skip
+    sent.answers = dict(zip(numbers, answers, strict=True))
+
+
+# Sending and asking -----------------------------------------------------------------------------
 
 
 def to_ask(records: Sequence[Record]) -> list[int]:

@@ -85,13 +85,13 @@ def observe(record: Record, files: dict[str, bytes | None], now: float) -> Obser
         answer=parse_answer(answer),
         claim="" if owner == contract.NOBODY else owner,
         fenced=owner == contract.NOBODY,
-        supervisor=_read(Status, status),
-        learner=_read(Status, learner),
+        supervisor=contract.understood(Status, status),
+        learner=contract.understood(Status, learner),
         epochs=record.epochs or _epochs(plan),
         next_begun=following is not None,
         continues=_continues(plan) if record.goes_on is None else record.goes_on,
         goes_on=record.goes_on if plan is None else _continues(plan),
-        verdict=_read(Verdict, verdict),
+        verdict=contract.understood(Verdict, verdict),
         cancel_asked=cancel is not None,
         halt_asked=halt is not None,
         exists=any(content is not None for content in contents),
@@ -109,13 +109,6 @@ def _continues(plan: bytes | None) -> bool:
     with contextlib.suppress(ValueError, TypeError, AttributeError):
         return json.loads(plan or b"").get("lifecycle") is not None
     return False
-
-
-def _read(cls: type[contract.R], content: bytes | None) -> contract.R | None:
-    try:
-        return None if content is None else contract.from_json(cls, content)
-    except contract.ContractError:
-        return None  # written by another version: rely on the scheduler
 
 
 def derive(record: Record, seen: Observation, wall_s: float) -> Record:

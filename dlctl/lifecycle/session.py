@@ -14,6 +14,7 @@ from dlctl.transport.base import Prompt
 from dlctl.transport.resident import Resident
 
 if TYPE_CHECKING:
+    from dlctl.scheduler.base import Job
     from dlctl.sites.files import Site
 
 
@@ -24,6 +25,8 @@ class Session:
     site: Site
     transport: Transport
     scheduler: Scheduler
+    queue: tuple[float, list[Job], str] | None = None
+    """The newest answer of `read_queue`, and of a look at trainings."""
 
     def close(self) -> None:
         """End the connection."""
@@ -34,16 +37,19 @@ class Session:
 
         Its `close` ends that shell, and the connection.
         """
-        return replace(self, transport=Resident(self.transport))
+        return replace(self, transport=self._resident())
 
     @contextmanager
     def staying(self) -> Iterator[Session]:
         """Yield what `stay` returns; at the end the connection stays open."""
-        resident = Resident(self.transport)
+        resident = self._resident()
         try:
             yield replace(self, transport=resident)
         finally:
             resident.leave()
+
+    def _resident(self) -> Resident:
+        return Resident(self.transport, self.scheduler.prologue())
 
 
 def open_session(site: Site, prompt: Prompt | None = None) -> Session:

@@ -105,10 +105,14 @@ class Pace:
         """Note that something has changed."""
         self._pause_s = _SOON_S
 
-    def is_due(self) -> bool:
-        """Return whether the queue is to be asked now; the caller then does that."""
+    def is_due(self, *, is_at_hand: bool = False) -> bool:
+        """Return whether the queue is to be asked now; the caller then does that.
+
+        Args:
+            is_at_hand: Whether it was asked for somebody else just now.
+        """
         now = time.monotonic()
-        if now - self._asked_at < self._pause_s:
+        if not is_at_hand and now - self._asked_at < self._pause_s:
             return False
         self._asked_at = now
         return True

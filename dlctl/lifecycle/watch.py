@@ -39,6 +39,7 @@ from dlctl.lifecycle.waiting import QueuePace, is_proven, keep_files
 from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
+from dlctl.transport.resident import ask
 
 _OPEN = "its job has ended; the next dlctl command that looks at it says whether it goes on"
 
@@ -107,7 +108,7 @@ def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str
     """Return the records as the site knows them now, and what it has shown about each."""
     # The queue comes before the files: a verdict precedes the job's end.
     end, files = read_texts_after(session.transport, queue_script(session), _paths(given))
-    queue = parse_queue(session, end.exit_code, end.text, end.error_text)
+    session.queue = queue = parse_queue(session, end.exit_code, end.text, end.error_text)
     asked, files = _at_newest(session, given, files)
     seen = _observations(session, asked, files, queue)
     _add_history(session, asked, seen)
@@ -149,8 +150,9 @@ def _settle(session: Session, record: Record, look: Observation) -> Record:
 
 def read_queue(session: Session) -> tuple[float, list[Job], str]:
     """Return the site's clock, the jobs, and why the scheduler did not answer ("" if it did)."""
-    end = session.transport.run(queue_script(session), timeout_s=90.0)
-    return parse_queue(session, end.exit_code, end.text, end.error_text)
+    end = ask(session.transport, queue_script(session), timeout_s=90.0)
+    session.queue = parse_queue(session, end.exit_code, end.text, end.error_text)
+    return session.queue
 
 
 def queue_script(session: Session) -> str:
@@ -253,7 +255,7 @@ def _add_history(session: Session, records: list[Record], seen: dict[str, Observ
     script = session.scheduler.history_script(sorted(lost.values())) if lost else None
     if script is None:
         return
-    end = session.transport.run(script, timeout_s=90.0)
+    end = ask(session.transport, script, timeout_s=90.0)
     jobs = session.scheduler.parse_history(
         end.exit_code, end.text, end.stderr.decode(errors="replace")
     )
@@ -300,7 +302,7 @@ def _last_lines(session: Session, records: list[Record]) -> list[list[str]]:
     names = " ".join(shlex.quote(path) for path in paths)
     mark = f"<{secrets.token_hex(16)}>"
     tail = f"tail -n {last_words.LINES} \"$f\" 2>/dev/null; printf '%s' '{mark}'"
-    end = session.transport.run(f"for f in {names}; do {tail}; done", timeout_s=90.0)
+    end = ask(session.transport, f"for f in {names}; do {tail}; done", timeout_s=90.0)
     return [lines_of(text) for text in end.text.split(mark)[: len(records)]]
 
 
@@ -345,7 +347,7 @@ def read_plan(session: Session, record: Record) -> contract.Plan:
 def learner_status(session: Session, record: Record, rank: int = 0) -> contract.Status | None:
     """Return what a learner of the newest attempt last wrote about itself; None without any."""
     path = f"{record.job_dir}/{contract.status_file(record.attempt, 'learner', rank)}"
-    return _record(contract.Status, read_texts(session.transport, [path])[path])
+    return contract.understood(contract.Status, read_texts(session.transport, [path])[path])
 
 
 def learner_statuses(
@@ -358,7 +360,7 @@ def learner_statuses(
     ]
     paths = [f"{record.job_dir}/{name}" for name in names]
     found = read_texts(session.transport, paths)
-    known = (_record(contract.Status, found[path]) for path in paths)
+    known = (contract.understood(contract.Status, found[path]) for path in paths)
     return [status for status in known if status is not None]
 
 
@@ -375,10 +377,12 @@ def details(session: Session, record: Record) -> dict[str, object]:
     found = read_texts(session.transport, [f"{job_dir}/{name}" for name in names])
     files = {name: found[f"{job_dir}/{name}"] for name in names}
     verdict = files[contract.verdict_file(n)]
-    rulings = _record(contract.Rulings, files[contract.rulings_file(n)]) or contract.Rulings()
+    rulings = (
+        contract.understood(contract.Rulings, files[contract.rulings_file(n)]) or contract.Rulings()
+    )
 
     def statuses(role: str, names: list[str]) -> list[object]:
-        own = [_record(contract.Status, files[name]) for name in names]
+        own = [contract.understood(contract.Status, files[name]) for name in names]
         known = [rulings.on(role, rank, status) for rank, status in enumerate(own)]
         return [_plain(status) for status in known if status is not None]
 
@@ -394,22 +398,15 @@ def details(session: Session, record: Record) -> dict[str, object]:
             }
             for files, digest in zip(files_of, ["", *digests], strict=False)
         ],
-        "verdict": _plain(_record(contract.Verdict, verdict)),
+        "verdict": _plain(contract.understood(contract.Verdict, verdict)),
         "learners": statuses("learner", learners),
         "servers": statuses("server", servers),
-        "homes": _plain(_record(contract.Homes, files[contract.homes_file(n)])),
+        "homes": _plain(contract.understood(contract.Homes, files[contract.homes_file(n)])),
         # A verdict names the process at fault, whose log says more.
         "job_output": _last_lines(session, [record])[0]
         if record.state is State.FAILED and not verdict
         else [],
     }
-
-
-def _record(cls: type[contract.R], content: bytes | None) -> contract.R | None:
-    """Return a file's record; None if it is absent or this version does not understand it."""
-    with contextlib.suppress(contract.ContractError):
-        return None if content is None else contract.from_json(cls, content)
-    return None
 
 
 def _plain(record: object) -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import MADE_FILES, ModelFile, ModelVersion
+from dlctl.contract.ground.digests import sha256_of
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import ResultsError
 from dlctl.files.target import Target
@@ -111,13 +111,9 @@ def _is_here(target: Path, file: ModelFile) -> bool:
     """Return whether the content is here; refuse to replace another one."""
     if not target.exists() and not target.is_symlink():
         return False
-    if target.is_file() and not target.is_symlink() and target.stat().st_size == file.size_bytes:
-        digest = hashlib.sha256()
-        with target.open("rb") as content:
-            while chunk := content.read(1 << 20):
-                digest.update(chunk)
-        if digest.hexdigest() == file.sha256:
-            return True
+    is_file = target.is_file() and not target.is_symlink()
+    if is_file and target.stat().st_size == file.size_bytes and sha256_of(target) == file.sha256:
+        return True
     raise _in_the_way(target)
 
 

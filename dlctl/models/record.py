@@ -40,13 +40,9 @@ class ModelRecord:
 
     def all(self) -> list[KnownModel]:
         """Return every model that this version understands, in the order of their ids."""
-        found = []
-        for row in read_rows(self.path, {"models": "model_id, site"})["models"]:
-            try:
-                found.append(contract.from_json(KnownModel, row["known"]))
-            except contract.ContractError:
-                continue  # written by a newer dlctl; the site still has it
-        return [model for model in found if model.heads]
+        rows = read_rows(self.path, {"models": "model_id, site"})["models"]
+        found = [contract.understood(KnownModel, row["known"]) for row in rows]
+        return [model for model in found if model and model.heads]
 
     def remember(self, site: str, models: Iterable[KnownModel]) -> None:
         """Replace what is known about a site's models."""

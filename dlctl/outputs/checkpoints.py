@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,7 @@ from dlctl.contract.own_checkpoints import SavedFile, own_checkpoints, saved_ent
 from dlctl.errors import ResultsError
 from dlctl.files.small_files import read_texts
 from dlctl.lifecycle.remote_module import run_module
+from dlctl.transport.resident import ask
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -77,11 +78,12 @@ def list_checkpoints_of_many(
     Raises:
         TransportError
     """
+    names = _names_of(transport, job_dirs)
     found = {
         job_dir: [_checkpoint(step, marker) for step, (_, marker) in marked.items()]
-        for job_dir, marked in _markers_of(transport, job_dirs).items()
+        for job_dir, marked in _markers_of(transport, names).items()
     }
-    others = [job_dir for job_dir, known in found.items() if not known]
+    others = [job_dir for job_dir, known in found.items() if not known and names[job_dir]]
     return found | {
         job_dir: [
             Checkpoint(
@@ -127,7 +129,7 @@ def _saved(
     roots = {f"{job_dir}/{contract.CHECKPOINTS}": job_dir for job_dir in job_dirs}
     if not roots:
         return {}
-    found = transport.run(_LIST.format(" ".join(map(shlex.quote, roots)))).stdout
+    found = ask(transport, _LIST.format(" ".join(map(shlex.quote, roots)))).stdout
     files: dict[str, list[SavedFile]] = {job_dir: [] for job_dir in job_dirs}
     for entry in found.decode("utf-8", "surrogateescape").split("\0")[:-1]:
         written_at, size_bytes, path = entry.removesuffix("\n").split(" ", 2)
@@ -250,26 +252,37 @@ def _tool(session: Session, record: Record, arguments: list[str], *, on_node: bo
 
 def _markers(transport: Transport, job_dir: str) -> dict[int, tuple[str, bytes | None]]:
     """Return the folder and the marker's content of each checkpoint by its step, newest first."""
-    return _markers_of(transport, [job_dir])[job_dir]
+    return _markers_of(transport, _names_of(transport, [job_dir]))[job_dir]
 
 
-def _markers_of(
-    transport: Transport, job_dirs: Sequence[str]
-) -> dict[str, dict[int, tuple[str, bytes | None]]]:
-    """Return what `_markers` returns, by job directory."""
+def _names_of(transport: Transport, job_dirs: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names in each CHECKPOINT_DIR, by job directory; but the hidden ones."""
     roots = [f"{job_dir}/{contract.CHECKPOINTS}" for job_dir in job_dirs]
     script = f"""\
 for d in {" ".join(map(shlex.quote, roots))}; do
-    for f in "$d"/step-*; do printf '%s\\0' "${{f##*/}}"; done
-    printf '\\0' # no name is empty
+    for f in "$d"/*; do [ ! -e "$f" ] || printf '%s\\0' "${{f##*/}}"; done
+    printf '/\\0' # which no name is
 done"""
-    listed = transport.run(script).text.split("\0\0")
+    listed = ask(transport, script).stdout.decode("utf-8", "surrogateescape").split("/\0")
+    return {job_dir: names.split("\0")[:-1]
+            for job_dir, names in zip(job_dirs, listed, strict=False)}  # fmt: skip
+
+
+def _markers_of(
+    transport: Transport, names: Mapping[str, Sequence[str]]
+) -> dict[str, dict[int, tuple[str, bytes | None]]]:
+    """Return what `_markers` returns, by job directory.
+
+    Args:
+        names: What `_names_of` returns.
+    """
     folders = {
         job_dir: {
-            int(m[1]): f"{root}/{m[0]}" for n in names.split("\0") if (m := _FOLDER.fullmatch(n))
+            int(m[1]): f"{job_dir}/{contract.CHECKPOINTS}/{m[0]}"
+            for name in found if (m := _FOLDER.fullmatch(name))
         }
-        for job_dir, root, names in zip(job_dirs, roots, listed, strict=False)
-    }
+        for job_dir, found in names.items()
+    }  # fmt: skip
     markers = [f"{folder}/{_MARKER}" for each in folders.values() for folder in each.values()]
     contents = read_texts(transport, markers)
     return {

@@ -7,7 +7,6 @@ content: paths, executable bits and bytes, never times or owners. Knows nothing 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,8 @@ from typing import Literal
 
 from dlctl import contract
 from dlctl.contract import BY_DLCTL, SentFile
+from dlctl.contract.ground.amounts import format_bytes
+from dlctl.contract.ground.digests import sha256_of
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import BundleError
 from dlctl.files.archive import Entry
@@ -268,10 +269,10 @@ def _too_big(files: Sequence[BundleFile], size_bytes: int, limit_bytes: int) -> 
         top, slash, _ = file.path.partition("/")
         totals[top + slash] = totals.get(top + slash, 0) + file.size_bytes
     largest = sorted(totals.items(), key=lambda item: -item[1])[:5]
-    names = ", ".join(f"{printable(name)} ({size / 1e6:.1f} MB)" for name, size in largest)
+    names = ", ".join(f"{printable(name)} ({format_bytes(size)})" for name, size in largest)
     return BundleError(
-        f"the folder has {size_bytes / 1e6:.1f} MB to send, the limit is "
-        f"{limit_bytes / 1e6:.1f} MB; the largest are {names}",
+        f"the folder has {format_bytes(size_bytes)} to send, the limit is "
+        f"{format_bytes(limit_bytes)}; the largest are {names}",
         hint="Exclude data and results with lines in .dlctlignore; put data into a data store.",
     )
 
@@ -280,17 +281,10 @@ def _sent(file: BundleFile) -> SentFile:
     if file.link is not None:
         return SentFile(contract.digest_of_link(file.link), 0, "l", file.path)
     kind: Literal["f", "x"] = "x" if file.executable else "f"
-    return SentFile(_content_digest(file), file.size_bytes, kind, file.path)
-
-
-def _content_digest(file: BundleFile) -> str:
-    digest = hashlib.sha256()
     try:
-        with file.source.open("rb") as content:
-            while chunk := content.read(1024 * 1024):
-                digest.update(chunk)
+        digest = sha256_of(file.source)
     except OSError as error:
         raise BundleError(
             f"{printable(file.path)} can't be read: {error.strerror}", hint=f"{_LEAVE_OUT}."
         ) from error
-    return digest.hexdigest()
+    return SentFile(digest, file.size_bytes, kind, file.path)

@@ -16,7 +16,7 @@ from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from dlctl.errors import SubmitRejected, SubmitUnknown
 from dlctl.scheduler import usage
 from dlctl.scheduler.base import Job, Usage
-from dlctl.scheduler.rows import UNIT, parse_rows, plain, unavailable
+from dlctl.scheduler.rows import RECORD, UNIT, parse_rows, plain, unavailable
 from dlctl.scheduler.sbatch import sbatch_options
 from dlctl.scheduler.states import job_state
 from dlctl.units import format_slurm_time
@@ -24,14 +24,14 @@ from dlctl.units import format_slurm_time
 # A variable like SBATCH_PARTITION or SLURM_NNODES would change the job, SQUEUE_FORMAT the answer.
 # Variables that only name the controller and the caller stay.
 # Once for a script that asks more than once: each process costs as much as a small answer of Slurm.
-CLEAN_ENVIRONMENT = r"""[ -n "${dlctl_is_clean-}" ] || for v in $(
+CLEAN_ENVIRONMENT = r"""[ -n "${dlctl_user_id-}" ] || for v in $(
   env | sed -n 's/^\(S[A-Z]*_[A-Za-z0-9_]*\)=.*/\1/p'); do
   case $v in
     SLURM_CONF|SLURM_CONF_SERVER|SLURM_JWT) ;;
     SBATCH_*|SLURM_*|SQUEUE_*|SACCT_*|SCANCEL_*) unset "$v" ;;
   esac
 done
-dlctl_is_clean=yes
+dlctl_user_id=${dlctl_user_id:-$(id -u)}
 """
 
 # In --output a `%` begins a pattern (`%%` is a literal one), also in the folder. No version keeps
@@ -46,7 +46,7 @@ case $PWD in
 esac
 """
 
-QUEUE_FORMAT = '"$rs%i$us%j$us%T$us%r$us%N$us%k$us$us%S$us%P"'
+QUEUE_FORMAT = RECORD + UNIT.join(["%i", "%j", "%T", "%r", "%N", "%k", "", "%S", "%P"])
 HISTORY_FIELDS = "JobID,JobName,State,ExitCode,NodeList,Submit,Start"
 HISTORY_LIMIT_S = 30
 """A slow slurmdbd must not delay a status: a later answer of sacct is ignored."""
@@ -190,7 +190,7 @@ class Slurm:
         token = shlex.quote("dlctl:" + contract.token(plan.training_id, ""))
         return (
             self.prologue()
-            + "found=$(squeue --noheader --array --user=\"$(id -u)\" --format='%k %i %T'"
+            + "found=$(squeue --noheader --array --user=\"$dlctl_user_id\" --format='%k %i %T'"
             + " </dev/null) || exit\n"
             + f"token={token}\n"
             + """printf '%s\\n' "$found" | while IFS= read -r row; do
@@ -334,18 +334,18 @@ done
     @staticmethod
     def _squeue() -> str:
         return (
-            "rs=$(printf '\\036') us=$(printf '\\037')\nexport SLURM_TIME_FORMAT=%s\n"
-            f'squeue --noheader --states=all --user="$(id -u)" --format={QUEUE_FORMAT} </dev/null\n'
+            "export SLURM_TIME_FORMAT=%s\n"
+            'squeue --noheader --states=all --user="$dlctl_user_id"'
+            f" --format='{QUEUE_FORMAT}' </dev/null\n"
         )
 
     @staticmethod
     def _sacct(selection: str, fields: str = HISTORY_FIELDS, rows: str = "--allocations") -> str:
         return (
-            "us=$(printf '\\037')\n"
             "limit=; if command -v timeout >/dev/null 2>&1; then"
             f" limit='timeout {HISTORY_LIMIT_S}'; fi\n"
             "# shellcheck disable=SC2086\n"
-            f'$limit sacct {rows} --noheader --parsable2 --delimiter="$us"'
+            f"$limit sacct {rows} --noheader --parsable2 --delimiter='{UNIT}'"
             f" --format={fields} {selection} </dev/null\n"
         )
 

@@ -123,6 +123,8 @@ class SearchReader:
         self._clock_ahead_s: float | None = None
         """How far the site's clock is ahead of this machine's."""
         self._pace = Pace()
+        self._queue: object = None
+        """The answer of the queue that `_jobs` is from."""
         self._jobs_of: object = None
         """What the files told when the queue was asked."""
 
@@ -199,7 +201,11 @@ class SearchReader:
             self._pace.hurry()
         elif is_over:
             return
-        if not any(ids.values()) or not self._pace.is_due():
+        # The files are newer than what the look at the hub asked: a new worker may lack there.
+        queue = (
+            session.queue if session.queue is not self._queue and shown == self._jobs_of else None
+        )
+        if not any(ids.values()) or not self._pace.is_due(is_at_hand=queue is not None):
             return
         self._jobs_of = shown
         # What a broker tells of a worker proves that its job runs.
@@ -207,10 +213,11 @@ class SearchReader:
             job.state == "PENDING" or job.name in told for job in self._jobs if job.lives
         ))  # fmt: skip
         try:
-            now, jobs, self._queue_problem = read_queue(session)
+            self._queue = queue = queue or read_queue(session)
         except SchedulerError as error:
             self._queue_problem = error.message
             return
+        now, jobs, self._queue_problem = queue
         self._clock_ahead_s = now - time.time()
         if not self._queue_problem:
             rows = [(job.job_id, job.state.value, job.reason, job.nodes) for job in jobs]
@@ -276,14 +283,9 @@ def _spec(record: Record, content: bytes) -> names.Spec:
 
 
 def _brokers(files: dict[str, bytes]) -> list[names.BrokerTold]:
-    found = []
-    for name, content in sorted(files.items()):
-        if _BROKER_FILE.fullmatch(name):
-            try:
-                found.append(contract.from_json(names.BrokerTold, content))
-            except contract.ContractError:
-                continue  # of another version
-    return found
+    told = [contract.understood(names.BrokerTold, content)
+            for name, content in sorted(files.items()) if _BROKER_FILE.fullmatch(name)]  # fmt: skip
+    return [broker for broker in told if broker]
 
 
 def _hub(content: bytes) -> dict[str, Any]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _PACE_OF = 20
 """The pace is that of so many of the newest trials."""
 _WIDEST = 60
-_BRIEF_S = 60.0
 _HOUR_S = 3600.0
 
 
@@ -160,11 +159,6 @@ def strategy_words(seen: Overview) -> str:
 def metric_words(row: TrialRow) -> str:
     """Return a trial's metric with six digits, or `-`."""
     return "-" if row.metric is None else f"{row.metric:.6g}"
-
-
-def took_words(seconds: float) -> str:
-    """Return a duration: short ones to a tenth of a second."""
-    return f"{seconds:.1f} s" if seconds < _BRIEF_S else format_span(seconds)
 
 
 def point_words(point: dict[str, Any], widest: int = _WIDEST) -> str:

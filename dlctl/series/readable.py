@@ -21,9 +21,9 @@ def readable(name: str, value: float) -> str:
     if not math.isfinite(value):
         return format(value, "g")
     if base.endswith("bytes_per_s"):
-        return f"{_size(value)}/s"
+        return f"{memory_size(value)}/s"
     if base.endswith("bytes"):
-        return _size(value)
+        return memory_size(value)
     if base.endswith("_per_s"):
         return f"{_three(value)} /s"
     for ending, unit in _EXACT.items():
@@ -32,7 +32,7 @@ def readable(name: str, value: float) -> str:
     if base in _SHARES:
         return f"{_three(100 * value)} %"
     if base.endswith("_s") or base == "seconds":
-        return _span(value)
+        return exact_span(value)
     return format(value, ".4g")
 
 
@@ -41,14 +41,16 @@ def _three(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 99.95 else format(value, ".3g")
 
 
-def _size(value: float) -> str:
+def memory_size(value: float) -> str:
+    """Return a size of memory, as `289 MiB`; files and transfers have `format_bytes`."""
     power = 0
     while abs(value) >= 1000 and power < len(_SIZES) - 1:
         value, power = value / 1024, power + 1
     return f"{_three(value)} {_SIZES[power]}"
 
 
-def _span(value_s: float) -> str:
+def exact_span(value_s: float) -> str:
+    """Return a duration to three digits, as `3.43 ms` or `2.5 h`; `format_span` is a rough one."""
     if value_s == 0:
         return "0 s"
     scale, unit = next((s, u) for limit, s, u in _PARTS if abs(value_s) < limit)

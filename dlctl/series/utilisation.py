@@ -12,7 +12,7 @@ from dlctl.contract.measured.utilisation import CPU_PERCENT, MEMORY_RSS_BYTES, m
 from dlctl.contract.metrics import DATA_WAIT_S, EXCHANGE_S, STEP_S, Source
 from dlctl.contract.plan import Resources
 from dlctl.series.curve import Curve
-from dlctl.series.readable import readable
+from dlctl.series.readable import memory_size
 from dlctl.series.run import Run
 
 _NEWEST = 60
@@ -88,14 +88,10 @@ def _cpus(used: float, asked: int) -> str:
 
 def _memory(used: float, asked: int | None) -> str:
     if asked is None:
-        return f"Used {_size(used)} of memory a learner at most."
-    text = f"Asked for {_size(asked)} of memory a learner, used {_size(used)} at most"
+        return f"Used {memory_size(used)} of memory a learner at most."
+    text = f"Asked for {memory_size(asked)} of memory a learner, used {memory_size(used)} at most"
     spare = used < _SPARE * asked and asked > _GIB
     return f"{text}: `memory` can be smaller." if spare else f"{text}."
-
-
-def _size(size_bytes: float) -> str:
-    return readable("bytes", size_bytes)
 
 
 def _share(run: Run, name: str) -> float | None:

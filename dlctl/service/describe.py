@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import Plan, State, from_plain
+from dlctl.contract.ground.amounts import format_span
 from dlctl.errors import RecordError, TransportError
 from dlctl.service.made import next_fetch, told_output
-from dlctl.units import format_span
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.data.checks import refuse_wrong_stores
-from dlctl.lifecycle.sending import Sent, Wanted, distinct, submit_all
+from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.service.telling import tell_files, tell_plan
 from dlctl.tell import SILENT, Tell
 

@@ -13,10 +13,10 @@ from dlctl.search.summary import (
     metric_words,
     point_words,
     strategy_words,
-    took_words,
 )
 from dlctl.search.waits import why_trials_wait
 from dlctl.series.curve import Columns
+from dlctl.series.readable import exact_span
 from dlctl.terminal.plot import Drawn, Plot, draw
 from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, width_of, wrapped
 from dlctl.units import counted, format_span
@@ -197,7 +197,7 @@ def _newest(trials: Trials, columns: int, rows: int) -> list[Line]:
         return [Line().add(text, DIM)]
     newest = [trials.rows[number] for number in reversed(trials.order[-(rows - 1) :])]
     cells = [["trial", "outcome", trials.spec.metric, "took", "worker", "point"]]
-    cells += [[str(r.number), r.outcome_words, metric_words(r), took_words(r.seconds),
+    cells += [[str(r.number), r.outcome_words, metric_words(r), exact_span(r.seconds),
                r.worker or "-", r.error or point_words(r.point, 200)] for r in newest]  # fmt: skip
     widths = [max(width_of(c) for c in column) for column in zip(*cells, strict=True)][:-1]
     best = trials.best
@@ -219,7 +219,7 @@ def _style(row: TrialRow | None, best: TrialRow | None) -> int:
 def trial_line(row: TrialRow, trials: Trials, is_best: bool) -> str:
     """Return what a pipe gets of a trial that has ended."""
     value = f"{trials.spec.metric} {metric_words(row)}{' (best so far)' if is_best else ''}"
-    parts = [f"trial {row.number}", row.outcome_words, value, took_words(row.seconds),
+    parts = [f"trial {row.number}", row.outcome_words, value, exact_span(row.seconds),
              row.worker or "-", point_words(row.point, 10_000)]  # fmt: skip
     return "  ".join([*parts, row.error] if row.error else parts)
 

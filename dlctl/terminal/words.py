@@ -13,6 +13,7 @@ from dlctl.contract.metrics import LOSS, Source
 from dlctl.outputs.insight import Insight
 from dlctl.record import Record
 from dlctl.series.answers import BAD, GOOD, UNKNOWN, Answer
+from dlctl.series.readable import memory_size
 from dlctl.series.run import Run
 from dlctl.terminal.text import DIM, GREEN, RED, YELLOW, Line, cut, wrapped
 
@@ -119,7 +120,7 @@ def _use(run: Run, rank: int) -> list[tuple[str, str]]:
     if (cpu := mine.get(CPU_PERCENT)) is not None:
         found.append(("CPU", f"{cpu:.0f} %"))
     if (memory := mine.get(MEMORY_RSS_BYTES)) is not None:
-        found.append(("memory", f"{memory / 2**20:,.0f} MiB"))
+        found.append(("memory", memory_size(memory)))
     for index in range(16):
         if (gpu := mine.get(gpu_name(index, GPU_PERCENT))) is not None:
             found.append((f"GPU {index}", f"{gpu:.0f} %"))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from dlctl.contract.ground.safe_text import lines_of
+from dlctl.errors import TransportTimeout
 
 
 class Process(Protocol):
@@ -23,6 +24,8 @@ class Process(Protocol):
     stdout: BinaryIO
     """The script's own output only: a banner or an `echo` of a login shell is skipped."""
 
+    idle_timeout_s: float
+    """After so long without progress a read or a write raises TransportTimeout."""
     noise: bytes
     """What a login shell printed before the script, once that has begun."""
 
@@ -116,6 +119,14 @@ class Transport(Protocol):
     def close(self) -> None:
         """End the connection; idempotent."""
         ...
+
+
+def late(name: str, timeout_s: float) -> TransportTimeout:
+    """Return the error for a script that did not end in time."""
+    return TransportTimeout(
+        f"{name}: a command did not end within {timeout_s:g} s",
+        hint="The machine may be overloaded: try again.",
+    )
 
 
 Prompt = Callable[[str, bool], str]

@@ -1,9 +1,10 @@
 """A shell that stays at a site and reads small news with its built-ins: a look starts no process.
 
-It is bash, version 4.2 or newer: other shells can't read bytes, or hold more than nine files open.
-It waits for requests on its standard input, so it ends when the connection does, however that
-ends. Where a site has no such shell, or grants no second session, all questions get None, and the
-caller looks as it does without one.
+It also runs scripts that ask for something, each of which would need a session otherwise, with a
+login shell. It is bash, version 4.2 or newer: other shells can't read bytes, or hold more than nine
+files open. It waits for requests on its standard input, so it ends when the connection does,
+however that ends. Where a site has no such shell, or grants no second session, all questions get
+None, and the caller looks as it does without one.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dlctl.errors import ConnectError, TransportError
-from dlctl.transport.base import Completed, Process, Transport
+from dlctl.errors import ConnectError, TransportError, TransportTimeout
+from dlctl.transport.base import Completed, Process, Transport, late
 
 _FEW_BYTES = 4096
 """So much of a file's news the built-ins read, one byte at a time; dd brings the rest."""
@@ -31,9 +32,8 @@ _MOST_FAILURES = 3
 """So often in a row the shell may vanish, as where a site ends processes of log-in nodes."""
 
 _START = r"""
-unset BASH_ENV ENV
 command -v bash >/dev/null 2>&1 || exit 0
-exec bash --noprofile --norc -c '
+exec bash --noprofile --norc -p -c ' # -p: it reads no $BASH_ENV, which its children may need
 [[ ${BASH_VERSINFO[0]}${BASH_VERSINFO[1]} -ge 42 ]] || exit 0
 set +f
 while IFS= read -r line; do
@@ -97,6 +97,13 @@ texts() { # paths
         printf '%s' "$mark"
     done
 }
+date() { if [[ $* = +%s ]]; then printf '%(%s)T\n' -1; else command date "$@"; fi; }
+run() { # script
+    local script=$1 code said
+    set --
+    { said=$(exec </dev/null; eval "$script" 2>&1 >&4 4>&-); code=$?; } 4>&1
+    printf '%s%s%s%s%s' "$mark" "$code" "$mark" "$said" "$mark"
+}
 """
 
 
@@ -115,10 +122,14 @@ class Resident:
     """A transport with a shell that stays, for a client that looks again and again.
 
     Not for several threads at once.
+
+    Args:
+        transport: To the site.
+        prologue: What the shell evaluates at its beginning.
     """
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport, self.name = transport, transport.name
+    def __init__(self, transport: Transport, prologue: str = "") -> None:
+        self._transport, self.name, self._prologue = transport, transport.name, prologue
         self._process: Process | None = None
         self._mark, self._kept = b"", ""
         self._failures = 0
@@ -154,6 +165,19 @@ class Resident:
     def note(self, folder: str, size_bytes: int) -> None:
         """Note how much a look at a folder has brought."""
         (self._quiet.add if size_bytes < _MUCH_BYTES else self._quiet.discard)(folder)
+
+    def ask(self, script: str, timeout_s: float) -> Completed | None:
+        """Run a script that changes nothing, as it may run twice; None: run it without this shell.
+
+        Raises:
+            TransportTimeout: it was killed.
+        """
+        if self._process is None or {".", "="} & {*script.split("\n")}:
+            return None
+        frames = self._ask(f"run {shlex.quote(script)}", timeout_s)
+        if frames is None or len(frames) != 3 or not frames[1].isdigit():
+            return None
+        return Completed(int(frames[1]), frames[0], frames[2])
 
     def read_texts(self, paths: Sequence[str]) -> tuple[float, dict[str, bytes | None]] | None:
         """Return the site's clock (Unix seconds) and each text; the last line ends with a newline.
@@ -227,10 +251,18 @@ class Resident:
             self._at[look.folder, name] = at
         return lines
 
-    def _ask(self, request: str) -> list[bytes] | None:
-        """Return the frames of an answer; None if there is no shell, or it has vanished."""
+    def _ask(self, request: str, timeout_s: float | None = None) -> list[bytes] | None:
+        """Return the frames of an answer; None if there is no shell, or it has vanished.
+
+        Args:
+            timeout_s: How long the answer may take, of a shell that is there.
+
+        Raises:
+            TransportTimeout: it took longer than `timeout_s`.
+        """
         if self._failures >= _MOST_FAILURES:
             return None
+        deadline = time.monotonic() + (timeout_s or _ANSWER_S)
         try:
             process = self._process or self._begin()
             end = self._mark + b"."
@@ -239,13 +271,16 @@ class Resident:
             process.stdin.write(b"=\n" if is_kept else asked.encode(errors="surrogateescape"))
             answer = bytearray()
             while not answer.endswith(end):
+                process.idle_timeout_s = max(0.0, deadline - time.monotonic())
                 piece = process.stdout.read1(1 << 20)  # type: ignore[attr-defined]
                 if not piece:
                     raise BrokenPipeError
                 answer += piece
-        except (BrokenPipeError, TransportError):
-            self._failures += 1
+        except (BrokenPipeError, TransportError) as error:
             self.leave()
+            if timeout_s and isinstance(error, TransportTimeout):
+                raise late(self.name, timeout_s) from error
+            self._failures += 1
             return None
         self._failures = 0
         return bytes(answer[: -len(end)]).split(self._mark)[:-1]
@@ -255,7 +290,7 @@ class Resident:
         mark = f"<{secrets.token_hex(16)}>"
         self._mark = mark.encode()
         program = _PROGRAM.replace("@MARK@", shlex.quote(mark)).replace("@FEW@", str(_FEW_BYTES))
-        process.stdin.write(program.encode() + b".\n")
+        process.stdin.write(f"{program}{self._prologue}\n.\n".encode())
         try:
             self._transport.run(":", timeout_s=_SESSION_S)
         except ConnectError:  # another session is not granted: other commands need this one
@@ -271,6 +306,17 @@ class Resident:
         if process is not None:
             with contextlib.suppress(TransportError, BrokenPipeError):
                 process.wait(1.0)
+
+
+def ask(transport: Transport, script: str, *, timeout_s: float = 60.0) -> Completed:
+    """Run a script that changes nothing: in the shell that stays, if the transport has one.
+
+    Raises:
+        TransportError
+    """
+    if isinstance(transport, Resident) and (end := transport.ask(script, timeout_s)) is not None:
+        return end
+    return transport.run(script, timeout_s=timeout_s)
 
 
 def _word(path: str) -> str:

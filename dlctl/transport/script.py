@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, cast
 
 from dlctl.errors import RemoteCommandError, TransportError, TransportTimeout
-from dlctl.transport.base import Completed
+from dlctl.transport.base import Completed, late
 from dlctl.transport.streams import Streams, once_free
 
 # GNU, busybox and BSD have `fullblock`: one read for the script (2 ms; 35 ms for 30 kB byte by
@@ -319,10 +319,7 @@ class ScriptTransport(ABC):
             return _feed_and_wait(process, stdin, deadline)
         except TransportTimeout as error:
             process.kill()
-            raise TransportTimeout(
-                f"{self.name}: a command did not end within {timeout_s:g} s",
-                hint="The machine may be overloaded: try again.",
-            ) from error
+            raise late(self.name, timeout_s) from error
         except BaseException:
             process.kill()
             raise

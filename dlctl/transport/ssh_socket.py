@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import subprocess
+
+from dlctl.contract.ground.processes import end_child
 
 _SMALL_BYTES = 4096
 
@@ -58,12 +58,7 @@ def run_proxy_command(command: str, stack: contextlib.ExitStack) -> socket.socke
 
     def end() -> None:
         ours.close()
-        try:
-            process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        end_child(process, 1.0, ask=False, group=True)
 
     stack.callback(end)
     return ours

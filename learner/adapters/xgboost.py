@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import Any
 
+from dlctl.contract import whole_path
 from learner.adapters.halt import Halt
 from learner.adapters.saved import checkpoint_dir, newest
 
@@ -39,13 +39,10 @@ def save_at_halt(every: int = 1, keep: int = 2) -> Any:
             # The model knows how many rounds it has, those of earlier attempts included.
             done = model.num_boosted_rounds()
             if collective.get_rank() == 0 and (self.halted or done % every == 0):
-                part = folder / f".round-{done}.part.ubj"
-                model.save_model(part)
-                with part.open("rb") as file:
-                    os.fsync(file.fileno())
-                if self.halted:
-                    print(f"halted after step {done}", flush=True)
-                part.rename(folder / f"round-{done}.ubj")
+                with whole_path(folder / f"round-{done}.ubj", suffix=".ubj") as part:
+                    model.save_model(part)
+                    if self.halted:
+                        print(f"halted after step {done}", flush=True)
                 saved = sorted(folder.glob(PATTERN), key=lambda path: int(path.stem[6:]))
                 for old in saved[:-keep]:
                     old.unlink()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from learner.caffe import wire
+from dlctl.contract.ground import protobuf as wire
 from learner.caffe.prototxt import Message
 from learner.caffe.weights import read_mean
 from learner.errors import UserFault

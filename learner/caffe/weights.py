@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from learner.caffe import wire
+from dlctl.contract.ground import protobuf as wire
 from learner.errors import UserFault
 
 _NAME, _OLD_LAYERS, _LAYERS = 1, 2, 100
@@ -59,11 +59,11 @@ def _layer(value: wire.Value, *, old: bool) -> tuple[str, list[torch.Tensor]]:
         (_OLD_LAYER_NAME, _OLD_LAYER_BLOBS) if old else (_LAYER_NAME, _LAYER_BLOBS)
     )
     name, blobs = "", list[torch.Tensor]()
-    for number, kind, inner in wire.fields(_bytes(value)):
+    for number, kind, inner in wire.fields(wire.message(value)):
         if number == name_field and kind == wire.BYTES:
-            name = bytes(_bytes(inner)).decode()
+            name = bytes(wire.message(inner)).decode()
         elif number == blob_field:
-            blobs.append(_blob(_bytes(inner)))
+            blobs.append(_blob(wire.message(inner)))
     return name, blobs
 
 
@@ -73,25 +73,19 @@ def _blob(data: memoryview) -> torch.Tensor:
     parts: list[np.ndarray] = []
     for number, _, value in wire.fields(data):
         if number == _BLOB_SHAPE:
-            for inner, inner_kind, dims in wire.fields(_bytes(value)):
-                shape += wire.varints(inner_kind, dims) if inner == _SHAPE_DIM else []
+            for inner, _, dims in wire.fields(wire.message(value)):
+                shape += wire.varints(dims) if inner == _SHAPE_DIM else []
         elif number in _OLD_DIMENSIONS and isinstance(value, int):
             old[number] = value
         elif number in (_BLOB_DATA, _BLOB_DOUBLE_DATA):
             kind_of = "<f4" if number == _BLOB_DATA else "<f8"
-            parts.append(np.frombuffer(_bytes(value), kind_of).astype(np.float32))
+            parts.append(np.frombuffer(wire.message(value), kind_of).astype(np.float32))
     values = np.concatenate(parts) if parts else np.zeros(0, np.float32)
     if not shape and old:
         shape = [old.get(n, 1) for n in _OLD_DIMENSIONS]
     if int(np.prod(shape or [len(values)])) != len(values):
-        raise wire.Damaged(f"a blob of the shape {shape} has {len(values)} numbers")
+        raise wire.Malformed(f"a blob of the shape {shape} has {len(values)} numbers")
     return torch.from_numpy(values.copy()).reshape(shape or [len(values)])
-
-
-def _bytes(value: wire.Value) -> memoryview:
-    if isinstance(value, int):
-        raise wire.Damaged("a number stands where a message is expected")
-    return value
 
 
 def to_bytes(name: str, layers: Mapping[str, tuple[str, Sequence[torch.Tensor]]]) -> bytes:

@@ -16,6 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dlctl.contract.ground.amounts import format_bytes
 from learner.checkpoint.load import Loaded
 from learner.checkpoint.memory_budget import MemoryRequest, have_room
 from learner.checkpoint.newest import Learners, use_newest
@@ -193,8 +194,8 @@ class CheckpointEngine:
         has_room = have_room([request for _, request in answers])
         if not all(has_room):
             self._warn(
-                f"there is no room in memory for a snapshot of {snapshot.size_bytes / 1e9:.1f} GB: "
-                "training waits while a checkpoint is written"
+                "there is no room in memory for a snapshot of "
+                f"{format_bytes(snapshot.size_bytes)}: training waits while a checkpoint is written"
             )
         return writes and has_room[self._learners.rank]
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dlctl.contract.ground.processes import end_child
 from learner.job.environment import PROGRESS_FILE
 
 LAST_PASS_S = 5.0
@@ -59,15 +60,8 @@ class Companion:
     def end(self) -> None:
         """Wait until the collector has ended, and end it if that takes long."""
         self.finish()
-        if self._process is None:
-            return
-        try:
-            self._process.wait(LAST_PASS_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            # A process that the kernel keeps, as over a lost GPU, must not keep the learner's end.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(1.0)
+        if self._process is not None:
+            end_child(self._process, LAST_PASS_S, ask=False)
 
 
 def _stand_back() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dlctl.contract.ground.follow import Follower, LineFollower, Position
+from dlctl.contract.ground.tfrecord import HEAD_BYTES, BrokenFile
 from dlctl.contract.metrics import MetricsLine
 from learner.collect.parsers.base import LineParser
 from learner.collect.parsers.tensorboard import EventParser
-from learner.collect.parsers.tfrecord import HEAD_BYTES, BrokenFile
 
 
 class Feed(Protocol):

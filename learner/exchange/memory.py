@@ -12,6 +12,7 @@ import errno
 import itertools
 import mmap
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -118,11 +119,10 @@ def _create(path: Path, size_bytes: int) -> tuple[str, str]:
     try:
         os.posix_fallocate(descriptor, 0, size_bytes)
     except OSError as error:
-        free = os.statvfs(FOLDER)
         why = "is too small" if error.errno == errno.ENOSPC else f"can't be used ({error.strerror})"
         return str(path), (
             f"{FOLDER} {why}: {size_bytes / 2**20:,.0f} MiB are needed, "
-            f"{free.f_bavail * free.f_frsize / 2**20:,.0f} MiB are free"
+            f"{shutil.disk_usage(FOLDER).free / 2**20:,.0f} MiB are free"
         )
     finally:
         os.close(descriptor)

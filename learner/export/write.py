@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from dlctl.contract import create_temporary, sync_directory
+from dlctl.contract import whole_path
+from dlctl.contract.ground.digests import sha256_of
 from learner.errors import UserFault
 from learner.export import formats
 from learner.export.formats import ExportTask, Format, Run
 from learner.export.inputs import Case, Inputs, as_inputs, cases, copied, shapes_of
 from learner.export.outputs import compare
 from learner.export.servable import copy_of, remove_hooks
-from learner.storage.index import sha256
 
 FORMATS = tuple(formats.FORMATS)
 _ONE_BATCH_HINT = "dynamic_batch=False (--fixed-batch) exports for the example's batch size alone"
@@ -81,20 +81,22 @@ def export(
     for buffer, value in zip(bare.buffers(), buffers, strict=False):
         buffer.copy_(value)  # a model may count its calls
     path = Path(path)
-    temporary = _temporary(path, chosen)
     try:
-        request = ExportTask(bare, inputs, tests[0][1], dynamic, temporary)
-        notes = _written(chosen, request)
-        largest = _checked(chosen, request, tests)
-        _finish(temporary, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_path(path, suffix=f".{chosen.suffix}") as temporary:
+            temporary.touch()  # a place that can't be written is told as such, by no library
+            request = ExportTask(bare, inputs, tests[0][1], dynamic, temporary)
+            notes = _written(chosen, request)
+            largest = _checked(chosen, request, tests)
     except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)  # nothing is there after the rename
+        raise UserFault(
+            f"{path} can't be written: {error.strerror or error}",
+            hint=f"look at the space and the permissions in {path.parent}",
+        ) from error
     if dynamic_batch and not dynamic:
         notes.append(f"the model itself takes batches of {shapes_of(inputs)[0][0]} only")
     return Exported(
-        str(path), chosen.name, path.stat().st_size, sha256(path), largest, shapes_of(inputs),
+        str(path), chosen.name, path.stat().st_size, sha256_of(path), largest, shapes_of(inputs),
         [case.what for case, _ in tests], dynamic, notes,
     )  # fmt: skip
 
@@ -148,24 +150,6 @@ def _references(
             "that ignores self.training",
         )
     return answers, dynamic
-
-
-def _temporary(path: Path, chosen: Format) -> Path:
-    """Create a temporary file beside the final one; some writers check its suffix."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = create_temporary(path.parent, f".{chosen.suffix}")
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    os.close(descriptor)
-    return temporary
-
-
-def _unwritable(path: Path, error: OSError) -> UserFault:
-    return UserFault(
-        f"{path} can't be written: {error.strerror or error}",
-        hint=f"look at the space and the permissions in {path.parent}",
-    )
 
 
 def _written(chosen: Format, request: ExportTask) -> list[str]:
@@ -224,16 +208,6 @@ def _unlike(chosen: Format, case: Case, why: str) -> UserFault:
         f"{shapes_of(case.inputs)}, {why}",
         hint=hint,
     )
-
-
-def _finish(temporary: Path, path: Path) -> None:
-    descriptor = os.open(temporary, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-    sync_directory(path.parent)
 
 
 def _line(error: BaseException) -> str:

@@ -1,10 +1,9 @@
-"""Find and signal the processes of a job of the local queue."""
+"""Find the processes of a job of the local queue."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from pathlib import Path
 
 from dlctl.contract.ground.processes import all_processes, look
@@ -28,11 +27,3 @@ def job_processes(marker: bytes, session: int, session_start: int) -> list[int]:
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
     return sorted(found)
-
-
-def send(pids: list[int], *signals: signal.Signals) -> None:
-    """Send a signal to processes, any of which may already be gone."""
-    for pid in pids:
-        for number in signals:
-            with contextlib.suppress(OSError):
-                os.kill(pid, number)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from dlctl.contract import write_whole
 from dlctl.contract.ground.processes import boot_id, started
-from learner.local_queue.processes import job_processes, send
+from learner.local_queue.processes import job_processes
+from learner.system.processes import send
 
 FOREIGN_STALE_S = 600.0
 """A record from another host that was not touched for this long belongs to a dead runner."""

@@ -17,8 +17,8 @@ from types import FrameType
 
 from dlctl.contract.ground.processes import boot_id, started
 from dlctl.contract.launchers import outside_of_job
-from learner.local_queue.processes import send
 from learner.local_queue.records import Queue, QueuedJob
+from learner.system.processes import send
 
 PROGRAM = Path(__file__).absolute().parents[1] / "localqueue.py"
 POLL_S = 0.2

@@ -116,7 +116,8 @@ def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
         opened = partial(_opened, kind, place, env, progress, PATIENCE_S)
         listing = listing or freeze(file, opened(), place)
         filled = cache.fill(listing, opened, progress)
-    _point(Path(env[f"{PREFIX}DATA"]), filled.tree)
+    with contract.whole_path(Path(env[f"{PREFIX}DATA"]), sync=False) as link:
+        link.symlink_to(filled.tree, target_is_directory=True)
     if not filled.tree.exists():  # removed before there was a link to it
         return _load(kind, place, env)
     progress.say(
@@ -125,14 +126,6 @@ def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
         f"{time.monotonic() - began:.1f} s"
     )
     return 0
-
-
-def _point(link: Path, target: Path) -> None:
-    """Make a link, in place of an earlier one."""
-    new = link.with_name(f"{contract.WRITING}{link.name}")
-    new.unlink(missing_ok=True)
-    new.symlink_to(target, target_is_directory=True)
-    new.replace(link)
 
 
 def _save(kind: str, place: Place, env: Mapping[str, str]) -> int:

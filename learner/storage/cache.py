@@ -60,7 +60,7 @@ class Cache:
         self.folder = root / hashlib.sha256(name.encode()).hexdigest()[:32]
         self._place = place
         self._limit_bytes = limit_bytes
-        self._free_bytes = free or free_bytes
+        self._free_bytes = free or (lambda path: shutil.disk_usage(path).free)
 
     def tree(self, listing: Listing) -> Path | None:
         """Return the folder with a listing's files, if all are there; note that it is used."""
@@ -214,9 +214,3 @@ def _link(content: Path, file: Path) -> None:
         raise
     except OSError:
         file.symlink_to(os.path.relpath(content, file.parent))
-
-
-def free_bytes(folder: Path) -> int:
-    """Return how much a user may still write to a folder's file system."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import math
 import os
 import time
@@ -14,9 +13,9 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, to_json, write_whole
 from dlctl.contract.ground.amounts import counted, format_bytes
+from dlctl.contract.ground.digests import sha256_of
 from learner.storage.base import Tick
 
-_CHUNK_BYTES = 1 << 20
 _PATIENCE_S = 10.0
 """How long to wait for an export to add its file to the index."""
 _TOLD = 10
@@ -41,7 +40,7 @@ def index_of(
     hashed, left_out = [], [*left_out]
     for path in files:
         try:
-            size_bytes, digest = path.stat().st_size, sha256(path, tick)
+            size_bytes, digest = path.stat().st_size, sha256_of(path, tick)
         except PermissionError:  # the program's own choice: no reason to train again
             left_out.append(path)
         else:
@@ -116,14 +115,3 @@ def tell_index(index: ResultsIndex) -> list[str]:
         more = ", …" if len(left) > _TOLD else ""
         lines.append(f"left out: {len(left)}: {', '.join(map(repr, left[:_TOLD]))}{more}")
     return lines
-
-
-def sha256(path: Path, tick: Tick | None = None) -> str:
-    """Return the SHA-256 of a file, reading it in blocks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            if tick is not None:
-                tick()
-    return digest.hexdigest()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
-from dlctl.contract import WRITING, DataStore, ResultFile, ResultsIndex
+from dlctl.contract import WRITING, DataStore, ResultFile, ResultsIndex, whole_path
 from dlctl.contract.ground.amounts import counted
+from dlctl.contract.ground.digests import sha256_of
 from learner.errors import UserFault
-from learner.storage.base import Interrupted, Publication, Tick
-from learner.storage.index import sha256
+from learner.storage.base import Publication, Tick
 
 _CHUNK_BYTES = 1 << 20
 
@@ -80,28 +79,20 @@ def _copy(
     source: Path, target: Path, item: ResultFile, store_id: str, publication: Publication
 ) -> None:
     """Copy one file whole or not at all, and verify the copy."""
-    tick, temporary = publication.tick, ""
+    tick = publication.tick
     try:
         _make_folders(target.parent)
-        descriptor, temporary = tempfile.mkstemp(
-            prefix=f"{WRITING}{publication.attempt}.", dir=target.parent
-        )
-        with os.fdopen(descriptor, "wb") as output, source.open("rb") as content:
-            while chunk := content.read(_CHUNK_BYTES):
-                output.write(chunk)
-                tick()
-            output.flush()
-            os.fchmod(output.fileno(), _mode_of(source, target.parent))
-            os.fsync(output.fileno())
-        if sha256(Path(temporary), tick) != item.sha256:
-            raise OSError(0, "the copy differs from the original")
-        publication.check()
-        Path(temporary).replace(target)
-    except (OSError, Interrupted) as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, Interrupted):
-            raise
+        with whole_path(target, tag=f"{publication.attempt}.") as copy:
+            copy.touch(mode=0o600)
+            with copy.open("wb") as output, source.open("rb") as content:
+                while chunk := content.read(_CHUNK_BYTES):
+                    output.write(chunk)
+                    tick()
+            copy.chmod(_mode_of(source, target.parent))
+            if sha256_of(copy, tick) != item.sha256:
+                raise OSError(0, "the copy differs from the original")
+            publication.check()
+    except OSError as error:
         raise UserFault(
             f"Training ended well, but {item.path!r} can't be stored in data store {store_id!r} "
             f"({str(target)!r}): {error.strerror or error}.",

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 from pathlib import Path
 
 from dlctl import contract
+from dlctl.contract import whole_path
 from learner.storage.base import Tick
 
 
@@ -65,10 +65,8 @@ def _separate(folder: Path, tick: Tick) -> None:
         for file in (Path(path, name) for name in names):
             if file.is_symlink() or not file.is_file():
                 continue
-            temporary = file.with_name(f"{contract.WRITING}{secrets.token_hex(8)}")
-            with contextlib.suppress(PermissionError):
-                shutil.copy2(file, temporary)
-                temporary.replace(file)
+            with contextlib.suppress(PermissionError), whole_path(file, sync=False) as copy:
+                shutil.copy2(file, copy)
             tick()
 
 
@@ -76,6 +74,5 @@ def _point(link: Path, target: Path) -> None:
     """Make a link at the top of the job directory; what else is there stays."""
     if link.exists() and not link.is_symlink():
         return
-    temporary = link.with_name(f"{contract.WRITING}{secrets.token_hex(8)}")
-    temporary.symlink_to(target.relative_to(link.parent))
-    temporary.replace(link)
+    with whole_path(link, sync=False) as new:
+        new.symlink_to(target.relative_to(link.parent))

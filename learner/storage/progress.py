@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract.ground.amounts import format_bytes
+from dlctl.contract.ground.whole_files import whole_file
 
 _EVERY_S = 0.5
 _WINDOW_S = 10.0
@@ -116,9 +117,8 @@ class Progress:
         self._due = time.monotonic() + _EVERY_S
         share = f"{min(1.0, self._done / self._total):.4f}" if self._total else ""
         tries = self._tries if self._trouble else ""
-        new = self._file.with_name(f".{self._file.name}.new")
-        new.write_text(f"{sentence}\n{share}\n{tries}\n")
-        new.replace(self._file)
+        with whole_file(self._file, sync=False) as file:
+            file.write(f"{sentence}\n{share}\n{tries}\n".encode())
 
     def _sentence(self) -> str:
         now = time.monotonic()

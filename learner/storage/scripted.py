@@ -10,7 +10,6 @@ import dataclasses
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dlctl.contract import DataStore
+from dlctl.contract.ground.processes import end_child
 from dlctl.contract.stores import (
     CACHE,
     EXIT_SUPERSEDED,
@@ -34,7 +34,7 @@ from dlctl.contract.stores import (
 from learner.errors import SiteFault, UserFault
 from learner.storage.base import Interrupted, Tick
 from learner.storage.progress import Moving, read_progress
-from learner.system.processes import end_with_parent, send_group
+from learner.system.processes import end_with_parent
 from learner.system.secret_files import resolve_secret
 
 _POLL_S = 0.1
@@ -178,12 +178,7 @@ def _wait(
             look()
             tick()
     finally:
-        send_group(process.pid, signal.SIGTERM)
-        until = time.monotonic() + _LEAVE_S
-        while process.poll() is None and time.monotonic() < until:
-            time.sleep(_POLL_S / 2)
-        send_group(process.pid, signal.SIGKILL)
-        process.wait()
+        end_child(process, _LEAVE_S, group=True)
 
 
 def _failed(store: DataStore, name: str, code: int, log: Path, hidden: list[str]) -> UserFault:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan, VerdictKind
+from dlctl.contract.ground.digests import sha256_of
 from learner.job.directives import is_gone
 from learner.job.outcome import Outcome, failed
 from learner.storage.base import Tick
-from learner.storage.index import sha256
 
 TOUCH_EVERY_S = 6 * 3600.0
 _FRESH_S = 24 * 3600.0
@@ -61,14 +61,14 @@ def check_weights(plan: Plan, job_dir: Path, tick: Tick) -> Outcome | None:
         Path(contract.blob_path(plan.root, plan.weights.sha256)),
     )
     try:
-        found = sha256(path, tick)
+        found = sha256_of(path, tick)
     except OSError as error:
         found = error.strerror or str(error)
     if found == plan.weights.sha256:
         return None
     for damaged in (path, blob):  # so that the same file can be stored again
         with contextlib.suppress(OSError):
-            if damaged == path or sha256(blob, tick) != plan.weights.sha256:
+            if damaged == path or sha256_of(blob, tick) != plan.weights.sha256:
                 damaged.replace(f"{damaged}{contract.DAMAGED_BLOB}")
     model, _, _ = plan.weights.model.partition("@")
     seen = "its SHA-256 differs" if len(found) == 64 else found

@@ -61,11 +61,12 @@ def takes(pid: int, number: int) -> bool:
     return any(mask >> (number - 1) & 1 for mask in masks)
 
 
-def send(pids: list[int], number: int) -> None:
-    """Send a signal to each of these processes that still exists."""
+def send(pids: list[int], *numbers: int) -> None:
+    """Send signals to each of these processes that still exists."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+        for number in numbers:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
 
 
 def send_group(pid: int, number: int) -> None:

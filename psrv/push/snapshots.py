@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import struct
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,10 +16,9 @@ from pathlib import Path
 import torch
 
 from dlctl.contract import (
-    WRITING,
     snapshot_file,
     snapshot_request_file,
-    sync_directory,
+    whole_file,
     write_whole,
 )
 from psrv.errors import ServerError
@@ -54,26 +52,22 @@ def write_snapshot(
         OSError: It can't be written.
     """
     path.parent.mkdir(exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=WRITING, dir=path.parent)
-    try:
+    with suppress(_Unwanted), whole_file(path, 0o600) as file:
         end = 0
         for first, parts in blocks:
             for row, part in enumerate(parts):
                 at = (row * count + first) * part.element_size()
-                end = max(end, at + _write(descriptor, part, at))
-        os.pwrite(descriptor, _TRAILER.pack(_MAGIC, request), end)
-        os.fsync(descriptor)
+                end = max(end, at + _write(file.fileno(), part, at))
+        os.pwrite(file.fileno(), _TRAILER.pack(_MAGIC, request), end)
+        os.fsync(file.fileno())  # which may take long
         if not wanted():
-            Path(temporary).unlink()
-            return False
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
-    sync_directory(path.parent)
-    return True
+            raise _Unwanted
+        return True
+    return False
+
+
+class _Unwanted(Exception):
+    """Nobody wants the snapshot any more."""
 
 
 def _write(descriptor: int, part: torch.Tensor, at: int) -> int:

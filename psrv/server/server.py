@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +25,7 @@ from dlctl.contract import (
     homes_file,
     parameters_file,
     read_record,
+    refresh,
     server_dir,
     server_file,
     server_secret,
@@ -162,7 +162,7 @@ class NodeServer:
         timeout_s, readable_at = self._settings.timeout_s, time.monotonic()
         while not stopped():
             beat("waits for learner 0 to build the model")
-            _refresh(path.parent)
+            refresh(path.parent)
             try:
                 if (found := read_record(Parameters, path)) is not None:
                     return found
@@ -208,7 +208,7 @@ class NodeServer:
             self._shards.poll()
             if time.monotonic() > read_due:
                 read_due = time.monotonic() + _READ_EVERY_S
-                _refresh(self._job_dir / server_dir(self._settings.attempt))
+                refresh(self._job_dir / server_dir(self._settings.attempt))
                 self._read_placement()
                 self._watch_files()
                 if self.lost:
@@ -275,7 +275,7 @@ class NodeServer:
 
     def _is_primary(self, shard: int) -> bool:
         """Return whether this node is still a shard's primary, as the newest placement says."""
-        _refresh(self._job_dir / server_dir(self._settings.attempt))
+        refresh(self._job_dir / server_dir(self._settings.attempt))
         try:
             placement = self._read(Homes, homes_file(self._settings.attempt))
         except ServerError:
@@ -314,7 +314,7 @@ class NodeServer:
     def _find(self, node: int) -> tuple[str, int]:
         """Return the address and port of another node's server."""
         path = self._job_dir / server_file(self._settings.attempt, node)
-        _refresh(path.parent)
+        refresh(path.parent)
         try:
             place = read_record(ServerPlace, path)
         except (OSError, ContractError) as error:
@@ -346,9 +346,3 @@ def digest(parameters: Parameters, solver_line: str) -> int:
         f"{parameters.count} {parameters.dtype} {parameters.rows} {parameters.model} {solver_line}"
     )
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
-def _refresh(folder: Path) -> None:
-    """List a folder so that a network file system forgets which files were absent."""
-    with suppress(OSError), os.scandir(folder):
-        pass

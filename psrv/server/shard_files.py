@@ -5,7 +5,6 @@ When a shard loses its primary, a surviving node makes a new one.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,8 +104,7 @@ class ShardFiles:
                     1 + self._learners[REPLICA]
                 )  # the server's, and one for each learner of this node
                 wanted += layout.copies_at_bytes + slots * layout.slot_bytes
-        free = os.statvfs(self._folder)
-        if wanted > (free_bytes := free.f_bavail * free.f_frsize):
+        if wanted > (free_bytes := shutil.disk_usage(self._folder).free):
             raise ServerError(
                 f"{self._folder} can't hold the shards of the parameter server: "
                 f"{needed_and_free(wanted, free_bytes)}",
@@ -131,8 +129,7 @@ class ShardFiles:
             for number, is_primary in enumerate(primaries)
             if not is_primary
         ]
-        free = os.statvfs(self._folder)
-        return max(sizes, default=0) <= free.f_bavail * free.f_frsize
+        return max(sizes, default=0) <= shutil.disk_usage(self._folder).free
 
     def open(self, number: int, is_primary: bool) -> ThreadedShard:
         """Open a shard of this node; take over the file of an earlier server if there is one.

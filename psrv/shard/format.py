@@ -27,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -243,10 +244,9 @@ def kind_of(path: Path) -> int:
 
 def no_memory(folder: Path, size_bytes: int, error: OSError) -> ServerError:
     """Return the error that says how much shared memory is needed and free."""
-    free = os.statvfs(folder)
     return ServerError(
         f"{folder} can't hold a shard of the parameter server ({error.strerror}): "
-        f"{needed_and_free(size_bytes, free.f_bavail * free.f_frsize)}",
+        f"{needed_and_free(size_bytes, shutil.disk_usage(folder).free)}",
         hint="use more nodes or shards, or make /dev/shm larger",
     )
 

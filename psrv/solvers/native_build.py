@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import subprocess
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from dlctl.contract.ground.processes import end_child
 from psrv.shard.format import UNFINISHED
 from psrv.shard.private_folder import is_private_folder
 from psrv.solvers import update_rules
@@ -110,9 +109,7 @@ def _compile(compiler: str, into: Path) -> None:
         try:
             code = process.wait(_COMPILER_TIMEOUT_S)
         except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            end_child(process, group=True)
             raise
         if code:
             said.seek(0)

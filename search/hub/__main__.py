@@ -18,9 +18,9 @@ from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.contract.metrics import Source
 from search.errors import SearchError
-from search.hub.children import Child
 from search.hub.progress import Progress
 from search.hub.recruit import Recruiter
+from search.protocol.children import Child
 from search.protocol.settings import load_spec
 
 TICK_S = 0.1
@@ -54,11 +54,12 @@ class Hub:
 
     def __init__(self, job_dir: Path, spec: names.Spec) -> None:
         self._job_dir, self._spec = job_dir, spec
-        folder = str(job_dir)
-        self._model = Child("model", ["search.model", folder], frozenset({0, names.EXIT_WRONG}))
+        folder, logs = str(job_dir), job_dir / names.LOGS
+        final = frozenset({0, names.EXIT_WRONG})
+        self._model = Child("model", ["search.model", folder], logs, final)
         self._children = [
-            Child("nameserver", ["search.nameserver", folder]),
-            Child("broker", ["search.broker", folder, "--name", names.FIRST_BROKER]),
+            Child("nameserver", ["search.nameserver", folder], logs),
+            Child("broker", ["search.broker", folder, "--name", names.FIRST_BROKER], logs),
             self._model,
         ]
         self._progress = Progress(job_dir, spec)
@@ -73,7 +74,7 @@ class Hub:
         self._recruiter.start()
         while code is None and not halted.is_set():
             for child in self._children:
-                final = child.look(logs)
+                final = child.look()
                 code = final if child is self._model and final is not None else code
             self._tell()
             halted.wait(TICK_S)

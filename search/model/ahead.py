@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from dlctl import contract
+from dlctl.contract.ground.processes import end_child
 from dlctl.contract.search import Spec
 from search.model.guard import Guarded, StrategyError
 from search.strategies import SAMPLERS, Point, Strategy, Told, Trial
@@ -85,8 +86,7 @@ class AskedAhead:
         """End the process."""
         self._input.close()
         self._output.close()
-        self._process.kill()
-        self._process.wait()
+        end_child(self._process)
 
     def _request(self, n: int) -> None:
         for _ in range(n):

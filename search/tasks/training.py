@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.contract.ground.follow import LineFollower, Position
+from dlctl.contract.ground.processes import end_child
 from dlctl.contract.launchers import LAUNCHERS, outside_of_job
 from dlctl.contract.metrics import EPOCH, EVENT, STEP, TIME, parse_metrics_name
 from search.tasks.base import BaseTask, Order
@@ -64,9 +65,7 @@ class Training(BaseTask):
         try:
             stopped = self._follow(measured, process)
         finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(_HALT_S)
+            end_child(process, _HALT_S)
         verdict = contract.read_record(contract.Verdict, folder / contract.verdict_file(attempt))
         if verdict is None or verdict.state not in (
             contract.State.COMPLETED,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-FIRST_DELAY_S = 0.2
-LONGEST_DELAY_S = 10.0
-STEADY_S = 30.0
-"""A broker that has lived for so long begins with the first delay again."""
+from search.protocol.children import Child
+
+_LOOK_S = 0.1
+_PATIENCE_S = 60.0
 
 
 @contextlib.contextmanager
@@ -22,53 +19,19 @@ def broker_beside(job_dir: Path, name: str | None) -> Iterator[None]:
     if name is None:
         yield
         return
-    beside = _Beside(job_dir, name)
-    beside.start()
+    arguments = ["search.broker", str(job_dir), "--name", name, "--until-eof"]
+    broker, ending = Child(f"broker {name}", arguments, until_eof=True), threading.Event()
+
+    def keep() -> None:
+        while not ending.is_set():
+            broker.look()
+            ending.wait(_LOOK_S)
+
+    keeper = threading.Thread(target=keep, name="broker", daemon=True)
+    keeper.start()
     try:
         yield
     finally:
-        beside.end()
-
-
-class _Beside(threading.Thread):
-    """Waits for the broker's end, and starts it again."""
-
-    def __init__(self, job_dir: Path, name: str) -> None:
-        super().__init__(name="broker", daemon=True)
-        self._job_dir, self._broker = job_dir, name
-        self._ending = threading.Event()
-        self._lock = threading.Lock()
-        """Held while a process is started, or told to end."""
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def run(self) -> None:
-        delay_s = FIRST_DELAY_S
-        while (process := self._begin()) is not None:
-            began_at = time.monotonic()
-            code = process.wait()
-            if self._ending.is_set():
-                return
-            if time.monotonic() - began_at > STEADY_S:
-                delay_s = FIRST_DELAY_S
-            said = f"the broker {self._broker} ended with {code}"
-            print(f"{said}: it is started again in {delay_s:g} s", flush=True)
-            self._ending.wait(delay_s)
-            delay_s = min(LONGEST_DELAY_S, 2 * delay_s)
-
-    def _begin(self) -> subprocess.Popen[bytes] | None:
-        command = [sys.executable, "-u", "-m", "search.broker", str(self._job_dir)]
-        with self._lock:
-            if self._ending.is_set():
-                return None
-            self._process = subprocess.Popen(
-                [*command, "--name", self._broker, "--until-eof"], stdin=subprocess.PIPE
-            )
-            return self._process
-
-    def end(self) -> None:
-        """End the broker in order, and wait for that."""
-        with self._lock:
-            self._ending.set()
-            if self._process is not None and self._process.stdin is not None:
-                self._process.stdin.close()
-        self.join()
+        ending.set()
+        keeper.join()
+        broker.end(_PATIENCE_S)

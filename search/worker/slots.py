@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract import search as files
+from dlctl.contract.ground.processes import end_child
 from search.protocol import messages as m
 from search.slot import frames
 from search.worker import folders
@@ -126,9 +127,8 @@ class Slot:
         process, self._process = self._process, None
         if process is None:
             return
-        _kill_group(process)
         self._writer.close()
-        await asyncio.to_thread(process.wait)
+        await asyncio.to_thread(end_child, process, group=True)
 
     def _note_checkpoint(self, result: m.Result) -> None:
         if result.outcome == m.HANDED_BACK and self._folder is not None:
@@ -216,7 +216,7 @@ class Slot:
 
     async def _how_it_ended(self) -> _Ended:
         assert self._process is not None
-        code = await asyncio.to_thread(_reap, self._process)
+        code = await asyncio.to_thread(end_child, self._process, _LEAVING_S, ask=False, group=True)
         if code >= 0:
             return _Ended(
                 m.FAILED, f"the program ended with exit code {code} before it returned a value"
@@ -245,21 +245,7 @@ class Slot:
                     raise _Ended(m.FAILED, f"the program printed more than {MOST_LOG_BYTES} bytes")
 
 
-def _reap(process: subprocess.Popen[bytes]) -> int:
-    """Return the exit code of a process that has closed its connection; end it if it lives on."""
-    try:
-        return process.wait(timeout=_LEAVING_S)
-    except subprocess.TimeoutExpired:
-        _kill_group(process)
-        return process.wait()
-
-
 def _shorten(log: Path) -> None:
     with contextlib.suppress(OSError):
         if log.stat().st_size > MOST_LOG_BYTES:
             os.truncate(log, MOST_LOG_BYTES)
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

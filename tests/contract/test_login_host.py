@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from login_host import NAMESPACE, Trainings, can_count, counted, init_of
-from login_side import make_site, plan_of
+from login_side import make_site
 from ssh_servers import Sshd, block, start_sshd
 
-from dlctl import contract
 from dlctl.cli.logs import following
 from dlctl.cli.states.live import Watched, _StateOnly
 from dlctl.contract import State
 from dlctl.dashboard.live import LiveFeed
-from dlctl.lifecycle import Session
+from dlctl.files.small_files import read_texts
+from dlctl.lifecycle import Session, read_queue
 from dlctl.outputs import training_reader
 from dlctl.outputs.looks import Looks
 from dlctl.outputs.training_reader import TrainingReader, refresh_details
@@ -156,14 +156,11 @@ def test_a_dashboard_of_many_trainings_that_live_starts_no_process(guests, wait_
 
 
 def watch(guests, jobs):
-    """What `dlctl watch` looks with, at trainings that have a plan and a checkpoint."""
+    """What `dlctl watch` looks with, at trainings that have a checkpoint."""
     for record in jobs.records:
         folder = Path(record.job_dir, "checkpoints")
         folder.mkdir()
         (folder / "model.pt").write_text("weights")
-        for name in (contract.MANIFEST, contract.SCRIPT):
-            Path(record.job_dir, name).touch()
-        Path(record.job_dir, contract.PLAN).write_text(contract.to_json(plan_of()))
     return Looks(
         jobs.records, guests.store, lambda _: guests.open(jobs), TrainingReader, refresh_details
     )
@@ -177,14 +174,25 @@ def test_a_watch_of_many_trainings_reads_their_checkpoints_by_a_few_processes(gu
     with closing(looking):
         looking.look()
         looking.look()
-        with guests.counted() as of_a_call:  # what the user's own ~/.bashrc starts, above all
-            looking.session("testbed").transport.run(":")
         with guests.counted() as found:
             for _ in range(5):
                 jobs.beat()
                 looking.look()
     assert {each.name for r in looking.readers.values() for each in r.checkpoints} == {"model.pt"}
-    assert found[0] <= 5 * (2 * of_a_call[0] + 4) and jobs.asked == 0
+    assert found[0] <= 5 * 5 and jobs.asked == 0  # two of the shell's own, find, and its shell
+
+
+def test_a_question_about_the_queue_starts_squeue_and_nothing_more(guests):
+    jobs = guests.trainings(state=State.PENDING)
+    jobs.queue({"1": "PENDING"})
+    session = guests.open(jobs).stay()
+    with closing(session):
+        read_texts(session.transport, [])  # the shell is there
+        read_queue(session)
+        with guests.counted() as found:
+            answers = [read_queue(session) for _ in range(5)]
+    assert [(job.job_id, problem) for _, (job,), problem in answers] == [("1", "")] * 5
+    assert found == [5 * 3] and jobs.asked == 6  # a process of the shell, squeue, and its `cat`
 
 
 def test_a_watch_of_a_training_that_waits_reads_its_checkpoints_once(guests, monkeypatch):

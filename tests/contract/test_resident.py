@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+from datetime import date
 from pathlib import Path
 
 import pytest
 from ssh_servers import block, running_sshd
 
+from dlctl.errors import TransportTimeout
 from dlctl.files.small_files import look_at, read_appended, read_clock_and_texts
 from dlctl.transport.local import LocalTransport
-from dlctl.transport.resident import Resident
+from dlctl.transport.resident import Resident, ask
 
 ALL_BYTES = bytes(range(256))
 
@@ -88,6 +90,50 @@ def test_texts_come_with_the_clock_and_what_is_missing_is_told(stays, tmp_path):
     now, found = read_clock_and_texts(stays, paths)
     assert abs(now - Path(tmp_path, "a 'b").stat().st_mtime) < 120
     assert found == {paths[0]: b"one\ntwo\n", paths[1]: None, paths[2]: None}
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "out", "error"),
+    [
+        ("echo out; echo bad >&2; exit 3", 3, b"out\n", "bad"),
+        (r"printf '\377\0\n.\n=\n'; false", 1, b"\xff\0\n.\n=\n", ""),
+        ("cat; echo $# $(date +%Y); cd /; set -e; set -- one", 0, b"0 2026\n", ""),
+        ("kill -9 $(exec sh -c 'echo $PPID')", 137, b"", ""),
+        ("if", 2, b"", "syntax error"),
+    ],
+)
+def test_a_script_ends_as_it_would_with_a_session_of_its_own(stays, script, code, out, error):
+    for _ in range(2):
+        stays.read_texts([])
+        end = ask(stays, script)
+        out = out.replace(b"2026", str(date.today().year).encode())
+        assert (end.exit_code, end.stdout) == (code, out)
+        assert error in end.error_text
+    assert stays.is_there
+
+
+@pytest.mark.parametrize("transport", ["local", "plain", "openssh"], indirect=True)
+def test_a_script_that_hangs_is_killed_and_told_as_without_this_shell(stays, tmp_path, wait_until):
+    script = f"echo $$ >{shlex.quote(str(tmp_path / 'shell'))}; echo half; sleep 60"
+    said = []
+    stays.run(":")
+    for is_there in (False, True):
+        assert stays.is_there is is_there
+        with pytest.raises(TransportTimeout) as told:
+            ask(stays, script, timeout_s=2.0)
+        said.append((told.value.message, told.value.hint))
+        shell = Path("/proc", (tmp_path / "shell").read_text().strip())
+        wait_until(lambda: not shell.exists())  # noqa: B023
+        stays.read_texts([])
+    assert said[0] == said[1]
+    assert ask(stays, "echo hello").text == "hello\n"
+
+
+def test_a_script_whose_shell_is_killed_runs_again(stays, tmp_path):
+    stays.read_texts([])
+    file = shlex.quote(str(tmp_path / "killed"))
+    script = f"[ -e {file} ] || {{ touch {file}; kill -9 {shell_of(stays)}; exit; }}; echo end"
+    assert ask(stays, script).text == "end\n"
 
 
 def test_the_shell_ends_with_its_client(stays, wait_until):

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from login_side import plan_of
+
 from dlctl import contract
 from dlctl.contract import State, Status
 from dlctl.contract.metrics import make_line
@@ -79,7 +81,9 @@ class Trainings:
             (job / contract.submit_begin(1)).parent.mkdir(parents=True, exist_ok=True)
             (job / contract.submit_begin(1)).write_text("now\n")
             (job / contract.claim(1)).write_text(f"{number + 1}\n")
-            (job / contract.PLAN).write_text('{"lifecycle": null}')
+            (job / contract.PLAN).write_text(contract.to_json(plan_of()))
+            for name in (contract.MANIFEST, contract.SCRIPT):
+                (job / name).touch()
             self.records.append(
                 Record(f"t-{number}", "t", "testbed", "/home/me/t", str(job),
                        "2026-01-02T03:04:05.678+00:00", job_id=str(number + 1), state=self.state)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 
 MODULES = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 CALLS = {
@@ -65,7 +66,11 @@ def pytest_configure() -> None:
     """Begin; dlctl must not be loaded yet."""
     import builtins
 
-    loaded = [name for name in sys.modules if name == "dlctl" or name.startswith("dlctl.")]
-    for name in loaded:
+    here = str(Path(__file__).parent)
+    for name, module in list(sys.modules.items()):
+        # The tests' own modules hold classes of dlctl's that would be others than those of now.
+        ours = str(getattr(module, "__file__", "")).startswith(here) and name != __name__
+        if not (ours or name == "dlctl" or name.startswith("dlctl.")):
+            continue
         del sys.modules[name]
     builtins.__import__ = masked_import(builtins.__import__)

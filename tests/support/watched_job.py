@@ -42,9 +42,9 @@ class WatchedJob:
             monkeypatch.setattr(module, "time", clock)
         ask = Resident._ask
 
-        def counted(stays, request):
+        def counted(stays, request, *limit):
             is_kept = request == stays._kept
-            frames = ask(stays, request)
+            frames = ask(stays, request, *limit)
             if frames is not None:
                 self.transport.moved.append(("=" if is_kept else request, b"".join(frames)))
             return frames

@@ -15,8 +15,10 @@ from synthetic_feed import HTML, SHOWN, SyntheticFeed, make_feed, spiked
 
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.dashboard.report import report
+from dlctl.series.readable import memory_size
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
+from dlctl.units import format_bytes
 
 ONE = "/training/digits-3k9f"
 BOTH = "/compare?runs=digits-3k9f,digits-2b7d"
@@ -264,6 +266,15 @@ def test_an_axis_has_numbers_at_any_scale(visit):
         page.wait_for_function("window.texts.has('1.000000001G')")
         texts = page.evaluate("[...window.texts]")
     assert {"5.0e-301", "5.0e+300", "1.000000001G"} <= set(texts)
+
+
+def test_sizes_read_as_on_the_command_line(server: Served, visit):
+    sizes = [0, 999, 1_000, 999_949, 999_950, 1_023 * 1_024, 1_900_000, 10**9, 5 * 10**16]
+    shown = visit(server.page("/")).evaluate(
+        "async (sizes) => { const f = await import('/static/format.js');"
+        " return sizes.map((size) => [f.fileSize(size), f.memorySize(size)]); }", sizes,
+    )  # fmt: skip
+    assert shown == [[format_bytes(size), memory_size(size)] for size in sizes]
 
 
 def test_a_report_opens_from_the_disk(visit, tmp_path: Path):

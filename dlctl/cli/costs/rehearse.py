@@ -21,6 +21,8 @@ from dlctl.cli.manifests import (
     SET,
     make_overrides,
 )  # fmt: skip
+from dlctl.series.readable import exact_span, memory_size
+from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
     from dlctl.contract import Rehearsed
@@ -132,33 +134,21 @@ def _differing(found: Rehearsed) -> str:
 def _checkpoint(found: Rehearsed) -> str:
     if found.checkpoint_s is None:
         return ""
-    size = "" if found.checkpoint_bytes is None else f", {_size(found.checkpoint_bytes)}"
+    size = "" if found.checkpoint_bytes is None else f", {format_bytes(found.checkpoint_bytes)}"
     return f"{found.checkpoint_s:.2g} s{size}"
 
 
 def _memory(used: int | None, asked: int | None) -> str:
     if used is None:
         return ""
-    return f"{_size(used)} used, {_size(asked) if asked else 'the default'} asked for, per learner"
-
-
-def _size(size_bytes: int) -> str:
-    from dlctl.series.readable import readable
-
-    return readable("bytes", size_bytes)
-
-
-def _hours(hours: float) -> str:
-    for limit, unit, name in ((1 / 40, 1 / 3600, "s"), (1.5, 1 / 60, "min"), (48, 1, "h")):
-        if hours < limit:
-            return f"{hours / unit:.3g} {name}"
-    return f"{hours / 24:.3g} d"
+    wanted = memory_size(asked) if asked else "the default"
+    return f"{memory_size(used)} used, {wanted} asked for, per learner"
 
 
 def _training(found: Rehearsed, whole: Forecast) -> str:
     jobs = "1 job" if whole.links == 1 else f"{whole.links} jobs"
     gpus = f", {whole.gpu_hours:.3g} GPU-hours" if whole.gpu_hours else ""
-    text = f"{found.total_steps} steps: {_hours(whole.hours)} in {jobs}"
+    text = f"{found.total_steps} steps: {exact_span(3600 * whole.hours)} in {jobs}"
     return f"{text}, {whole.node_hours:.3g} node-hours{gpus}"
 
 
@@ -166,4 +156,4 @@ def _time(whole: Forecast) -> str:
     if whole.asked_hours is None:
         return ""
     verdict = "is enough" if whole.asked_hours >= whole.hours else "is NOT enough"
-    return f"{_hours(whole.asked_hours)} {verdict}, not counting validation"
+    return f"{exact_span(3600 * whole.asked_hours)} {verdict}, not counting validation"

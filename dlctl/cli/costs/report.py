@@ -81,6 +81,6 @@ def _beside(asked: str, used: str) -> str:
 
 
 def _size(size_bytes: int | None) -> str:
-    from dlctl.series.readable import readable
+    from dlctl.series.readable import memory_size
 
-    return "" if size_bytes is None else readable("bytes", size_bytes)
+    return "" if size_bytes is None else memory_size(size_bytes)

@@ -213,11 +213,12 @@ def _print_best(row: TrialRow, found: Trials) -> None:
 
 
 def _print_trials(rows: Sequence[TrialRow], found: Trials) -> None:
-    from dlctl.search.summary import metric_words, point_words, took_words
+    from dlctl.search.summary import metric_words, point_words
+    from dlctl.series.readable import exact_span
 
     table = [
         [str(row.number), row.outcome_words, metric_words(row),
-         took_words(row.seconds) if row.outcome else "-", row.worker or "-",
+         exact_span(row.seconds) if row.outcome else "-", row.worker or "-",
          row.error or point_words(row.point)]
         for row in rows
     ]  # fmt: skip

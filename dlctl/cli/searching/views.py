@@ -165,13 +165,14 @@ def _gather_trial(session: Session, record: Record, seen: Overview, number: int)
 
 
 def _print_trial(told: dict[str, Any], trials: Trials) -> None:
-    from dlctl.search.summary import metric_words, took_words
+    from dlctl.search.summary import metric_words
+    from dlctl.series.readable import exact_span
 
     row: TrialRow = trials.find(told["number"])
     output.fields({
         "trial": row.number, "outcome": row.outcome_words + (", the best" * told["is_best"]),
         trials.spec.metric: metric_words(row), "error": row.error, "worker": row.worker,
-        "took": took_words(row.seconds) if row.outcome else "",
+        "took": exact_span(row.seconds) if row.outcome else "",
         "asked": _clock(row.asked_at), "began": _clock(row.started_at),
         "ended": _clock(row.ended_at), "runs": told["runs"], "task": row.id,
         "goes on from trial": row.parent,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
-    from dlctl.lifecycle.sending import Sent
+    from dlctl.lifecycle.many import Sent
     from dlctl.record import Record
 
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")

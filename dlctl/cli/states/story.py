@@ -8,10 +8,10 @@ from collections import Counter
 from typing import Any
 
 from dlctl.cli import output
-from dlctl.cli.common import span
 from dlctl.cli.progress_line import BAR, bar
 from dlctl.cli.states.show_all import speed_line, verdict_fields
 from dlctl.contract import State
+from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
 from dlctl.terminal.text import cut
@@ -102,7 +102,7 @@ def _state(details: dict[str, Any]) -> str:
     begun, until = details["started_at"], details["ended_at"] or time.time()
     if details["state"] in ("QUEUED", "PENDING") and details.get("starts_in_words"):
         return f"{state}; {details['starts_in_words']}"
-    return f"{state}, {span(max(0.0, until - begun))}" if begun else state
+    return f"{state}, {format_span(max(0.0, until - begun))}" if begun else state
 
 
 def _progress(details: dict[str, Any]) -> str:

@@ -1,12 +1,17 @@
-"""Which process of which boot: what proves on one machine that a process has ended. Reads /proc."""
+"""Which process of which boot, and the end of a child. Reads /proc."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _PROC = Path("/proc")
+_KILLED_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -33,14 +38,19 @@ def look(pid: int, proc: Path = _PROC) -> Process | None:
         PermissionError: there may be one, but /proc is mounted with hidepid.
     """
     try:
-        text = (proc / str(pid) / "stat").read_text(errors="replace")
+        cells = stat_cells((proc / str(pid) / "stat").read_bytes())
     except PermissionError:
         raise
     except OSError:
         return None
-    # The name in brackets may itself hold brackets and spaces.
-    cells = text.rpartition(")")[2].split()
-    return Process(pid, cells[0], int(cells[1]), int(cells[3]), int(cells[19])) if cells else None
+    if not cells:
+        return None
+    return Process(pid, cells[0].decode(), int(cells[1]), int(cells[3]), int(cells[19]))
+
+
+def stat_cells(content: bytes) -> list[bytes]:
+    """Return what stands behind the name, which may itself hold brackets and spaces."""
+    return content.rpartition(b")")[2].split()
 
 
 def all_processes(proc: Path = _PROC) -> list[Process]:
@@ -82,3 +92,28 @@ def pid_space() -> str:
         return ""
     boot = boot_id()
     return f"{boot[:8]}-{space}" if boot else ""
+
+
+def end_child(
+    child: subprocess.Popen[Any], leave_s: float = 0.0, *, ask: bool = True, group: bool = False
+) -> int:
+    """End a child; return its exit code. One that the kernel keeps is left behind.
+
+    Args:
+        leave_s: how long it may take to leave, before SIGKILL.
+        ask: whether it gets SIGTERM at first: else it knows that it has to leave.
+        group: whether it leads a process group, of which nothing may stay.
+    """
+
+    def send(number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, number) if group else child.send_signal(number)
+
+    if leave_s and ask:
+        send(signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(leave_s)
+    send(signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(_KILLED_S)
+    return -signal.SIGKILL if child.returncode is None else child.returncode

@@ -5,44 +5,72 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 WRITING = ".dlctl-writing."
 """Prefix of the temporary name of a file that is not yet complete, beside its final place."""
-_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)  # Unix has one, Windows the other
 
 
 def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
-    Temporary file in the same folder, fsync, `os.replace`, fsync of the folder. A missing folder is
-    created, but none above it: a job directory that somebody removed is not created again.
+    A missing folder is created, but none above it: a job directory that somebody removed is not
+    created again.
 
     Args:
         mode: The file's permissions, less the process's umask.
     """
-    data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(exist_ok=True)
-    descriptor, temporary = create_temporary(path.parent, mode=mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+    with whole_file(path, mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def whole_file(
+    path: Path, mode: int = 0o666, *, tag: str = "", sync: bool = True
+) -> Iterator[BinaryIO]:
+    """Open a file that takes a path's place once the block has ended well.
+
+    Args:
+        mode: As `write_whole`; `tag` and `sync` are those of `whole_path`.
+    """
+    with (
+        whole_path(path, tag=tag, sync=False) as temporary,
+        open(temporary, "xb", opener=partial(os.open, mode=mode)) as file,
+    ):
+        yield file
+        if sync:
             file.flush()
             os.fsync(file.fileno())
+    if sync:
+        sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def whole_path(path: Path, *, tag: str = "", suffix: str = "", sync: bool = True) -> Iterator[Path]:
+    """Yield a free name: what is made there takes a path's place once the block has ended well.
+
+    If the block fails, what was at the path stays.
+
+    Args:
+        tag: What the temporary name begins with, behind `WRITING`.
+        suffix: What it ends with, for libraries that look at it.
+        sync: Whether it is on the disk afterwards, also when the machine fails.
+    """
+    temporary = path.with_name(f"{WRITING}{tag}{secrets.token_hex(8)}{suffix}")
+    try:
+        yield temporary
+        if sync:
+            _sync(temporary, os.O_RDONLY)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
-
-
-def create_temporary(folder: Path, suffix: str = "", mode: int = 0o666) -> tuple[int, Path]:
-    """Create a file that is not complete yet; return its open descriptor and its path.
-
-    Unlike `tempfile.mkstemp`, this leaves the permissions to the process's umask.
-    """
-    path = folder / f"{WRITING}{secrets.token_hex(8)}{suffix}"
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, mode), path
+    if sync:
+        sync_directory(path.parent)
 
 
 def refresh(folder: Path) -> None:
@@ -53,9 +81,12 @@ def refresh(folder: Path) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows, where a folder can't be opened
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    if hasattr(os, "O_DIRECTORY"):  # not Windows, where a folder can't be opened
+        _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -17,16 +17,20 @@ function trimmed(value, digits) {
   return String(Number(value.toPrecision(digits)));
 }
 
-export function byteSize(value, digits = 3) {
+// Memory is told in powers of 1024; files and transfers in powers of 1000. The command line does alike.
+export function memorySize(value, digits = 3) {
+  return scaled(value, 1024, 1000, ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'], (number) => trimmed(number, digits));
+}
+
+export function fileSize(value) {
+  return scaled(value, 1000, 999.95, ['B', 'kB', 'MB', 'GB', 'TB', 'PB'], (number, unit) => number.toFixed(unit ? 1 : 0));
+}
+
+function scaled(value, base, limit, units, shown) {
   if (value === null || value === undefined) return '–';
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  let number = value;
-  let unit = 0;
-  while (Math.abs(number) >= 1024 && unit < units.length - 1) {
-    number /= 1024;
-    unit += 1;
-  }
-  return `${trimmed(number, digits)} ${units[unit]}`;
+  let [number, unit] = [value, 0];
+  for (; Math.abs(number) >= limit && unit < units.length - 1; unit += 1) number /= base;
+  return `${shown(number, unit)} ${units[unit]}`;
 }
 
 export function duration(seconds) {
@@ -70,8 +74,8 @@ export function percent(share, digits = 0) {
 
 // A value of a metric, in the unit that its name ends with.
 export function metricValue(name, value, digits = 4) {
-  if (/bytes(_max)?$/.test(name)) return byteSize(value, Math.max(3, digits - 1));
-  if (/bytes_per_s(_max)?$/.test(name)) return value === null ? '–' : `${byteSize(value, Math.max(3, digits - 1))}/s`;
+  if (/bytes(_max)?$/.test(name)) return memorySize(value, Math.max(3, digits - 1));
+  if (/bytes_per_s(_max)?$/.test(name)) return value === null ? '–' : `${memorySize(value, Math.max(3, digits - 1))}/s`;
   if (/(^|[^r])_s$/.test(name) && !/per_s$/.test(name)) return value === null ? '–' : duration(value);
   return shortNumber(value, digits);
 }

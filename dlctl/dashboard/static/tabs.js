@@ -2,7 +2,7 @@
 import { followLog } from './api.js';
 import { readAddress, rewrite } from './address.js';
 import { button, el, table } from './dom.js';
-import { ago, byteSize, clock, duration, shortNumber } from './format.js';
+import { ago, fileSize, clock, duration, shortNumber } from './format.js';
 
 const MOST_LINES = 4000;
 
@@ -130,13 +130,13 @@ function withoutColours(line) {
 }
 
 function eventTable(events) {
-  const words = (event) => Object.entries(event.values || {}).map(([name, value]) => `${name.replace(/^(seconds|bytes)$/, '')} ${name === 'bytes' ? byteSize(value) : name === 'seconds' ? duration(value) : shortNumber(value)}`.trim()).join(', ');
+  const words = (event) => Object.entries(event.values || {}).map(([name, value]) => `${name.replace(/^(seconds|bytes)$/, '')} ${name === 'bytes' ? fileSize(value) : name === 'seconds' ? duration(value) : shortNumber(value)}`.trim()).join(', ');
   const rows = events.slice(-200).reverse().map((event) => [event.step < 0 ? '–' : String(event.step), clock(event.time), String(event.attempt), event.kind.replaceAll('_', ' ') || 'note', event.text, words(event)]);
   return rows.length ? table('Events', ['step', 'time', 'attempt', 'kind', 'what', 'values'], rows) : null;
 }
 
 function checkpointTable(checkpoints) {
-  const rows = checkpoints.map((c) => [c.name || String(c.step), c.epoch === null ? '–' : String(c.epoch), byteSize(c.size_bytes), ago(c.written_at), c.complete === null ? '?' : c.complete ? 'yes' : 'no', c.kept_for_ever ? 'for ever' : '–']);
+  const rows = checkpoints.map((c) => [c.name || String(c.step), c.epoch === null ? '–' : String(c.epoch), fileSize(c.size_bytes), ago(c.written_at), c.complete === null ? '?' : c.complete ? 'yes' : 'no', c.kept_for_ever ? 'for ever' : '–']);
   return rows.length ? table('Checkpoints', ['step', 'epoch', 'size', 'written', 'complete', 'kept'], rows) : null;
 }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.contract.ground.processes import end_child
 from dlctl.contract.stores import CACHE, LOAD, PREFIX, STORE, listing_file
 from dlctl.errors import RemoteCommandError, ResultsError
 from dlctl.files.archive import Entry
@@ -131,8 +132,7 @@ def _run(
                 if on_line and progress.exists():
                     on_line(progress.read_text().strip())
         finally:
-            process.kill()
-            process.wait()
+            end_child(process)
     if code != 0:
         lines = (folder / "log").read_text(errors="replace").split("\n")
         said = [line for line in lines if line.strip()] or ["no answer"]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dlctl.contract import whole_file
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -103,7 +104,8 @@ def store(record: Record, cached: Cached) -> None:
     with suppress(OSError, RuntimeError):  # a full disk, no home
         path = _path(record.training_id)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(path, zlib.compress(b"".join(content), 1))
+        with whole_file(path, 0o600, sync=False) as file:
+            file.write(zlib.compress(b"".join(content), 1))
         os.utime(path, (cached.seen_at, cached.seen_at))
         _remove_oldest(path.parent)
 
@@ -126,18 +128,6 @@ def _path(training_id: str) -> Path:
 
 def _of(record: Record) -> list[object]:
     return [_VERSION, record.training_id, record.site, record.job_dir]
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole, as two dlctl may write it at once. `mkstemp` makes it private."""
-    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(content)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _remove_oldest(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def _check(folder: Path, found: Findings, *, own: bool) -> None:
             file.write(os.urandom(_PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        seen = os.statvfs(folder)
+        free = shutil.disk_usage(folder).free
     except OSError as error:
         full = error.errno in FULL
         what = f"has no space left in {folder}" if full else f"can't write to {folder}"
@@ -47,7 +48,6 @@ def _check(folder: Path, found: Findings, *, own: bool) -> None:
         kind = VerdictKind.DISK_FULL if full else VerdictKind.SITE
         found.faults.append(NodeFault(kind, what, certain=own))
         return
-    free = seen.f_bavail * seen.f_frsize
     if own and free < _LEAST_FREE_BYTES:
         what = f"has only {free >> 20} MiB left in {folder}"
         found.faults.append(NodeFault(VerdictKind.DISK_FULL, what))

@@ -5,7 +5,6 @@ CUDA runs in a child process: a broken GPU may block any process that asks it, f
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -17,6 +16,7 @@ import sys
 from typing import Any
 
 from dlctl.contract import NodeFault, VerdictKind
+from dlctl.contract.ground.processes import end_child
 from learner.agent.health.base import Findings, Here
 
 _SMI_S = 4.0
@@ -90,9 +90,7 @@ def check_memory(here: Here, found: Findings) -> None:
 
 def _end(probe: subprocess.Popen[str]) -> None:
     """Kill the child; one that a broken GPU holds in the kernel outlives this."""
-    probe.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        probe.wait(timeout=1)
+    end_child(probe)
     for stream in (probe.stdout, probe.stderr):
         if stream:
             stream.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from dlctl.contract import NodeFault, VerdictKind
@@ -21,8 +22,7 @@ def check_shared_memory(here: Here, found: Findings) -> None:
     """Check /dev/shm, through which the learners of a node exchange."""
     if not here.is_first or not _SHARED.is_dir():
         return
-    seen = os.statvfs(_SHARED)
-    free = seen.f_bavail * seen.f_frsize
+    free = shutil.disk_usage(_SHARED).free
     if not os.access(_SHARED, os.W_OK):
         found.faults.append(NodeFault(VerdictKind.SITE, f"can't write to {_SHARED}"))
     elif free < _LEAST_SHARED_BYTES:

@@ -7,10 +7,10 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dlctl.contract.ground import protobuf as pb
+from dlctl.contract.ground.tfrecord import BrokenFile, records
 from dlctl.contract.metrics import SUBID, MetricsLine
-from learner.collect.parsers import protobuf as pb
 from learner.collect.parsers.record import ITERATION, TIMES, Draft, Kind
-from learner.collect.parsers.tfrecord import BrokenFile, records
 
 _FORMS = {1: "f", 2: "d", 3: "i", 4: "B", 5: "h", 6: "b", 9: "q", 19: "e", 22: "I", 23: "Q"}
 """Numbers of TensorFlow's types, with the letters of `struct`."""

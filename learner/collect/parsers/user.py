@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract import metrics
+from dlctl.contract.ground.processes import end_child
 from dlctl.contract.metrics import SUBID, MetricsLine
 from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind
 
@@ -125,8 +126,7 @@ class UserParser:
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
+            end_child(process)
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     _close(pipe)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from dlctl.contract.ground.processes import stat_cells
 from dlctl.contract.measured import utilisation as names
 from learner.collect.usage.files import KernelFile, counters, open_file
 from learner.collect.usage.rates import Rates
@@ -95,7 +96,7 @@ class Family:
         ticks = faults = major = pages = 0
         for pid, (stat, io) in list(self._known.items()):
             try:
-                numbers = _stat(stat.read())
+                numbers = [0, *map(int, stat_cells(stat.read())[1:22])]  # the state counts as 0
             except (OSError, ValueError, IndexError):
                 self._forget(pid)
                 continue
@@ -111,17 +112,6 @@ class Family:
         totals[names.PAGE_FAULTS_PER_S] = faults
         totals[names.MAJOR_PAGE_FAULTS_PER_S] = major
         return totals, pages
-
-
-def _stat(content: bytes) -> list[int]:
-    """Return the fields of /proc/<pid>/stat after the name; the state counts as 0.
-
-    The name in brackets may itself hold brackets and spaces.
-    """
-    fields = content.rpartition(b")")[2].split()
-    if not fields:
-        raise ValueError("the process has ended")
-    return [0, *map(int, fields[1:22])]
 
 
 def _children(proc: Path, pid: int) -> Iterable[int]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO, cast
 
+from dlctl.contract.ground.whole_files import whole_file
 from dlctl.contract.measured.pyramid import FROM_BYTES as PYRAMID_FROM_BYTES
 from dlctl.contract.metrics import (
     MEMORY_BYTES,
@@ -177,10 +178,9 @@ class Progress:
         self._written_at = self._clock()
         metrics = cast("Mapping[str, float]", content["metrics"])
         content["metrics"] = {name: finite(value) for name, value in metrics.items()}
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):  # the node's own disk; the next update comes soon
-            temporary.write_text(json.dumps(content, allow_nan=False))
-            temporary.replace(self._path)
+        # The node's own disk; the next update comes soon.
+        with contextlib.suppress(OSError), whole_file(self._path, sync=False) as file:
+            file.write(json.dumps(content, allow_nan=False).encode())
 
     def touch(self) -> None:
         """Report that the learner is at work where there is no step to report."""

@@ -7,6 +7,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from dlctl.contract.ground.processes import end_child
+
 ASK_EVERY_S = 5.0
 ASK_TIMEOUT_S = 20.0
 
@@ -65,7 +67,6 @@ class Nodes:
     def close(self) -> None:
         """Stop asking, and end a question that is still open."""
         if self._question is not None:
-            self._question.kill()
-            self._question.wait()
+            end_child(self._question)
             self._question = None
         self._answer.close()

@@ -14,6 +14,7 @@ from dlctl.errors import RecordError
 from dlctl.lifecycle import Session
 from dlctl.logs import reader as logs
 from dlctl.record import RecordStore
+from dlctl.scheduler import make_scheduler
 from dlctl.transport.local import LocalTransport
 
 
@@ -34,7 +35,7 @@ def follow(tmp_path, monkeypatch):
 
         monkeypatch.setattr(logs, "follow", ask_for_states)
 
-        session = Session(make_site(), LocalTransport(), None)
+        session = Session(make_site(), LocalTransport(), make_scheduler("local"))
         following.follow(session, make_record(), RecordStore(tmp_path / "trainings.db"))
         return told
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from dlctl.contract.ground.digests import sha256_of
 from dlctl.errors import TransferError
 from dlctl.files import target
 from dlctl.files.download import Wishes, download
@@ -146,7 +147,7 @@ def test_a_full_disk_in_mid_file_keeps_what_has_arrived(tmp_path, small_disk):
     base = tmp_path / "site"
     base.mkdir()
     (base / "big").write_bytes(os.urandom(20 << 20))
-    known = {"big": target.sha256_of(base / "big")}
+    known = {"big": sha256_of(base / "big")}
     filler = small / "filler"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target, "check_room", lambda *_: None)

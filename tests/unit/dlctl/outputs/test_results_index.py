@@ -10,8 +10,9 @@ import torch
 
 from dlctl import contract
 from dlctl.contract import ResultsIndex
+from dlctl.contract.ground.digests import sha256_of
 from learner.export import export
-from learner.storage.index import sha256, tell_index, write_index
+from learner.storage.index import tell_index, write_index
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_a_link_that_stays_inside_counts_as_its_target(results):
     assert [(file.path, file.size_bytes) for file in index.files] == [
         ("best", 2), ("sub/model", 2),
     ]  # fmt: skip
-    assert {file.sha256 for file in index.files} == {sha256(results / "sub/model")}
+    assert {file.sha256 for file in index.files} == {sha256_of(results / "sub/model")}
     assert index.left_out == []
     assert tell_index(index) == ["2 files, 4 B"]
     (results / "best").unlink()

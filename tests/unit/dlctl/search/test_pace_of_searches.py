@@ -21,17 +21,21 @@ from dlctl.search.overview import SearchReader
 def asked(monkeypatch):
     """Look every two seconds for so long, and return the seconds at which the queue was asked."""
     clock, found, queue = SimpleNamespace(now_s=0.0), [], []
+    session = SimpleNamespace(queue=None)
     monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     reader = SearchReader(make_record(state=State.TRAINING))
     begin = 0.0
 
-    def read_queue(_):
+    def read_queue(session):
         found.append(clock.now_s - begin)
-        return 0.0, queue, ""
+        session.queue = (0.0, list(queue), "")
+        return session.queue
 
     monkeypatch.setattr(overview, "read_queue", read_queue)
 
-    def look(state: JobState, workers: list[str], for_s: float, end: bool = False) -> list[float]:
+    def look(
+        state: JobState, workers: list[str], for_s: float, end: bool = False, hub_every_s: float = 0
+    ) -> list[float]:
         nonlocal begin
         begin = clock.now_s
         told = BrokerTold("b1", 1, 0.0, workers=[WorkerTold(name) for name in workers])
@@ -43,7 +47,10 @@ def asked(monkeypatch):
         reader._record = replace(reader._record, state=State.COMPLETED if end else State.TRAINING)
         found.clear()
         while clock.now_s < begin + for_s:
-            reader._read_jobs(SimpleNamespace())
+            if hub_every_s and (clock.now_s - begin) % hub_every_s == 0:
+                session.queue = (0.0, list(queue), "")
+            reader._read_jobs(session)
+            assert not hub_every_s or reader._jobs[0].state == state.value
             clock.now_s += 2.0
         return list(found)
 
@@ -67,3 +74,8 @@ def test_a_worker_that_comes_or_goes_is_asked_about_soon_and_an_ended_search_onc
     asked(JobState.PENDING, [], 300)
     assert asked(JobState.RUNNING, ["w1.0"], 10) == [0, 4]
     assert asked(JobState.RUNNING, [], 300, end=True) == [0]
+
+
+def test_what_the_hub_was_asked_about_is_taken_from_the_same_answer(asked):
+    asked(JobState.PENDING, [], 60, hub_every_s=4)
+    assert asked(JobState.RUNNING, [], 60, hub_every_s=4) == []

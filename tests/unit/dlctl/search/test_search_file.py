@@ -7,7 +7,7 @@ import pytest
 
 from dlctl.contract.search import Parameter
 from dlctl.errors import ManifestError
-from dlctl.lifecycle import sending
+from dlctl.lifecycle import many
 from dlctl.record import RecordStore
 from dlctl.search import start
 from dlctl.search.load import hub_manifest, load_search, worker_manifest
@@ -74,7 +74,7 @@ def said_before(monkeypatch, loaded):
     def send(*_):
         raise _Sent
 
-    monkeypatch.setattr(sending, "lacking", send)
+    monkeypatch.setattr(many, "lacking", send)
     said = _Said()
     session = SimpleNamespace(site=load_site("local"))
     with pytest.raises(_Sent):

@@ -100,7 +100,7 @@ def test_a_pipe_gets_a_line_for_each_trial():
     trials = trials_of(3, failed=0.0)
     row = trials.rows[1]
     line = trial_line(row, trials, is_best=True)
-    assert line.startswith(f"trial 1  succeeded  loss {row.metric:.6g} (best so far)  21.0 s  w1.1")
+    assert line.startswith(f"trial 1  succeeded  loss {row.metric:.6g} (best so far)  21 s  w1.1")
     assert "\n" not in line
     (bad,) = trials_of(1, failed=1.0).rows
     assert trial_line(bad, trials, is_best=False).endswith("ValueError: the loss is <b>odd</b>")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from learner.caffe import wire
+from dlctl.contract.ground import protobuf as wire
 from learner.caffe.data import Augmented, dataset
 from learner.caffe.prototxt import read
 from learner.errors import UserFault

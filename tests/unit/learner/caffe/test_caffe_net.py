@@ -7,7 +7,7 @@ import torch
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from repository import REPOSITORY
 
-from learner.caffe import wire
+from dlctl.contract.ground import protobuf as wire
 from learner.caffe.net import CaffeNet, read_net
 from learner.caffe.program import builder, settings
 from learner.caffe.weights import read_blobs, to_bytes

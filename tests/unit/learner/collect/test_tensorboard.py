@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from repository import REPOSITORY
 
 from dlctl.contract.ground.follow import CHUNK_BYTES
+from dlctl.contract.ground.tfrecord import BrokenFile
 from learner.collect.feeds import EventFeed
 from learner.collect.parsers.tensorboard import EventParser
-from learner.collect.parsers.tfrecord import BrokenFile
 
 RECORDED = sorted((REPOSITORY / "tests/recorded/tensorboard").glob("*.tfevents*"))
 

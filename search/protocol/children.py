@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import signal
+import contextlib
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+from dlctl.contract.ground.processes import end_child
 
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 10.0
@@ -18,21 +19,24 @@ STEADY_S = 30.0
 
 @dataclass
 class Child:
-    """One of the hub's processes."""
+    """One of a hub's or a worker's processes."""
 
     name: str
     arguments: list[str]
     """What follows `python -m`."""
+    logs: Path | None = None
+    """The folder of its log; None: it writes where this process does."""
     final: frozenset[int] = frozenset()
     """The exit codes after which it is not started again."""
+    until_eof: bool = False
+    """Whether the end of its standard input asks it to end, and not SIGTERM."""
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
     started_at: float = 0.0
     start_at: float = 0.0
     delay_s: float = FIRST_DELAY_S
-    log: IO[bytes] | None = field(default=None, repr=False)
 
-    def look(self, logs: Path) -> int | None:
+    def look(self) -> int | None:
         """Start the process if it is due; return its exit code if that is final."""
         now = time.monotonic()
         if self.process is not None:
@@ -50,31 +54,28 @@ class Child:
             self.process, self.start_at = None, now + self.delay_s
             self.delay_s = min(LONGEST_DELAY_S, 2 * self.delay_s)
         if now >= self.start_at:
-            self._start(logs)
+            self._start()
         return None
 
-    def _start(self, logs: Path) -> None:
-        if self.log is None:
-            logs.mkdir(parents=True, exist_ok=True)
-            self.log = (logs / f"{self.name}.log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", *self.arguments],
-            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-        )  # fmt: skip
+    def _start(self) -> None:
+        with contextlib.ExitStack() as stack:
+            log = None
+            if self.logs is not None:
+                self.logs.mkdir(parents=True, exist_ok=True)
+                log = stack.enter_context((self.logs / f"{self.name}.log").open("ab"))
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-m", *self.arguments], stdout=log, stderr=log,
+                stdin=subprocess.PIPE if self.until_eof else subprocess.DEVNULL,
+            )  # fmt: skip
         self.starts += 1
         self.started_at = time.monotonic()
 
     def end(self, patience_s: float) -> None:
-        """End the process: SIGTERM, and SIGKILL after a while."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        if self.log is not None:
-            self.log.close()
+        """Ask the process to end, and kill it after a while."""
+        if self.process is not None:
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+            end_child(self.process, patience_s, ask=not self.until_eof)
 
 
 def _words(code: int) -> str:

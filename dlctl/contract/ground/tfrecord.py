@@ -1,4 +1,4 @@
-"""The records of an event file: length, checksum, data, checksum."""
+"""TensorFlow's records, of which event files consist: length, checksum, data, checksum."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def masked_crc(data: bytes) -> int:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
     crc ^= 0xFFFFFFFF
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def record(data: bytes) -> bytes:
+    """Return the record of some data."""
+    head = struct.pack("<Q", len(data))
+    return head + struct.pack("<I", masked_crc(head)) + data + struct.pack("<I", masked_crc(data))
 
 
 def record_length(head: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Just enough of the protobuf wire format to read TensorBoard's events."""
+"""Protobuf's wire format, as far as TensorBoard's events and Caffe's weights need it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import struct
 from collections.abc import Iterator
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_LENGTHS = {FIXED64: 8, FIXED32: 4}
+Value = int | memoryview
 
 
 class Malformed(ValueError):
     """The bytes are no message."""
 
 
-def fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
+def fields(data: memoryview) -> Iterator[tuple[int, int, Value]]:
     """Yield number, wire type and value of each field of a message.
 
     A varint is a number, everything else the bytes.
@@ -20,33 +22,26 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
     Raises:
         Malformed: the message is cut or broken.
     """
-    at, end = 0, len(data)
-    while at < end:
+    at = 0
+    while at < len(data):
         key, at = _varint(data, at)
         number, wire = key >> 3, key & 7
+        value: Value
         if wire == VARINT:
             value, at = _varint(data, at)
-            yield number, wire, value
-            continue
-        if wire == FIXED64:
-            length = 8
-        elif wire == FIXED32:
-            length = 4
-        elif wire == BYTES:
-            length, at = _varint(data, at)
         else:
-            raise Malformed(f"wire type {wire}")
-        if at + length > end:
-            raise Malformed("the message is cut")
-        yield number, wire, data[at : at + length]
-        at += length
+            length, at = _varint(data, at) if wire == BYTES else (_LENGTHS.get(wire, -1), at)
+            if length < 0 or at + length > len(data):
+                raise Malformed(f"field {number} at byte {at} is cut off, or of an unknown kind")
+            value, at = data[at : at + length], at + length
+        yield number, wire, value
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
-            raise Malformed("a number is cut")
+            raise Malformed(f"a number is cut off at byte {at}")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
@@ -60,36 +55,30 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def double(value: int | memoryview) -> float:
+def double(value: Value) -> float:
     """Return the value of a field of the type double."""
     return float(_unpack("<d", value, 8))
 
 
-def single(value: int | memoryview) -> float:
+def single(value: Value) -> float:
     """Return the value of a field of the type float."""
     return float(_unpack("<f", value, 4))
 
 
-def _unpack(form: str, value: int | memoryview, length: int) -> float:
+def _unpack(form: str, value: Value, length: int) -> float:
     if isinstance(value, int) or len(value) != length:
         raise Malformed("a number of another length was expected")
     return float(struct.unpack(form, value)[0])
 
 
-def numbers(value: int | memoryview, form: str) -> list[float]:
+def numbers(value: Value, form: str) -> list[float]:
     """Return the numbers of a repeated field, packed or not.
 
     Args:
         form: the letter of `struct` for `float` or `double`, or `v` for varints.
     """
     if form == "v":
-        if isinstance(value, int):
-            return [float(signed(value))]
-        found, at = [], 0
-        while at < len(value):
-            number, at = _varint(value, at)
-            found.append(float(signed(number)))
-        return found
+        return [float(signed(number)) for number in varints(value)]
     if isinstance(value, int):
         raise Malformed("a list of numbers was expected")
     size = struct.calcsize(form)
@@ -98,15 +87,41 @@ def numbers(value: int | memoryview, form: str) -> list[float]:
     return [float(n) for n in struct.unpack(f"<{len(value) // size}{form}", value)]
 
 
-def text(value: int | memoryview) -> str:
+def varints(value: Value) -> list[int]:
+    """Return the whole numbers of a repeated field, packed or not."""
+    if isinstance(value, int):
+        return [value]
+    found, at = [], 0
+    while at < len(value):
+        number, at = _varint(value, at)
+        found.append(number)
+    return found
+
+
+def text(value: Value) -> str:
     """Return the value of a field of the type string."""
     if isinstance(value, int):
         raise Malformed("a text was expected")
     return bytes(value).decode("utf-8", "replace")
 
 
-def message(value: int | memoryview) -> memoryview:
+def message(value: Value) -> memoryview:
     """Return the bytes of a field that is a message."""
     if isinstance(value, int):
         raise Malformed("a message was expected")
     return value
+
+
+def varint(number: int) -> bytes:
+    """Return a number that is not negative as a varint."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def block(number: int, content: bytes) -> bytes:
+    """Return a field that holds bytes: a text, a nested message or packed numbers."""
+    return varint(number << 3 | BYTES) + varint(len(content)) + content
