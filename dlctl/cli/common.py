@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,11 @@ def default_site() -> str:
 ID = typer.Argument(
     None, metavar="ID", autocompletion=complete_ids, show_default=False,
     help="Training id, or a unique beginning or end of it; the latest training of this folder by "
+    "default.",
+)  # fmt: skip
+SEARCH_ID = typer.Argument(
+    None, metavar="ID", autocompletion=complete_ids, show_default=False,
+    help="Id of a search, or a unique beginning or end of it; the latest search of this folder by "
     "default.",
 )  # fmt: skip
 IDS = typer.Argument(
@@ -130,6 +136,10 @@ def training(
     record = mine.store.find_search(wanted) if is_search else mine.store.find(wanted)
     with closing(mine.open(record.site)) as session:
         yield session, record, mine.store
+
+
+searched = partial(training, is_search=True)
+"""Find a search, by default the latest of this folder, and open its site."""
 
 
 def ago(seconds_ago: float) -> str:

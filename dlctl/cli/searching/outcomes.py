@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, writing
-from dlctl.cli.searching.found import SEARCH_ID, searched
+from dlctl.cli.common import JSON, SEARCH_ID, searched, writing
 from dlctl.units import counted
 
 if TYPE_CHECKING:

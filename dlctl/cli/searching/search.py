@@ -12,13 +12,14 @@ from dlctl.cli.choosing import print_done, print_would, raise_lasting
 from dlctl.cli.common import (
     DRY_RUN,
     JSON,
+    SEARCH_ID,
     SITE,
     client,
     open_record,
     opened,
     print_record,
+    searched,
 )
-from dlctl.cli.searching.found import SEARCH_ID, searched
 from dlctl.service.describe import plain
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import (
     JSON,
+    SEARCH_ID,
     client,
+    searched,
 )
 from dlctl.cli.logs.following import end_of_following, follow
 from dlctl.cli.logs.printing import LogLines, print_pieces
-from dlctl.cli.searching.found import SEARCH_ID, searched
 from dlctl.service.describe import plain, unix_seconds
 
 if TYPE_CHECKING:
