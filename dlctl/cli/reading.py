@@ -14,7 +14,7 @@ from dlctl.cli.common import (
     print_record,
     training,
 )  # fmt: skip
-from dlctl.cli.fetching.fetch import fetch
+from dlctl.cli.fetch import fetch
 from dlctl.cli.manners.pager import paged
 from dlctl.cli.states import listing
 from dlctl.service.describe import plain

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from login_side import make_record
 
-from dlctl.cli.fetching.fetch import _tell_fetched
+from dlctl.cli.fetch import _tell_fetched
 from dlctl.contract import Amount, Made, OutputPlace, State
 from dlctl.outputs.fetch import Fetched
 

@@ -12,7 +12,7 @@ from login_side import Vanishing, make_record
 from unprivileged import unprivileged
 
 from dlctl import contract
-from dlctl.cli.fetching.fetch import _tell_fetched
+from dlctl.cli.fetch import _tell_fetched
 from dlctl.contract import ResultFile, ResultsIndex, State
 from dlctl.errors import DlctlError, ResultsError, TransferError
 from dlctl.outputs.fetch import CHECKPOINTS, PARTS, Wanted, fetch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,10 @@ from dlctl.service.made import only_copies
 from dlctl.units import counted
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
     from dlctl.outputs.fetch import Fetched
     from dlctl.record import Record, RecordStore
 
-_RESULTS, _ALL = "results", "all"
-_PARTS = (_RESULTS, "output", "checkpoints", "logs", "metrics", "code", _ALL)
+_RESULTS = "results"
 
 
 def fetch(
@@ -57,23 +54,17 @@ def fetch(
 
     Example: dlctl fetch digits-3k9f
     """
+    from dlctl.service import fetch as fetching
     from dlctl.service.choose import Filter, chosen
-    from dlctl.service.client import one_by_one
 
     ids = list(training_ids or [])
-    if what not in _PARTS:
+    if what not in fetching.PARTS:
         what, ids = _RESULTS, [what, *ids]
     mine = client()
     _check_words(mine.store, ids)
     records = chosen(mine.store, ids, Filter(name, state, tag))
 
-    def bring(session: Session, record: Record, store: RecordStore) -> tuple[Record, Fetched]:
-        folder = to or Path("results") / record.training_id
-        if to is not None and len(records) > 1:
-            folder = to / record.training_id
-        return _fetch(session, record, store, what, folder, include or (), restore=restore)
-
-    done, failures = mine.at_sites(records, one_by_one(bring))
+    done, failures = fetching.fetch(mine, records, what, to, include or (), restore=restore)
     fetched = [each for _, each in done]
     where = [
         f"{counted(len(each.files), 'file')} in {folder_name(_common_folder(each))}"
@@ -104,38 +95,16 @@ def _check_words(store: RecordStore, ids: list[str]) -> None:
     """
     from difflib import get_close_matches
 
-    word, parts = ids[0] if ids else "@latest", ", ".join(_PARTS)
+    from dlctl.service.fetch import PARTS
+
+    word, parts = ids[0] if ids else "@latest", ", ".join(PARTS)
     known = [record.training_id for record in store.all()]
     if word[:1] == "@" or any(each.startswith(word) or each.endswith(word) for each in known):
         return
-    if word in _PARTS:
+    if word in PARTS:
         raise typer.BadParameter(f"name one of {parts}, not several: `all` brings all of them")
-    if len(ids) > 1 or get_close_matches(word, _PARTS):
+    if len(ids) > 1 or get_close_matches(word, PARTS):
         raise typer.BadParameter(f"{word!r} is none of {parts}, and no training")
-
-
-def _fetch(
-    session: Session, record: Record, store: RecordStore, what: str, folder: Path,
-    include: Sequence[str], *, restore: bool,
-) -> tuple[Record, Fetched]:  # fmt: skip
-    from dlctl.lifecycle import refresh
-    from dlctl.outputs import fetch as outputs
-    from dlctl.record import FETCHED
-
-    record = refresh(session, [record], store)[0]
-    if restore:
-        _restore(session, record, store)
-
-    def tell_wait() -> None:
-        output.note(f"another dlctl fetch writes to {folder_name(folder)}: waiting until it ends")
-
-    parts = outputs.PARTS if what == _ALL else (what,)
-    with output.progress("fetching") as on_progress:
-        wanted = outputs.Wanted(parts, include, on_progress, tell_wait)
-        fetched = outputs.fetch(session.transport, record, folder.absolute(), wanted)
-    if not include and record.state.final:
-        record = store.mark_fetched(record, [part for part in fetched.parts if part in FETCHED])
-    return record, fetched
 
 
 def _tell_fetched(record: Record, fetched: Fetched) -> None:
@@ -155,10 +124,3 @@ def _tell_fetched(record: Record, fetched: Fetched) -> None:
         output.note(f"{record.training_id} is {record.state}: these are the files {so_far}")
     if record.state.final and (rest := only_copies(record)):
         output.note(f"{record.training_id}: not fetched: {rest}")
-
-
-def _restore(session: Session, record: Record, store: RecordStore) -> None:
-    from dlctl.data.results import store_again
-
-    for line in store_again(session, record, store, output.note):
-        output.note(line)

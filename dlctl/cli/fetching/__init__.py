@@ -1,1 +1,0 @@
-"""The command that brings what a training has made to this machine."""
