@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import Rehearsed
 from dlctl.data.checks import refuse_wrong_stores
-from dlctl.lifecycle import QueuePace, refresh, submit
+from dlctl.errors import DlctlError
+from dlctl.lifecycle import QueuePace, delete, refresh, submit
 from dlctl.logs.reader import LogReader, follow
 from dlctl.models.use import build
 from dlctl.outputs.rehearsal import read_rehearsed
@@ -90,3 +91,11 @@ def finish(session: Session, store: RecordStore, begun: Begun, tell: Tell) -> Re
     found = read_rehearsed(session.transport, known[0])
     return Rehearsal(begun.record.training_id, found, forecast(begun.whole, found),
                      begun.plan.resources.memory_bytes_per_learner)  # fmt: skip
+
+
+def remove(session: Session, store: RecordStore, begun: Begun, tell: Tell) -> None:
+    """Remove a rehearsal; only warn if that fails: what was asked is known."""
+    try:
+        delete(session, begun.record, store)
+    except DlctlError as error:
+        tell.warn(f"the rehearsal's files are still there: {error.message}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,12 +60,12 @@ class Deleted:
 
 def halt(mine: Client, ids: Sequence[str] | None, wanted: Filter) -> Done:
     """Ask trainings to save and stop; one that has not started yet leaves the queue."""
-    return _end(mine, _halt_all, ids, wanted)
+    return _end(mine, "halt", ids, wanted)
 
 
 def cancel(mine: Client, ids: Sequence[str] | None, wanted: Filter) -> Done:
     """End trainings without saving."""
-    return _end(mine, _cancel_all, ids, wanted)
+    return _end(mine, "cancel", ids, wanted)
 
 
 def would_cancel(
@@ -120,14 +120,10 @@ def _lost_by_cancelling(record: Record) -> str:
     return f"what it did since its newest checkpoint ({saves} saves first)"
 
 
-def _end(
-    mine: Client,
-    do_all: Callable[[Session, list[Record], RecordStore], list[Record | DlctlError]],
-    ids: Sequence[str] | None, wanted: Filter,
-) -> Done:  # fmt: skip
+def _end(mine: Client, verb: str, ids: Sequence[str] | None, wanted: Filter) -> Done:
     """End trainings; one that has ended meanwhile is a failure only if it was named."""
     meant = running(mine.store, ids, wanted)
-    known, failures = mine.at_sites(meant, do_all)
+    known, failures = mine.at_sites(meant, partial(_end_all, verb))
     if wanted:
         for each in failures:
             mine.tell.note(each.message if isinstance(each, HasEnded) else "")
@@ -135,28 +131,15 @@ def _end(
     return Done(known, failures, len(meant) == 1)
 
 
-def _halt_all(
-    session: Session, records: list[Record], store: RecordStore
+def _end_all(
+    verb: str, session: Session, records: list[Record], store: RecordStore
 ) -> list[Record | DlctlError]:
-    from dlctl.lifecycle import halt_all
-
-    return _with_workers(session, halt_all(session, records, store))
-
-
-def _cancel_all(
-    session: Session, records: list[Record], store: RecordStore
-) -> list[Record | DlctlError]:
-    from dlctl.lifecycle import cancel_all
-
-    return _with_workers(session, cancel_all(session, records, store))
-
-
-def _with_workers(
-    session: Session, answers: list[Record | DlctlError]
-) -> list[Record | DlctlError]:
-    """End the workers of searches, too."""
+    """Halt or cancel trainings of a site, and end the workers of searches."""
+    from dlctl import lifecycle
     from dlctl.search.workers import end_workers
 
+    end = lifecycle.halt_all if verb == "halt" else lifecycle.cancel_all
+    answers = end(session, records, store)
     for answer in answers:
         if not isinstance(answer, DlctlError) and answer.is_search:
             end_workers(session, answer)
@@ -304,13 +287,9 @@ def act(
         words = [f"{name}={value}" for name, value in settings.items()]
         return tune(session, record, store, words, _PAGE_S).sentence
     if verb == "resume":
-        return _sentence(resume(session, record, store))
-    do_all = {"halt": _halt_all, "cancel": _cancel_all}[verb]
-    return _sentence(do_all(session, [record], store)[0])
-
-
-def _sentence(answer: Record | DlctlError) -> str:
-    if isinstance(answer, DlctlError):
-        raise answer
-    why = f": {answer.reason}" if answer.reason else ""
-    return f"{answer.training_id} is {answer.state}{why}"
+        done: Record | DlctlError = resume(session, record, store)
+    else:
+        (done,) = _end_all(verb, session, [record], store)
+    if isinstance(done, DlctlError):
+        raise done
+    return f"{done.training_id} is {done.state}" + (f": {done.reason}" if done.reason else "")

@@ -56,7 +56,6 @@ def rehearse(
     Example: dlctl rehearse manifest.yml --site mycluster
     """
     from dlctl.service import rehearse as rehearsals
-    from dlctl.service.verbs import delete
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, None, partition, set_
@@ -73,12 +72,11 @@ def rehearse(
             output.interrupted(f"stopped waiting; the rehearsal goes on as {name}")
             output.hint(f"dlctl cancel {name}")
             raise typer.Exit(130) from None
-    output.report(found, as_json, _print)
+        output.report(found, as_json, _print)
+        if found.rehearsed.equal and not keep:
+            rehearsals.remove(session, mine.store, begun, mine.tell)
     if not found.rehearsed.equal:
         _refuse(name)
-    if not keep:
-        for failure in delete(mine, [begun.record], forget=False).failures:
-            output.warn(f"the rehearsal's files are still there: {failure.message}")
 
 
 def _refuse(name: str) -> None:
