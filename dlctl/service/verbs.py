@@ -136,12 +136,13 @@ def _end_all(
 ) -> list[Record | DlctlError]:
     """Halt or cancel trainings of a site, and end the workers of searches."""
     from dlctl import lifecycle
-    from dlctl.search.workers import end_workers
 
     end = lifecycle.halt_all if verb == "halt" else lifecycle.cancel_all
     answers = end(session, records, store)
     for answer in answers:
         if not isinstance(answer, DlctlError) and answer.is_search:
+            from dlctl.search.workers import end_workers
+
             end_workers(session, answer)
     return answers
 
