@@ -1,8 +1,9 @@
-"""Which trainings are meant: those with these ids, or all that fit."""
+"""Which trainings are meant: those with these ids, or all that fit; and their tags."""
 
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,9 @@ from dlctl.errors import Misused
 
 if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore
+
+
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,35 @@ def chosen(store: RecordStore, ids: Sequence[str] | None, wanted: Filter) -> lis
     if not wanted:
         return store.find_all(ids or [])
     return [record for record in store.all() if wanted.fits(record)]
+
+
+def checked_tags(tags: Sequence[str] | None) -> list[str]:
+    """Return the tags, each once.
+
+    Raises:
+        Misused: one has letters that no tag has.
+    """
+    for tag in tags or ():
+        if not _TAG.fullmatch(tag):
+            raise Misused(f"{tag!r} is no tag: up to 40 letters, digits, `.`, `_`, `-`")
+    return list(dict.fromkeys(tags or ()))
+
+
+def tag(
+    store: RecordStore, records: list[Record], add: Sequence[str] | None,
+    remove: Sequence[str] | None,
+) -> list[Record]:  # fmt: skip
+    """Give tags to trainings, and take some away; return the trainings as they are then.
+
+    Raises:
+        Misused: a new one has letters that no tag has.
+    """
+    new, old = checked_tags(add), remove or ()
+    if not records or not (new or old):
+        return records
+    store.tag(records, lambda tags: list(
+        dict.fromkeys([*(each for each in tags if each not in old), *new])))  # fmt: skip
+    return store.find_all(each.training_id for each in records)
 
 
 def running(store: RecordStore, ids: Sequence[str] | None, wanted: Filter) -> list[Record]:

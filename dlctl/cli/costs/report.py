@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import IDS, JSON, open_record, opened
+from dlctl.cli.choosing import whole
+from dlctl.cli.common import IDS, JSON, client
 
 if TYPE_CHECKING:
     from dlctl.outputs.ledger import Ledger
-    from dlctl.record import Record
 
 
 def register(app: typer.Typer) -> None:
@@ -28,26 +27,11 @@ def report(
 
     Example: dlctl report digits-3k9f
     """
-    records = open_record().find_all(training_ids or [])
-    sites = dict.fromkeys(record.site for record in records)
-    found: dict[str, Ledger] = {}
-    for site in sites:
-        found |= _of_site(site, [record for record in records if record.site == site])
-    many = [found[record.training_id] for record in records]
-    output.report(many if len(many) > 1 else many[0], as_json, lambda _: _print(many))
+    from dlctl.service.report import report as ledgers
 
-
-def _of_site(site: str, records: list[Record]) -> dict[str, Ledger]:
-    from dlctl.lifecycle.accounts import accounts
-    from dlctl.outputs.ledger import Prices, ledger
-
-    with opened(site) as session:
-        price = session.site.price
-        prices = Prices(price.node_hour, price.gpu_hour, price.currency) if price else None
-        return {
-            training_id: ledger(training_id, attempts, prices, time.time())
-            for training_id, attempts in accounts(session, records).items()
-        }
+    mine = client()
+    many = ledgers(mine, mine.store.find_all(training_ids or []))
+    output.report(whole(many), as_json, lambda _: _print(many))
 
 
 def _print(many: list[Ledger]) -> None:

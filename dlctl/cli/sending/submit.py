@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from dlctl.lifecycle.many import Sent
     from dlctl.record import Record
 
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _MOST_ROWS = 40
 """More trainings than this are not printed one by one on a terminal."""
 
@@ -91,6 +89,7 @@ def submit(
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
     from dlctl.request.variants import variants
+    from dlctl.service.choose import checked_tags
     from dlctl.service.submit import submit_variants
 
     overrides = make_overrides(
@@ -108,25 +107,13 @@ def submit(
             store,
             wanted,
             model,
-            checked_tags(tags or []),
+            checked_tags(tags),
             output.Shown(),
             list_files=files,
         )
         if not sent.is_batch:
             return _end_of_one(sent, session, stay, as_json)
     return _end_of_many(sent, as_json)
-
-
-def checked_tags(tags: Sequence[str]) -> list[str]:
-    """Return the tags, each once.
-
-    Raises:
-        typer.BadParameter: one has letters that no tag has.
-    """
-    for tag in tags:
-        if not _TAG.fullmatch(tag):
-            raise typer.BadParameter(f"{tag!r} is no tag: up to 40 letters, digits, `.`, `_`, `-`")
-    return list(dict.fromkeys(tags))
 
 
 def _end_of_one(sent: Sent, session: Session, stay: bool, as_json: bool) -> None:

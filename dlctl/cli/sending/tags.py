@@ -27,19 +27,11 @@ def tag(
 
     Example: dlctl tag digits-3k9f --add baseline
     """
-    from dlctl.cli.sending.submit import checked_tags
-    from dlctl.service.choose import Filter, chosen
+    from dlctl.service import choose
 
     store = open_record()
-    new = checked_tags(add or [])
-    known = chosen(store, training_ids, Filter(name, state, with_tag))
-    if new or remove:
-        store.tag(known, lambda tags: _changed(tags, new, remove or []))
-        known = store.find_all(each.training_id for each in known) if known else []
+    meant = choose.chosen(store, training_ids, choose.Filter(name, state, with_tag))
+    known = choose.tag(store, meant, add, remove)
     rows = [[each.training_id, ", ".join(each.tags) or "-"] for each in known]
     output.report([plain(each) for each in known], as_json,
                   lambda _: output.table(["training", "tags"], rows, NOTHING))  # fmt: skip
-
-
-def _changed(tags: list[str], new: list[str], old: list[str]) -> list[str]:
-    return list(dict.fromkeys([*(each for each in tags if each not in old), *new]))
