@@ -29,6 +29,7 @@ from dlctl.errors import ConnectionLost
 from dlctl.lifecycle import Session, open_session
 from dlctl.outputs.metrics import bins
 from dlctl.record import Record, RecordStore
+from dlctl.service.verbs import offers
 from dlctl.sites.files import load_site
 from learner.job.metrics import MetricsFile
 
@@ -193,6 +194,14 @@ def test_an_action_that_makes_no_sense_is_refused_with_the_reason(feed: LiveFeed
         feed.act(ONE, "halt", {})
     with pytest.raises(Refused, match="no setting that can be tuned"):
         feed.act(ONE, "tune", {"speed": "2"})
+    with pytest.raises(Refused, match="name at least one setting"):
+        feed.act(ONE, "tune", {})
+
+
+def test_a_page_is_offered_what_the_state_allows(feed: LiveFeed):
+    assert [offer["verb"] for offer in feed.details(ONE)["offers"]] == ["resume"]
+    offered = [each.verb for each in offers(State.TRAINING)]
+    assert offered == ["checkpoint", "tune", "halt", "cancel"] and not offers(State.COMPLETED)
 
 
 def test_a_site_that_does_not_answer_leaves_what_is_known(feed: LiveFeed, sites: Sites):
