@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LIST = r"""{{
-stat -c %s . >/dev/null 2>&1 && set -- -c "%Y %s %n" || set -- -f "%m %z %N"
-export f="$1" t="$2"
-find {} -name '.*' -prune -o -type f ! -path '*
-*' -exec sh -c 'stat "$f" "$t" -- "$@" | tr "\n" "\0"' sh {{}} + \
-    -o -type f -exec sh -c 'for n; do stat "$f" "$t" -- "$n" && printf "\0"; done' sh {{}} +
+set -- {} -name '.*' -prune -o -type f
+if stat --printf '' .; then find "$@" -exec stat --printf '%Y %s %n\0' -- {{}} +
+else
+    if stat -c %s . >/dev/null; then f=-c t='%Y %s %n'; else f=-f t='%m %z %N'; fi
+    export f t
+    find "$@" -exec sh -c 'for n; do stat "$f" "$t" -- "$n" && printf "\0"; done' sh {{}} +
+fi
 }} 2>/dev/null"""
-"""GNU's `stat`, or that of BSD. A file that vanishes meanwhile is an error that is not shown."""
+"""With GNU's `stat`, or that of busybox or BSD. A file that vanishes meanwhile shows no error."""
 _TIMEOUT_S = 3600.0
 _FOLDER = re.compile("step-([0-9]{12,})")  # a program of the user's may write step-7
 _MARKER, _STATE = "complete.json", "state.json"

@@ -65,7 +65,7 @@ def test_faces_agree_on_a_program(dlctl, site, tmp_path, wait_until, program, li
     )  # fmt: skip
     table = dlctl("metrics", training_id, ok=True).stdout
     (cells,) = (re.split(r"\s{2,}", x) for x in table.splitlines() if x.startswith("loss "))
-    assert cells[1:] == [f"{newest:.5g}", f"{best:.5g}", f"{best_step:,}", f"{len(points):,}",
+    assert cells[1:] == [f"{newest:.4g}", f"{best:.4g}", f"{best_step:,}", f"{len(points):,}",
                          f"{points[0][0]} to {last:,}"]  # fmt: skip
     picture = dlctl("watch", training_id, "--once", ok=True).stdout
     assert f"{newest:.4g} (best {best:.4g} at {best_step:,})" in picture
