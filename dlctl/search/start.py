@@ -33,6 +33,7 @@ from dlctl.tell import SILENT, Tell
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.manifest.model import Manifest
+    from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record, RecordStore
     from dlctl.request.bundle import Bundle
     from dlctl.request.request import Request
@@ -161,12 +162,14 @@ def _check_values(loaded: Loaded, plan: contract.Plan) -> None:
 
 def resume(
     session: Session, record: Record, store: RecordStore,
-    say: Callable[[str], None] = lambda _: None, *, new_code: bool = False,
+    say: Callable[[str], None] = lambda _: None, overrides: Overrides | None = None, *,
+    new_code: bool = False,
 ) -> Record:  # fmt: skip
     """Start the hub again, with as many workers as it had been given last.
 
     Args:
         say: Called with a sentence about what takes minutes.
+        overrides: Changes to the hub's resources.
         new_code: Send the user's folder as it is now, and go on with that.
 
     Raises:
@@ -184,7 +187,7 @@ def resume(
             session.transport.run(f"rm -f {shlex.quote(f'{record.job_dir}/{names.ENDED}')}")
         pools = read_pools(session, record)
         rebuild = partial(_rebuilt, session, loaded) if new_code else _no_interrupted_submission
-        known = go_on(session, record, store, rebuild, new_code=new_code, on_line=say)
+        known = go_on(session, record, store, rebuild, overrides, new_code=new_code, on_line=say)
         first = names.Pool("", *loaded.file.workers.jobs)
         for pool in pools or [first]:
             set_pool(session, loaded, known, pool.least, pool.most, pool.partition)
@@ -216,5 +219,5 @@ def _rebuilt(session: Session, loaded: Loaded, record: Record) -> Request:
 def _no_interrupted_submission(record: Record) -> Request:
     raise RecordError(
         f"{record.training_id}: the search was never sent whole",
-        hint=f"dlctl search cancel {record.training_id}, and start it again",
+        hint=f"`dlctl search start` with the same file takes it up: {record.manifest_path}",
     )

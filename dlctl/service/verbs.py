@@ -168,7 +168,7 @@ def resume(
     from dlctl.search.start import resume as go_on_searching
 
     if record.is_search:
-        known = go_on_searching(session, record, store, tell.note, new_code=new_code)
+        known = go_on_searching(session, record, store, tell.note, overrides, new_code=new_code)
     else:
         known = go_on(session, record, store, partial(build_again, session), overrides,
                       new_code=new_code, on_line=tell.note)  # fmt: skip

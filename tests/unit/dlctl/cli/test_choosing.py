@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from login_side import session_of
@@ -10,8 +12,9 @@ from login_side import session_of
 from dlctl import lifecycle
 from dlctl.contract import State
 from dlctl.errors import HasEnded, Misused
+from dlctl.manifest.overrides import Overrides
 from dlctl.record import Record, RecordStore
-from dlctl.search import workers
+from dlctl.search import start, workers
 from dlctl.service import verbs
 from dlctl.service.choose import Filter, chosen
 from dlctl.service.client import Client
@@ -86,3 +89,16 @@ def test_the_workers_of_a_search_end_with_it_whatever_command_ends_it(store, mon
         monkeypatch.setattr(lifecycle, in_lifecycle, lambda _, records, __: list(records))
         verb(Client(store), ["words-2", "found-3"], Filter())
     assert ended == ["found-3"] * 2
+
+
+def test_a_resumed_search_gets_the_resources_that_were_asked_for(store, monkeypatch):
+    """`dlctl resume SEARCH --time 2h` went on with the old limit, and said nothing."""
+    asked = []
+    known = Record("found-3", "found", "local", "", "", "", is_search=True)
+    monkeypatch.setattr(start, "go_on", lambda *given, **__: asked.append(given[4]) or known)
+    for name in ("refresh", "end_workers", "read_pools", "set_pool"):
+        monkeypatch.setattr(start, name, lambda *given: [known] if len(given) == 3 else [])
+    monkeypatch.setattr(start, "sent_search", lambda *_: nullcontext(SimpleNamespace(
+        file=SimpleNamespace(workers=SimpleNamespace(jobs=(1, 1))))))  # fmt: skip
+    verbs.resume(None, known, store, overrides=Overrides(time="2h"))
+    assert asked == [Overrides(time="2h")]
