@@ -94,10 +94,16 @@ def test_a_training_that_is_halted_and_deleted_at_once_is_halted_or_gone(
         assert results_of(site, training_id) == WHOLE
 
 
-def test_a_fetch_beside_a_prune_brings_all_or_says_why(dlctl, site, failed, tmp_path):
+def test_a_fetch_beside_a_prune_brings_all_or_says_why(dlctl, site, failed, tmp_path, wait_until):
+    prune = ("prune", "--older-than", "1s")  # by the site's clock, in whole seconds
+
+    def all_are_old():
+        listed = dlctl(*prune, "--dry-run").stdout
+        return all(each in listed for each in failed)
+
     fetches = [("fetch", "all", each, "--to", str(tmp_path / each)) for each in failed]
-    time.sleep(1.5)  # prune takes what has ended a second ago
-    *fetched, pruned = at_once(dlctl, *fetches, ("prune", "--older-than", "1s", "--yes"))
+    wait_until(all_are_old, 60, what="trainings that prune would remove")
+    *fetched, pruned = at_once(dlctl, *fetches, (*prune, "--yes"))
     assert pruned.exit_code == 0, pruned
     for training_id, end in zip(failed, fetched, strict=True):
         files = {path.name: path.stat().st_size for path in (tmp_path / training_id).rglob("?.bin")}
