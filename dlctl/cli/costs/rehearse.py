@@ -21,7 +21,6 @@ from dlctl.cli.manifests import (
     SET,
     make_overrides,
 )  # fmt: skip
-from dlctl.series.readable import exact_span, memory_size
 from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
@@ -139,11 +138,15 @@ def _checkpoint(found: Rehearsed) -> str:
 def _memory(used: int | None, asked: int | None) -> str:
     if used is None:
         return ""
+    from dlctl.series.readable import memory_size
+
     wanted = memory_size(asked) if asked else "the default"
     return f"{memory_size(used)} used, {wanted} asked for, per learner"
 
 
 def _training(found: Rehearsed, whole: Forecast) -> str:
+    from dlctl.series.readable import exact_span
+
     jobs = "1 job" if whole.links == 1 else f"{whole.links} jobs"
     gpus = f", {whole.gpu_hours:.3g} GPU-hours" if whole.gpu_hours else ""
     text = f"{found.total_steps} steps: {exact_span(3600 * whole.hours)} in {jobs}"
@@ -151,6 +154,8 @@ def _training(found: Rehearsed, whole: Forecast) -> str:
 
 
 def _time(whole: Forecast) -> str:
+    from dlctl.series.readable import exact_span
+
     if whole.asked_hours is None:
         return ""
     verdict = "is enough" if whole.asked_hours >= whole.hours else "is NOT enough"

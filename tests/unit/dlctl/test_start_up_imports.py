@@ -47,6 +47,7 @@ def test_help_loads_no_library_but_those_of_the_command_line(loaded):
     assert "typer" in modules
     assert not modules & {"yaml", "pydantic", "paramiko", "jinja2", "sqlite3"}
     assert not modules & {"starlette", "uvicorn", "websockets", "asyncio"}
+    assert not modules & {"dlctl.series", "dlctl.contract.measured", "dlctl.lifecycle"}
     assert not modules & NODE_SIDE
 
 
