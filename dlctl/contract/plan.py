@@ -230,7 +230,7 @@ class ParameterServer:
     shard_nodes: list[int]
     """For each shard the number of the node that is its home; the same partition everywhere."""
     argv: list[str] = field(default_factory=list)
-    """The command in front of one node's server, or with `mpi` in front of all nodes' servers."""
+    """The command in front of one node's server."""
     push_every: int = 1
     """A learner's batches between pushes: also the size of a chunk of the global cursor."""
     pull_every: int = 1
@@ -239,10 +239,8 @@ class ParameterServer:
     """How many pushes a learner may be ahead of the slowest; None: any number. 0: all wait."""
     min_learners: int = 1
     """With fewer learners than this, the training ends."""
-    transport: str = "tcp"
-    """Between nodes: `tcp`, which survives the loss of nodes, or `mpi`, which does not."""
     network: str | None = None
-    """For tcp: an interface, or a range like 10.1.0.0/16; None: the address of the host's name."""
+    """An interface, or a range like 10.1.0.0/16; None: the address of the host's name."""
     learning_rate: float | None = None
     """Learning rate of the server's steps; None: the optimizer's. diloco: the outer rate."""
     momentum: float | None = None

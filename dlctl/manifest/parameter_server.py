@@ -47,9 +47,6 @@ class ParameterServerSection(Section, title="ParameterServer"):
     min_learners: Count | None = Field(
         None, ge=1, description="With fewer learners the training ends; by default half of them."
     )
-    transport: Literal["tcp", "mpi"] = Field(
-        "tcp", description="Between nodes; mpi does not survive the loss of a node."
-    )
     learning_rate: Real | None = Field(
         None, gt=0, description="Learning rate of the server's steps; the optimizer's by default."
     )

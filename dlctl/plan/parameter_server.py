@@ -61,10 +61,9 @@ def parameter_server(
     steps = found[1] if found else None
     return replace(
         _settings(manifest, asked, learners, nodes),
-        argv=_server_argv(site, steps, nodes, asked.transport) if steps else [],
+        argv=steps.server() if steps else [],
         rejoin_argv=[steps.restarted(gpus * count) if steps else [] for count in per_node],
-        transport=asked.transport if nodes > 1 else "tcp",
-        network=site.network if nodes > 1 and asked.transport == "tcp" else None,
+        network=site.network if nodes > 1 else None,
     )
 
 
@@ -97,7 +96,7 @@ def _settings(
 
 def survives_nodes(server: contract.ParameterServer | None, per_node: list[int]) -> bool:
     """Return whether a training survives the loss of any node except the first."""
-    if server is None or server.transport != "tcp":
+    if server is None:
         return False
     return sum(per_node) - max(per_node[1:], default=0) >= server.min_learners
 
@@ -119,20 +118,3 @@ def site_steps(site: Site) -> tuple[str, Steps] | None:
     if settings.kind == kind:
         return kind, launcher.steps(settings.executable or kind, settings.extra)
     return kind, launcher.steps(f"{folder}/{kind}" if folder else kind, [])
-
-
-def _server_argv(site: Site, steps: Steps, nodes: int, transport: str) -> list[str]:
-    """Return the command that starts the server of one node; with MPI, those of all nodes at once.
-
-    Raises:
-        PlanError: MPI, but the site starts MPI with mpirun, whose own step would take all CPUs.
-    """
-    if transport != "mpi" or nodes == 1:
-        return steps.server()
-    launcher = site.launcher
-    if not LAUNCHERS[launcher.kind].scheduler:
-        raise PlanError(
-            f"parameter_server.transport mpi needs srun; the site {site.name} uses {launcher.kind}",
-            hint="use transport tcp, which also survives the loss of a node",
-        )
-    return steps.servers(nodes, launcher.mpi)

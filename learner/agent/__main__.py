@@ -40,7 +40,6 @@ from learner.job.context import (
     ATTEMPT_VARIABLE,
     JOB_VARIABLE,
     RESTARTS_VARIABLE,
-    is_one_world,
     read_plan,
 )
 from learner.job.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
@@ -94,8 +93,6 @@ def main(arguments: list[str]) -> int:
         outside = _outside(plan, job_dir, attempt, ranks)
         code = Watchdog(program, heart, outside, ended).run()
         if outside.supervisor_is_lost and plan.launch.step_per_learner and plan.launch.argv:
-            if is_one_world(plan):  # this node's server was killed with the first node's server
-                remove_segment_folder(plan.training_id, attempt)
             _end_without_supervisor(plan, job_dir, attempt, ended)
         return code
     except (UserFault, OSError) as fault:

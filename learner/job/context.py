@@ -90,12 +90,6 @@ def starts_mpi(plan: Plan) -> bool:
     return not plan.launch.step_per_learner and LAUNCHERS[plan.launch.kind].starts_mpi
 
 
-def is_one_world(plan: Plan) -> bool:
-    """Return whether the servers share a step and an MPI world, and so die together."""
-    server = plan.parameter_server
-    return server is not None and server.transport == "mpi" and plan.resources.nodes > 1
-
-
 def job_id(job_dir: Path, attempt: int) -> str:
     """Return the scheduler's id of this job, from the claim or from the environment."""
     try:

@@ -5,7 +5,6 @@
 With `takes-over` the shared memory of the previous server must still exist.
 
 Runs psrv.server.server for a job's plan, keeps its `Status` fresh, and ends with the supervisor.
-With the transport mpi all servers are one step, and `mpi` stands for the node, which is the rank.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +22,7 @@ import torch
 
 from dlctl.contract import Plan, State
 from learner.agent.preflight import bound_address
-from learner.errors import EXIT_FAILED, EXIT_NO_RESTART, UserFault
+from learner.errors import EXIT_NO_RESTART, UserFault
 from learner.job.context import TAKES_OVER, read_plan
 from learner.job.directives import (
     ENDED,
@@ -33,14 +31,12 @@ from learner.job.directives import (
     SUPERVISOR_LOST_VARIABLE,
     Outside,
 )
-from learner.job.environment import quiet_mpi
 from learner.job.metrics import tell
 from learner.job.status import Heartbeat
 from learner.parameter_server.solver import describe_solver, solver_of_job
 from learner.system import processes
 from learner.system.memory import memory_left
 from learner.system.segments import (
-    make_segment_folder,
     remove_earlier,
     remove_segment_folder,
     server_folder,
@@ -48,58 +44,35 @@ from learner.system.segments import (
 from learner.system.signals import HaltFlag
 from psrv.errors import ServerError
 from psrv.server.server import NodeServer, Settings
-from psrv.transport.mpi import MpiTransport, World
 
-MPI = "mpi"
-"""Given in place of a node's number."""
 _ASK_OUTSIDE_EVERY_S = 0.5
 
 
 def main(arguments: list[str]) -> int:
     """Serve until told to end; return the exit code."""
-    job_dir, attempt, node = Path(arguments[0]), int(arguments[1]), arguments[2]
+    job_dir, attempt, node = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     ended = HaltFlag(signal.SIGTERM, signal.SIGHUP, signal.SIGINT).install()
     HaltFlag(signal.SIGUSR2).install()  # a halt concerns the learners only
     processes.end_with_parent()
-    world = None
     try:
         plan = read_plan(job_dir, attempt)
         remove_earlier(plan.training_id, attempt)
-        if node == MPI:
-            folder = make_segment_folder(plan.training_id, attempt)
-            os.environ.update({**folder, **quiet_mpi(os.environ)})
-            world = World(plan.resources.nodes)
-        number = int(node) if world is None else world.node
-        takes_over = TAKES_OVER in arguments[3:]
-        return _run(plan, job_dir, attempt, number, takes_over, ended, world)
+        return _run(plan, job_dir, attempt, node, TAKES_OVER in arguments[3:], ended)
     except (ServerError, UserFault) as error:
         tell(f"dlctl: on {socket.gethostname()}: {error}", sys.stderr)
         return EXIT_NO_RESTART
-    except BaseException:
-        if world is not None:  # no other server would know
-            traceback.print_exc()
-            world.abort(EXIT_FAILED)
-        raise
 
 
 def _run(
-    plan: Plan,
-    job_dir: Path,
-    attempt: int,
-    node: int,
-    takes_over: bool,
-    ended: HaltFlag,
-    world: World | None,
+    plan: Plan, job_dir: Path, attempt: int, node: int, takes_over: bool, ended: HaltFlag
 ) -> int:
     heart = Heartbeat(job_dir, "server", node, attempt)
     heart.set(reason="starting")
     try:
         settings = replace(_settings(plan, job_dir, attempt, node), takes_over=takes_over)
-        why = _serve(plan, job_dir, settings, ended, heart, world)
+        why = _serve(plan, job_dir, settings, ended, heart)
     except (ServerError, UserFault) as error:
         _say(heart, node, error)
-        if world is not None:
-            world.abort(EXIT_NO_RESTART)
         return EXIT_NO_RESTART
     remove_segment_folder(plan.training_id, attempt)
     if why in ("", ENDED):
@@ -109,14 +82,7 @@ def _run(
     return 0
 
 
-def _serve(
-    plan: Plan,
-    job_dir: Path,
-    settings: Settings,
-    ended: HaltFlag,
-    heart: Heartbeat,
-    world: World | None,
-) -> str:
+def _serve(plan: Plan, job_dir: Path, settings: Settings, ended: HaltFlag, heart: Heartbeat) -> str:
     """Serve until the end; return the reason, or "" after a signal."""
 
     def log(line: str) -> None:
@@ -126,8 +92,6 @@ def _serve(
         heart.beat(state=State.TRAINING if doing == "serves" else State.DEPLOYING, reason=doing)
 
     attempt, node = settings.attempt, settings.node
-    if world is not None:
-        settings = replace(settings, transport=MpiTransport(world, log))
     # After the user's own build. One thread: blocks are too small for more, and connections have
     # their own.
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from dlctl.contract import Plan, attempt_dir, server_log
 from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import SiteFault
-from learner.job.context import RESTARTS_VARIABLE, TAKES_OVER, is_one_world
+from learner.job.context import RESTARTS_VARIABLE, TAKES_OVER
 from learner.job.gpu_visibility import SHARED_VARIABLE
 from learner.job.ranks import RANK_VARIABLE, ranks_of
 from learner.job.status import last_lines
@@ -195,7 +195,7 @@ def preflight_steps(
 def server_step(
     plan: Plan, job_dir: Path, attempt: int, node: int, host: str, takes_over: bool
 ) -> Step:
-    """Start the parameter server of one node; servers that use MPI are one step on all nodes.
+    """Start the parameter server of one node.
 
     Args:
         takes_over: whether learners still use the memory that the previous server created.
@@ -203,15 +203,8 @@ def server_step(
     server = plan.parameter_server
     argv = server.argv if server else []
     log = job_dir / server_log(attempt, node)
-    one_world = is_one_world(plan)
-    program = [
-        "learner.parameter_server.server",
-        str(job_dir),
-        str(attempt),
-        "mpi" if one_world else str(node),
-    ]
-    program += [TAKES_OVER] * takes_over
-    return Step(plan, argv if one_world else on_host(argv, host), program, log)
+    program = ["learner.parameter_server.server", str(job_dir), str(attempt), str(node)]
+    return Step(plan, on_host(argv, host), [*program, *[TAKES_OVER] * takes_over], log)
 
 
 def on_host(argv: list[str], host: str) -> list[str]:

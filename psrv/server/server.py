@@ -39,7 +39,7 @@ from psrv.server.shard_files import ShardFiles
 from psrv.server.shards import NodeShards
 from psrv.shard.private_folder import REMOVED_BY, mark_removed
 from psrv.solvers.partition import ShardSet
-from psrv.transport.base import Connection, Greeting, Purpose, ServerTransport, UnknownPlaceError
+from psrv.transport.base import Connection, Greeting, Purpose, UnknownPlaceError
 from psrv.transport.reachability import Reachability
 from psrv.transport.tcp import TcpTransport
 
@@ -74,7 +74,7 @@ class NodeServer:
         self._digest = 0
         self._files: ShardFiles | None = None
         self._shards: NodeShards | None = None
-        self._transport: ServerTransport | None = None
+        self._transport: TcpTransport | None = None
         self._reachability = Reachability(settings.timeout_s)
         self._replaces_server = any(folder.glob("shard-*"))
         """Whether an earlier server of this node was killed; it may have reached all nodes."""
@@ -101,10 +101,8 @@ class NodeServer:
             self._live(stopped, beat)
         finally:
             self._close()
-        # Not after an error: MPI's end waits for all servers, and only the caller knows about the
-        # error.
-        if self._transport is not None:
-            self._transport.close()
+            if self._transport is not None:
+                self._transport.close()
 
     @property
     def lost(self) -> bool:
@@ -128,7 +126,7 @@ class NodeServer:
         settings = self._settings
         port = 0
         if len(settings.learners_per_node) > 1:
-            self._transport = settings.transport or self._tcp()
+            self._transport = self._tcp()
             port = self._transport.open(self._refuse, self._welcome)
         place = ServerPlace(
             node=settings.node,

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from psrv.solvers.solver import RoundSolver, Solver
-from psrv.transport.base import ServerTransport
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,6 @@ class Settings:
     snapshot_every_s: float = 60.0
     bounded: bool = False
     """Whether staleness is bounded: learners then wait for one another's clocks."""
-    transport: ServerTransport | None = None
-    """How this server reaches the other nodes; None: TCP."""
     solver_line: str = ""
     """Describes the solver; all servers must have the same line."""
     cpus: int = 1

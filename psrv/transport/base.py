@@ -133,31 +133,6 @@ Serve = Callable[[Greeting, Connection], None]
 """Serves each connection, in a thread of its own."""
 
 
-class ServerTransport(Protocol):
-    """How this node's server reaches the others, and they reach it."""
-
-    def open(self, refuse: Refuse, serve: Serve) -> int:
-        """Prepare to be reached; return the port, 0 if there is none.
-
-        Raises:
-            ServerError: That is not possible.
-        """
-
-    def start(self) -> None:
-        """Begin to accept connections; peers that came earlier wait for that, for a while."""
-
-    def dial(self, greeting: Greeting) -> Connection:
-        """Open a connection to the node that the greeting names.
-
-        Raises:
-            DisconnectedError: Nobody answers, or the connection broke.
-            RefusedError: The other side refuses the greeting.
-        """
-
-    def close(self) -> None:
-        """Accept no more connections; called at the very end of a server that had no error."""
-
-
 class DisconnectedError(ServerError):
     """A connection is gone; it may come back."""
 

@@ -153,7 +153,7 @@ def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> TcpConnecti
 
 
 class TcpTransport:
-    """The transport over TCP; see psrv.transport.base.ServerTransport.
+    """How this node's server reaches the others, and they reach it.
 
     Args:
         host: The one address to bind.
@@ -176,7 +176,11 @@ class TcpTransport:
         self._listener: TcpListener | None = None
 
     def open(self, refuse: Refuse, serve: Serve) -> int:
-        """Bind a port."""
+        """Bind a port, and return it; peers that connect wait for `start`.
+
+        Raises:
+            ServerError: No port can be bound.
+        """
         self._listener = TcpListener(self._host, self._secret, refuse, serve, self._log)
         return self._listener.port
 
@@ -186,7 +190,12 @@ class TcpTransport:
         self._listener.start()
 
     def dial(self, greeting: Greeting) -> TcpConnection:
-        """Open a connection to the node's server at its current address."""
+        """Open a connection to the node that the greeting names, at its current address.
+
+        Raises:
+            DisconnectedError: Nobody answers, or the connection broke.
+            RefusedError: The other side refuses the greeting.
+        """
         return dial(*self._find(greeting.to_node), greeting, self._secret)
 
     def close(self) -> None:

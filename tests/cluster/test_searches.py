@@ -164,7 +164,7 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
     assert "nothing to resume" in dlctl("search", "resume", search_id).stderr
     shown = dlctl("search", "show", search_id, "--json", ok=True).json["workers"]
     assert "CANCELLED" not in {worker["state"] for worker in shown}, "its workers stay"
-    dlctl("search", "halt", search_id, ok=True)
+    dlctl("halt", search_id, ok=True)
     wait_for_state(dlctl, wait_until, search_id, "HALTED")
     dlctl("search", "scale", search_id, "--workers", "2", ok=True)
     assert sorted(path.name for path in (job_dir / names.WORKERS).glob("w?*")) == groups
@@ -174,7 +174,7 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
     assert before < 100
     (dlctl.cwd / "job/search.yml").unlink()  # it goes on as it was sent
     (job_dir / "hurry").touch()
-    dlctl("search", "resume", search_id, ok=True)
+    dlctl("resume", search_id, ok=True)
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
     assert_each_once(job_dir, 100)
     assert "needs no workers" in dlctl("search", "scale", search_id, "--workers", "2").stderr

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import random
-import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,11 +22,10 @@ from server_nodes import Training, ended, until, wait_for
 from dlctl import contract
 from learner.system.processes import end_with_parent
 from psrv.client import Client
-from psrv.server.server import NodeServer, Settings, digest
+from psrv.server.server import digest
 from psrv.shard.shard import Shard
 from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD
 from psrv.transport.base import Greeting, Purpose, RefusedError
-from psrv.transport.mpi import MpiTransport, World
 from psrv.transport.tcp import dial
 
 FOLDER = Path(sys.argv[2])
@@ -382,59 +379,6 @@ def refused(_: str) -> None:
     print("logged:", training.log(0).count("refused 127.0.0.1"), "5ec7e7" in training.log(0))
 
 
-MPI_LEARNERS = [2, 2]
-
-
-def mpi(name: str) -> None:
-    """Servers that talk MPI; all of them are killed with one, and started again."""
-    training = Training(FOLDER, SOLVERS[name], 150_000, learners_per_node=MPI_LEARNERS)
-    for node in (0, 1):
-        training.node(node).mkdir()
-
-    def start() -> subprocess.Popen[bytes]:
-        mpiexec = Path(sys.executable).with_name("mpiexec")
-        python = shlex.split(os.environ["MPI_PYTHON"])
-        argv = [str(mpiexec), "-n", "2", "--oversubscribe", *python, __file__]
-        log = (FOLDER / "mpi.log").open("ab")
-        return subprocess.Popen([*argv, f"rank:{name}", str(FOLDER)], stdout=log, stderr=log)
-
-    servers = start()
-    training.begin(torch.zeros(training.count))
-    learners = [training.learn(rank, draw_to_one(training, name, 150)) for rank in range(4)]
-    until(lambda: len(list(FOLDER.glob("rank-*"))) == 2, "the servers")
-    until((training.node(1) / "shard-1").exists, "shards")
-    time.sleep(1)
-    os.kill(int((FOLDER / "rank-1").read_text()), signal.SIGKILL)
-    print("all end with one:", servers.wait(60) != 0)
-    servers = start()
-    wait_for(*learners)
-    training.servers = {0: 0, 1: 0}
-    show_ones(training)
-    training.placement = replace(training.placement, generation=2, ended=True)
-    training.write_homes()
-    print("ended with", servers.wait(60))
-    sys.stderr.write("".join(line for line in (FOLDER / "mpi.log").read_text().splitlines(True)
-                             if "Traceback" in line))  # fmt: skip
-
-
-def rank(name: str) -> None:
-    """Be one of these servers."""
-    world = World(2)
-    (FOLDER / f"rank-{world.node}").write_text(str(os.getpid()))
-    print(f"{world.node} has joined", flush=True)
-    transport = MpiTransport(world, lambda line: print(world.node, line, flush=True))
-    settings = Settings(1, world.node, MPI_LEARNERS, SOLVERS[name], "", 30, 600, False, transport)
-    server = NodeServer(
-        FOLDER / "job", FOLDER / f"node-{world.node}", settings,
-        lambda line: print(world.node, line, flush=True),
-    )  # fmt: skip
-    placement = FOLDER / "job" / contract.homes_file(1)
-    server.run(
-        lambda: contract.from_json(contract.Homes, placement.read_text()).ended, lambda _: None
-    )
-    print(world.node, "ends", flush=True)
-
-
 SCENARIOS: dict[str, Callable[[str], None]] = {
     "solvers": solvers,
     "exact": exact,
@@ -446,8 +390,6 @@ SCENARIOS: dict[str, Callable[[str], None]] = {
     "fenced": fenced,
     "staleness_bound": staleness_bound,
     "refused": refused,
-    "mpi": mpi,
-    "rank": rank,
 }
 
 if __name__ == "__main__":

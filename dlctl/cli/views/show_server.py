@@ -22,10 +22,7 @@ def server_line(details: dict[str, Any]) -> str:
     if server["pull_every"] != server["push_every"]:
         pushes += f", pull every {_batches(server['pull_every'])}"
     shards = "1 shard" if len(homes) == 1 else f"{len(homes)} shards"
-    line = f"{server['solver']}, {shards} on {where}\n{pushes}, {_drift(server)}"
-    if server["transport"] == "mpi":
-        line += "\nthe servers use MPI and do not survive the loss of a node"
-    return line
+    return f"{server['solver']}, {shards} on {where}\n{pushes}, {_drift(server)}"
 
 
 def _batches(count: int) -> str:

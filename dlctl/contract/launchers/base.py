@@ -66,9 +66,6 @@ class Steps(Protocol):
     def server(self) -> list[str]:
         """Return the command of a node's server, which shares all CPUs."""
 
-    def servers(self, nodes: int, mpi: str | None) -> list[str]:
-        """Return the command of all nodes' servers, in one MPI world."""
-
 
 class Launcher(Protocol):
     """A program that starts N processes, such as srun."""

@@ -43,13 +43,6 @@ class SrunSteps:
         """
         return self._step(*_ALONE, *_BESIDE, _gres(0))
 
-    def servers(self, nodes: int, mpi: str | None) -> list[str]:
-        """Return the command of the servers of all nodes, which share an MPI world."""
-        shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--mem=0"]
-        # If a server were killed before MPI_Init ended, the others would wait forever.
-        together = [*shape, "--kill-on-bad-exit=1", *_BESIDE, _gres(0)]
-        return self._step(*([f"--mpi={mpi}"] if mpi else []), *together)
-
     def _step(self, *options: str) -> list[str]:
         return [self._program, *options, *self._extra]
 

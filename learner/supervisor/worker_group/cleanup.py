@@ -10,15 +10,10 @@ from pathlib import Path
 
 from dlctl.contract import Plan
 from learner.errors import UserFault
-from learner.job.context import is_one_world
 from learner.supervisor.steps import Step, on_host, step_log
 from learner.system.segments import segment_folder
 
 _AGAIN_S = 1.0
-_ONE_PROCESS = ["--mpi=none", "--nodes=1", "--ntasks=1"]
-"""Added to the command of servers that are one MPI world, which overlaps with other steps, too. A
-step with exclusive cores might get none: after a job has lost a node, Slurm 22.05 still counts the
-cores of finished steps as taken."""
 
 
 class Cleaning:
@@ -40,8 +35,6 @@ class Cleaning:
         assert plan.parameter_server is not None
         self._plan, self._say = plan, say
         self._argv = plan.parameter_server.argv
-        if is_one_world(plan):
-            self._argv = [*self._argv, *_ONE_PROCESS]
         self._program = ["learner.system.segments", plan.training_id, str(attempt)]
         self._log = step_log(job_dir, attempt, "launcher")
         self._folder = segment_folder(plan.training_id, attempt)

@@ -44,14 +44,13 @@ def server_failure(
         why: the known cause, if `words` don't show it.
     """
     name = server.name[:1].upper() + server.name[1:]
-    node, host, status = server.node, server.host, server.failed()
-    if status is not None and not why:  # several servers share one step; one of them failed
-        node, host, words = status.rank, status.host, status.last_lines
-        name = f"The server on {host}"
-    evidence = Evidence("server", node, host, code, None, words)
+    status = server.failed()
+    if status is not None and not why:
+        words = status.last_lines
+    evidence = Evidence("server", server.node, server.host, code, None, words)
     training = plan.training_id
     if why:
-        reason = f"{name.rstrip(',')}, can't continue: {why}."
+        reason = f"{name} can't continue: {why}."
         return failed(VerdictKind.SITE, reason, go_on(plan), evidence)
     kind, what, hint = read_words(plan, words, code)
     if hint == see_log(plan, 0):

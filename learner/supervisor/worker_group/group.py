@@ -15,7 +15,6 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Homes, Plan, State, Status
 from learner.errors import EXIT_NO_RESTART, UserFault
-from learner.job.context import is_one_world
 from learner.job.directives import is_gone
 from learner.job.launcher_words import says_full, says_lost
 from learner.job.outcome import Outcome
@@ -80,9 +79,7 @@ class WorkerGroup:
         self._cleaning: Cleaning | None = None
         self._done = False
         self.learners = [self._learner(rank) for rank in range(plan.resources.learners)]
-        self._one_world = is_one_world(plan)
-        steps = 1 if self._one_world else plan.resources.nodes
-        self.servers = [self._node_server(node) for node in range(steps)]
+        self.servers = [self._node_server(node) for node in range(plan.resources.nodes)]
         make_secret(job_dir, self._attempt)
         self._placement.publish()
         for server in self.servers:
@@ -103,15 +100,13 @@ class WorkerGroup:
 
     def _node_server(self, node: int) -> ServerWorker:
         host = self._nodes.hosts[node]
-        nodes = range(self.plan.resources.nodes) if self._one_world else [node]
 
         def start(_starts: int) -> Step:
-            has_learners = any(each.runs for each in self.learners if each.node in nodes)
+            has_learners = any(each.runs for each in self.learners if each.node == node)
             takes_over = server.has_served and has_learners
             return server_step(self.plan, self._job_dir, self._attempt, node, host, takes_over)
 
-        name = "the servers, one MPI world," if self._one_world else f"the server on {host}"
-        server = ServerWorker(name, node, host, start, self._statuses, nodes)
+        server = ServerWorker(node, host, start, self._statuses)
         return server
 
     def _start(self, worker: Worker, now: float) -> str:
@@ -309,8 +304,7 @@ class WorkerGroup:
         if server.step is not None:
             self._dismiss(server.step)
         failure = server_failure(self.plan, server, words, code, why)
-        ended = State.CANCELLED, "ended with the others"  # one server of the MPI world has failed
-        server.presume(*ended if server.failed() else (State.FAILED, failure.reason))
+        server.presume(State.FAILED, failure.reason)
         if self._halting and not self._ending:
             self._say(failure.reason)
             self._unless_saved = failure
@@ -333,14 +327,11 @@ class WorkerGroup:
         self._say(f"Node {host} is lost: {why.rstrip('.')}.")
         self._placement.change(without_node(self._homes, node, len(self._nodes.hosts)))
         why = f"was lost with node {host}"
-        server = self.servers[0 if self._one_world else node]
-        if self._one_world:
-            self._without_server(server, server.words(), None, f"its node {host} was lost")
-        else:
-            server.lost, server.over = why, True
-            server.close(State.FAILED, why)
-            if server.step is not None:
-                self._dismiss(server.step)
+        server = self.servers[node]
+        server.lost, server.over = why, True
+        server.close(State.FAILED, why)
+        if server.step is not None:
+            self._dismiss(server.step)
         for learner in self.learners:
             if learner.node == node and not learner.over:
                 self._give_up(learner, why, None)
@@ -395,6 +386,4 @@ class WorkerGroup:
             return []  # somebody removed the job directory: don't create it again
         ended = [server for server in self.servers if server.step and server.step.exit_code == 0]
         unclean = {server.node for server in self.servers if server not in ended}
-        if self._one_world and unclean:
-            unclean = set(range(self.plan.resources.nodes))
         return [self._nodes.hosts[node] for node in sorted(unclean - set(self._homes.lost_nodes))]

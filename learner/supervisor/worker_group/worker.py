@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from dlctl import contract
@@ -40,13 +40,13 @@ class Worker:
 
     Args:
         role: the role in its statuses, `learner` or `server`.
-        ranks: the ranks of its statuses; several for servers that share one step.
+        rank: the rank in its statuses.
         start: starts its step; its argument is how often the worker was started before.
     """
 
     def __init__(
         self, name: str, node: int, host: str, deaths: int, start: Callable[[int], Step],
-        statuses: Statuses, role: str, ranks: Sequence[int],
+        statuses: Statuses, role: str, rank: int,
     ) -> None:  # fmt: skip
         self.name = name
         self.node = node
@@ -62,7 +62,8 @@ class Worker:
         self._busy = BUSY_TRIES  # no memory at the first start: retries would not help
         self.started_at = 0.0
         self._start = start
-        self._statuses, self._role, self._ranks = statuses, role, ranks
+        self.rank = rank
+        self._statuses, self._role = statuses, role
 
     # Its step -----------------------------------------------------------------------------------
 
@@ -114,8 +115,8 @@ class Worker:
     # Its status ---------------------------------------------------------------------------------
 
     def status(self) -> Status | None:
-        """Return the worker's newest status (several servers: that of the lowest rank)."""
-        return self._statuses.read(self._role, self._ranks[0])
+        """Return the worker's newest status; None if it never wrote one."""
+        return self._statuses.read(self._role, self.rank)
 
     def say_waiting(self, reason: str) -> None:
         """Rule that the worker will be restarted."""
@@ -128,53 +129,47 @@ class Worker:
 
     def presume(self, state: State, reason: str) -> None:
         """Say how the worker ended where it left no word."""
-        left = [status for status in self._known() if not status.state.final]
-        if left:
-            self._statuses.presume(
-                *(dataclasses.replace(status, state=state, reason=reason) for status in left)
-            )
+        if not (known := self._known()).state.final:
+            self._statuses.presume(dataclasses.replace(known, state=state, reason=reason))
 
     def _rule(self, **changes: object) -> None:
-        self._statuses.rule(*(dataclasses.replace(each, **changes) for each in self._known()))  # type: ignore[arg-type]
+        self._statuses.rule(dataclasses.replace(self._known(), **changes))  # type: ignore[arg-type]
 
-    def _known(self) -> list[Status]:
-        found = []
-        for rank in self._ranks:
-            old = self._statuses.read(self._role, rank)
-            old = old or Status(self._role, rank, self._statuses.attempt, State.DEPLOYING)
-            found.append(dataclasses.replace(old, host=old.host or self.host))
-        return found
+    def _known(self) -> Status:
+        old = self.status() or Status(
+            self._role, self.rank, self._statuses.attempt, State.DEPLOYING
+        )
+        return dataclasses.replace(old, host=old.host or self.host)
 
 
 class ServerWorker(Worker):
-    """The server of one node, or the servers of all nodes as one step."""
+    """The server of one node."""
 
     def __init__(
-        self, name: str, node: int, host: str, start: Callable[[int], Step],
-        statuses: Statuses, nodes: Sequence[int],
-    ) -> None:  # fmt: skip
-        super().__init__(name, node, host, SERVER_DEATHS, start, statuses, "server", nodes)
+        self, node: int, host: str, start: Callable[[int], Step], statuses: Statuses
+    ) -> None:
+        name = f"the server on {host}"
+        super().__init__(name, node, host, SERVER_DEATHS, start, statuses, "server", node)
         self.has_served = False
         """Whether a server that died had served, so that its shared memory is still there."""
 
     @property
     def exit_code(self) -> int | None:
-        """Return the step's exit code, or that of the server in it that failed."""
+        """Return the exit code of the server, or that of its step."""
         failed = self.failed()
         if failed is not None:
             return failed.exit_code
         return None if self.step is None else self.step.exit_code
 
     def failed(self) -> Status | None:
-        """Return the status of the server that failed first: MPI ends the others with it."""
-        statuses = [self._statuses.read(self._role, rank) for rank in self._ranks]
-        failed = [status for status in statuses if status and status.state is State.FAILED]
-        return min(failed, key=lambda status: status.heartbeat_at, default=None)
+        """Return the server's status if it says that it failed."""
+        status = self.status()
+        return status if status is not None and status.state is State.FAILED else None
 
     def did_something(self, now: float) -> bool:
-        """Return whether all servers of the step have served, for at least `LIVED_S`."""
-        statuses = [self._statuses.read(self._role, rank) for rank in self._ranks]
-        serves = all(status is not None and status.state is State.TRAINING for status in statuses)
+        """Return whether the server has served, for at least `LIVED_S`."""
+        status = self.status()
+        serves = status is not None and status.state is State.TRAINING
         self.has_served = self.exit_code != 0 and (self.has_served or serves)
         return serves and now - self.started_at >= LIVED_S
 
@@ -188,10 +183,9 @@ class LearnerWorker(Worker):
     ) -> None:  # fmt: skip
         super().__init__(
             f"learner {rank} on {host}", node, host, LEARNER_DEATHS, start, statuses,
-            "learner", [rank],
+            "learner", rank,
         )  # fmt: skip
         attempt = statuses.attempt
-        self.rank = rank
         self._ended_at: float | None = None
         self._short = self._full = 0
         self._number_file = job_dir / contract.cursor_learner_file(attempt, rank)

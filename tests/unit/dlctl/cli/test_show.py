@@ -164,8 +164,6 @@ def process(role, rank, host, **metrics):
      "own, 1 shard on node 0\npush every batch, waiting is up to its class"),
     ("solver: own, shards: 1, staleness: 1",
      "own, 1 shard on node 0\npush every batch, staleness at most 1"),
-    ("transport: mpi", "elastic_averaging, 2 shards on node 0, node 1\npush every batch, no bound "
-     "on staleness\nthe servers use MPI and do not survive the loss of a node"),
 ])  # fmt: skip
 def test_the_parameter_server_in_a_few_lines(settings, told):
     assert server_line(with_server(settings)) == told

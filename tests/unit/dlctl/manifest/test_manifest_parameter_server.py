@@ -32,7 +32,7 @@ def server_of(settings, learners=4, **overrides):
 def test_nothing_said_is_elastic_averaging_with_half_of_the_learners_enough():
     server = server_of("")
     assert (server.solver, server.push_every, server.pull_every) == ("elastic_averaging", 1, 1)
-    assert (server.staleness, server.min_learners, server.transport) == (None, 2, "tcp")
+    assert (server.staleness, server.min_learners) == (None, 2)
     assert server.moving_rate == 0.9 / 4
     assert (server.timeout_s, server.snapshot_every_s) == (120, 60)
     assert server.shard_nodes == [0, 1]
@@ -165,10 +165,10 @@ def test_a_rate_without_end_is_refused(rate):
 
 
 def test_a_program_of_one_learner_is_told_what_its_own_server_is_to_be():
-    settings = "solver: diloco, push_every: 3, learning_rate: 0.5, transport: mpi"
+    settings = "solver: diloco, push_every: 3, learning_rate: 0.5"
     alone = plan_of(text_of(settings), learners=1).alone_on_server
     assert (alone.solver, alone.push_every, alone.learning_rate) == ("diloco", 3, 0.5)
-    assert (alone.shard_nodes, alone.argv, alone.transport) == ([0], [], "tcp")
+    assert (alone.shard_nodes, alone.argv) == ([0], [])
     assert plan_of(text_of("solver: diloco"), learners=2).alone_on_server is None
     assert plan_of(MANIFEST, learners=1).alone_on_server is None
 
@@ -189,7 +189,7 @@ def test_a_home_has_a_slot_for_each_of_its_learners_and_for_each_node():
 
 
 @pytest.mark.parametrize(("settings", "learners", "days"), [
-    ("", 4, 6), ("", 6, 6), ("min_learners: 3", 4, 3), ("transport: mpi", 6, 2),
+    ("", 4, 6), ("", 6, 6), ("min_learners: 3", 4, 3),
 ])  # fmt: skip
 def test_only_the_loss_of_the_first_node_ends_it(settings, learners, days):
     site = make_site(more="failures: {node_mtbf: 6d}\npartitions: {two: {cpus_per_node: 2}}\n")
@@ -199,7 +199,7 @@ def test_only_the_loss_of_the_first_node_ends_it(settings, learners, days):
 
 
 @pytest.mark.parametrize(("settings", "learners", "network"), [
-    ("", 4, "ib0"), ("transport: mpi", 4, None), ("", 2, None),
+    ("", 4, "ib0"), ("", 2, None),
 ])  # fmt: skip
 def test_servers_of_several_nodes_talk_over_the_sites_network(settings, learners, network):
     site = make_site(more="network: ib0\npartitions: {two: {cpus_per_node: 2}}\n")

@@ -297,30 +297,6 @@ def test_shards_go_round_the_nodes(shards, homes):
     assert plan_of(text, site=SITE, learners=5, cpus=8).parameter_server.shard_nodes == homes
 
 
-MPI = MANIFEST + "parameter_server: {transport: mpi}\n"
-
-
-def test_servers_that_talk_mpi_are_one_step_over_all_nodes():
-    server = plan_of(MPI, site=SITE, learners=5, cpus=8).parameter_server
-    assert server.transport == "mpi"
-    assert server.argv == [
-        "srun", "--mpi=pmix", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--mem=0",
-        "--kill-on-bad-exit=1",
-        "--overlap", "--cpu-bind=none", "--gres=none",
-    ]  # fmt: skip
-
-
-def test_where_there_is_one_node_nothing_is_between_nodes():
-    server = plan_of(MPI, site=SITE, learners=2).parameter_server
-    assert (server.transport, server.argv[1]) == ("tcp", "--mpi=none")
-
-
-def test_servers_can_not_talk_mpi_where_mpirun_starts_worlds():
-    site = make_site(more=TWO, launcher="{kind: mpirun}")
-    with pytest.raises(PlanError, match="transport mpi needs srun; the site testbed uses mpirun"):
-        plan_of(MPI, site=site, learners=5, cpus=8)
-
-
 def test_a_training_that_is_longer_than_a_partition_takes_a_chain_of_jobs():
     limits = "partitions:\n  day: {nodes: 9, max_time: 4h}\n  hour: {nodes: 9, max_time: 1h}\n"
     plan = plan_of(site=make_site(more=limits), time="14d")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
-from node_job import REPO, SAVER, SLEEPER, Job, alive, kill, on_nodes, printed_pid, wait_until
+from node_job import REPO, SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
 from zygote import Forked, light
 
 from dlctl import contract
@@ -20,9 +19,8 @@ from learner.errors import UserFault
 from learner.frameworks.command import PRELUDE, users_python_path
 from learner.job.directives import SUPERVISOR_LOST_VARIABLE
 from learner.job.environment import quiet_mpi
-from learner.job.ranks import RANK_VARIABLE, find_ranks
+from learner.job.ranks import find_ranks
 from learner.system.secret_files import resolve_secret
-from learner.system.segments import segment_folder
 
 PY = shlex.quote(sys.executable)
 
@@ -188,28 +186,3 @@ def test_a_learner_ends_when_the_supervisor_falls_silent(tmp_path):
     process.wait()
     assert not alive(pid)
     assert job.status().state is State.CANCELLED
-
-
-def test_shared_memory_of_a_server_killed_with_node_0_is_removed(tmp_path):
-    """Only if the servers are one MPI world: other servers live on and remove their own memory."""
-    server = contract.ParameterServer("downpour_sgd", [0, 1], transport="mpi")
-    job = Job(
-        tmp_path, f'{PY} -c "{SLEEPER}"',
-        launch=contract.Launch("srun", ["srun"], step_per_learner=True),
-        resources={"learners": 2, "nodes": 2}, parameter_server=server,
-    )  # fmt: skip
-    job.write_plan(
-        training_id=f"t-{os.getpid()}-{tmp_path.name}",
-        resources=on_nodes(job.plan.resources, [1, 1]),
-    )
-    contract.write_whole(job.dir / contract.status_file(1, "supervisor", 0), "{}")
-    folder = segment_folder(job.plan.training_id, 1)
-    folder.mkdir()
-    process = launch(job, **{SUPERVISOR_LOST_VARIABLE: "1", RANK_VARIABLE: "1"})
-    try:
-        wait_until(lambda: job.status(1) and job.status(1).state is State.CANCELLED)
-        wait_until(lambda: not folder.exists())
-    finally:
-        kill(process.pid)  # it asks Slurm, which is not there, whether the first node is lost
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)

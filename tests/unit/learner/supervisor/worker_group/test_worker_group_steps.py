@@ -11,7 +11,7 @@ from worker_group_job import WorkerGroupJob
 
 from dlctl import contract
 from dlctl.contract import State, Status
-from learner.errors import UserFault
+from learner.errors import EXIT_NO_RESTART, UserFault
 from learner.job.status import UNSAVED
 from learner.supervisor.attempt import Supervisor
 from learner.supervisor.control import EndRequest
@@ -149,16 +149,6 @@ def test_servers_are_started_before_learners(play):
     assert sorted(job.steps) == ["learner 0", "learner 1", "server 0", "server 1"]
 
 
-def test_a_lost_node_ends_an_attempt_whose_servers_are_one_mpi_world(play):
-    job = play(4, 2, transport="mpi")
-    job.poll()
-    for rank in (2, 3):
-        job.steps[f"learner {rank}"][0].end(1, "srun: error: Node failure on n1")
-    job.poll(120)
-    assert job.group.exit_code == 1
-    assert "its node n1 was lost" in job.group.failure.reason
-
-
 @pytest.mark.parametrize(
     ("state", "more", "saved"),
     [
@@ -171,21 +161,20 @@ def test_a_lost_node_ends_an_attempt_whose_servers_are_one_mpi_world(play):
         (State.FAILED, {"signal": 9, "reason": UNSAVED}, False),
     ],
 )
-def test_a_node_lost_while_halting_fails_one_mpi_world_unless_saved(play, state, more, saved):
+def test_a_server_lost_while_halting_fails_the_training_unless_saved(play, state, more, saved):
     """If learner 0 can still save, the training halts; if not, it fails."""
-    job = play(4, 2, transport="mpi", min_learners=3)
+    job = play(4, 2)
     job.poll()
-    for rank in (2, 3):
-        job.steps[f"learner {rank}"][0].end(1, "srun: error: Node failure on n1")
+    job.steps["server 0"][0].end(EXIT_NO_RESTART, "/dev/shm can't hold the shards")
     job.poll(5, halting=True)
-    assert [job.steps[f"learner {rank}"][0].exit_code for rank in (0, 1)] == [None, None]
-    job.end_learner(1, State.HALTED)
+    assert [job.steps[f"learner {rank}"][0].exit_code for rank in range(4)] == [None] * 4
+    for rank in (1, 2, 3):
+        job.end_learner(rank, State.HALTED)
     job.end_learner(0, state, **more)
     job.poll(60, halting=True)
-    assert set(job.group.lost) == {2, 3}
     assert job.group.exit_code == int(not saved)
     if not saved:
-        assert "its node n1 was lost" in job.group.failure.reason
+        assert "/dev/shm can't hold the shards" in job.group.failure.reason
 
 
 def test_a_death_is_announced_once_the_file_system_is_back(play):
@@ -211,36 +200,6 @@ def test_too_few_learners_left_by_a_lost_node_end_the_training(play):
     assert job.group.exit_code == 1
     assert "2 of 4 learners are left, min_learners is 3" in job.group.failure.reason
     assert "dlctl resume" in job.group.failure.hint
-
-
-def test_the_failed_server_of_one_mpi_world_is_named(play):
-    """MPI ends the other servers, too, and the launcher returns the exit code of one of them."""
-    job = play(4, 2, transport="mpi")
-    job.poll()
-    job.say("server", 0, State.TRAINING, reason="serves", host="n0")
-    words = ["/dev/shm can't hold the shards", "  HINT: use more nodes"]
-    job.say("server", 1, State.FAILED, host="n1", exit_code=3, reason=words[0], last_lines=words)
-    job.steps["server 0"][0].end(137, "[server 0 on n0] node 1 has not answered")
-    job.poll(60)
-    failure = job.group.failure
-    assert len(job.steps["server 0"]) == 1  # no restart helps
-    assert failure.reason == f"The server on n1 failed with exit code 3: {words[0]}"
-    assert failure.hint == "use more nodes"
-    assert failure.evidence == contract.Evidence("server", 1, "n1", 3, None, words)
-    ends = [(seen.state, seen.reason) for seen in (job.status("server", n) for n in (0, 1))]
-    assert ends == [(State.CANCELLED, "ended with the others"), (State.FAILED, words[0])]
-
-
-def test_servers_of_one_mpi_world_that_keep_dying_are_given_up(play):
-    job = play(4, 2, transport="mpi")
-    for _ in range(5):
-        job.poll(40)
-        job.steps["server 0"][-1].end(137, "srun: Force Terminated StepId=1.2")
-    job.poll()
-    assert job.group.failure.reason == (
-        "The servers, one MPI world, failed 5 times in a row, each time within 10 min of its "
-        "start, with exit code 137: srun: Force Terminated StepId=1.2"
-    )
 
 
 def test_learners_that_die_after_a_node_was_lost_wait_for_no_cores(play):
@@ -462,18 +421,6 @@ def test_a_server_that_removed_its_own_shards_creates_them_again(play):
     assert job.took_over == [False, True, False]
 
 
-def test_servers_of_one_mpi_world_take_over_once_all_have_served(play):
-    """The first server may serve while another still creates its shards."""
-    job = play(4, 2, transport="mpi")
-    job.poll()
-    for other in (State.DEPLOYING, State.TRAINING):
-        job.say("server", 0, State.TRAINING)
-        job.say("server", 1, other)
-        job.steps["server 0"][-1].end(137)
-        job.poll(10)
-    assert job.took_over == [False, False, True]
-
-
 @pytest.mark.parametrize("role", ["learner", "server"])
 def test_the_death_of_a_begun_step_counts_whatever_srun_prints(play, role):
     """srun complains about a busy controller at each end; without this, restarts never stop."""
@@ -581,14 +528,3 @@ def test_the_next_attempt_removes_what_a_killed_supervisor_left(tmp_path):
     supervisor._make_folders()
     assert list((job.dir / contract.server_dir(1)).iterdir()) == []
     assert (job.dir / contract.server_secret(2)).exists()
-
-
-def test_the_cleanup_step_of_one_mpi_world_waits_for_no_cores(play):
-    """After the job has lost a node, Slurm may no longer know which cores are free."""
-    argv = ["srun", "--mpi=pmix", "--nodes=3", "--ntasks=3", "--overlap", "--gres=none"]
-    job = play(3, 3, transport="mpi", argv=argv)
-    job.poll()
-    job.steps["learner 2"][0].end(1, "srun: error: Node failure on n2")
-    job.poll(60)
-    one = ["--mpi=none", "--nodes=1", "--ntasks=1"]  # Slurm uses the last of repeated options
-    assert job.cleaned_by == [[*argv, *one, f"--nodelist=n{node}"] for node in (0, 1)]
