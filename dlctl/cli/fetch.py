@@ -1,7 +1,8 @@
-"""`dlctl fetch`: results, checkpoints, logs, metrics and code of trainings."""
+"""`dlctl fetch` and `dlctl export`: what trainings have made comes to this machine."""
 
 from __future__ import annotations
 
+import enum
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +10,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NAME, NOTHING, STATE, TAG, tell_failures, whole
-from dlctl.cli.common import IDS, JSON, client, folder_name
+from dlctl.cli.common import (
+    ID,
+    IDS,
+    JSON,
+    NOTHING,
+    client,
+    filtered,
+    folder_name,
+    tell_failures,
+    training,
+    whole,
+)
 from dlctl.contract.ground.safe_text import printable
 from dlctl.service.made import only_copies
 from dlctl.units import counted
@@ -18,10 +29,12 @@ from dlctl.units import counted
 if TYPE_CHECKING:
     from dlctl.outputs.fetch import Fetched
     from dlctl.record import Record, RecordStore
+    from dlctl.service.choose import Filter
 
 _RESULTS = "results"
 
 
+@filtered
 def fetch(
     what: str = typer.Argument(
         _RESULTS, metavar="[WHAT]", show_default=False,
@@ -30,10 +43,7 @@ def fetch(
         "empty), checkpoints (of a training that runs the newest), logs, metrics, code, or all of "
         "it.",
     ),
-    training_ids: list[str] = IDS,
-    name: str | None = NAME,
-    state: list[str] = STATE,
-    tag: list[str] = TAG,
+    training_ids: list[str] = IDS, *, wanted: Filter,
     to: Path | None = typer.Option(
         None, "--to", help="Target folder, of several trainings a folder with one for each; "
         "./results/<training id> by default.",
@@ -55,14 +65,14 @@ def fetch(
     Example: dlctl fetch digits-3k9f
     """
     from dlctl.service import fetch as fetching
-    from dlctl.service.choose import Filter, chosen
+    from dlctl.service.choose import chosen
 
     ids = list(training_ids or [])
     if what not in fetching.PARTS:
         what, ids = _RESULTS, [what, *ids]
     mine = client()
     _check_words(mine.store, ids)
-    records = chosen(mine.store, ids, Filter(name, state, tag))
+    records = chosen(mine.store, ids, wanted)
 
     done, failures = fetching.fetch(mine, records, what, to, include or (), restore=restore)
     fetched = [each for _, each in done]
@@ -71,11 +81,8 @@ def fetch(
         for each in fetched
     ]
     if fetched or not failures:
-        output.report(
-            whole(fetched),
-            as_json,
-            lambda _: output.lines(where) if where else output.note(NOTHING),
-        )
+        output.report(whole(fetched), as_json,
+                      lambda _: output.lines(where) if where else output.note(NOTHING))  # fmt: skip
     for record, each in done:
         _tell_fetched(record, each)
     tell_failures(failures)
@@ -124,3 +131,47 @@ def _tell_fetched(record: Record, fetched: Fetched) -> None:
         output.note(f"{record.training_id} is {record.state}: these are the files {so_far}")
     if record.state.final and (rest := only_copies(record)):
         output.note(f"{record.training_id}: not fetched: {rest}")
+
+
+class ModelFormat(str, enum.Enum):
+    """What a model can be exported to."""
+
+    torchscript = "torchscript"
+    onnx = "onnx"
+    torch_export = "torch-export"
+    safetensors = "safetensors"
+
+
+def export(
+    training_id: str | None = ID,
+    format_: ModelFormat = typer.Option(
+        ModelFormat.torchscript, "--format", help="What will load it: torch.jit, an ONNX runtime, "
+        "torch.export, or your own model (weights only)."),
+    checkpoint: str | None = typer.Option(
+        None, "--checkpoint", metavar="STEP", help="Weights of this checkpoint, or `newest`; "
+        "by default those of the trained model."),
+    to: Path | None = typer.Option(
+        None, "--output", "-o", help="Output file; by default in ./results/<training id>."),
+    fixed_batch: bool = typer.Option(
+        False, "--fixed-batch", help="For this batch size only, if the model takes no other."),
+    on_node: bool = typer.Option(
+        False, "--on-node", help="Run it in a job step, if Python works only on compute nodes."),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Export a servable model file, check it against the trained model, and download it.
+
+    Example: dlctl export digits-3k9f --format onnx
+    """
+    from dlctl.outputs.export import ExportRequest, bring, export_model
+
+    wanted = ExportRequest(format_.value, checkpoint, fixed_batch, on_node)
+    with training(training_id) as (session, record, store):
+        done = export_model(session, record, store, wanted, output.note)
+        with output.progress("fetching") as on_progress:
+            file = bring(session, record, done, to, on_progress)
+    answer = {"training_id": record.training_id, "file": str(file)} | done
+    output.report(answer, as_json, lambda _: output.line(folder_name(file)))
+    for note in done["notes"]:
+        output.note(note)
+    output.note(f"checked on {len(done['checked'])} inputs: the largest difference is "
+                f"{done['largest_difference']:.2g}")  # fmt: skip

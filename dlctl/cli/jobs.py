@@ -7,75 +7,48 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import (
-    NAME,
-    NOTHING,
-    STATE,
-    TAG,
-    print_done,
-    print_would,
-    raise_lasting,
-    tell_failures,
-)
 from dlctl.cli.common import (
     DRY_RUN,
     ID,
     IDS,
     JSON,
+    NOTHING,
     ask_nothing_in_json,
     client,
-    complete_ids,
+    filtered,
+    overriding,
+    print_done,
     print_record,
+    print_would,
+    raise_lasting,
+    tell_failures,
     training,
-)  # fmt: skip
+)
 from dlctl.cli.logs.following import end_of_following, follow
 from dlctl.cli.logs.printing import LogLines
-from dlctl.cli.manifests import (
-    CPUS,
-    GPUS,
-    LEARNERS,
-    LEARNERS_PER_NODE,
-    MEMORY,
-    NODES,
-    PARTITION,
-    TIME,
-    make_overrides,
-)  # fmt: skip
 from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
     from dlctl.lifecycle.orders import Ordered
+    from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
+    from dlctl.service.choose import Filter
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (tune, halt, resume, cancel, delete):
-        app.command()(command)
-    # `dlctl checkpoints save` is the documented name; this is what people type.
-    app.command("checkpoint", hidden=True)(save)
-
-
-def halt(
-    training_ids: list[str] = IDS, name: str | None = NAME, state: list[str] = STATE,
-    tag: list[str] = TAG,
-    as_json: bool = JSON,
-) -> None:  # fmt: skip
+@filtered
+def halt(training_ids: list[str] = IDS, *, wanted: Filter, as_json: bool = JSON) -> None:
     """Save a checkpoint and stop; `dlctl resume` continues.
 
     Example: dlctl halt digits-3k9f
     """
     from dlctl.service import verbs
-    from dlctl.service.choose import Filter
 
-    print_done(verbs.halt(client(), training_ids, Filter(name, state, tag)), as_json)
+    print_done(verbs.halt(client(), training_ids, wanted), as_json)
 
 
+@overriding("set")
 def resume(
-    training_id: str | None = ID, learners: int | None = LEARNERS, nodes: int | None = NODES,
-    learners_per_node: int | None = LEARNERS_PER_NODE, gpus: int | None = GPUS,
-    cpus: float | None = CPUS, memory: str | None = MEMORY, time: str | None = TIME,
-    partition: str | None = PARTITION,
+    training_id: str | None = ID, *, overrides: Overrides,
     code: bool = typer.Option(
         False, "--code", help="Train with your folder, and its requirements, as they are now."
     ),
@@ -91,34 +64,27 @@ def resume(
     from dlctl.logs.reader import LogReader
     from dlctl.service import verbs
 
-    overrides = make_overrides(
-        learners, nodes, learners_per_node, gpus, cpus, memory, time, partition
-    )
     with training(training_id) as (session, record, store):
         known = verbs.resume(session, record, store, output.Shown(), overrides, new_code=code)
         output.report(plain(known), as_json, lambda _: print_record(known))
         if stay:
             reader = LogReader(known.job_dir, first_attempt=known.attempt)
-            return end_of_following(
-                follow(session, known, store, reader, LogLines(as_json=as_json))
-            )
+            lines = LogLines(as_json=as_json)
+            return end_of_following(follow(session, known, store, reader, lines))
     return output.hint(f"dlctl logs --follow {known.training_id}")
 
 
+@filtered
 def cancel(
-    training_ids: list[str] = IDS, name: str | None = NAME, state: list[str] = STATE,
-    tag: list[str] = TAG,
-    dry_run: bool = DRY_RUN,
-    as_json: bool = JSON,
-) -> None:  # fmt: skip
+    training_ids: list[str] = IDS, *, wanted: Filter, dry_run: bool = DRY_RUN, as_json: bool = JSON
+) -> None:
     """End trainings without saving.
 
     Example: dlctl cancel digits-3k9f
     """
     from dlctl.service import verbs
-    from dlctl.service.choose import Filter
 
-    mine, wanted = client(), Filter(name, state, tag)
+    mine = client()
     if dry_run:
         would, problems = verbs.would_cancel(mine, training_ids, wanted)
         print_would(would, as_json)
@@ -126,14 +92,9 @@ def cancel(
     return print_done(verbs.cancel(mine, training_ids, wanted), as_json)
 
 
+@filtered
 def delete(
-    training_ids: list[str] = typer.Argument(
-        None, metavar="ID", autocompletion=complete_ids, show_default=False,
-        help="Training ids; the latest training of this folder by default.",
-    ),
-    name: str | None = NAME,
-    state: list[str] = STATE,
-    tag: list[str] = TAG,
+    training_ids: list[str] = IDS, *, wanted: Filter,
     yes: bool = typer.Option(
         False, "--yes", "-y", help="Don't ask; needs an id, --name, --state or --tag; required "
         "without a terminal.",
@@ -149,10 +110,9 @@ def delete(
     Example: dlctl delete digits-3k9f words-7h2m --yes
     """
     from dlctl.service import verbs
-    from dlctl.service.choose import Filter, chosen
+    from dlctl.service.choose import chosen
 
     ask_nothing_in_json(as_json, answered=yes or dry_run)
-    wanted = Filter(name, state, tag)
     if yes and not wanted and not (training_ids and all(each.strip() for each in training_ids)):
         raise typer.BadParameter("--yes needs the id of each training: dlctl delete ID --yes")
     mine = client()

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -87,21 +88,31 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, export, frameworks, jobs, manifests, reading, sites
-    from dlctl.cli.costs import rehearse, report
-    from dlctl.cli.logs import command as logs
-    from dlctl.cli.manners import config, schema
+    from dlctl.cli import checkpoints, costs, fetch, frameworks, jobs, manifests, reading, sites
+    from dlctl.cli import submit as sending
+    from dlctl.cli.logs.command import logs
+    from dlctl.cli.manners.config import config
+    from dlctl.cli.manners.schema import schema
     from dlctl.cli.searching import search
-    from dlctl.cli.sending import submit, tags
     from dlctl.cli.stored import models, stores
-    from dlctl.cli.upkeep import adopt, doctor, du, prune
-    from dlctl.cli.views import dashboard, metrics, watch
+    from dlctl.cli.upkeep import doctor, room
+    from dlctl.cli.views import watch
+    from dlctl.cli.views.dashboard import dashboard
+    from dlctl.cli.views.metrics import metrics
 
-    groups = (manifests, schema, rehearse, submit, jobs, tags, reading, logs, metrics, watch,
-              dashboard, report, checkpoints, export, models, search, sites, frameworks, stores,
-              config, adopt, doctor, du, prune)  # fmt: skip
-    for group in groups:
-        group.register(app)
+    for each in (
+        manifests.init, manifests.validate, manifests.render, schema, costs.rehearse,
+        sending.submit, jobs.tune, jobs.halt, jobs.resume, jobs.cancel, jobs.delete, sending.tag,
+        reading.list_, reading.status, reading.show, fetch.fetch, logs, metrics, watch, dashboard,
+        costs.report, checkpoints, fetch.export, models, search, sites, frameworks, stores, config,
+        room.adopt, doctor, room.du, room.prune,
+    ):  # fmt: skip
+        if isinstance(each, ModuleType):
+            each.register(app)
+        else:
+            app.command(each.__name__.strip("_"))(each)
+    # `dlctl checkpoints save` is the documented name; this is what people type.
+    app.command("checkpoint", hidden=True)(jobs.save)
     _set_class(app)
 
 

@@ -9,38 +9,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, SITE, opened
+from dlctl.cli.common import JSON, SITE, opened, overriding
 from dlctl.cli.manners.pager import paged
 
 if TYPE_CHECKING:
     from dlctl.manifest.overrides import Overrides
 
 MANIFEST = typer.Argument(Path("manifest.yml"), help="The manifest.", show_default=True)
-LEARNERS = typer.Option(None, "--learners", min=1, help="Override `learners`.")
-NODES = typer.Option(
-    None, "--nodes", min=1, help="Override `nodes`, each with the same number of learners."
-)
-LEARNERS_PER_NODE = typer.Option(
-    None, "--learners-per-node", min=1, help="Override `learners_per_node`."
-)
-GPUS = typer.Option(None, "--gpus", min=0, help="Override `gpus` (per learner).")
-CPUS = typer.Option(None, "--cpus", min=0.01, help="Override `cpus` (per learner).")
-MEMORY = typer.Option(None, "--memory", help="Override `memory` (per learner), e.g. 8GiB.")
-TIME = typer.Option(None, "--time", help="Override `time`, e.g. 4h.")
-PARTITION = typer.Option(None, "--partition", help="Override `scheduler.partition`.")
 FILES = typer.Option(
     False, "--files", help="List each file that is sent, and each that is not, with the rule."
 )
-SET = typer.Option(
-    None, "--set", metavar="KEY=VALUE",
-    help="Override any key, e.g. framework.arguments.lr=0.1; give it as often as you like.",
-)  # fmt: skip
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (init, validate, render):
-        app.command()(command)
 
 
 def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bool = JSON) -> None:
@@ -92,11 +70,9 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
         output.warn(note)
 
 
+@overriding()
 def render(
-    manifest: Path = MANIFEST, site: str = SITE, learners: int | None = LEARNERS,
-    nodes: int | None = NODES, learners_per_node: int | None = LEARNERS_PER_NODE,
-    gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
-    time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
+    manifest: Path = MANIFEST, site: str = SITE, *, overrides: Overrides,
     script: bool = typer.Option(False, "--script", help="Print only the batch script."),
     files: bool = FILES,
     training_id: str | None = typer.Option(None, "--training-id", hidden=True),
@@ -110,10 +86,6 @@ def render(
     from dlctl.request.build import prepare
     from dlctl.request.left_out import COLUMNS, listing, rows, summary
     from dlctl.sites.files import load_site
-
-    overrides = make_overrides(
-        learners, nodes, learners_per_node, gpus, cpus, memory, time, partition, set_
-    )
 
     def ask_site(named: str) -> contract.StoredWeights:
         from dlctl.models.use import find_weights
@@ -146,16 +118,3 @@ def render(
             rendered, as_json,
             lambda v: output.document(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{told}"),
         )  # fmt: skip
-
-
-def make_overrides(
-    learners: int | None, nodes: int | None, learners_per_node: int | None, gpus: int | None,
-    cpus: float | None, memory: str | None, time: str | None, partition: str | None,
-    set_: list[str] | None = None,
-) -> Overrides:  # fmt: skip
-    """Return what the command line overrides."""
-    from dlctl.manifest.overrides import Overrides
-
-    return Overrides(learners=learners, nodes=nodes, learners_per_node=learners_per_node, gpus=gpus,
-                     cpus=cpus, memory=memory, time=time, partition=partition,
-                     set=tuple(set_ or ()))  # fmt: skip

@@ -33,11 +33,6 @@ def complete_attempts(ctx: typer.Context, incomplete: str) -> list[str]:
     return [str(n) for n in range(newest, 0, -1) if str(n).startswith(incomplete)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(logs)
-
-
 def logs(
     training_id: str | None = ID,
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print new lines."),

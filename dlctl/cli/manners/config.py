@@ -20,11 +20,6 @@ NAME = typer.Argument(None, metavar="NAME", autocompletion=complete_settings,
 VALUE = typer.Argument(None, metavar="VALUE", show_default=False, help="Its new value.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(config)
-
-
 def config(
     name: str | None = NAME, value: str | None = VALUE,
     unset: bool = typer.Option(False, "--unset", help="Take the setting away."),

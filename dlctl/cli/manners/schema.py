@@ -19,11 +19,6 @@ def complete_schemas(incomplete: str) -> list[str]:
     return [name for name in (_MANIFEST, *SHAPES) if name.startswith(incomplete)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(schema)
-
-
 def schema(
     name: str | None = typer.Argument(
         None, metavar="NAME", autocompletion=complete_schemas, show_default=False,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import print_done, print_would, raise_lasting
 from dlctl.cli.common import (
     DRY_RUN,
     JSON,
@@ -17,7 +16,10 @@ from dlctl.cli.common import (
     client,
     open_record,
     opened,
+    print_done,
     print_record,
+    print_would,
+    raise_lasting,
     searched,
 )
 from dlctl.service.describe import plain

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NOTHING
+from dlctl.cli.common import NOTHING
 from dlctl.service.describe import plain
 from dlctl.terminal.trainings import frame, reason_of, table
 

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from dlctl.dashboard.live import LiveFeed
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(dashboard)
-
-
 def dashboard(
     training_ids: list[str] = typer.Argument(
         None, metavar="ID", autocompletion=complete_ids, show_default=False,

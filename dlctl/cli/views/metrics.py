@@ -36,11 +36,6 @@ def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in found if name.startswith(incomplete))
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(metrics)
-
-
 def metrics(
     training_ids: list[str] = typer.Argument(
         None, metavar="ID", autocompletion=complete_ids, show_default=False,

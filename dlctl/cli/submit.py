@@ -1,4 +1,4 @@
-"""`dlctl submit`: its options, and what it prints."""
+"""`dlctl submit` and `dlctl tag`: trainings that are sent, and the user's words for them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,20 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import complete_tags
 from dlctl.cli.common import (
+    IDS,
     JSON,
+    NOTHING,
     SITE,
+    complete_tags,
+    filtered,
     open_record,
     opened,
-)
+    overriding,
+)  # fmt: skip
 from dlctl.cli.logs.following import end_of_following, follow
 from dlctl.cli.logs.printing import LogLines
-from dlctl.cli.manifests import (
-    CPUS,
-    FILES,
-    GPUS,
-    LEARNERS,
-    LEARNERS_PER_NODE,
-    MEMORY,
-    NODES,
-    PARTITION,
-    SET,
-    TIME,
-    make_overrides,
-)  # fmt: skip
+from dlctl.cli.manifests import FILES
 from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
@@ -38,15 +30,12 @@ if TYPE_CHECKING:
     from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
     from dlctl.lifecycle.many import Sent
+    from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
+    from dlctl.service.choose import Filter
 
 _MOST_ROWS = 40
 """More trainings than this are not printed one by one on a terminal."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(submit)
 
 
 MANIFESTS = typer.Argument(
@@ -67,11 +56,9 @@ SWEEP = typer.Option(
 )  # fmt: skip
 
 
+@overriding()
 def submit(
-    manifests: list[Path] = MANIFESTS, site: str = SITE, learners: int | None = LEARNERS,
-    nodes: int | None = NODES, learners_per_node: int | None = LEARNERS_PER_NODE,
-    gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
-    time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
+    manifests: list[Path] = MANIFESTS, site: str = SITE, *, overrides: Overrides,
     tags: list[str] = TAGS, repeat: int | None = REPEAT, seed_from: int | None = SEED_FROM,
     sweep: Path | None = SWEEP,
     model: str | None = typer.Option(
@@ -92,9 +79,6 @@ def submit(
     from dlctl.service.choose import checked_tags
     from dlctl.service.submit import submit_variants
 
-    overrides = make_overrides(
-        learners, nodes, learners_per_node, gpus, cpus, memory, time, partition, set_
-    )
     if model and manifests:
         raise typer.BadParameter("either a manifest or --model says what is trained")
     wanted = variants(manifests or [Path("manifest.yml")], overrides, sweep, repeat, seed_from)
@@ -102,15 +86,8 @@ def submit(
         raise typer.BadParameter("--follow follows one training; see `dlctl watch` for several")
     store = open_record()
     with opened(_site_of(model, site) if model else site) as session:
-        sent = submit_variants(
-            session,
-            store,
-            wanted,
-            model,
-            checked_tags(tags),
-            output.Shown(),
-            list_files=files,
-        )
+        sent = submit_variants(session, store, wanted, model, checked_tags(tags), output.Shown(),
+                               list_files=files)  # fmt: skip
         if not sent.is_batch:
             return _end_of_one(sent, session, stay, as_json)
     return _end_of_many(sent, as_json)
@@ -180,3 +157,24 @@ def _site_of(model: str, site: str) -> str:
         there = " and ".join(sites)
         raise typer.BadParameter(f"the model {model} is stored at the site {there}, not at {site}")
     return the_site_of(model) or site
+
+
+@filtered
+def tag(
+    training_ids: list[str] = IDS, *, wanted: Filter,
+    add: list[str] = typer.Option(None, "--add", metavar="WORD", help="Give this tag."),
+    remove: list[str] = typer.Option(None, "--remove", metavar="WORD", help="Take this tag away.",
+                                     autocompletion=complete_tags),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Show the tags of trainings, give them some, or take some away; asks no site.
+
+    Example: dlctl tag digits-3k9f --add baseline
+    """
+    from dlctl.service import choose
+
+    store = open_record()
+    known = choose.tag(store, choose.chosen(store, training_ids, wanted), add, remove)
+    rows = [[each.training_id, ", ".join(each.tags) or "-"] for each in known]
+    output.report([plain(each) for each in known], as_json,
+                  lambda _: output.table(["training", "tags"], rows, NOTHING))  # fmt: skip
