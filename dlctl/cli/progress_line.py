@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from dlctl.contract import State
 from dlctl.contract.ground.safe_text import printable
 from dlctl.units import format_duration
 
 if TYPE_CHECKING:
-    from dlctl.contract import State, Status
+    from dlctl.record import Record
 
 P = TypeVar("P")
 
@@ -32,18 +33,22 @@ class ProgressLine:
         self._seen: dict[State, float] = {}
         """When each state without progress was first seen."""
 
-    def update(self, status: Status | None) -> None:
-        """Show a learner's progress; if it tells none, its state and for how long it was seen."""
-        if status is None or status.state.final:
+    def update(self, record: Record) -> None:
+        """Show how far a training is; if it tells nothing, its state and for how long it was seen.
+
+        One that waits in the queue or has ended shows nothing.
+        """
+        state, now = record.state, time.monotonic()
+        if state.final or state in (State.QUEUED, State.PENDING):
             self.clear()
             self._text, self._first, self._seen = "", None, {}
-        elif status.done is None:
-            began = self._seen.setdefault(status.state, time.monotonic())
-            self._text = f"{status.state}  {format_duration(round(time.monotonic() - began))}"
+        elif state is not State.TRAINING or record.done is None:
+            began = self._seen.setdefault(state, now)
+            self._text = f"{state}  {format_duration(round(now - began))}"
         else:
-            if self._first is None or status.done < self._first[0]:
-                self._first = status.done, status.heartbeat_at
-            self._text = text_of(status, self._first)
+            if self._first is None or record.done < self._first[0]:
+                self._first = record.done, now
+            self._text = text_of(record, self._first, now)
         self._draw()
 
     def below(self, pieces: Iterable[P]) -> Iterator[P]:
@@ -78,13 +83,13 @@ def bar(done: float, columns: int = BAR) -> str:
     return f"[{'#' * full}{'.' * (columns - full)}]"
 
 
-def text_of(status: Status, first: tuple[float, float]) -> str:
+def text_of(record: Record, first: tuple[float, float], now: float) -> str:
     """Return `[#####.....]  50 %  epoch 3  step 120  about 1m20s left`."""
-    done = status.done or 0.0
+    done = record.done or 0.0
     parts = [f"{bar(done)} {100 * done:3.0f} %"]
-    parts += [f"{name} {value}" for name, value in (("epoch", status.epoch), ("step", status.step))
+    parts += [f"{name} {value}" for name, value in (("epoch", record.epoch), ("step", record.step))
               if value is not None]  # fmt: skip
-    share, seconds = done - first[0], status.heartbeat_at - first[1]
+    share, seconds = done - first[0], now - first[1]
     if share > 0 and seconds > 0 and done < 1:
         left_s = round(seconds / share * (1 - done))
         parts.append(f"about {format_duration(max(1, left_s))} left")

@@ -344,12 +344,6 @@ def read_plan(session: Session, record: Record) -> contract.Plan:
     return read_newest(session.transport, record).plan
 
 
-def learner_status(session: Session, record: Record, rank: int = 0) -> contract.Status | None:
-    """Return what a learner of the newest attempt last wrote about itself; None without any."""
-    path = f"{record.job_dir}/{contract.status_file(record.attempt, 'learner', rank)}"
-    return contract.understood(contract.Status, read_texts(session.transport, [path])[path])
-
-
 def learner_statuses(
     session: Session, record: Record, plan: contract.Plan
 ) -> list[contract.Status]:

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 from dlctl.contract import Rehearsed
 from dlctl.data.checks import refuse_wrong_stores
 from dlctl.errors import DlctlError
-from dlctl.lifecycle import QueuePace, delete, refresh, submit
-from dlctl.logs.reader import LogReader, follow
+from dlctl.lifecycle import delete, submit
 from dlctl.models.use import build
 from dlctl.outputs.rehearsal import read_rehearsed
 from dlctl.plan.rehearsal import Forecast, forecast, rehearsal_plan
 from dlctl.plan.render import render
+from dlctl.service.follow import follow
 from dlctl.service.telling import tell_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from dlctl.contract import Plan, State
+    from dlctl.contract import Plan
     from dlctl.lifecycle import Session
+    from dlctl.logs.reader import LogPiece
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record, RecordStore
     from dlctl.tell import Tell
@@ -74,21 +76,14 @@ def finish(session: Session, store: RecordStore, begun: Begun, tell: Tell) -> Re
     Raises:
         TrainingFailed: it ended before all its stages.
     """
-    known, pace = [begun.record], QueuePace()
 
-    def state() -> State:
-        known[0] = refresh(stays, known, store, pace)[0]
-        return known[0].state
+    def tell_stages(pieces: Iterator[LogPiece]) -> None:
+        for line in (line for piece in pieces for line in piece.content.split(b"\n")):
+            if _STAGE in line:
+                tell.note(line.decode(errors="replace").strip())
 
-    def trouble(error: Exception) -> None:
-        tell.warn(f"{error}; trying again")
-
-    with session.staying() as stays:
-        for piece in follow(stays.transport, LogReader(begun.record.job_dir), state, trouble):
-            for line in piece.content.split(b"\n"):
-                if _STAGE in line:
-                    tell.note(line.decode(errors="replace").strip())
-    found = read_rehearsed(session.transport, known[0])
+    ended = follow(session, begun.record, store, tell, tell_stages)
+    found = read_rehearsed(session.transport, ended)
     return Rehearsal(begun.record.training_id, found, forecast(begun.whole, found),
                      begun.plan.resources.memory_bytes_per_learner)  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ from dlctl.cli.logs.printing import LogLines, print_pieces
 from dlctl.service.describe import plain, unix_seconds
 
 if TYPE_CHECKING:
-    from dlctl.contract import State
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
     from dlctl.search.importance import Importance
@@ -126,28 +126,20 @@ def _follow_trial(
     session: Session, record: Record, store: RecordStore, number: int, as_json: bool
 ) -> None:
     """Print what a trial prints until it, or the search, has ended."""
-    from dlctl.contract import State
-    from dlctl.lifecycle import QueuePace, refresh
-    from dlctl.logs.reader import follow as follow_log
     from dlctl.search.logs import trial_logs
     from dlctl.search.overview import SearchReader
+    from dlctl.service.follow import follow as follow_log
 
     search = SearchReader(record)
     search.refresh(session, record)
-    known, pace = [record], QueuePace()
 
-    def state() -> State:
-        search.refresh(stays, record)
-        if search.overview.trials.find(number).outcome:
-            return State.COMPLETED
-        known[0] = refresh(stays, known, store, pace)[0]
-        return known[0].state
+    def has_ended(stays: Session, known: Record) -> bool:
+        search.refresh(stays, known)
+        return bool(search.overview.trials.find(number).outcome)
 
+    lines = partial(print_pieces, lines=LogLines(as_json=as_json))
     reader = trial_logs(record.job_dir, search.overview.trials.find(number))
-    trouble = lambda error: output.warn(f"{error.message}; trying again")  # noqa: E731
-    with session.staying() as stays:
-        pieces = follow_log(stays.transport, reader, state, trouble)
-        print_pieces(pieces, LogLines(as_json=as_json))
+    follow_log(session, record, store, output.Shown(), lines, reader, has_ended)
     row = search.overview.trials.find(number)
     output.note(f"trial {number}: {row.outcome_words}{f': {row.error}' if row.error else ''}")
 
