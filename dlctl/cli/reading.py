@@ -131,8 +131,7 @@ def show(
 
     Example: dlctl show digits-3k9f --all
     """
-    from dlctl.cli.states.show_all import print_details
-    from dlctl.cli.states.story import print_story
+    from dlctl.cli.states.show import print_details, print_story
     from dlctl.service.describe import describe
 
     with training(training_id) as (session, record, store):
@@ -144,4 +143,6 @@ def show(
                 return output.report({"script": text}, as_json, lambda _: output.document(text))
         details = describe(session, record, store, output.Shown())
     with paged(everything and not as_json):
-        return output.report(details, as_json, print_details if everything else print_story)
+        if as_json:
+            return output.report(details.plain(), True, print)
+        return print_details(details) if everything else print_story(details)

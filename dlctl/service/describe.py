@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from dlctl.contract import Plan, State, from_plain
+from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
 from dlctl.errors import RecordError, TransportError
 from dlctl.service.made import next_fetch, told_output
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
+    from dlctl.lifecycle.told import Told
+    from dlctl.outputs.insight import Insight
     from dlctl.record import Record, RecordStore
     from dlctl.tell import Tell
 
@@ -61,8 +63,36 @@ def starts(record: Record, now: float) -> str:
     return f"starts at about {at}, in {format_span(in_s)}"
 
 
-def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -> dict[str, Any]:
-    """Return all about a training, as JSON has it.
+@dataclass(frozen=True)
+class Details:
+    """All about a training."""
+
+    record: Record
+    """Brought forward to the newest step of the metrics."""
+    told: Told | None
+    """None if the site does not answer, or the job directory is gone."""
+    insight: Insight | None
+    """None if no metrics are known."""
+    next_command: str
+    """Brings what a training that has completed has made; empty if it is here."""
+    stored_as: list[str]
+    """The versions of stored models that it made, as far as is known here."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        found = plain(self.record) | {
+            "output": told_output(self.record), "next_command": self.next_command,
+            "stored_as": self.stored_as, "shown_state": self.record.state_in_words,
+            "starts_in_words": starts(self.record, time.time()),
+        }  # fmt: skip
+        if self.told:
+            found |= self.told.plain()
+            found["plan"]["created_at"] = unix_seconds(self.told.plan.created_at)
+        return found | (self.insight.plain() if self.insight else {})
+
+
+def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -> Details:
+    """Return all about a training.
 
     If the site does not answer, return what is known locally, marked as stale; if the job directory
     is gone, what is known locally.
@@ -71,38 +101,30 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
         RecordError: files of the job directory are lost, or of another version of dlctl.
     """
     from dlctl.lifecycle import refresh, stale
+    from dlctl.lifecycle.told import told_by_site
+    from dlctl.outputs.insight import insight, saved_checkpoints
+    from dlctl.outputs.metrics import MetricsReader
+    from dlctl.series.pace import progress
 
+    meaning = None
     try:
         record = refresh(session, [record], store)[0]
-        more = told_by_site(session, record)
-        more |= _meaning(session, record, from_plain(Plan, more["plan"]))
-        more["plan"] |= {"created_at": unix_seconds(more["plan"]["created_at"])}
-    except TransportError as error:
-        tell.warn(error.message)
-        record, more = stale([record], error, store)[0], _cached_meaning(record, tell)
-    except RecordError:
-        if not record.is_gone:
+        told, reader = told_by_site(session, record), MetricsReader(record)
+        reader.refresh(session.transport)
+        saved = saved_checkpoints(session.transport, record)
+        meaning = insight(reader.run, record, told.plan, saved)
+        record = replace(record, **progress(reader.run, record)._asdict())
+    except (TransportError, RecordError) as error:
+        if isinstance(error, TransportError):
+            tell.warn(error.message)
+            record = stale([record], error, store)[0]
+        elif not record.is_gone:
             raise
-        more = _cached_meaning(record, tell)
-    return plain(record) | {
-        "output": told_output(record), "next_command": _next_command(record),
-        "stored_as": _stored_as(record), "shown_state": record.state_in_words,
-        "starts_in_words": starts(record, time.time()), **more,
-    }  # fmt: skip
-
-
-def told_by_site(session: Session, record: Record) -> dict[str, Any]:
-    """Return plan, attempts, learners, verdict and orders, as JSON has them.
-
-    Raises:
-        RecordError: files of the job directory are lost, or of another version of dlctl.
-        TransportError
-    """
-    from dlctl.lifecycle import details
-    from dlctl.lifecycle.orders import given_orders
-
-    orders = given_orders(session, record)
-    return {**details(session, record), "orders": [asdict(o) | {"text": str(o)} for o in orders]}
+        told, reader = None, MetricsReader(record)
+        if reader.seen_at:
+            tell.warn(f"the metrics are as of {format_span(time.time() - reader.seen_at)} ago")
+            meaning = replace(insight(reader.run, record, None, None), left=None)
+    return Details(record, told, meaning, _next_command(record), _stored_as(record))
 
 
 def _next_command(record: Record) -> str:
@@ -122,28 +144,3 @@ def _stored_as(record: Record) -> list[str]:
         return ModelRecord().made_from(record.training_id)
     except RecordError:
         return []
-
-
-def _meaning(session: Session, record: Record, plan: Plan) -> dict[str, Any]:
-    """Return what the metrics mean, and how far they are."""
-    from dlctl.outputs.insight import insight, saved_checkpoints
-    from dlctl.outputs.metrics import MetricsReader
-    from dlctl.series.pace import progress
-
-    reader = MetricsReader(record)
-    reader.refresh(session.transport)
-    saved = saved_checkpoints(session.transport, record)
-    told = insight(reader.run, record, plan, saved)
-    return told.plain() | progress(reader.run, record)._asdict()
-
-
-def _cached_meaning(record: Record, tell: Tell) -> dict[str, Any]:
-    """Return what the metrics mean that are kept on this machine; the site does not answer."""
-    from dlctl.outputs.insight import insight
-    from dlctl.outputs.metrics import MetricsReader
-
-    reader = MetricsReader(record)
-    if not reader.seen_at:
-        return {}
-    tell.warn(f"the metrics are as of {format_span(time.time() - reader.seen_at)} ago")
-    return insight(reader.run, record, None, None).plain() | {"time_left_s": None}

@@ -33,7 +33,8 @@ class Shape:
 
     Args:
         text: What that thing is.
-        parts: The records whose fields it has, as `module:Type`, and fields of its own by name.
+        parts: The records whose fields it has, as `module:Type`, or `?module:Type` if it may lack
+            them, and fields of its own by name.
         commands: How each command prints it.
         others: Whether it may have fields that no version of dlctl names: those of a file.
     """
@@ -58,10 +59,10 @@ SHAPES = {
     "deleted": Shape("a training that was deleted", ["dlctl.service.verbs:Deleted"], {
         "delete": EITHER}),
     "details": Shape("all about a training", [
-        _TRAINING, _all(str, "output next_command shown_state starts_in_words")
-        | _all(_TEXTS, "stored_as job_output? utilisation?") | _all(_OBJECT, "plan?")
-        | _all(_OBJECTS, "attempts? learners? servers? orders? answers? events?")
-        | _all(_OBJECT | None, "verdict? homes? time_left_s?")], {"show": OBJECT}),
+        _TRAINING, "?dlctl.lifecycle.told:Told", _all(_TEXTS, "stored_as utilisation?")
+        | _all(str, "output next_command shown_state starts_in_words") | _all(_OBJECT, "plan?")
+        | _all(_OBJECTS, "orders? answers? events?") | _all(_OBJECT | None, "time_left_s?"),
+    ], {"show": OBJECT}),
     "file": Shape("a file of a folder", ["dlctl.request.left_out:FolderFile"], {
         "render --files": LIST}),
     "script": Shape("a batch script", [_all(str, "script")], {"show --script": OBJECT}),
@@ -207,9 +208,11 @@ def schema_of(name: str) -> dict[str, Any]:
         "type": "object", "properties": {}, "required": [],
     }  # fmt: skip
     for part in shape.parts:
-        found = _schema(part)
+        may_lack = str(part).startswith("?")
+        found = _schema(str(part)[1:] if may_lack else part)
+        required = () if may_lack else found.get("required", ())
         whole["properties"] |= found["properties"]
-        whole["required"] = sorted({*whole["required"], *found.get("required", ())})
+        whole["required"] = sorted({*whole["required"], *required})
         if "$defs" in found:
             whole["$defs"] = whole.get("$defs", {}) | found["$defs"]
     return whole
