@@ -16,7 +16,6 @@ from dlctl.cli import output
 from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
 from dlctl.errors import DlctlError, Misused, ResultsError
-from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -271,10 +270,10 @@ def print_done(done: Done, as_json: bool) -> None:
     """
     known = done.known
     if done.is_one and known:
-        output.report(plain(known[0]), as_json, lambda _: print_record(known[0]))
+        output.report(known[0], as_json, lambda _: print_record(known[0]))
     elif known or not done.failures:
         rows = [[each.training_id, str(each.state), each.reason] for each in known]
-        output.report([plain(each) for each in known], as_json, lambda _: output.table(
+        output.report(known, as_json, lambda _: output.table(
             ["training", "state", "reason"], rows, NOTHING))  # fmt: skip
     tell_failures(done.failures)
 

@@ -24,9 +24,7 @@ from dlctl.cli.common import (
     tell_failures,
     training,
 )
-from dlctl.cli.logs.following import end_of_following, follow
-from dlctl.cli.logs.printing import LogLines
-from dlctl.service.describe import plain
+from dlctl.cli.following import LogLines, end_of_following, follow
 
 if TYPE_CHECKING:
     from dlctl.lifecycle.orders import Ordered
@@ -66,7 +64,7 @@ def resume(
 
     with training(training_id) as (session, record, store):
         known = verbs.resume(session, record, store, output.Shown(), overrides, new_code=code)
-        output.report(plain(known), as_json, lambda _: print_record(known))
+        output.report(known, as_json, lambda _: print_record(known))
         if stay:
             reader = LogReader(known.job_dir, first_attempt=known.attempt)
             lines = LogLines(as_json=as_json)

@@ -90,9 +90,8 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 def _register() -> None:
     from dlctl.cli import checkpoints, costs, fetch, frameworks, jobs, manifests, reading, sites
     from dlctl.cli import submit as sending
-    from dlctl.cli.logs.command import logs
-    from dlctl.cli.manners.config import config
-    from dlctl.cli.manners.schema import schema
+    from dlctl.cli.logs import logs
+    from dlctl.cli.manners import config, schema
     from dlctl.cli.searching import search
     from dlctl.cli.stored import models, stores
     from dlctl.cli.upkeep import doctor, room

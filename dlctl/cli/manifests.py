@@ -10,7 +10,7 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import JSON, SITE, opened, overriding
-from dlctl.cli.manners.pager import paged
+from dlctl.cli.manners import paged
 
 if TYPE_CHECKING:
     from dlctl.manifest.overrides import Overrides

@@ -108,11 +108,11 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    import dataclasses
-
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return str(value)
+    """Return what JSON has for a thing that says it itself, or for a dataclass."""
+    if hasattr(value, "plain"):
+        return value.plain()
+    known = getattr(value, "__dataclass_fields__", None)
+    return str(value) if known is None else {name: getattr(value, name) for name in known}
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "") -> None:
@@ -285,7 +285,7 @@ def log_objects(attempt: int, source: str, lines: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def json_line(value: Mapping[str, Any]) -> None:
+def json_line(value: object) -> None:
     """Print a JSON object on a line of its own, at once."""
     sys.stdout.write(_json(value) + "\n")
     sys.stdout.flush()

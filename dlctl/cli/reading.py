@@ -22,8 +22,7 @@ from dlctl.cli.common import (
     training,
     whole,
 )
-from dlctl.cli.manners.pager import paged
-from dlctl.service.describe import plain
+from dlctl.cli.manners import paged
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -80,8 +79,7 @@ def list_(
         "a site"
     )
     empty = NOTHING if wanted else none
-    shown = [plain(r) for r in records] if as_json else []
-    output.report(shown, as_json, lambda _: _print(records, empty, fresh=not offline))
+    output.report(records, as_json, lambda _: _print(records, empty, fresh=not offline))
 
 
 def _print(records: list[Record], empty: str, *, fresh: bool) -> None:
@@ -111,7 +109,7 @@ def status(training_ids: list[str] = IDS, *, wanted: Filter, as_json: bool = JSO
     mine = client()
     known, problems = mine.refreshed(chosen(mine.store, training_ids, wanted))
     many = [[r.training_id, r.state_in_words, r.reason] for r in known]
-    output.report(whole([plain(r) for r in known]), as_json,
+    output.report(whole(known), as_json,
                   lambda _: print_record(known[0]) if len(known) == 1 else
                   output.table(["training", "state", "reason"], many, NOTHING))  # fmt: skip
     raise_lasting(problems)
@@ -143,6 +141,4 @@ def show(
                 return output.report({"script": text}, as_json, lambda _: output.document(text))
         details = describe(session, record, store, output.Shown())
     with paged(everything and not as_json):
-        if as_json:
-            return output.report(details.plain(), True, print)
-        return print_details(details) if everything else print_story(details)
+        return output.report(details, as_json, print_details if everything else print_story)

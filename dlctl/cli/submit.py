@@ -19,10 +19,8 @@ from dlctl.cli.common import (
     opened,
     overriding,
 )  # fmt: skip
-from dlctl.cli.logs.following import end_of_following, follow
-from dlctl.cli.logs.printing import LogLines
+from dlctl.cli.following import LogLines, end_of_following, follow
 from dlctl.cli.manifests import FILES
-from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +93,7 @@ def submit(
 
 def _end_of_one(sent: Sent, session: Session, stay: bool, as_json: bool) -> None:
     record = sent.one()
-    output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
+    output.report(record, as_json, lambda _: output.line(record.training_id))
     sent.finish()
     if stay:
         return end_of_following(
@@ -111,7 +109,7 @@ def _end_of_many(sent: Sent, as_json: bool) -> None:
         DlctlError: the first reason why one has no job.
     """
     rows = sent.rows()
-    known = [plain(record) | {"error": error.message if error else ""} for record, error in rows]
+    known = [record.plain() | {"error": error.message if error else ""} for record, error in rows]
     output.report(known, as_json, lambda _: _print_table(rows))
     failed = [error for _, error in rows if error]
     waiting = [record for record, error in rows if not error and not record.job_id]
@@ -176,5 +174,5 @@ def tag(
     store = open_record()
     known = choose.tag(store, choose.chosen(store, training_ids, wanted), add, remove)
     rows = [[each.training_id, ", ".join(each.tags) or "-"] for each in known]
-    output.report([plain(each) for each in known], as_json,
+    output.report(known, as_json,
                   lambda _: output.table(["training", "tags"], rows, NOTHING))  # fmt: skip

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
 from dlctl.errors import RecordError, TransportError
 from dlctl.service.made import next_fetch, told_output
+from dlctl.units import unix_seconds
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -19,34 +18,6 @@ if TYPE_CHECKING:
     from dlctl.outputs.insight import Insight
     from dlctl.record import Record, RecordStore
     from dlctl.tell import Tell
-
-UNKNOWN_IF_0 = ("seen_at", "started_at", "ended_at", "epochs", "starts_at", "ends_at")
-"""Fields of a record that are null in JSON if nobody knows them."""
-
-
-def plain(record: Record) -> dict[str, Any]:
-    """Return a record as JSON has it: objects as objects, and times in Unix seconds."""
-    known = asdict(record)
-    try:
-        overrides = json.loads(record.overrides)
-    except ValueError:
-        overrides = None
-    return (
-        known
-        | {name: known[name] or None for name in UNKNOWN_IF_0}
-        | {
-            "state": str(record.state), "created_at": unix_seconds(record.created_at),
-            "overrides": overrides,
-        }
-    )  # fmt: skip
-
-
-def unix_seconds(iso_time: str) -> float | None:
-    """Return the time that a record or plan holds as ISO 8601; None if it holds none."""
-    try:
-        return datetime.fromisoformat(iso_time).timestamp()
-    except ValueError:
-        return None
 
 
 def starts(record: Record, now: float) -> str:
@@ -80,7 +51,7 @@ class Details:
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        found = plain(self.record) | {
+        found = self.record.plain() | {
             "output": told_output(self.record), "next_command": self.next_command,
             "stored_as": self.stored_as, "shown_state": self.record.state_in_words,
             "starts_in_words": starts(self.record, time.time()),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import State
 from dlctl.errors import RecordError
-from dlctl.service.describe import unix_seconds
+from dlctl.units import unix_seconds
 
 if TYPE_CHECKING:
     from dlctl.errors import TransportError

@@ -22,7 +22,6 @@ from dlctl.cli.common import (
     raise_lasting,
     searched,
 )
-from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
     from dlctl.search.overview import Overview
@@ -68,7 +67,7 @@ def start(path: Path = FILE, site: str = SITE, as_json: bool = JSON) -> None:
     with opened(site) as session:
         sent = begin(session, loaded, open_record(), output.Shown())
     record = sent.one()
-    output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
+    output.report(record, as_json, lambda _: output.line(record.training_id))
     sent.finish()
     output.hint(f"dlctl search status {record.training_id}")
 
@@ -86,7 +85,7 @@ def status(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
     with searched(search_id) as (session, record, store):
         record, seen = searches.status(session, record, store)
     found = counts(seen, record)
-    told = plain(record) | asdict(found)
+    told = record.plain() | asdict(found)
     words = "" if record.state.final else found.left.words
     output.report(told, as_json, lambda _: _print_status(told, seen, words))
 
@@ -146,7 +145,7 @@ def resume(
 
     with searched(search_id) as (session, record, store):
         known = verbs.resume(session, record, store, output.Shown(), new_code=code)
-    output.report(plain(known), as_json, lambda _: print_record(known))
+    output.report(known, as_json, lambda _: print_record(known))
 
 
 def cancel(

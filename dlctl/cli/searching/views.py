@@ -17,9 +17,8 @@ from dlctl.cli.common import (
     client,
     searched,
 )
-from dlctl.cli.logs.following import end_of_following, follow
-from dlctl.cli.logs.printing import LogLines, print_pieces
-from dlctl.service.describe import plain, unix_seconds
+from dlctl.cli.following import LogLines, end_of_following, follow, print_pieces
+from dlctl.units import unix_seconds
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -78,7 +77,7 @@ def show(
         if trial is not None:
             told = _gather_trial(session, record, seen, trial)
             return output.report(told, as_json, lambda _: _print_trial(told, seen.trials))
-    told = plain(record) | dataclasses.asdict(whole(seen, record))
+    told = record.plain() | dataclasses.asdict(whole(seen, record))
     return output.report(told, as_json, lambda _: _print_search(record, seen))
 
 

@@ -8,17 +8,17 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from dlctl.cli import output
-from dlctl.cli.progress_line import BAR, bar
+from dlctl.cli.following import BAR, bar
 from dlctl.cli.states.processes import print_learners, print_servers, server_line, speed_line
 from dlctl.contract import Next, Plan, State, attempt_dir
 from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
-from dlctl.service.describe import starts, unix_seconds
+from dlctl.service.describe import starts
 from dlctl.service.made import told_output
 from dlctl.service.telling import STARTED
 from dlctl.terminal.text import cut
-from dlctl.units import counted, format_duration, format_size, several
+from dlctl.units import counted, format_duration, format_size, several, unix_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

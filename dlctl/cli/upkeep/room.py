@@ -20,7 +20,6 @@ from dlctl.cli.common import (
     seconds,
     tell_failures,
 )
-from dlctl.service.describe import plain
 from dlctl.service.made import only_copies
 from dlctl.units import counted, format_bytes
 
@@ -291,7 +290,7 @@ def adopt(
         output.warn(f"left out {found.root}/jobs/{each.training_id}: {each.why}")
     shown = {
         "site": found.site,
-        "added": [plain(each) for each in found.added],
+        "added": found.added,
         "known": found.known,
         "damaged": [{"training_id": d.training_id, "why": d.why} for d in found.damaged],
     }

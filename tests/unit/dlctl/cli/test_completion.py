@@ -44,7 +44,7 @@ def test_each_shell_is_offered_what_the_record_knows(xdg, known, shell, words, w
 
 
 def test_attempts_are_those_of_the_record(known, monkeypatch):
-    from dlctl.cli.logs.command import complete_attempts
+    from dlctl.cli.logs import complete_attempts
 
     known.add(replace(known.find("t-1"), training_id="t-2", attempt=12))
     monkeypatch.setattr("dlctl.record.RecordStore", lambda: known)

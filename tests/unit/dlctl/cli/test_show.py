@@ -13,7 +13,6 @@ from dlctl.cli.states.show import _per_attempt, print_details
 from dlctl.contract import Evidence, Homes, State, Training, Verdict
 from dlctl.lifecycle.told import Attempt
 from dlctl.record import Record
-from dlctl.service.describe import plain
 
 PLAN = replace(make_plan(), training=Training(batch_size=50))
 
@@ -127,10 +126,10 @@ def test_a_narrow_terminal_breaks_no_word_of_the_metrics(on_terminal):
 
 
 def test_json_holds_objects_and_one_form_of_time():
-    told = plain(Record(
+    told = Record(
         training_id="t-1", name="t", site="local", folder="/f", job_dir="/j",
         created_at="2026-01-02T03:04:05.678+00:00", overrides='{"set": ["a=1"]}', seen_at=3.5,
-    ))  # fmt: skip
+    ).plain()  # fmt: skip
     assert (told["created_at"], told["overrides"]) == (1767323045.678, {"set": ["a=1"]})
     assert (told["seen_at"], told["ended_at"], told["epochs"]) == (3.5, None, None)
 

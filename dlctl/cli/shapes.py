@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, make_dataclass
+from functools import cache
+from typing import Any, Literal, get_type_hints
 
 OBJECT, LIST, EITHER, LINES = (
     "an object", "a list", "an object; of several a list", "an object on each line",
@@ -45,7 +46,7 @@ class Shape:
     others: bool = False
 
 
-_TRAINING = "dlctl.cli.manners.training_shape:Training"
+_TRAINING = "Training"
 
 SHAPES = {
     "training": Shape("a training, or a search", [_TRAINING], {
@@ -233,6 +234,18 @@ def _schema(part: str | dict[str, object]) -> dict[str, Any]:
     )
 
 
+@cache
+def _training() -> Any:
+    """Return the type of what `Record.plain` makes of a training."""
+    from dlctl.record import UNKNOWN_IF_0, Record
+
+    types = get_type_hints(Record)
+    return make_dataclass("Training", [
+        ("created_at", float | None), ("overrides", dict[str, Any] | None, None),
+        *((name, types[name] | None, None) for name in UNKNOWN_IF_0),
+    ], bases=(Record,), frozen=True)  # fmt: skip
+
+
 def _type(told: Any) -> Any:
     """Return a type that is told as `module:Type`, as fields, as a list of one, or as itself."""
     from typing_extensions import NotRequired, TypedDict
@@ -244,6 +257,8 @@ def _type(told: Any) -> Any:
             for name, kind in known.items()})  # fmt: skip
     if isinstance(told, list):
         return list.__class_getitem__(_type(told[0]))
+    if told == _TRAINING:
+        return _training()
     if not isinstance(told, str):
         return told
     module, _, name = told.removesuffix(" | None").rpartition(":")

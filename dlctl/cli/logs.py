@@ -9,9 +9,8 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import ID, training
-from dlctl.cli.logs.following import end_of_following, follow
-from dlctl.cli.logs.printing import LogLines, print_pieces
-from dlctl.cli.manners.pager import paged
+from dlctl.cli.following import LogLines, end_of_following, follow, print_pieces
+from dlctl.cli.manners import paged
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
