@@ -113,7 +113,7 @@ def _taking(
 
 
 def _filter(name: str | None, state: list[str], tag: list[str]) -> object:
-    from dlctl.service.choose import Filter
+    from dlctl.service.client import Filter
 
     return Filter(name, state, tag)
 

@@ -23,13 +23,13 @@ from dlctl.cli.common import (
     whole,
 )
 from dlctl.contract.ground.safe_text import printable
-from dlctl.service.made import only_copies
+from dlctl.service.describe import only_copies
 from dlctl.units import counted
 
 if TYPE_CHECKING:
     from dlctl.outputs.fetch import Fetched
     from dlctl.record import Record, RecordStore
-    from dlctl.service.choose import Filter
+    from dlctl.service.client import Filter
 
 _RESULTS = "results"
 
@@ -65,7 +65,7 @@ def fetch(
     Example: dlctl fetch digits-3k9f
     """
     from dlctl.service import fetch as fetching
-    from dlctl.service.choose import chosen
+    from dlctl.service.client import chosen
 
     ids = list(training_ids or [])
     if what not in fetching.PARTS:

@@ -16,7 +16,7 @@ from dlctl.cli import output
 from dlctl.contract import State
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import TrainingFailed
-from dlctl.service.made import next_fetch
+from dlctl.service.describe import next_fetch
 from dlctl.units import format_duration
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def print_pieces(pieces: Iterable[LogPiece], lines: LogLines | None = None) -> i
 
     Tracebacks are shortened, unless `--debug`, `--json` or a pattern asks for single lines.
     """
-    from dlctl.logs.tracebacks import shortened
+    from dlctl.logs.shown import shortened
 
     lines = lines or LogLines()
     count = sum(lines.print(piece) for piece in (pieces if lines.whole else shortened(pieces)))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle.orders import Ordered
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
-    from dlctl.service.choose import Filter
+    from dlctl.service.client import Filter
 
 
 @filtered
@@ -108,7 +108,7 @@ def delete(
     Example: dlctl delete digits-3k9f words-7h2m --yes
     """
     from dlctl.service import verbs
-    from dlctl.service.choose import chosen
+    from dlctl.service.client import chosen
 
     ask_nothing_in_json(as_json, answered=yes or dry_run)
     if yes and not wanted and not (training_ids and all(each.strip() for each in training_ids)):

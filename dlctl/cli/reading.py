@@ -26,7 +26,7 @@ from dlctl.cli.manners import paged
 
 if TYPE_CHECKING:
     from dlctl.record import Record
-    from dlctl.service.choose import Filter
+    from dlctl.service.client import Filter
 
 
 @filtered
@@ -104,7 +104,7 @@ def status(training_ids: list[str] = IDS, *, wanted: Filter, as_json: bool = JSO
 
     Example: dlctl status digits-3k9f
     """
-    from dlctl.service.choose import chosen
+    from dlctl.service.client import chosen
 
     mine = client()
     known, problems = mine.refreshed(chosen(mine.store, training_ids, wanted))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle.many import Sent
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
-    from dlctl.service.choose import Filter
+    from dlctl.service.client import Filter
 
 _MOST_ROWS = 40
 """More trainings than this are not printed one by one on a terminal."""
@@ -74,7 +74,7 @@ def submit(
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
     from dlctl.request.variants import variants
-    from dlctl.service.choose import checked_tags
+    from dlctl.service.client import checked_tags
     from dlctl.service.submit import submit_variants
 
     if model and manifests:
@@ -169,7 +169,7 @@ def tag(
 
     Example: dlctl tag digits-3k9f --add baseline
     """
-    from dlctl.service import choose
+    from dlctl.service import client as choose
 
     store = open_record()
     known = choose.tag(store, choose.chosen(store, training_ids, wanted), add, remove)

@@ -23,7 +23,7 @@ from dlctl.files.small_files import read_appended_of_many
 from dlctl.lifecycle import QueuePace, refresh, stale
 from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader
-from dlctl.service.made import told_output
+from dlctl.service.describe import told_output
 from dlctl.service.verbs import act, offers
 
 if TYPE_CHECKING:

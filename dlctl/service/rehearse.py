@@ -14,7 +14,7 @@ from dlctl.outputs.rehearsal import read_rehearsed
 from dlctl.plan.rehearsal import Forecast, forecast, rehearsal_plan
 from dlctl.plan.render import render
 from dlctl.service.follow import follow
-from dlctl.service.telling import tell_plan
+from dlctl.service.submit import tell_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

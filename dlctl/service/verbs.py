@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import TUNABLE, State
 from dlctl.errors import DlctlError, HasEnded, Misused
-from dlctl.service.choose import Filter, running
-from dlctl.service.made import lost_by_deletion
+from dlctl.service.client import Filter, running
+from dlctl.service.describe import lost_by_deletion
 from dlctl.tell import SILENT, Tell
 from dlctl.units import several
 

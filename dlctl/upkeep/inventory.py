@@ -1,8 +1,4 @@
-"""Read what a site's root holds, in one call: trainings, how they stand, and what takes room.
-
-The job directories alone tell it, so a machine that has never seen these trainings learns as much
-as the one that submitted them.
-"""
+"""Read a site's inventory, and rebuild the local record from it."""
 
 from __future__ import annotations
 
@@ -15,8 +11,8 @@ from dlctl.contract import search
 from dlctl.errors import RemoteCommandError
 from dlctl.lifecycle.observe import paths_to_read
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.watch import judge, parse_queue, queue_script
-from dlctl.record import ADOPTED, Record
+from dlctl.lifecycle.watch import judge, parse_queue, queue_script, with_made
+from dlctl.record import ADOPTED, Record, RecordStore
 from dlctl.script_templates import render_script
 from dlctl.transport.base import Completed
 from dlctl.upkeep.usage import REFERENCES, Usage, parse_usage
@@ -142,3 +138,32 @@ def _record(
         manifest_path=search_file if is_search else "", attempt=attempt, model=plan.model,
         is_search=is_search, tags=plan.tags,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """What came of adopting a site's trainings."""
+
+    site: str
+    added: list[Record]
+    known: list[str]
+    """The trainings that the local record had already; it stays as it was."""
+    damaged: list[Damaged]
+    root: str
+
+
+def adopt(session: Session, store: RecordStore) -> Adopted:
+    """Add the trainings of a site that the local record lacks.
+
+    Raises:
+        RecordError: the record can't be read or written.
+        TransportError
+    """
+    found = take_inventory(session)
+    added = store.add_missing(found.records)
+    looked = [with_made(session, record) for record in added]  # a killed node has left no verdict
+    store.update(*(new for old, new in zip(added, looked, strict=True) if new != old))
+    added = looked
+    names = {record.training_id for record in added}
+    known = [each.training_id for each in found.records if each.training_id not in names]
+    return Adopted(session.site.name, added, known, found.damaged, found.root)

@@ -122,7 +122,7 @@ def halt(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
     Example: dlctl search halt digits-3k9f
     """
     from dlctl.service import verbs
-    from dlctl.service.choose import Filter
+    from dlctl.service.client import Filter
 
     mine = client()
     print_done(verbs.halt(mine, [mine.store.find_search(search_id).training_id], Filter()), as_json)
@@ -156,7 +156,7 @@ def cancel(
     Example: dlctl search cancel digits-3k9f
     """
     from dlctl.service import verbs
-    from dlctl.service.choose import Filter
+    from dlctl.service.client import Filter
 
     mine = client()
     meant = [mine.store.find_search(search_id).training_id]

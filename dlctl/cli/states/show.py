@@ -14,9 +14,8 @@ from dlctl.contract import Next, Plan, State, attempt_dir
 from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
-from dlctl.service.describe import starts
-from dlctl.service.made import told_output
-from dlctl.service.telling import STARTED
+from dlctl.service.describe import starts, told_output
+from dlctl.service.submit import STARTED
 from dlctl.terminal.text import cut
 from dlctl.units import counted, format_duration, format_size, several, unix_seconds
 

@@ -20,14 +20,13 @@ from dlctl.cli.common import (
     seconds,
     tell_failures,
 )
-from dlctl.service.made import only_copies
+from dlctl.service.describe import only_copies
 from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from dlctl.errors import DlctlError
     from dlctl.record import RecordStore
-    from dlctl.upkeep.adopt import Adopted
-    from dlctl.upkeep.inventory import Inventory
+    from dlctl.upkeep.inventory import Adopted, Inventory
     from dlctl.upkeep.prune import Prunable, Pruned
 
 _LARGEST, _SHOWN = 10, 20
@@ -276,7 +275,7 @@ def adopt(
 
     Example: dlctl adopt mycluster
     """
-    from dlctl.upkeep.adopt import adopt as take_over
+    from dlctl.upkeep.inventory import adopt as take_over
 
     store = open_record()
     with opened(site) as session:

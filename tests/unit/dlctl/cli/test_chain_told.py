@@ -7,7 +7,7 @@ from scheduler_plan import make_plan
 from dlctl.cli.output import Shown
 from dlctl.cli.states.show import _asked
 from dlctl.contract import Lifecycle
-from dlctl.service.telling import _say_links
+from dlctl.service.submit import _say_links
 
 
 def test_a_chain_is_told_at_submission_and_later(capsys):

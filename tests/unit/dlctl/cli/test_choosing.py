@@ -16,8 +16,7 @@ from dlctl.manifest.overrides import Overrides
 from dlctl.record import Record, RecordStore
 from dlctl.search import start, workers
 from dlctl.service import verbs
-from dlctl.service.choose import Filter, chosen
-from dlctl.service.client import Client
+from dlctl.service.client import Client, Filter, chosen
 from dlctl.tell import Tell
 
 

@@ -19,8 +19,7 @@ from dlctl.files.site_folders import all_damaged, damaged
 from dlctl.lifecycle import cancel, delete, refresh, resume, submit
 from dlctl.record import RecordStore
 from dlctl.transport.local import LocalTransport
-from dlctl.upkeep.adopt import adopt
-from dlctl.upkeep.inventory import take_inventory
+from dlctl.upkeep.inventory import adopt, take_inventory
 from dlctl.upkeep.prune import look, prune
 
 DAY_S = 86400
