@@ -20,17 +20,6 @@ ON_NODE = typer.Option(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(
-        no_args_is_help=True, help="Look at the checkpoints of a training, or save one."
-    )
-    group.command("list")(list_)
-    for command in (show, save, verify, diff):
-        group.command()(command)
-    app.add_typer(group, name="checkpoints")
-
-
 def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
     """List the checkpoints of a training, newest first.
 
@@ -151,3 +140,9 @@ def _size(size_bytes: int | None) -> str:
     from dlctl.units import format_bytes
 
     return "-" if size_bytes is None else format_bytes(size_bytes)
+
+
+GROUPS = {"checkpoints": (
+    "Look at the checkpoints of a training, or save one.",
+    (list_, show, save, verify, diff),
+)}  # fmt: skip

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dlctl.manifest.overrides import Overrides
     from dlctl.outputs.ledger import Ledger
     from dlctl.plan.rehearsal import Forecast
-    from dlctl.service.rehearse import Rehearsal
+    from dlctl.service.costs import Rehearsal
 
 _NAMES_WIDTH = 64
 
@@ -38,23 +38,21 @@ def rehearse(
 
     Example: dlctl rehearse manifest.yml --site mycluster
     """
-    from dlctl.service import rehearse as rehearsals
+    from dlctl.service import costs
 
     limit_s, mine = seconds(limit, "--limit"), client()
     with opened(site) as session:
-        begun = rehearsals.begin(
-            session, mine.store, manifest, overrides, steps, limit_s, mine.tell
-        )
+        begun = costs.begin(session, mine.store, manifest, overrides, steps, limit_s, mine.tell)
         name = begun.record.training_id
         try:
-            found = rehearsals.finish(session, mine.store, begun, mine.tell)
+            found = costs.finish(session, mine.store, begun, mine.tell)
         except KeyboardInterrupt:
             output.interrupted(f"stopped waiting; the rehearsal goes on as {name}")
             output.hint(f"dlctl cancel {name}")
             raise typer.Exit(130) from None
         output.report(found, as_json, _print)
         if found.rehearsed.equal and not keep:
-            rehearsals.remove(session, mine.store, begun, mine.tell)
+            costs.remove(session, mine.store, begun, mine.tell)
     if not found.rehearsed.equal:
         _refuse(name)
 
@@ -148,7 +146,7 @@ def report(training_ids: list[str] = IDS, as_json: bool = JSON) -> None:
 
     Example: dlctl report digits-3k9f
     """
-    from dlctl.service.report import report as ledgers
+    from dlctl.service.costs import report as ledgers
 
     mine = client()
     many = ledgers(mine, mine.store.find_all(training_ids or []))

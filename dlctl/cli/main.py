@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,12 +89,12 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, costs, fetch, frameworks, jobs, manifests, reading, sites
+    from dlctl.cli import checkpoints, costs, fetch, folders, jobs, manifests, reading, sites
     from dlctl.cli import submit as sending
     from dlctl.cli.logs import logs
     from dlctl.cli.manners import config, schema
     from dlctl.cli.searching import search
-    from dlctl.cli.stored import models, stores
+    from dlctl.cli.stored import models
     from dlctl.cli.upkeep import doctor, room
     from dlctl.cli.views import watch
     from dlctl.cli.views.dashboard import dashboard
@@ -103,16 +104,27 @@ def _register() -> None:
         manifests.init, manifests.validate, manifests.render, schema, costs.rehearse,
         sending.submit, jobs.tune, jobs.halt, jobs.resume, jobs.cancel, jobs.delete, sending.tag,
         reading.list_, reading.status, reading.show, fetch.fetch, logs, metrics, watch, dashboard,
-        costs.report, checkpoints, fetch.export, models, search, sites, frameworks, stores, config,
+        costs.report, checkpoints, fetch.export, models, search, sites, folders, config,
         room.adopt, doctor, room.du, room.prune,
     ):  # fmt: skip
-        if isinstance(each, ModuleType):
+        if not isinstance(each, ModuleType):
+            _add(app, each)
+        elif not hasattr(each, "GROUPS"):
             each.register(app)
         else:
-            app.command(each.__name__.strip("_"))(each)
+            for name, (text, commands) in each.GROUPS.items():
+                group = typer.Typer(no_args_is_help=True, help=text)
+                _add(group, *commands)
+                app.add_typer(group, name=name)
     # `dlctl checkpoints save` is the documented name; this is what people type.
     app.command("checkpoint", hidden=True)(jobs.save)
     _set_class(app)
+
+
+def _add(group: typer.Typer, *commands: Callable[..., object]) -> None:
+    """Add commands, each by the first word of its name."""
+    for command in commands:
+        group.command(command.__name__.partition("_")[0])(command)
 
 
 def _set_class(group: typer.Typer) -> None:

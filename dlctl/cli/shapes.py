@@ -21,10 +21,6 @@ def _all(kind: object, names: str) -> dict[str, object]:
 
 
 _TENSOR = _all(str, "name difference") | _all(float | None, "largest")
-_ROOM = (
-    _all(str, "training_id") | _all(str | None, "state")
-    | _all(int, "size_bytes checkpoints_bytes results_bytes")
-)  # fmt: skip
 _PRUNABLE = _all(str, "training_id state") | _all(float, "ended_at") | _all(int, "size_bytes")
 
 
@@ -102,7 +98,7 @@ SHAPES = {
     "rendered": Shape("a plan and its scripts", [
         _all(str, "script train_script?") | _all("dlctl.contract:Plan", "plan?")
         | _all(dict[str, str], "store_scripts?")], {"render": OBJECT}),
-    "rehearsal": Shape("what a rehearsal measured", ["dlctl.service.rehearse:Rehearsal"], {
+    "rehearsal": Shape("what a rehearsal measured", ["dlctl.service.costs:Rehearsal"], {
         "rehearse": OBJECT}),
     "model": Shape("a stored model", [
         _all(str, "model_id site name description") | _all(dict[str, int], "aliases")
@@ -184,12 +180,8 @@ SHAPES = {
         "schema": LIST}),
     "link": Shape("a link of the chain", ["dlctl.doctor.chain:Link"], {"doctor": LIST}),
     "adopted": Shape("what a site had", [
-        _all(str, "site") | _all([_TRAINING], "added") | _all(_TEXTS, "known")
-        | _all(["dlctl.upkeep.inventory:Damaged"], "damaged")], {"adopt": OBJECT}),
-    "room": Shape("what takes room at a site", [
-        _all(str, "site root") | _all(int, "total_bytes") | _all(dict[str, int], "parts unused")
-        | _all([_ROOM], "trainings") | _all(int | None, "disk_bytes free_bytes inodes free_inodes")
-        | _all(_TEXTS, "quota")], {"du": OBJECT}),
+        "dlctl.upkeep.inventory:Adopted", _all([_TRAINING], "added")], {"adopt": OBJECT}),
+    "room": Shape("what takes room at a site", ["dlctl.upkeep.usage:Room"], {"du": OBJECT}),
     "pruned": Shape("what may go at a site", [
         _all(str, "site") | _all(bool, "keeps_results") | _all([_PRUNABLE], "trainings")
         | _all(_TEXTS, "forgotten") | _all(dict[str, int], "unused")

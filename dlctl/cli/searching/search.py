@@ -22,23 +22,13 @@ from dlctl.cli.common import (
     raise_lasting,
     searched,
 )
+from dlctl.cli.searching import outcomes, views
 
 if TYPE_CHECKING:
     from dlctl.search.overview import Overview
 
-app = typer.Typer(no_args_is_help=True, help="Search for hyper-parameters and architectures.")
 FILE = typer.Argument(Path("search.yml"), metavar="SEARCH.YML", show_default=True,
                       help="What to search, and how; its folder's files are sent.")  # fmt: skip
-
-
-def register(parent: typer.Typer) -> None:
-    """Add the group."""
-    from dlctl.cli.searching import outcomes, views
-
-    for command in (init, start, status, *views.COMMANDS, *outcomes.COMMANDS,
-                    scale, halt, resume, cancel):  # fmt: skip
-        app.command()(command)
-    parent.add_typer(app, name="search")
 
 
 def init(
@@ -178,3 +168,9 @@ def _print_status(told: dict[str, Any], seen: Overview, left: str) -> None:
         "waits": "\n".join(told["waits"]), "strategy": strategy_words(seen),
         "best": best_words(seen.trials),
     })  # fmt: skip
+
+
+GROUPS = {"search": (
+    "Search for hyper-parameters and architectures.",
+    (init, start, status, *views.COMMANDS, *outcomes.COMMANDS, scale, halt, resume, cancel),
+)}  # fmt: skip

@@ -69,17 +69,6 @@ ALIASES = typer.Option(
 DESCRIPTION = typer.Option(None, "--description", help="A description for people.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(
-        no_args_is_help=True, help="Store versions of models at a site, and train from them."
-    )
-    group.command("list")(list_)
-    for command in (create, show, update, delete, diff, pull, copy, gc):
-        group.command()(command)
-    app.add_typer(group, name="models")
-
-
 def _where(wanted: str, site: str | None) -> str:
     """Return the site that has a model, as far as is known."""
     from dlctl.models.record import the_site_of
@@ -333,3 +322,9 @@ def _confirmed(model: KnownModel, number: int | None) -> bool:
 def _age(model: KnownModel, *, offline: bool) -> str:
     fresh = model.stale_since is None and not offline
     return "" if fresh else f" ({ago(time.time() - model.seen_at)})"
+
+
+GROUPS = {"models": (
+    "Store versions of models at a site, and train from them.",
+    (list_, create, show, update, delete, diff, pull, copy, gc),
+)}  # fmt: skip

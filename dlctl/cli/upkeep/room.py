@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,14 +20,14 @@ from dlctl.cli.common import (
     seconds,
     tell_failures,
 )
+from dlctl.errors import DlctlError
 from dlctl.service.describe import only_copies
 from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
-    from dlctl.errors import DlctlError
-    from dlctl.record import RecordStore
-    from dlctl.upkeep.inventory import Adopted, Inventory
-    from dlctl.upkeep.prune import Prunable, Pruned
+    from dlctl.upkeep.inventory import Adopted
+    from dlctl.upkeep.prune import Prunable
+    from dlctl.upkeep.usage import Room
 
 _LARGEST, _SHOWN = 10, 20
 
@@ -44,99 +44,39 @@ def du(
 
     Example: dlctl du mycluster
     """
-    from dlctl.upkeep.inventory import take_inventory
+    from dlctl.upkeep.inventory import room
 
     with opened(site or default_site()) as session:
-        found = take_inventory(session, usage=True)
-    output.report(_usage(found), as_json, lambda _: _print_usage(found, all_))
+        found = room(session, output.Shown())
+    output.report(found, as_json, lambda _: _print_room(found, all_))
 
 
-def _usage(found: Inventory) -> dict[str, Any]:
-    """Return the answer as `--json` prints it."""
-    usage = found.usage
-    states = {record.training_id: str(record.state) for record in found.records}
-    return {
-        "site": found.site, "root": found.root, "total_bytes": usage.total_bytes,
-        "parts": dict(_parts(found)),
-        "trainings": [
-            {"training_id": name, "state": states.get(name), "size_bytes": parts.get("jobs", 0),
-             "checkpoints_bytes": parts.get("checkpoints", 0),
-             "results_bytes": parts.get("results", 0)}
-            for name, parts in usage.trainings.items()
-        ],
-        "unused": usage.unused(), "disk_bytes": usage.disk_bytes, "free_bytes": usage.free_bytes,
-        "inodes": usage.inodes, "free_inodes": usage.free_inodes, "quota": usage.quota,
-    }  # fmt: skip
-
-
-def _parts(found: Inventory) -> list[tuple[str, int]]:
-    """Return what takes room, by what it is."""
-    from dlctl.upkeep.usage import PARTS
-
-    usage = found.usage
-    large = {name: usage.all_of(name) for name in PARTS}
-    folders = usage.folders
-    rest = usage.all_of("jobs") - sum(large.values())
-    of_trainings = [
-        ("checkpoints", large["checkpoints"] + large["rehearsal"]), ("results", large["results"]),
-        ("data of trainings", large["data"]), ("code of trainings", large["code"]),
-        ("logs and metrics", max(0, rest)),
-    ]  # fmt: skip
-    shared = [
-        ("runtimes", folders.get("runtime", 0)), ("sent folders", folders.get("store", 0)),
-        ("the nodes' Python", folders.get("env", 0)),
-        ("environments", folders.get("environments", 0)), ("cached data", folders.get("cache", 0)),
-        ("stored models", folders.get("models", 0)),
-        ("unfinished", folders.get("unfinished", 0)),
-    ]  # fmt: skip
-    return [(name, size) for name, size in (*of_trainings, *shared) if size]
-
-
-def _print_usage(found: Inventory, everything: bool) -> None:
-    usage = found.usage
-    if not usage.total_bytes:
+def _print_room(found: Room, everything: bool) -> None:
+    if not found.total_bytes:
         return output.note(f"there is nothing at {found.root} on {found.site} yet")
-    rows = [[name, format_bytes(size)] for name, size in _parts(found)]
-    output.table(["what", "size"], [*rows, ["all", format_bytes(usage.total_bytes)]])
-    _print_trainings(found, everything)
-    _print_room(found)
-    if unused := usage.unused():
-        size = format_bytes(sum(unused.values()))
-        output.line(f"no training uses {counted(len(unused), 'folder')}, {size}")
-    return output.hint(f"dlctl prune {found.site} --older-than 30d --dry-run")
-
-
-def _print_trainings(found: Inventory, everything: bool) -> None:
-    usage = found.usage
-    records = sorted(found.records, key=lambda r: usage.of(r.training_id), reverse=True)
-    shown = records if everything else records[:_LARGEST]
-    rows = [
-        [r.training_id, str(r.state),
-         *(format_bytes(usage.of(r.training_id, part)) for part in ("jobs", "checkpoints",
-                                                                    "results"))]
-        for r in shown
-    ]  # fmt: skip
+    rows = [[name, format_bytes(size)] for name, size in found.parts.items()]
+    output.table(["what", "size"], [*rows, ["all", format_bytes(found.total_bytes)]])
+    known = sorted((t for t in found.trainings if t.state), key=lambda t: -t.size_bytes)
+    rows = [[t.training_id, str(t.state), format_bytes(t.size_bytes),
+             format_bytes(t.checkpoints_bytes), format_bytes(t.results_bytes)]
+            for t in (known if everything else known[:_LARGEST])]  # fmt: skip
     if rows:
-        output.line("")
+        output.line()
         output.table(["training", "state", "size", "checkpoints", "results"], rows)
-    if more := len(records) - len(shown):
+    if more := len(known) - len(rows):
         output.note(f"and {more} more: dlctl du {found.site} --all")
-    for each in found.damaged:
-        output.warn(f"{found.root}/jobs/{each.training_id}: {each.why}")
-    output.line("")
-
-
-def _print_room(found: Inventory) -> None:
-    usage = found.usage
-    fields = {}
-    if usage.free_bytes is not None and usage.disk_bytes:
-        fields["room"] = (
-            f"{format_bytes(usage.free_bytes)} of {format_bytes(usage.disk_bytes)} free"
-        )
-    if usage.free_inodes is not None and usage.inodes:
-        fields["files"] = f"room for {usage.free_inodes:,} of {usage.inodes:,} more"
-    fields["quota"] = "\n".join(usage.quota) or "the site tells none (`quota -w`)"
-    output.fields(fields)
+    output.line()
+    free, files, disk = found.free_bytes, found.free_inodes, found.disk_bytes
+    is_known = free is not None and disk
+    output.fields({
+        "room": f"{format_bytes(free or 0)} of {format_bytes(disk or 0)} free" if is_known else "",
+        "files": "" if files is None else f"room for {files:,} of {found.inodes or 0:,} more",
+        "quota": "\n".join(found.quota) or "the site tells none (`quota -w`)",
+    })  # fmt: skip
+    if found.unused:
+        size = format_bytes(sum(found.unused.values()))
+        output.line(f"no training uses {counted(len(found.unused), 'folder')}, {size}")
+    return output.hint(f"dlctl prune {found.site} --older-than 30d --dry-run")
 
 
 def prune(
@@ -158,59 +98,31 @@ def prune(
 
     Example: dlctl prune mycluster --older-than 30d --keep-results
     """
+    from dlctl.upkeep.prune import prune as remove
+
     ask_nothing_in_json(as_json, answered=yes or dry_run)
     older_than_s, store = seconds(older_than, "--older-than"), open_record()
     sites = [site] if site else sorted({record.site for record in store.all()}) or ["local"]
-    shown = []
+    done: list[Prunable] = []
     failures: list[DlctlError] = []
+
+    def agreed(going: Prunable) -> bool:
+        if not as_json:
+            _print_going(going)
+        return bool(going) and not dry_run and (yes or _confirmed(going))
+
     for name in sites:
-        told, failure = _at(name, store, older_than_s, keep_results,
-                            asks=not yes, dry_run=dry_run, as_json=as_json)  # fmt: skip
-        shown += [told] if told else []
-        failures += [failure] if failure else []
+        try:
+            with opened(name) as session:
+                done.append(remove(session, store, older_than_s, keep_results, agreed))
+        except DlctlError as error:
+            failures.append(error)
+            continue
+        if not as_json:
+            _print_done(done[-1])
     if as_json:
-        output.report(shown, as_json, lambda _: None)
+        output.report(done, True, print)
     tell_failures(failures)
-
-
-def _at(
-    name: str, store: RecordStore, older_than_s: int, keep_results: bool, *,
-    asks: bool, dry_run: bool, as_json: bool,
-) -> tuple[dict[str, Any] | None, DlctlError | None]:  # fmt: skip
-    """Prune one site; return what became of it, or why it could not be done."""
-    from dlctl.errors import DlctlError
-    from dlctl.outputs.metrics.cache import forget
-    from dlctl.upkeep.prune import look
-    from dlctl.upkeep.prune import prune as remove
-
-    try:
-        with opened(name) as session:
-            going = look(session, store, older_than_s, keep_results=keep_results)
-            done = None
-            if not as_json:
-                _print_going(name, going)
-            if going and not dry_run and (not asks or _confirmed(going)):
-                done = remove(session, store, going)
-                for training_id in [] if keep_results else done.trainings:
-                    forget(training_id)
-                if not as_json:
-                    _print_done(name, going, done)
-            return _shown(name, going, done), None
-    except DlctlError as error:
-        return None, error
-
-
-def _shown(name: str, going: Prunable, done: Pruned | None) -> dict[str, Any]:
-    """Return the answer as `--json` prints it."""
-    return {
-        "site": name, "keeps_results": going.keep_results,
-        "trainings": [{"training_id": each.record.training_id, "state": str(each.record.state),
-                       "ended_at": each.ended_at, "size_bytes": each.size_bytes}
-                      for each in going.trainings],
-        "forgotten": [record.training_id for record in going.forgotten],
-        "unused": going.unused, "cached": going.cached, "contents": going.contents,
-        "size_bytes": going.size_bytes, "removed": done,
-    }  # fmt: skip
 
 
 def _confirmed(going: Prunable) -> bool:
@@ -225,7 +137,8 @@ def _confirmed(going: Prunable) -> bool:
     return False
 
 
-def _print_going(name: str, going: Prunable) -> None:
+def _print_going(going: Prunable) -> None:
+    name = going.inventory.site
     rows = [[each.record.training_id, str(each.record.state), ago(time.time() - each.ended_at),
              format_bytes(each.size_bytes)] for each in going.trainings]  # fmt: skip
     rows += [[unused, "unused", "", format_bytes(size)] for unused, size in going.unused.items()]
@@ -253,7 +166,9 @@ def _print_going(name: str, going: Prunable) -> None:
     return output.note(f"{format_bytes(going.size_bytes)} on {name}{rest}{what}")
 
 
-def _print_done(name: str, going: Prunable, done: Pruned) -> None:
+def _print_done(going: Prunable) -> None:
+    if (done := going.removed) is None:
+        return
     for training_id, why in done.stays.items():
         output.warn(f"{training_id} stays: {why}")
     counts = {"training": len(done.trainings), "unused folder": len(done.unused),
@@ -261,7 +176,7 @@ def _print_done(name: str, going: Prunable, done: Pruned) -> None:
               "record": len(going.forgotten)}  # fmt: skip
     what = ", ".join(counted(count, noun) for noun, count in counts.items() if count)
     of = (" of " if going.keep_results else ": ") if what else ""
-    output.line(f"{name}: removed {format_bytes(done.freed_bytes)}{of}{what}")
+    output.line(f"{going.inventory.site}: removed {format_bytes(done.freed_bytes)}{of}{what}")
 
 
 def adopt(
@@ -277,23 +192,9 @@ def adopt(
     """
     from dlctl.upkeep.inventory import adopt as take_over
 
-    store = open_record()
     with opened(site) as session:
-        if aside := store.repair():
-            output.warn(
-                f"the local record was damaged; it is kept as {aside.kept_as}, and "
-                f"{aside.saved} of its trainings were saved: adopt each of your sites"
-            )
-        found = take_over(session, store)
-    for each in found.damaged:
-        output.warn(f"left out {found.root}/jobs/{each.training_id}: {each.why}")
-    shown = {
-        "site": found.site,
-        "added": found.added,
-        "known": found.known,
-        "damaged": [{"training_id": d.training_id, "why": d.why} for d in found.damaged],
-    }
-    output.report(shown, as_json, lambda _: _print_adopted(found))
+        found = take_over(session, open_record(), output.Shown())
+    output.report(found, as_json, _print_adopted)
 
 
 def _print_adopted(found: Adopted) -> None:

@@ -5,7 +5,7 @@ import pytest
 from dlctl.cli import costs
 from dlctl.contract import Rehearsed
 from dlctl.plan.rehearsal import Forecast
-from dlctl.service.rehearse import Rehearsal
+from dlctl.service.costs import Rehearsal
 
 FOUND = Rehearsed(
     True, 20, halted_at=6, killed_at=13, total_steps=1_900_000, step_s=0.08757523,

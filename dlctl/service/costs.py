@@ -1,7 +1,9 @@
-"""Rehearse a training: whether a restart continues it bit for bit, and what it will take."""
+"""What trainings take: rehearse one to find out before, report where the hours went."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,9 @@ from dlctl.contract import Rehearsed
 from dlctl.data.checks import refuse_wrong_stores
 from dlctl.errors import DlctlError
 from dlctl.lifecycle import delete, submit
+from dlctl.lifecycle.accounts import accounts
 from dlctl.models.use import build
+from dlctl.outputs.ledger import Ledger, Prices, ledger
 from dlctl.outputs.rehearsal import read_rehearsed
 from dlctl.plan.rehearsal import Forecast, forecast, rehearsal_plan
 from dlctl.plan.render import render
@@ -21,11 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dlctl.contract import Plan
+    from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
     from dlctl.logs.reader import LogPiece
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record, RecordStore
+    from dlctl.service.client import Client
     from dlctl.tell import Tell
+
 
 _STAGE = b"rehearsal, stage"
 """In the supervisor's lines about what follows."""
@@ -94,3 +101,23 @@ def remove(session: Session, store: RecordStore, begun: Begun, tell: Tell) -> No
         delete(session, begun.record, store)
     except DlctlError as error:
         tell.warn(f"the rehearsal's files are still there: {error.message}")
+
+
+def report(mine: Client, records: Sequence[Record]) -> list[Ledger]:
+    """Return the ledger of each training.
+
+    Raises:
+        DlctlError: a site does not answer.
+    """
+
+    def of_site(session: Session, some: list[Record], _: RecordStore) -> list[Ledger | DlctlError]:
+        price = session.site.price
+        prices = Prices(price.node_hour, price.gpu_hour, price.currency) if price else None
+        books = accounts(session, some)
+        return [ledger(name, attempts, prices, time.time()) for name, attempts in books.items()]
+
+    done, failures = mine.at_sites(records, of_site)
+    if failures:
+        raise failures[0]
+    found = {each.training_id: each for each in done}
+    return [found[record.training_id] for record in records]
