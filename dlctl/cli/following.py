@@ -21,7 +21,7 @@ from dlctl.units import format_duration
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
-    from dlctl.logs.reader import FollowsLogs, LogPiece
+    from dlctl.logs.reader import LogPiece, LogReader
     from dlctl.logs.shown import ShownLog
     from dlctl.record import Record, RecordStore
 
@@ -38,7 +38,7 @@ class _Above(output.Shown):
 
 
 def follow(
-    session: Session, record: Record, store: RecordStore, reader: FollowsLogs | None = None,
+    session: Session, record: Record, store: RecordStore, reader: LogReader | None = None,
     lines: LogLines | None = None,
 ) -> Record:  # fmt: skip
     """Print the log as it grows until the training ends; Ctrl-C leaves the training running.

@@ -13,7 +13,7 @@ from dlctl.units import unix_seconds
 if TYPE_CHECKING:
     from dlctl.errors import TransportError
     from dlctl.lifecycle import Session
-    from dlctl.logs.reader import FollowsLogs, LogPiece
+    from dlctl.logs.reader import LogPiece, LogReader
     from dlctl.record import Record, RecordStore
     from dlctl.tell import Tell
 
@@ -23,7 +23,7 @@ _SENDING_S = 60.0
 
 def follow(
     session: Session, record: Record, store: RecordStore, tell: Tell,
-    take: Callable[[Iterator[LogPiece]], object], reader: FollowsLogs | None = None,
+    take: Callable[[Iterator[LogPiece]], object], reader: LogReader | None = None,
     on_look: Callable[[Session, Record], object] = lambda _session, _record: None,
 ) -> Record:  # fmt: skip
     """Hand over lines as they come until the training ends; return it as it is then.
