@@ -24,32 +24,33 @@ if TYPE_CHECKING:
     from dlctl.service.verbs import Done, WouldEnd
 
 
-def complete_ids(incomplete: str) -> list[str]:
-    """Return the training ids with this beginning, newest first, for shell completion."""
+# For shell completion; typer leaves out what does not begin with what is typed.
+
+
+def complete_ids() -> list[str]:
+    """Return the training ids, newest first."""
     from dlctl.record import RecordStore
 
-    ids = [record.training_id for record in reversed(RecordStore().all())]
-    return [training_id for training_id in ids if training_id.startswith(incomplete)]
+    return [record.training_id for record in reversed(RecordStore().all())]
 
 
-def complete_sites(incomplete: str) -> list[str]:
-    """Return the sites with this beginning, for shell completion."""
+def complete_sites() -> list[str]:
+    """Return the sites."""
     from dlctl.sites.files import list_sites
 
-    return [site.name for site in list_sites() if site.name.startswith(incomplete)]
+    return [site.name for site in list_sites()]
 
 
-def complete_tags(incomplete: str) -> list[str]:
-    """Return the tags with this beginning, for shell completion."""
+def complete_tags() -> list[str]:
+    """Return the tags."""
     from dlctl.record import RecordStore
 
-    tags = {tag for record in RecordStore().all() for tag in record.tags}
-    return sorted(tag for tag in tags if tag.startswith(incomplete))
+    return sorted({tag for record in RecordStore().all() for tag in record.tags})
 
 
-def complete_states(incomplete: str) -> list[str]:
-    """Return the states with this beginning, for shell completion."""
-    return [str(state) for state in State if state.value.startswith(incomplete)]
+def complete_states() -> list[str]:
+    """Return the states."""
+    return [str(state) for state in State]
 
 
 def default_site() -> str:
@@ -164,18 +165,12 @@ def overriding(*without: str) -> Callable[[Callable[..., object]], Callable[...,
     return _taking("overrides", make, {k: v for k, v in _RESOURCES.items() if k not in without})
 
 
-def open_record() -> RecordStore:
-    """Return the local record, which warns about what it can't read or write."""
-    from dlctl.record import RecordStore
-
-    return RecordStore(tell=output.warn)
-
-
 def client() -> Client:
     """Return what the use cases need of this terminal and its user."""
+    from dlctl.record import RecordStore
     from dlctl.service.client import Client
 
-    return Client(open_record(), output.Shown(), output.ask)
+    return Client(RecordStore(tell=output.warn), output.Shown(), output.ask)
 
 
 def opened(site: str) -> closing[Session]:

@@ -146,7 +146,8 @@ class LogLines:
 
         if self._pattern is not None:
             lines = [line for line in lines if self._fits(shown(line, colours=False))]
-        output.log_objects(piece.attempt, piece.source, lines)
+        about = {"attempt": piece.attempt, "source": piece.source}
+        output.json_line(*(about | {"line": line} for line in lines))
         return len(lines)
 
     def _before(self, source: str) -> str:

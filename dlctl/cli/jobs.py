@@ -122,7 +122,7 @@ def delete(
     if dry_run:
         return print_would(verbs.would_delete(records, forget=forget), as_json)
     if not (yes or _confirmed(records, forget)):
-        return output.note("nothing was deleted")
+        return None
     done = verbs.delete(mine, records, forget=forget)
     told = [verbs.Deleted(r.training_id) for r in done.known]
     if told:
@@ -133,11 +133,6 @@ def delete(
 
 
 def _confirmed(records: list[Record], forget: bool) -> bool:
-    """Ask at the terminal.
-
-    Raises:
-        typer.BadParameter: there is none.
-    """
     from dlctl.service.verbs import would_delete
 
     for each in would_delete(records, forget=forget):

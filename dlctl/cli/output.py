@@ -278,16 +278,9 @@ def document(text: str) -> None:
     raw(printable_lines(text) if sys.stdout.isatty() else text)
 
 
-def log_objects(attempt: int, source: str, lines: Sequence[str]) -> None:
-    """Print lines of a log as JSON objects, one a line."""
-    for text in lines:
-        sys.stdout.write(_json({"attempt": attempt, "source": source, "line": text}) + "\n")
-    sys.stdout.flush()
-
-
-def json_line(value: object) -> None:
-    """Print a JSON object on a line of its own, at once."""
-    sys.stdout.write(_json(value) + "\n")
+def json_line(*values: object) -> None:
+    """Print JSON objects at once, each on a line of its own."""
+    sys.stdout.write("".join(f"{_json(value)}\n" for value in values))
     sys.stdout.flush()
 
 
@@ -385,8 +378,8 @@ def has_whole_screen() -> bool:
     return sys.stdout.isatty() and sys.stdin.isatty() and find_spec("termios") is not None
 
 
-def agreed(question: str, command: str) -> bool:
-    """Ask the person at the terminal whether something may go.
+def agreed(question: str, command: str, verb: str = "deleted") -> bool:
+    """Ask the person at the terminal whether something may go; if not, say that nothing was done.
 
     Raises:
         typer.BadParameter: there is no terminal.
@@ -399,7 +392,9 @@ def agreed(question: str, command: str) -> bool:
         raise typer.BadParameter(
             f"`{command}` asks first, and there is no terminal here: add --yes"
         ) from None
-    return said.strip().lower() in ("y", "yes")
+    is_yes = said.strip().lower() in ("y", "yes")
+    note("" if is_yes else f"nothing was {verb}")
+    return is_yes
 
 
 def ask(text: str, hidden: bool) -> str:

@@ -13,9 +13,9 @@ from dlctl.cli.common import (
     JSON,
     NOTHING,
     SITE,
+    client,
     complete_tags,
     filtered,
-    open_record,
     opened,
     overriding,
 )  # fmt: skip
@@ -82,7 +82,7 @@ def submit(
     wanted = variants(manifests or [Path("manifest.yml")], overrides, sweep, repeat, seed_from)
     if stay and len(wanted) > 1:
         raise typer.BadParameter("--follow follows one training; see `dlctl watch` for several")
-    store = open_record()
+    store = client().store
     with opened(_site_of(model, site) if model else site) as session:
         sent = submit_variants(session, store, wanted, model, checked_tags(tags), output.Shown(),
                                list_files=files)  # fmt: skip
@@ -171,7 +171,7 @@ def tag(
     """
     from dlctl.service import client as choose
 
-    store = open_record()
+    store = client().store
     known = choose.tag(store, choose.chosen(store, training_ids, wanted), add, remove)
     rows = [[each.training_id, ", ".join(each.tags) or "-"] for each in known]
     output.report(known, as_json,

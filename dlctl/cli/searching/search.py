@@ -14,7 +14,6 @@ from dlctl.cli.common import (
     SEARCH_ID,
     SITE,
     client,
-    open_record,
     opened,
     print_done,
     print_record,
@@ -55,7 +54,7 @@ def start(path: Path = FILE, site: str = SITE, as_json: bool = JSON) -> None:
 
     loaded = load_search(path)
     with opened(site) as session:
-        sent = begin(session, loaded, open_record(), output.Shown())
+        sent = begin(session, loaded, client().store, output.Shown())
     record = sent.one()
     output.report(record, as_json, lambda _: output.line(record.training_id))
     sent.finish()

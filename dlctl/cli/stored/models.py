@@ -210,7 +210,7 @@ def delete(
         number = old.number_of(wanted.which) if wanted.which else None
         changes.check_unused(there.session, there.models, old, number, mine.store)
         if not (dry_run or yes or _confirmed(old, number)):
-            return output.note("nothing was deleted")
+            return None
         if not dry_run:
             changes.delete(there.session, old, number)
             there.read()
@@ -309,11 +309,6 @@ def gc(
 
 
 def _confirmed(model: KnownModel, number: int | None) -> bool:
-    """Ask at the terminal.
-
-    Raises:
-        typer.BadParameter: there is none.
-    """
     versions = f"{len(model.numbers)} versions" if len(model.numbers) > 1 else "its one version"
     what = f"{model.model_id}@{number}" if number else f"{model.model_id} with {versions}"
     return output.agreed(f"delete {what} from {model.site}?", "dlctl models delete")

@@ -13,9 +13,9 @@ from dlctl.cli.common import (
     JSON,
     ago,
     ask_nothing_in_json,
+    client,
     complete_sites,
     default_site,
-    open_record,
     opened,
     seconds,
     tell_failures,
@@ -101,7 +101,7 @@ def prune(
     from dlctl.upkeep.prune import prune as remove
 
     ask_nothing_in_json(as_json, answered=yes or dry_run)
-    older_than_s, store = seconds(older_than, "--older-than"), open_record()
+    older_than_s, store = seconds(older_than, "--older-than"), client().store
     sites = [site] if site else sorted({record.site for record in store.all()}) or ["local"]
     done: list[Prunable] = []
     failures: list[DlctlError] = []
@@ -109,7 +109,9 @@ def prune(
     def agreed(going: Prunable) -> bool:
         if not as_json:
             _print_going(going)
-        return bool(going) and not dry_run and (yes or _confirmed(going))
+        question = f"remove {format_bytes(going.size_bytes)}?"
+        return bool(going) and not dry_run and (
+            yes or output.agreed(question, "dlctl prune", "removed"))  # fmt: skip
 
     for name in sites:
         try:
@@ -123,18 +125,6 @@ def prune(
     if as_json:
         output.report(done, True, print)
     tell_failures(failures)
-
-
-def _confirmed(going: Prunable) -> bool:
-    """Ask at the terminal.
-
-    Raises:
-        typer.BadParameter: there is none.
-    """
-    if output.agreed(f"remove {format_bytes(going.size_bytes)}?", "dlctl prune"):
-        return True
-    output.note("nothing was removed")
-    return False
 
 
 def _print_going(going: Prunable) -> None:
@@ -193,7 +183,7 @@ def adopt(
     from dlctl.upkeep.inventory import adopt as take_over
 
     with opened(site) as session:
-        found = take_over(session, open_record(), output.Shown())
+        found = take_over(session, client().store, output.Shown())
     output.report(found, as_json, _print_adopted)
 
 

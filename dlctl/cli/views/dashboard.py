@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import client, complete_ids, complete_sites, open_record, writing
+from dlctl.cli.common import client, complete_ids, complete_sites, writing
 
 if TYPE_CHECKING:
     from dlctl.dashboard.live import LiveFeed
@@ -71,7 +71,7 @@ def _serve(feed: LiveFeed, ids: list[str], port: int, *, open_browser: bool) -> 
 
     page = "/"
     if len(ids) == 1:
-        kind = "search" if open_record().find(ids[0]).is_search else "training"
+        kind = "search" if client().store.find(ids[0]).is_search else "training"
         page = f"/{kind}/{ids[0]}"
     serve(feed, port, page, open_browser=open_browser, tell=lambda url: output.raw(f"{url}\n"),
           warn=output.warn)  # fmt: skip

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, client, complete_ids, open_record, opened, writing
+from dlctl.cli.common import ago, client, complete_ids, opened, writing
 
 if TYPE_CHECKING:
     from dlctl.outputs.metrics.platform import Platform
@@ -73,7 +73,7 @@ def metrics(
         raise typer.BadParameter("--follow needs --json or --csv; dlctl watch shows curves")
     if of_platform:
         return _platform(training_ids or [], as_json)
-    store = open_record()
+    store = client().store
     records = store.find_all(training_ids or [])
     if stay:
         return _follow(records, since, names, as_csv)
