@@ -48,8 +48,7 @@ def test_a_line_break_in_an_error_or_a_field_begins_no_line(capsys) -> None:
 
 def test_json_for_a_terminal_has_escapes_and_the_same_value(capsys) -> None:
     output.report([EVIL, "ä"], True, print)
-    output.json_line({"name": EVIL})
-    output.log_objects(1, "learner-0", [EVIL])
+    output.json_line({"name": EVIL}, {"line": EVIL})
     first, second, third = "", "", ""
     printed = capsys.readouterr().out
     *whole, second, third = printed.splitlines()
