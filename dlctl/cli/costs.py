@@ -42,30 +42,24 @@ def rehearse(
 
     limit_s, mine = seconds(limit, "--limit"), client()
     with opened(site) as session:
-        begun = costs.begin(session, mine.store, manifest, overrides, steps, limit_s, mine.tell)
-        name = begun.record.training_id
         try:
-            found = costs.finish(session, mine.store, begun, mine.tell)
-        except KeyboardInterrupt:
-            output.interrupted(f"stopped waiting; the rehearsal goes on as {name}")
-            output.hint(f"dlctl cancel {name}")
+            found = costs.rehearse(session, mine.store, manifest, overrides, steps, limit_s,
+                                   mine.tell, keep=keep)  # fmt: skip
+        except KeyboardInterrupt as stop:
+            if not stop.args:
+                raise
+            output.interrupted(f"stopped waiting; the rehearsal goes on as {stop.args[0]}")
+            output.hint(f"dlctl cancel {stop.args[0]}")
             raise typer.Exit(130) from None
-        output.report(found, as_json, _print)
-        if found.rehearsed.equal and not keep:
-            costs.remove(session, mine.store, begun, mine.tell)
+    output.report(found, as_json, _print)
     if not found.rehearsed.equal:
-        _refuse(name)
+        from dlctl.errors import TrainingFailed
 
-
-def _refuse(name: str) -> None:
-    """Raise TrainingFailed."""
-    from dlctl.errors import TrainingFailed
-
-    raise TrainingFailed(
-        "a restart doesn't continue this training as if nothing had happened",
-        hint=f"`dlctl checkpoints list {name}`; random numbers that your program "
-        "draws from generators of its own, or a GPU's order of additions, may be the cause",
-    )
+        raise TrainingFailed(
+            "a restart doesn't continue this training as if nothing had happened",
+            hint=f"`dlctl checkpoints list {found.training_id}`; random numbers that your program "
+            "draws from generators of its own, or a GPU's order of additions, may be the cause",
+        )
 
 
 # What people read ---------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def halt(training_ids: list[str] = IDS, *, wanted: Filter, as_json: bool = JSON)
     """
     from dlctl.service import verbs
 
-    print_done(verbs.halt(client(), training_ids, wanted), as_json)
+    print_done(verbs.end(client(), "halt", training_ids, wanted), as_json)
 
 
 @overriding("set")
@@ -87,7 +87,7 @@ def cancel(
         would, problems = verbs.would_cancel(mine, training_ids, wanted)
         print_would(would, as_json)
         return raise_lasting(problems)
-    return print_done(verbs.cancel(mine, training_ids, wanted), as_json)
+    return print_done(verbs.end(mine, "cancel", training_ids, wanted), as_json)
 
 
 @filtered

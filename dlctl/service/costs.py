@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dlctl import contract
 from dlctl.contract import Rehearsed
 from dlctl.data.checks import refuse_wrong_stores
-from dlctl.errors import DlctlError
+from dlctl.errors import DlctlError, TrainingFailed
+from dlctl.files.small_files import read_files
 from dlctl.lifecycle import delete, submit
 from dlctl.lifecycle.accounts import accounts
 from dlctl.models.use import build
 from dlctl.outputs.ledger import Ledger, Prices, ledger
-from dlctl.outputs.rehearsal import read_rehearsed
 from dlctl.plan.rehearsal import Forecast, forecast, rehearsal_plan
 from dlctl.plan.render import render
 from dlctl.service.follow import follow
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dlctl.contract import Plan
-    from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
     from dlctl.logs.reader import LogPiece
     from dlctl.manifest.overrides import Overrides
@@ -48,24 +47,19 @@ class Rehearsal:
     memory_asked_bytes: int | None
 
 
-@dataclass(frozen=True)
-class Begun:
-    """A rehearsal that was submitted."""
-
-    record: Record
-    whole: Plan
-    """Of the training that it rehearses."""
-    plan: Plan
-
-
-def begin(
+def rehearse(
     session: Session, store: RecordStore, manifest: Path, overrides: Overrides, steps: int,
-    limit_s: int, tell: Tell,
-) -> Begun:  # fmt: skip
-    """Submit a rehearsal.
+    limit_s: int, tell: Tell, *, keep: bool = False,
+) -> Rehearsal:  # fmt: skip
+    """Rehearse a training, wait for the end, and return what was measured.
+
+    Args:
+        keep: Keep the job directory; one of a training that doesn't restart bit for bit stays.
 
     Raises:
         DlctlError: it was not submitted, or the answer was lost.
+        KeyboardInterrupt: with the id of the rehearsal, if it goes on.
+        TrainingFailed: it ended before all its stages.
     """
     request = build(session, manifest, overrides)
     tell_plan(request.plan, manifest, None, tell)
@@ -74,33 +68,36 @@ def begin(
     refuse_wrong_stores(rehearsal, tell.note)
     record = submit(session, rehearsal, store, tell)
     tell.note(f"{record.training_id}: a rehearsal, in four attempts of one job")
-    return Begun(record, request.plan, plan)
-
-
-def finish(session: Session, store: RecordStore, begun: Begun, tell: Tell) -> Rehearsal:
-    """Wait for the end of a rehearsal, and return what it has measured.
-
-    Raises:
-        TrainingFailed: it ended before all its stages.
-    """
 
     def tell_stages(pieces: Iterator[LogPiece]) -> None:
         for line in (line for piece in pieces for line in piece.content.split(b"\n")):
             if _STAGE in line:
                 tell.note(line.decode(errors="replace").strip())
 
-    ended = follow(session, begun.record, store, tell, tell_stages)
-    found = read_rehearsed(session.transport, ended)
-    return Rehearsal(begun.record.training_id, found, forecast(begun.whole, found),
-                     begun.plan.resources.memory_bytes_per_learner)  # fmt: skip
-
-
-def remove(session: Session, store: RecordStore, begun: Begun, tell: Tell) -> None:
-    """Remove a rehearsal; only warn if that fails: what was asked is known."""
     try:
-        delete(session, begun.record, store)
-    except DlctlError as error:
-        tell.warn(f"the rehearsal's files are still there: {error.message}")
+        record = follow(session, record, store, tell, tell_stages)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(record.training_id) from None
+    found = _read_rehearsed(session, record)
+    if found.equal and not keep:
+        try:
+            delete(session, record, store)
+        except DlctlError as error:  # what was asked is known
+            tell.warn(f"the rehearsal's files are still there: {error.message}")
+    return Rehearsal(record.training_id, found, forecast(request.plan, found),
+                     plan.resources.memory_bytes_per_learner)  # fmt: skip
+
+
+def _read_rehearsed(session: Session, record: Record) -> Rehearsed:
+    path = f"{record.job_dir}/{contract.REHEARSAL}"
+    content = read_files(session.transport, [path])[path]
+    if content is None:
+        raise TrainingFailed(
+            f"the rehearsal {record.training_id} ended {record.state} in attempt "
+            f"{record.attempt} of 4, before its last stage: {record.reason or 'see its log'}",
+            hint=f"dlctl logs {record.training_id}",
+        )
+    return contract.from_json(Rehearsed, content)
 
 
 def report(mine: Client, records: Sequence[Record]) -> list[Ledger]:

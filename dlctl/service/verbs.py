@@ -58,14 +58,18 @@ class Deleted:
 # Of many trainings --------------------------------------------------------------------------------
 
 
-def halt(mine: Client, ids: Sequence[str] | None, wanted: Filter) -> Done:
-    """Ask trainings to save and stop; one that has not started yet leaves the queue."""
-    return _end(mine, "halt", ids, wanted)
+def end(mine: Client, verb: str, ids: Sequence[str] | None, wanted: Filter) -> Done:
+    """Halt trainings, which save then, or cancel them; one in the queue leaves it.
 
-
-def cancel(mine: Client, ids: Sequence[str] | None, wanted: Filter) -> Done:
-    """End trainings without saving."""
-    return _end(mine, "cancel", ids, wanted)
+    One that has ended meanwhile is a failure only if it was named.
+    """
+    meant = running(mine.store, ids, wanted)
+    known, failures = mine.at_sites(meant, partial(_end_all, verb))
+    if wanted:
+        for each in failures:
+            mine.tell.note(each.message if isinstance(each, HasEnded) else "")
+        failures = [each for each in failures if not isinstance(each, HasEnded)]
+    return Done(known, failures, len(meant) == 1)
 
 
 def would_cancel(
@@ -118,17 +122,6 @@ def _lost_by_cancelling(record: Record) -> str:
         return "its place in the queue"
     saves = f"dlctl {'search ' * record.is_search}halt {record.training_id}"
     return f"what it did since its newest checkpoint ({saves} saves first)"
-
-
-def _end(mine: Client, verb: str, ids: Sequence[str] | None, wanted: Filter) -> Done:
-    """End trainings; one that has ended meanwhile is a failure only if it was named."""
-    meant = running(mine.store, ids, wanted)
-    known, failures = mine.at_sites(meant, partial(_end_all, verb))
-    if wanted:
-        for each in failures:
-            mine.tell.note(each.message if isinstance(each, HasEnded) else "")
-        failures = [each for each in failures if not isinstance(each, HasEnded)]
-    return Done(known, failures, len(meant) == 1)
 
 
 def _end_all(

@@ -114,7 +114,9 @@ def halt(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
     from dlctl.service.client import Filter
 
     mine = client()
-    print_done(verbs.halt(mine, [mine.store.find_search(search_id).training_id], Filter()), as_json)
+    print_done(
+        verbs.end(mine, "halt", [mine.store.find_search(search_id).training_id], Filter()), as_json
+    )
 
 
 def resume(
@@ -153,7 +155,7 @@ def cancel(
         would, problems = verbs.would_cancel(mine, meant, Filter())
         print_would(would, as_json)
         return raise_lasting(problems)
-    return print_done(verbs.cancel(mine, meant, Filter()), as_json)
+    return print_done(verbs.end(mine, "cancel", meant, Filter()), as_json)
 
 
 def _print_status(told: dict[str, Any], seen: Overview, left: str) -> None:
