@@ -8,9 +8,10 @@ from typing import Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ID, JSON, ago, training
+from dlctl.cli.common import ID, JSON, ago, dash, training
 from dlctl.cli.jobs import save
 from dlctl.contract.ground.safe_text import printable
+from dlctl.units import format_bytes
 
 _WHOLE = {True: "yes", False: "no", None: "?"}
 STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete checkpoint by default.")
@@ -34,16 +35,16 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
         if not found:
             record = refresh(session, [record], store)[0]
     told = [
-        [_size(c.size_bytes), ago(time.time() - c.written_at) if c.written_at else "-",
+        [dash(c.size_bytes, format_bytes), ago(time.time() - c.written_at) if c.written_at else "-",
          _WHOLE[c.complete]] for c in found
     ]  # fmt: skip
     columns = ["size", "written", "complete"]
     if any(c.name for c in found):  # a program's own
         columns = ["name", "step", *columns]
-        rows = [[c.name, _or_dash(c.step), *row] for c, row in zip(found, told, strict=True)]
+        rows = [[c.name, dash(c.step), *row] for c, row in zip(found, told, strict=True)]
     else:
         columns = ["step", "epoch", "learners", *columns, "kept"]
-        rows = [[_or_dash(c.step), _or_dash(c.epoch), _or_dash(c.learners), *row,
+        rows = [[dash(c.step), dash(c.epoch), dash(c.learners), *row,
                  "forever" if c.kept_for_ever else "-"]
                 for c, row in zip(found, told, strict=True)]  # fmt: skip
     none = f"{record.training_id} ({record.state}) has no checkpoint"
@@ -123,23 +124,13 @@ def _print_checkpoint(found: dict[str, Any]) -> None:
         "step": found["step"], "epoch": found.get("epoch"), "learners": found["learners"],
         **found["settings"],
     })  # fmt: skip
-    files = [[name, _size(file["size_bytes"])] for name, file in found["files"].items()]
+    files = [[name, format_bytes(file["size_bytes"])] for name, file in found["files"].items()]
     output.table(["file", "size"], files)
     tensors = [
         [t["name"], t["dtype"], "×".join(map(str, t["shape"])) or "scalar", " ".join(t["places"])]
         for t in found["tensors"]
     ]
     output.table(["tensor", "dtype", "shape", "place"], tensors)
-
-
-def _or_dash(value: int | None) -> str:
-    return "-" if value is None else str(value)
-
-
-def _size(size_bytes: int | None) -> str:
-    from dlctl.units import format_bytes
-
-    return "-" if size_bytes is None else format_bytes(size_bytes)
 
 
 GROUPS = {"checkpoints": (

@@ -238,6 +238,11 @@ def ago(seconds_ago: float) -> str:
     return f"{format_span(seconds_ago)} ago"
 
 
+def dash(value: Any, form: Callable[[Any], str] = str) -> str:
+    """Return a value for a table; `-` if it is not known."""
+    return "-" if value is None else form(value)
+
+
 def print_record(record: Record) -> None:
     """Print one training in a few lines, and what to do next."""
     noun = "search" if record.is_search else "training"

@@ -90,22 +90,20 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 def _register() -> None:
     from dlctl.cli import checkpoints, costs, fetch, folders, jobs, manifests, reading, sites
-    from dlctl.cli import submit as sending
     from dlctl.cli.logs import logs
     from dlctl.cli.manners import config, schema
     from dlctl.cli.searching import search
     from dlctl.cli.stored import models
     from dlctl.cli.upkeep import doctor, room
     from dlctl.cli.views import watch
-    from dlctl.cli.views.dashboard import dashboard
-    from dlctl.cli.views.metrics import metrics
+    from dlctl.cli.views.measured import dashboard, metrics
 
     for each in (
         manifests.init, manifests.validate, manifests.render, schema, costs.rehearse,
-        sending.submit, jobs.tune, jobs.halt, jobs.resume, jobs.cancel, jobs.delete, sending.tag,
-        reading.list_, reading.status, reading.show, fetch.fetch, logs, metrics, watch, dashboard,
-        costs.report, checkpoints, fetch.export, models, search, sites, folders, config,
-        room.adopt, doctor, room.du, room.prune,
+        manifests.submit, jobs.tune, jobs.halt, jobs.resume, jobs.cancel, jobs.delete,
+        manifests.tag, reading.list_, reading.status, reading.show, fetch.fetch, logs, metrics,
+        watch, dashboard, costs.report, checkpoints, fetch.export, models, search, sites, folders,
+        config, room.adopt, doctor, room.du, room.prune,
     ):  # fmt: skip
         if not isinstance(each, ModuleType):
             _add(app, each)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from dlctl.cli import output
-from dlctl.cli.common import ago
+from dlctl.cli.common import ago, dash
 from dlctl.contract import ParameterServer, Plan, State, Status
 from dlctl.contract.metrics import (
     BATCHES,
@@ -53,7 +53,7 @@ def _learner(status: Status, is_over: bool) -> list[str]:
     return [
         str(status.rank), status.host,
         f"ended, {code}" if ended else state_and_reason(status, is_over),
-        *("-" if each is None else str(each) for each in (status.epoch, status.step)),
+        dash(status.epoch), dash(status.step),
         ago(time.time() - status.heartbeat_at),
     ]  # fmt: skip
 
@@ -190,15 +190,11 @@ def _pushes(status: Status) -> list[str]:
     known = status.metrics
     waits = known.get(WAIT_SHARE)
     return [
-        str(status.rank), _number(known.get(BATCHES), ".0f"),
-        _number(known.get(PUSHES_PER_S), ".3g"), _number(known.get(STALENESS), ".1f"),
-        "-" if waits is None else f"{100 * waits:.0f} %",
-        _number(known.get(RESTARTS, 0.0), ".0f"),
+        str(status.rank), dash(known.get(BATCHES), "{:.0f}".format),
+        dash(known.get(PUSHES_PER_S), "{:.3g}".format), dash(known.get(STALENESS), "{:.1f}".format),
+        dash(waits, lambda share: f"{100 * share:.0f} %"),
+        dash(known.get(RESTARTS, 0.0), "{:.0f}".format),
     ]  # fmt: skip
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def rates(learners: list[Status], plan: Plan) -> str:

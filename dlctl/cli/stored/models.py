@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,6 @@ from dlctl.cli.stored.shown import (
     print_changes,
     print_differences,
     print_version,
-    shown,
 )
 from dlctl.units import counted, format_bytes
 
@@ -97,7 +97,7 @@ def create(
     with models.models_at(mine, where) as there:
         made = there.make(said, source)
         there.read()
-    output.report(shown(made), as_json, lambda _: output.line(made.label))
+    output.report(made, as_json, lambda _: output.line(made.label))
     output.note(f"{counted(made.file_count, 'file')}, {format_bytes(made.size_bytes)}, at {where}")
 
 
@@ -131,7 +131,7 @@ def list_(
         "no models yet: `dlctl models create FOLDER` stores one, `dlctl models list --site SITE` "
         "asks another site"
     )  # fmt: skip
-    output.report([shown(m) for m in models], as_json, lambda _: output.table(columns, rows, none))
+    output.report(models, as_json, lambda _: output.table(columns, rows, none))
 
 
 def show(
@@ -152,7 +152,7 @@ def show(
     with models_at(client(), _where(model, site)) as there:
         found = there.version(model)
         damaged = reading.verify(there.session, found.version) if verify else []
-    output.report(shown(found) | ({"damaged": damaged} if verify else {}), as_json,
+    output.report(found.plain() | {"damaged": damaged} if verify else found, as_json,
                   lambda _: print_version(found, verified=verify and not damaged))  # fmt: skip
     if damaged:
         raise ResultsError(
@@ -181,7 +181,7 @@ def update(
     gone = Changes(removed_tags=remove_tags or [], removed_aliases=remove_aliases or [])
     with models.models_at(client(), _where(model, site)) as there:
         new, number = there.update(model, said, source, gone)
-    answer = shown(new.version(number)) | {"aliases": new.aliases, "tags": new.tags}
+    answer = asdict(new.version(number)) | {"aliases": new.aliases, "tags": new.tags}
     output.report(answer, as_json, lambda _: print_changes(new, number))
 
 
@@ -279,7 +279,7 @@ def copy(
             raise typer.BadParameter(f"{found.version.label} is at {to} already")
         with models.models_at(mine, to) as target:
             made = there.copy(found, target, said)
-    output.report(shown(made), as_json, lambda _: output.line(made.label))
+    output.report(made, as_json, lambda _: output.line(made.label))
     output.note(f"{found.version.label} at {where} is {made.label} at {to}")
 
 

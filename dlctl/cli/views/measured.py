@@ -1,18 +1,20 @@
-"""The command metrics: one list of everything that was measured, for people and programs."""
+"""What was measured: `dlctl metrics` prints it as one list, `dlctl dashboard` shows a page."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, client, complete_ids, opened, writing
+from dlctl.cli.common import ago, client, complete_ids, complete_sites, opened, writing
 
 if TYPE_CHECKING:
+    from dlctl.dashboard.live import LiveFeed
     from dlctl.outputs.metrics.platform import Platform
     from dlctl.record import Record
     from dlctl.series.merged import Entry
@@ -199,3 +201,64 @@ def _platform_row(each: Platform) -> list[str]:
     return [each.site, str(each.trainings), str(each.running), str(each.nodes_held), idle,
             f"{each.node_hours:.4g}", share(each.lost_node_hours),
             share(each.exchange_node_hours), share(each.idle_node_hours)]  # fmt: skip
+
+
+def dashboard(
+    training_ids: list[str] = typer.Argument(
+        None, metavar="ID", autocompletion=complete_ids, show_default=False,
+        help="Training ids; all trainings by default.",
+    ),
+    site: str | None = typer.Option(
+        None, "--site", "-s", autocompletion=complete_sites, help="Only trainings on this site."
+    ),
+    port: int = typer.Option(0, "--port", min=0, max=65535, help="Any free port by default."),
+    export: Path | None = typer.Option(
+        None, "--export", metavar="FILE", help="Write one HTML file that needs no server, and end."
+    ),
+    no_browser: bool = typer.Option(False, "--no-browser", help="Only print the address."),
+) -> None:  # fmt: skip
+    """Show trainings in the browser: curves, utilisation, logs, a comparison.
+
+    The page is served on this machine only, until Ctrl-C.
+
+    Example: dlctl dashboard digits-3k9f
+    """
+    with _feed(training_ids or [], site) as (feed, ids):
+        if export is not None:
+            return _export(feed, ids, export)
+        _serve(feed, ids, port, open_browser=not no_browser)
+    return output.note("the dashboard has ended; the trainings continue")
+
+
+@contextmanager
+def _feed(wanted: list[str], site: str | None) -> Iterator[tuple[LiveFeed, list[str]]]:
+    """Yield the trainings, and the ids that were asked for."""
+    from dlctl.dashboard.live import LiveFeed
+    from dlctl.sites.files import find_site
+
+    mine = client()
+    ids = [record.training_id for record in mine.store.find_all(wanted)] if wanted else []
+    if site:
+        find_site(site)  # refuses a name that is no site's
+    with closing(LiveFeed(mine.store, mine.open, ids, site)) as feed:
+        yield feed, ids
+
+
+def _export(feed: LiveFeed, ids: list[str], path: Path) -> None:
+    from dlctl.dashboard.report import report
+
+    text = report(feed, ids)
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+    output.line(str(path))
+
+
+def _serve(feed: LiveFeed, ids: list[str], port: int, *, open_browser: bool) -> None:
+    from dlctl.dashboard.serve import serve
+
+    page = "/"
+    if len(ids) == 1:
+        kind = "search" if client().store.find(ids[0]).is_search else "training"
+        page = f"/{kind}/{ids[0]}"
+    serve(feed, port, page, open_browser=open_browser, tell=lambda url: output.raw(f"{url}\n"),
+          warn=output.warn)  # fmt: skip
