@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle.orders import Ordered
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
-    from dlctl.service.client import Filter
+    from dlctl.service.client import Client, Filter
 
 
 @filtered
@@ -39,9 +39,20 @@ def halt(training_ids: list[str] = IDS, *, wanted: Filter, as_json: bool = JSON)
 
     Example: dlctl halt digits-3k9f
     """
+    end("halt", client(), training_ids, wanted, as_json)
+
+
+def end(
+    verb: str, mine: Client, ids: list[str], wanted: Filter, as_json: bool, *, dry_run: bool = False
+) -> None:
+    """Halt or cancel trainings, and print what became of them; or only what would."""
     from dlctl.service import verbs
 
-    print_done(verbs.end(client(), "halt", training_ids, wanted), as_json)
+    if not dry_run:
+        return print_done(verbs.end(mine, verb, ids, wanted), as_json)
+    would, problems = verbs.would_cancel(mine, ids, wanted)
+    print_would(would, as_json)
+    return raise_lasting(problems)
 
 
 @overriding("set")
@@ -80,14 +91,7 @@ def cancel(
 
     Example: dlctl cancel digits-3k9f
     """
-    from dlctl.service import verbs
-
-    mine = client()
-    if dry_run:
-        would, problems = verbs.would_cancel(mine, training_ids, wanted)
-        print_would(would, as_json)
-        return raise_lasting(problems)
-    return print_done(verbs.end(mine, "cancel", training_ids, wanted), as_json)
+    end("cancel", client(), training_ids, wanted, as_json, dry_run=dry_run)
 
 
 @filtered
@@ -178,3 +182,6 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
 def _print_order(done: Ordered) -> None:
     say = output.warn if done.answer and done.answer.problem else output.line
     say(done.sentence)
+
+
+COMMANDS = (tune, halt, resume, cancel, delete)

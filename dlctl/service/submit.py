@@ -18,8 +18,6 @@ from dlctl.tell import SILENT, Tell
 from dlctl.units import format_duration
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dlctl.contract import Plan
     from dlctl.lifecycle import Session
     from dlctl.record import RecordStore
@@ -110,7 +108,10 @@ def tell_plan(plan: Plan, manifest: Path, model: str | None, tell: Tell) -> None
     for note in plan.not_in_this_version:
         tell.warn(note)
     _say_links(plan, tell)
-    _say_models(plan, tell)
+    if plan.model:  # which version: an alias may move
+        tell.note(f"trains {plan.model}")
+    if plan.weights:
+        tell.note(f"starts from {plan.weights.path} of {plan.weights.model}")
     _say_where_files_will_be(plan, manifest, model, tell)
     if not model:
         folder = manifest.resolve().parent
@@ -134,14 +135,6 @@ def tell_files(code: Bundle, tell: Tell) -> None:
     """Name each file that is sent, and each that is not, a line each."""
     for path, size, rule in rows(listing(code)):
         tell.note(f"{size:>8}  {path}" + (f"  left out by {rule}" if rule != "-" else ""))
-
-
-def _say_models(plan: Plan, tell: Tell) -> None:
-    """Say which versions of stored models a training uses: an alias may move."""
-    if plan.model:
-        tell.note(f"trains {plan.model}")
-    if plan.weights:
-        tell.note(f"starts from {plan.weights.path} of {plan.weights.model}")
 
 
 def _say_links(plan: Plan, tell: Tell) -> None:

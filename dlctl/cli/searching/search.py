@@ -15,12 +15,10 @@ from dlctl.cli.common import (
     SITE,
     client,
     opened,
-    print_done,
     print_record,
-    print_would,
-    raise_lasting,
     searched,
 )
+from dlctl.cli.jobs import end
 from dlctl.cli.searching import outcomes, views
 
 if TYPE_CHECKING:
@@ -110,13 +108,7 @@ def halt(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
 
     Example: dlctl search halt digits-3k9f
     """
-    from dlctl.service import verbs
-    from dlctl.service.client import Filter
-
-    mine = client()
-    print_done(
-        verbs.end(mine, "halt", [mine.store.find_search(search_id).training_id], Filter()), as_json
-    )
+    _end("halt", search_id, as_json)
 
 
 def resume(
@@ -146,16 +138,15 @@ def cancel(
 
     Example: dlctl search cancel digits-3k9f
     """
-    from dlctl.service import verbs
+    _end("cancel", search_id, as_json, dry_run)
+
+
+def _end(verb: str, search_id: str | None, as_json: bool, dry_run: bool = False) -> None:
     from dlctl.service.client import Filter
 
     mine = client()
     meant = [mine.store.find_search(search_id).training_id]
-    if dry_run:
-        would, problems = verbs.would_cancel(mine, meant, Filter())
-        print_would(would, as_json)
-        return raise_lasting(problems)
-    return print_done(verbs.end(mine, "cancel", meant, Filter()), as_json)
+    end(verb, mine, meant, Filter(), as_json, dry_run=dry_run)
 
 
 def _print_status(told: dict[str, Any], seen: Overview, left: str) -> None:
