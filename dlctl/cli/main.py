@@ -100,9 +100,10 @@ def _register() -> None:
 
     for each in (
         manifests.init, manifests.validate, manifests.render, schema, costs.rehearse,
-        manifests.submit, *jobs.COMMANDS, manifests.tag, reading.list_, reading.status, reading.show, fetch.fetch, logs, metrics,
-        watch, dashboard, costs.report, checkpoints, fetch.export, models, search, sites, folders,
-        config, room.adopt, doctor, room.du, room.prune,
+        manifests.submit, *jobs.COMMANDS, manifests.tag, reading.list_, reading.status,
+        reading.show, fetch.fetch, logs, metrics, watch, dashboard, costs.report, checkpoints,
+        fetch.export, models, search, sites, folders, config, room.adopt, doctor, room.du,
+        room.prune,
     ):  # fmt: skip
         if not isinstance(each, ModuleType):
             _add(app, each)
