@@ -48,9 +48,8 @@ def rehearse(
         except KeyboardInterrupt as stop:
             if not stop.args:
                 raise
-            output.interrupted(f"stopped waiting; the rehearsal goes on as {stop.args[0]}")
-            output.hint(f"dlctl cancel {stop.args[0]}")
-            raise typer.Exit(130) from None
+            told = f"stopped waiting; the rehearsal goes on as {stop.args[0]}"
+            raise output.interrupted(told, f"dlctl cancel {stop.args[0]}") from None
     output.report(found, as_json, _print)
     if not found.rehearsed.equal:
         from dlctl.errors import TrainingFailed

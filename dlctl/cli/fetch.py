@@ -1,11 +1,12 @@
-"""`dlctl fetch` and `dlctl export`: what trainings have made comes to this machine."""
+"""What trainings have made: `fetch` and `export` bring it here, `checkpoints` looks at it there."""
 
 from __future__ import annotations
 
 import enum
 import os
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,21 +16,25 @@ from dlctl.cli.common import (
     IDS,
     JSON,
     NOTHING,
+    ago,
     client,
+    dash,
     filtered,
     folder_name,
     tell_failures,
     training,
     whole,
 )
+from dlctl.cli.jobs import save
 from dlctl.contract.ground.safe_text import printable
 from dlctl.service.describe import only_copies
-from dlctl.units import counted
+from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from dlctl.outputs.fetch import Fetched
     from dlctl.record import Record, RecordStore
     from dlctl.service.client import Filter
+
 
 _RESULTS = "results"
 
@@ -64,7 +69,7 @@ def fetch(
 
     Example: dlctl fetch digits-3k9f
     """
-    from dlctl.service import fetch as fetching
+    from dlctl.service import bringing as fetching
     from dlctl.service.client import chosen
 
     ids = list(training_ids or [])
@@ -102,7 +107,7 @@ def _check_words(store: RecordStore, ids: list[str]) -> None:
     """
     from difflib import get_close_matches
 
-    from dlctl.service.fetch import PARTS
+    from dlctl.service.bringing import PARTS
 
     word, parts = ids[0] if ids else "@latest", ", ".join(PARTS)
     known = [record.training_id for record in store.all()]
@@ -175,3 +180,129 @@ def export(
         output.note(note)
     output.note(f"checked on {len(done['checked'])} inputs: the largest difference is "
                 f"{done['largest_difference']:.2g}")  # fmt: skip
+
+
+_WHOLE = {True: "yes", False: "no", None: "?"}
+STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete checkpoint by default.")
+STEPS = typer.Argument(None, metavar="STEP…", help="Steps; all by default.")
+ON_NODE = typer.Option(
+    False, "--on-node", help="Run it in a job step, if Python works only on compute nodes."
+)
+
+
+def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
+    """List the checkpoints of a training, newest first.
+
+    Example: dlctl checkpoints list digits-3k9f
+    """
+    from dlctl.lifecycle import refresh
+    from dlctl.outputs.checkpoints import list_checkpoints
+    from dlctl.record import GONE
+
+    with training(training_id) as (session, record, store):
+        found = list_checkpoints(session.transport, record.job_dir)
+        if not found:
+            record = refresh(session, [record], store)[0]
+    told = [
+        [dash(c.size_bytes, format_bytes), ago(time.time() - c.written_at) if c.written_at else "-",
+         _WHOLE[c.complete]] for c in found
+    ]  # fmt: skip
+    columns = ["size", "written", "complete"]
+    if any(c.name for c in found):  # a program's own
+        columns = ["name", "step", *columns]
+        rows = [[c.name, dash(c.step), *row] for c, row in zip(found, told, strict=True)]
+    else:
+        columns = ["step", "epoch", "learners", *columns, "kept"]
+        rows = [[dash(c.step), dash(c.epoch), dash(c.learners), *row,
+                 "forever" if c.kept_for_ever else "-"]
+                for c, row in zip(found, told, strict=True)]  # fmt: skip
+    none = f"{record.training_id} ({record.state}) has no checkpoint"
+    none += f": {GONE}" if record.is_gone else "" if record.state.final else " yet"
+    output.report(found, as_json, lambda _: output.table(columns, rows, none))
+    if any(c.complete is None for c in found):
+        output.note(
+            "dlctl can't tell whether the program's files are whole: checkpoint.files in the "
+            "manifest says which are checkpoints, and `dlctl checkpoints verify` reads them through"
+        )
+
+
+def show(training_id: str | None = ID, step: int | None = STEP, as_json: bool = JSON) -> None:
+    """Show the settings, files and tensors of a checkpoint.
+
+    Example: dlctl checkpoints show digits-3k9f 120
+    """
+    from dlctl.outputs.checkpoints import show_checkpoint
+
+    with training(training_id) as (session, record, _):
+        found = show_checkpoint(session.transport, record.job_dir, step)
+    output.report(found, as_json, _print_checkpoint)
+
+
+def verify(
+    training_id: str | None = ID,
+    steps: list[int] = STEPS,
+    on_node: bool = ON_NODE,
+    as_json: bool = JSON,
+) -> None:
+    """Verify checkpoints against their checksums; exit code 9 if one is damaged.
+
+    Example: dlctl checkpoints verify digits-3k9f
+    """
+    from dlctl.errors import ResultsError
+    from dlctl.outputs import checkpoints
+
+    with training(training_id) as (session, record, _):
+        found = checkpoints.verify(session, record, steps or [], on_node=on_node)
+    rows = [[c.get("name") or str(c["step"]), c["problem"] or "whole"] for c in found]
+    columns = ["checkpoint", "found"]
+    output.report(found, as_json, lambda _: output.table(columns, rows, "no checkpoint"))
+    damaged = [c.get("name") or f"step {c['step']}" for c in found if c["problem"]]
+    if damaged:
+        raise ResultsError(
+            f"damaged: {', '.join(map(printable, damaged))}",
+            hint="a resumed training uses the newest undamaged one",
+        )
+
+
+def diff(
+    training_id: str | None = ID,
+    steps: list[int] = typer.Argument(None, metavar="STEP…", help="Two steps; the newest by default."),  # noqa: E501
+    other: str | None = typer.Option(None, "--with", metavar="ID", help="Another training on the same site."),  # noqa: E501
+    on_node: bool = ON_NODE,
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Compare the tensors of two checkpoints, from one training or two.
+
+    Example: dlctl checkpoints diff digits-3k9f 120 240
+    """
+    from dlctl.outputs import checkpoints
+
+    with training(training_id) as (session, record, store):
+        second = store.find(other) if other else record
+        found = checkpoints.diff(session, record, second, steps or [], on_node=on_node)
+    rows = [[t["name"], t["difference"], f"{t['largest']:.3g}" if t["largest"] is not None else "-"]
+            for t in found["tensors"] if t["difference"] != "none"]  # fmt: skip
+    same = f"all {len(found['tensors'])} tensors are bit-identical"
+    output.report(
+        found, as_json, lambda _: output.table(["tensor", "difference", "largest"], rows, same)
+    )
+
+
+def _print_checkpoint(found: dict[str, Any]) -> None:
+    output.fields({
+        "step": found["step"], "epoch": found.get("epoch"), "learners": found["learners"],
+        **found["settings"],
+    })  # fmt: skip
+    files = [[name, format_bytes(file["size_bytes"])] for name, file in found["files"].items()]
+    output.table(["file", "size"], files)
+    tensors = [
+        [t["name"], t["dtype"], "×".join(map(str, t["shape"])) or "scalar", " ".join(t["places"])]
+        for t in found["tensors"]
+    ]
+    output.table(["tensor", "dtype", "shape", "place"], tensors)
+
+
+GROUPS = {"checkpoints": (
+    "Look at the checkpoints of a training, or save one.",
+    (list_, show, save, verify, diff),
+)}  # fmt: skip

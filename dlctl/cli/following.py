@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-import typer
-
 from dlctl.cli import output
 from dlctl.contract import State
 from dlctl.contract.ground.safe_text import printable
@@ -47,7 +45,7 @@ def follow(
         reader: Where to begin; at the very beginning by default.
         lines: How to print; each line after its source by default.
     """
-    from dlctl.service.follow import follow as follow_log
+    from dlctl.service.bringing import follow as follow_log
 
     line = ProgressLine()
     try:
@@ -57,9 +55,10 @@ def follow(
             lambda _, known: line.update(known),
         )  # fmt: skip
     except KeyboardInterrupt:
-        output.interrupted(f"stopped following; the training continues as {record.training_id}")
-        output.hint(f"dlctl logs --follow {record.training_id}")
-        raise typer.Exit(130) from None
+        raise output.interrupted(
+            f"stopped following; the training continues as {record.training_id}",
+            f"dlctl logs --follow {record.training_id}",
+        ) from None
 
 
 def end_of_following(record: Record) -> None:

@@ -89,7 +89,7 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, costs, fetch, folders, jobs, manifests, reading, sites
+    from dlctl.cli import costs, fetch, folders, jobs, manifests, reading, sites
     from dlctl.cli.logs import logs
     from dlctl.cli.manners import config, schema
     from dlctl.cli.searching import search
@@ -101,7 +101,7 @@ def _register() -> None:
     for each in (
         manifests.init, manifests.validate, manifests.render, schema, costs.rehearse,
         manifests.submit, *jobs.COMMANDS, manifests.tag, reading.list_, reading.status,
-        reading.show, fetch.fetch, logs, metrics, watch, dashboard, costs.report, checkpoints,
+        reading.show, fetch.fetch, logs, metrics, watch, dashboard, costs.report, fetch,
         fetch.export, models, search, sites, folders, config, room.adopt, doctor, room.du,
         room.prune,
     ):  # fmt: skip

@@ -290,9 +290,13 @@ def note(text: str) -> None:
         _say("", printable(text))
 
 
-def interrupted(text: str) -> None:
-    """Print a note below the `^C` of the terminal."""
+def interrupted(text: str, command: str) -> Exception:
+    """Print a note below the `^C` of the terminal, and what to run next; return how to end."""
+    import typer
+
     _say("", f"\n{printable(text)}")
+    hint(command)
+    return typer.Exit(130)
 
 
 def _say(head: str, safe: str) -> None:

@@ -15,9 +15,8 @@ from dlctl.contract import Plan, State, Verdict
 from dlctl.errors import RecordError
 from dlctl.files.small_files import read_texts
 from dlctl.lifecycle import read_plan
-from dlctl.lifecycle.told import told_by_site
 from dlctl.outputs.checkpoints import list_checkpoints
-from dlctl.outputs.insight import insight, job_limit, saved_of
+from dlctl.outputs.insight import insight, job_limit, saved_of, told_by_site
 from dlctl.outputs.metrics import MetricsReader
 from dlctl.outputs.unlocking import Unlocking
 from dlctl.series.answers import Saved

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from dlctl.contract import Amount
     from dlctl.lifecycle import Session
-    from dlctl.lifecycle.told import Told
-    from dlctl.outputs.insight import Insight
+    from dlctl.outputs.insight import Insight, Told
     from dlctl.record import Record, RecordStore
     from dlctl.tell import Tell
 
@@ -74,8 +73,7 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
         RecordError: files of the job directory are lost, or of another version of dlctl.
     """
     from dlctl.lifecycle import refresh, stale
-    from dlctl.lifecycle.told import told_by_site
-    from dlctl.outputs.insight import insight, saved_checkpoints
+    from dlctl.outputs.insight import insight, saved_checkpoints, told_by_site
     from dlctl.outputs.metrics import MetricsReader
     from dlctl.series.pace import progress
 

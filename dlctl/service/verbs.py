@@ -16,10 +16,12 @@ from dlctl.tell import SILENT, Tell
 from dlctl.units import several
 
 if TYPE_CHECKING:
+    from dlctl.contract.search import Pool
     from dlctl.lifecycle import Session
     from dlctl.lifecycle.orders import Ordered
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record, RecordStore
+    from dlctl.search.overview import Overview
     from dlctl.service.client import Client
 
 _ANSWER_S, _PAGE_S = 20.0, 5.0
@@ -227,6 +229,40 @@ def save(
     from dlctl.lifecycle.orders import give_order
 
     return give_order(session, record, store, {}, save=True, wait_s=wait_s)
+
+
+def status(session: Session, record: Record, store: RecordStore) -> tuple[Record, Overview]:
+    """Return a search as it is now; submit the workers that its hub has asked for in vain."""
+    from dlctl.lifecycle import refresh
+    from dlctl.search.overview import read_overview
+    from dlctl.search.workers import top_up
+
+    record = refresh(session, [record], store)[0]
+    seen = read_overview(session, record)
+    if seen.hub_asks and not record.state.final:
+        top_up(session, record, seen.wanted)
+    return record, seen
+
+
+def scale(
+    session: Session, record: Record, store: RecordStore, span: tuple[int, int] | None = None,
+    partition: str | None = None,
+) -> list[Pool]:  # fmt: skip
+    """Return how many workers a search may have, in each partition.
+
+    Args:
+        span: How many it may have from now on, at least and at most.
+        partition: Of these workers.
+    """
+    from dlctl.lifecycle import refresh
+    from dlctl.search.sent import sent_search
+    from dlctl.search.workers import read_pools, set_pool
+
+    if span is not None:
+        record = refresh(session, [record], store)[0]
+        with sent_search(session, record) as loaded:
+            set_pool(session, loaded, record, *span, partition)
+    return read_pools(session, record)
 
 
 # Offered to a person, for a training that is shown --------------------------------------------

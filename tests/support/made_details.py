@@ -6,7 +6,7 @@ from login_side import make_record
 from scheduler_plan import make_plan
 
 from dlctl.contract import State, Status
-from dlctl.lifecycle.told import Told
+from dlctl.outputs.insight import Told
 from dlctl.service.describe import Details
 
 

@@ -67,10 +67,10 @@ def status(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
     from dataclasses import asdict
 
     from dlctl.search.summary import counts
-    from dlctl.service import searches
+    from dlctl.service import verbs
 
     with searched(search_id) as (session, record, store):
-        record, seen = searches.status(session, record, store)
+        record, seen = verbs.status(session, record, store)
     found = counts(seen, record)
     told = record.plain() | asdict(found)
     words = "" if record.state.final else found.left.words
@@ -91,14 +91,14 @@ def scale(
     Example: dlctl search scale digits-3k9f --workers 8..40 --partition preemptible
     """
     from dlctl.search.model import parse_span
-    from dlctl.service import searches
+    from dlctl.service import verbs
 
     try:
         span = None if workers is None else parse_span(workers)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--workers") from None
     with searched(search_id) as (session, record, store):
-        pools = searches.scale(session, record, store, span, partition)
+        pools = verbs.scale(session, record, store, span, partition)
     rows = [[pool.partition or "-", f"{pool.least}..{pool.most}"] for pool in pools]
     output.report(pools, as_json, lambda _: output.table(["partition", "workers"], rows, "none"))
 

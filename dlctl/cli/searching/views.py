@@ -127,7 +127,7 @@ def _follow_trial(
     """Print what a trial prints until it, or the search, has ended."""
     from dlctl.search.logs import trial_logs
     from dlctl.search.overview import SearchReader
-    from dlctl.service.follow import follow as follow_log
+    from dlctl.service.bringing import follow as follow_log
 
     search = SearchReader(record)
     search.refresh(session, record)

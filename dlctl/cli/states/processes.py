@@ -24,7 +24,7 @@ from dlctl.contract.metrics import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle.told import Told
+    from dlctl.outputs.insight import Told
 
 
 _MOST_METRICS = 20

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dlctl.contract import Action, Evidence
-    from dlctl.lifecycle.told import Attempt
+    from dlctl.outputs.insight import Attempt
     from dlctl.service.describe import Details
 
 _MOST_LINES = 21

@@ -11,7 +11,7 @@ from scheduler_plan import make_plan
 from dlctl.cli.states.processes import rates, server_line, speed_line
 from dlctl.cli.states.show import _per_attempt, print_details
 from dlctl.contract import Evidence, Homes, State, Training, Verdict
-from dlctl.lifecycle.told import Attempt
+from dlctl.outputs.insight import Attempt
 from dlctl.record import Record
 
 PLAN = replace(make_plan(), training=Training(batch_size=50))

@@ -8,8 +8,8 @@ from login_side import MANIFEST, BadTransport, fail_newest, job_dir, look, plann
 from dlctl import contract
 from dlctl.errors import ConnectionLost, DlctlError, RecordError, RemoteCommandError, SubmitUnknown
 from dlctl.lifecycle import changed_since_sent, resume
-from dlctl.lifecycle.told import told_by_site
 from dlctl.manifest.overrides import Overrides
+from dlctl.outputs.insight import told_by_site
 from dlctl.record import RecordStore
 from dlctl.request.build import prepare_again
 

@@ -14,9 +14,9 @@ from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.site_folders import damaged
 from dlctl.lifecycle import changed_since_sent, resume
-from dlctl.lifecycle.told import told_by_site
 from dlctl.manifest.overrides import Overrides
 from dlctl.outputs.fetch import fetch
+from dlctl.outputs.insight import told_by_site
 from dlctl.request.build import prepare_again
 from dlctl.site_admin.doctor import check_above, check_sent
 

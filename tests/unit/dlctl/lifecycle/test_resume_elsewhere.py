@@ -21,9 +21,9 @@ from login_side import (
 from dlctl import contract
 from dlctl.errors import DlctlError, ManifestError, PlanError, RecordError, SubmitUnknown
 from dlctl.lifecycle import check_learner, halt, read_plan, read_script, resume
-from dlctl.lifecycle.told import told_by_site
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
+from dlctl.outputs.insight import told_by_site
 from dlctl.request.attempts import read_all
 from dlctl.request.build import prepare_again
 from dlctl.request.request import pending, remember, submitted_with

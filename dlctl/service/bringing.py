@@ -1,21 +1,30 @@
-"""Follow the log of a training, or of a part of it, and say why there is none yet."""
+"""What comes from a site: the log of a training as it grows, and what it has made."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.contract import State
+from dlctl.data.results import store_again
 from dlctl.errors import RecordError
+from dlctl.lifecycle import refresh
+from dlctl.outputs import fetch as outputs
+from dlctl.outputs.fetch import Fetched
+from dlctl.record import FETCHED
+from dlctl.service.client import one_by_one
 from dlctl.units import unix_seconds
 
 if TYPE_CHECKING:
-    from dlctl.errors import TransportError
+    from dlctl.errors import DlctlError, TransportError
     from dlctl.lifecycle import Session
     from dlctl.logs.reader import LogPiece, LogReader
     from dlctl.record import Record, RecordStore
+    from dlctl.service.client import Client
     from dlctl.tell import Tell
+
 
 _SENDING_S = 60.0
 """How long a submission may take before it counts as interrupted."""
@@ -69,3 +78,42 @@ def _why_it_waits(record: Record) -> str:
         return ("it has not reached the scheduler yet; if no other dlctl is sending it: "
                 f"dlctl resume {record.training_id}")  # fmt: skip
     return record.reason if record.state in (State.QUEUED, State.PENDING) else ""
+
+
+ALL = "all"
+PARTS = (*outputs.PARTS, ALL)
+
+
+def fetch(
+    mine: Client, records: Sequence[Record], what: str, to: Path | None = None,
+    include: Sequence[str] = (), *, restore: bool = False,
+) -> tuple[list[tuple[Record, Fetched]], list[DlctlError]]:  # fmt: skip
+    """Download a part of what trainings have made, and verify every file.
+
+    Args:
+        what: One of `PARTS`.
+        to: Of several trainings a folder with one for each; by default `results/`, with one.
+        include: Patterns, one of which a file's path or name must fit; none: all.
+        restore: First have the login node write the results to the data stores.
+
+    Returns:
+        What was fetched of each, and the failures.
+    """
+
+    def bring(session: Session, record: Record, store: RecordStore) -> tuple[Record, Fetched]:
+        folder = to or Path("results") / record.training_id
+        if to is not None and len(records) > 1:
+            folder = to / record.training_id
+        (record,) = refresh(session, [record], store)
+        for line in store_again(session, record, store, mine.tell.note) if restore else ():
+            mine.tell.note(line)
+        waits = f"another dlctl fetch writes to {folder}: waiting until it ends"
+        parts = outputs.PARTS if what == ALL else (what,)
+        with mine.tell.progress("fetching") as on_progress:
+            wanted = outputs.Wanted(parts, include, on_progress, lambda: mine.tell.note(waits))
+            fetched = outputs.fetch(session.transport, record, folder.absolute(), wanted)
+        if not include and record.state.final:
+            record = store.mark_fetched(record, [p for p in fetched.parts if p in FETCHED])
+        return record, fetched
+
+    return mine.at_sites(records, one_by_one(bring))
