@@ -218,6 +218,13 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file that the user has named, and print its name."""
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+    output.line(str(path))
+
+
 @contextmanager
 def training(
     wanted: str | None, is_search: bool = False

@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore
 
 
-class _Above(output.Shown):
-    """Says things above the line that shows how far the training is."""
-
-    def __init__(self, line: ProgressLine) -> None:
-        self._line = line
-
-    def warn(self, text: str) -> None:
-        self._line.clear()
-        output.warn(text)
-
-
 def follow(
     session: Session, record: Record, store: RecordStore, reader: LogReader | None = None,
     lines: LogLines | None = None,
@@ -50,7 +39,7 @@ def follow(
     line = ProgressLine()
     try:
         return follow_log(
-            session, record, store, _Above(line),
+            session, record, store, line,
             lambda pieces: print_pieces(line.below(pieces), lines), reader,
             lambda _, known: line.update(known),
         )  # fmt: skip
@@ -177,7 +166,7 @@ P = TypeVar("P")
 BAR = 30
 
 
-class ProgressLine:
+class ProgressLine(output.Shown):
     """Redraws the last line of a terminal; prints nothing to anything else."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -188,6 +177,11 @@ class ProgressLine:
         """The share that was done at first, and when."""
         self._seen: dict[State, float] = {}
         """When each state without progress was first seen."""
+
+    def warn(self, text: str) -> None:
+        """Say something above the line."""
+        self.clear()
+        output.warn(text)
 
     def update(self, record: Record) -> None:
         """Show how far a training is; if it tells nothing, its state and for how long it was seen.

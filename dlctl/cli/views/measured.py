@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, client, complete_ids, complete_sites, opened, writing
+from dlctl.cli.common import ago, client, complete_ids, complete_sites, opened, write_text, writing
 
 if TYPE_CHECKING:
-    from dlctl.dashboard.live import LiveFeed
     from dlctl.outputs.metrics.platform import Platform
     from dlctl.record import Record
     from dlctl.series.merged import Entry
@@ -84,7 +83,11 @@ def metrics(
     if tensorboard is not None:
         _write_tensorboard(tensorboard, found)
     if parquet is not None:
-        _write_parquet(parquet, found)
+        from dlctl.outputs.metrics.formats import rows, write_parquet
+
+        with writing(parquet):
+            count = write_parquet(parquet, (r for i, some in found.items() for r in rows(i, some)))
+        output.note(f"{count} rows in {parquet}")
     if as_json or as_csv:
         _print_records(found, as_csv)
         for training_id in (each for each, some in found.items() if not some):
@@ -124,14 +127,6 @@ def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:
         output.note(f"{count} in {folder}: tensorboard --logdir {folder}")
     else:
         output.note(f"nothing to write into {folder}: there are no numbers with a step")
-
-
-def _write_parquet(path: Path, found: dict[str, list[Entry]]) -> None:
-    from dlctl.outputs.metrics.formats import rows, write_parquet
-
-    with writing(path):
-        count = write_parquet(path, (row for i, some in found.items() for row in rows(i, some)))
-    output.note(f"{count} rows in {path}")
 
 
 def _print_records(found: dict[str, list[Entry]], as_csv: bool, head: bool = True) -> None:
@@ -223,42 +218,22 @@ def dashboard(
 
     Example: dlctl dashboard digits-3k9f
     """
-    with _feed(training_ids or [], site) as (feed, ids):
-        if export is not None:
-            return _export(feed, ids, export)
-        _serve(feed, ids, port, open_browser=not no_browser)
-    return output.note("the dashboard has ended; the trainings continue")
-
-
-@contextmanager
-def _feed(wanted: list[str], site: str | None) -> Iterator[tuple[LiveFeed, list[str]]]:
-    """Yield the trainings, and the ids that were asked for."""
     from dlctl.dashboard.live import LiveFeed
     from dlctl.sites.files import find_site
 
     mine = client()
-    ids = [record.training_id for record in mine.store.find_all(wanted)] if wanted else []
+    records = mine.store.find_all(training_ids) if training_ids else []
+    ids = [record.training_id for record in records]
     if site:
         find_site(site)  # refuses a name that is no site's
     with closing(LiveFeed(mine.store, mine.open, ids, site)) as feed:
-        yield feed, ids
+        if export is not None:
+            from dlctl.dashboard.report import report
 
+            return write_text(export, report(feed, ids))
+        from dlctl.dashboard.serve import serve
 
-def _export(feed: LiveFeed, ids: list[str], path: Path) -> None:
-    from dlctl.dashboard.report import report
-
-    text = report(feed, ids)
-    with writing(path):
-        path.write_text(text, encoding="utf-8")
-    output.line(str(path))
-
-
-def _serve(feed: LiveFeed, ids: list[str], port: int, *, open_browser: bool) -> None:
-    from dlctl.dashboard.serve import serve
-
-    page = "/"
-    if len(ids) == 1:
-        kind = "search" if client().store.find(ids[0]).is_search else "training"
-        page = f"/{kind}/{ids[0]}"
-    serve(feed, port, page, open_browser=open_browser, tell=lambda url: output.raw(f"{url}\n"),
-          warn=output.warn)  # fmt: skip
+        kind = "search" if records and records[0].is_search else "training"
+        serve(feed, port, f"/{kind}/{ids[0]}" if len(ids) == 1 else "/", warn=output.warn,
+              open_browser=not no_browser, tell=lambda url: output.raw(f"{url}\n"))  # fmt: skip
+    return output.note("the dashboard has ended; the trainings continue")
