@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
     from dlctl.service.client import Client
-    from dlctl.service.verbs import Done, WouldEnd
 
 
 # For shell completion; typer leaves out what does not begin with what is typed.
@@ -267,29 +266,6 @@ def folder_name(path: Path) -> str:
         if path.is_relative_to(start):
             return f"{short}/{path.relative_to(start)}"
     return str(path)
-
-
-def print_done(done: Done, as_json: bool) -> None:
-    """Print what became of trainings.
-
-    Raises:
-        DlctlError: the first failure.
-    """
-    known = done.known
-    if done.is_one and known:
-        output.report(known[0], as_json, lambda _: print_record(known[0]))
-    elif known or not done.failures:
-        rows = [[each.training_id, str(each.state), each.reason] for each in known]
-        output.report(known, as_json, lambda _: output.table(
-            ["training", "state", "reason"], rows, NOTHING))  # fmt: skip
-    tell_failures(done.failures)
-
-
-def print_would(would: Sequence[WouldEnd], as_json: bool) -> None:
-    """Print what would become of trainings."""
-    rows = [[each.training_id, each.site, each.state, each.would, each.lost] for each in would]
-    columns = ["training", "site", "state", "would", "lost"]
-    output.report(would, as_json, lambda _: output.table(columns, rows, NOTHING))
 
 
 def tell_failures(failures: Sequence[DlctlError]) -> None:

@@ -220,23 +220,14 @@ def cache(
 
 
 def _print_cache(found: SiteCache) -> None:
-    rows = [
-        [
-            each.container,
-            each.endpoint,
-            str(each.files),
-            format_bytes(each.size_bytes),
-            ago(time.time() - each.used_at),
-            ", ".join(each.users),
-        ]
-        for each in found.held
-    ]
+    rows = [[each.container, each.endpoint, str(each.files), format_bytes(each.size_bytes),
+             ago(time.time() - each.used_at), ", ".join(each.users)]
+            for each in found.held]  # fmt: skip
     columns = ["container", "store", "files", "size", "used", "by"]
     for verb, some in (("removed", found.removed), ("would remove", found.would_remove)):
         for each in some:
-            output.note(
-                f"{verb}: {each.container} of {each.endpoint}, {format_bytes(each.size_bytes)}"
-            )
+            what = f"{each.container} of {each.endpoint}, {format_bytes(each.size_bytes)}"
+            output.note(f"{verb}: {what}")
     output.table(columns, rows, "the cache is empty")
     if found.held:
         output.note(f"all together: {format_bytes(found.total_bytes)}")

@@ -17,9 +17,7 @@ from dlctl.cli.common import (
     client,
     filtered,
     overriding,
-    print_done,
     print_record,
-    print_would,
     raise_lasting,
     tell_failures,
     training,
@@ -27,10 +25,13 @@ from dlctl.cli.common import (
 from dlctl.cli.following import LogLines, end_of_following, follow
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dlctl.lifecycle.orders import Ordered
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
     from dlctl.service.client import Client, Filter
+    from dlctl.service.verbs import WouldEnd
 
 
 @filtered
@@ -48,11 +49,24 @@ def end(
     """Halt or cancel trainings, and print what became of them; or only what would."""
     from dlctl.service import verbs
 
-    if not dry_run:
-        return print_done(verbs.end(mine, verb, ids, wanted), as_json)
-    would, problems = verbs.would_cancel(mine, ids, wanted)
-    print_would(would, as_json)
-    return raise_lasting(problems)
+    if dry_run:
+        would, problems = verbs.would_cancel(mine, ids, wanted)
+        _print_would(would, as_json)
+        return raise_lasting(problems)
+    done = verbs.end(mine, verb, ids, wanted)
+    rows = [[each.training_id, str(each.state), each.reason] for each in done.known]
+    if done.is_one and done.known:
+        output.report(done.known[0], as_json, print_record)
+    elif rows or not done.failures:
+        output.report(done.known, as_json, lambda _: output.table(
+            ["training", "state", "reason"], rows, NOTHING))  # fmt: skip
+    return tell_failures(done.failures)
+
+
+def _print_would(would: Sequence[WouldEnd], as_json: bool) -> None:
+    rows = [[each.training_id, each.site, each.state, each.would, each.lost] for each in would]
+    columns = ["training", "site", "state", "would", "lost"]
+    output.report(would, as_json, lambda _: output.table(columns, rows, NOTHING))
 
 
 @overriding("set")
@@ -124,7 +138,7 @@ def delete(
     if not (forget or yes) or dry_run:
         records, _ = mine.refreshed(records)
     if dry_run:
-        return print_would(verbs.would_delete(records, forget=forget), as_json)
+        return _print_would(verbs.would_delete(records, forget=forget), as_json)
     if not (yes or _confirmed(records, forget)):
         return None
     done = verbs.delete(mine, records, forget=forget)

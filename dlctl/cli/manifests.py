@@ -127,12 +127,7 @@ def render(
     told = f"\n# train.sh\n{train}" if train else ""
     told += "".join(f"\n# {name}\n{text}" for name, text in request.scripts.items())
     with paged(not as_json):
-        rendered = {
-            "plan": request.plan,
-            "script": request.script,
-            "train_script": train,
-            "store_scripts": request.scripts,
-        }
+        rendered |= {"plan": request.plan, "train_script": train, "store_scripts": request.scripts}
         return output.report(
             rendered, as_json,
             lambda v: output.document(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{told}"),

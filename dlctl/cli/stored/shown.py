@@ -35,10 +35,8 @@ def print_version(found: Found, *, verified: bool) -> None:
         "size": f"{counted(version.file_count, 'file')}, {format_bytes(version.size_bytes)}"
         + (", all verified" if verified else ""),
     })  # fmt: skip
-    rows = [
-        [printable(f.path), f.part, format_bytes(f.size_bytes), f.sha256[:12]]
-        for f in version.files
-    ]
+    rows = [[printable(f.path), f.part, format_bytes(f.size_bytes), f.sha256[:12]]
+            for f in version.files]  # fmt: skip
     output.line("")
     output.table(["file", "part", "size", "sha256"], rows[:_MOST_FILES])
     if len(rows) > _MOST_FILES:
