@@ -161,7 +161,7 @@ def room(session: Session, tell: Tell) -> Room:
     trainings = [
         TrainingRoom(name, states.get(name), usage.of(name), usage.of(name, "checkpoints"),
                      usage.of(name, "results"))
-        for name in dict.fromkeys([*usage.trainings, *states])
+        for name in dict.fromkeys([*states, *usage.trainings])
     ]  # fmt: skip
     return Room(
         found.site, found.root, usage.total_bytes, usage.by_kind(), trainings, usage.unused(),
