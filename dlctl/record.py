@@ -14,6 +14,7 @@ file keeps a rollback journal, and a reader that waits too long reads what is on
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import time
@@ -29,6 +30,7 @@ from dlctl.errors import RecordError
 from dlctl.record_file import is_damaged, put_aside, read_rows, readable_rows, write
 from dlctl.record_names import fitting, latest
 from dlctl.record_rows import fields_in, more_of, sql_values, value_of, write_more
+from dlctl.units import unix_seconds
 
 _SCHEMA_VERSION = 1
 _TABLE = """
@@ -62,6 +64,8 @@ FETCHED = {
 """Part of a training → the field of its record that tells after which attempt it was fetched."""
 GONE = "its job directory is gone from the site"
 """How the reason of a training ends whose files somebody, or a purge of old files, has removed."""
+UNKNOWN_IF_0 = ("seen_at", "started_at", "ended_at", "epochs", "starts_at", "ends_at")
+"""Fields of a record that are null in JSON if nobody knows them."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,17 @@ class Record:
     ends_at: float = 0.0
     """When its first attempt will be done if it goes on like this (Unix seconds here); 0 if that is
     not known."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON has it: objects as objects, and times in Unix seconds."""
+        overrides = None
+        with contextlib.suppress(ValueError):
+            overrides = json.loads(self.overrides)
+        unknown = {name: getattr(self, name) or None for name in UNKNOWN_IF_0}
+        return asdict(self) | unknown | {
+            "state": str(self.state), "created_at": unix_seconds(self.created_at),
+            "overrides": overrides,
+        }  # fmt: skip
 
     @property
     def state_in_words(self) -> str:

@@ -11,8 +11,10 @@ So is `MM:SS`, which reads as hours and minutes to half of its readers.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from decimal import Decimal
 
 from dlctl.contract.ground.amounts import counted as counted
@@ -158,3 +160,10 @@ def several(names: Sequence[str]) -> str:
     """Return `a, b, c, d, e and 7 more`."""
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     return ", ".join(names[:_SEVERAL]) + more
+
+
+def unix_seconds(iso_time: str) -> float | None:
+    """Return the time that a record or plan holds as ISO 8601; None if it holds none."""
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(iso_time).timestamp()
+    return None

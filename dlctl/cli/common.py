@@ -1,18 +1,21 @@
-"""What the commands share: options, open sites, and how a training is shown."""
+"""What the commands share: options, open sites, and how trainings are shown."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dlctl.cli import output
+from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
+from dlctl.errors import DlctlError, Misused, ResultsError
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -20,19 +23,33 @@ if TYPE_CHECKING:
     from dlctl.service.client import Client
 
 
-def complete_ids(incomplete: str) -> list[str]:
-    """Return the training ids with this beginning, newest first, for shell completion."""
+# For shell completion; typer leaves out what does not begin with what is typed.
+
+
+def complete_ids() -> list[str]:
+    """Return the training ids, newest first."""
     from dlctl.record import RecordStore
 
-    ids = [record.training_id for record in reversed(RecordStore().all())]
-    return [training_id for training_id in ids if training_id.startswith(incomplete)]
+    return [record.training_id for record in reversed(RecordStore().all())]
 
 
-def complete_sites(incomplete: str) -> list[str]:
-    """Return the sites with this beginning, for shell completion."""
+def complete_sites() -> list[str]:
+    """Return the sites."""
     from dlctl.sites.files import list_sites
 
-    return [site.name for site in list_sites() if site.name.startswith(incomplete)]
+    return [site.name for site in list_sites()]
+
+
+def complete_tags() -> list[str]:
+    """Return the tags."""
+    from dlctl.record import RecordStore
+
+    return sorted({tag for record in RecordStore().all() for tag in record.tags})
+
+
+def complete_states() -> list[str]:
+    """Return the states."""
+    return [str(state) for state in State]
 
 
 def default_site() -> str:
@@ -64,19 +81,95 @@ SITE = typer.Option(
     help="The site to run on, one of `dlctl sites list`; that of `dlctl config site`, or `local`.",
 )  # fmt: skip
 
+NOTHING = "no training fits"
 
-def open_record() -> RecordStore:
-    """Return the local record, which warns about what it can't read or write."""
-    from dlctl.record import RecordStore
 
-    return RecordStore(tell=output.warn)
+def _taking(
+    into: str, make: Callable[..., object], options: dict[str, tuple[Any, Any]]
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Give a command options in place of a parameter, which becomes what `make` makes of them.
+
+    Args:
+        options: Type and option, by the name that `make` knows.
+    """
+
+    def decorate(command: Callable[..., object]) -> Callable[..., object]:
+        @wraps(command)
+        def run(**given: Any) -> object:
+            made = make(**{name: given.pop(name) for name in options})
+            return command(**given, **{into: made})
+
+        known: list[inspect.Parameter] = []
+        for each in inspect.signature(command).parameters.values():
+            known += [each] if each.name != into else [
+                each.replace(name=name, annotation=kind, default=option)
+                for name, (kind, option) in options.items()
+            ]  # fmt: skip
+        run.__signature__ = inspect.Signature(known)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in known}
+        return run
+
+    return decorate
+
+
+def _filter(name: str | None, state: list[str], tag: list[str]) -> object:
+    from dlctl.service.client import Filter
+
+    return Filter(name, state, tag)
+
+
+filtered = _taking("wanted", _filter, {
+    "name": (str | None, typer.Option(
+        None, "--name", metavar="GLOB",
+        help="All trainings whose name or id fits, such as 'digits*'.")),
+    "state": (list[str], typer.Option(
+        None, "--state", metavar="STATE", autocompletion=complete_states,
+        help="All trainings in this state, as last known, such as TRAINING; may be given more than "
+        "once.")),
+    "tag": (list[str], typer.Option(
+        None, "--tag", metavar="WORD", autocompletion=complete_tags,
+        help="All trainings with this tag; may be given more than once.")),
+})  # fmt: skip
+"""Gives a command the options that make its `wanted`, a `Filter`."""
+_RESOURCES = {
+    "learners": (int | None, typer.Option(
+        None, "--learners", min=1, help="Override `learners`.")),
+    "nodes": (int | None, typer.Option(
+        None, "--nodes", min=1, help="Override `nodes`, each with the same number of learners.")),
+    "learners_per_node": (int | None, typer.Option(
+        None, "--learners-per-node", min=1, help="Override `learners_per_node`.")),
+    "gpus": (int | None, typer.Option(
+        None, "--gpus", min=0, help="Override `gpus` (per learner).")),
+    "cpus": (float | None, typer.Option(
+        None, "--cpus", min=0.01, help="Override `cpus` (per learner).")),
+    "memory": (str | None, typer.Option(
+        None, "--memory", help="Override `memory` (per learner), e.g. 8GiB.")),
+    "time": (str | None, typer.Option(None, "--time", help="Override `time`, e.g. 4h.")),
+    "partition": (str | None, typer.Option(
+        None, "--partition", help="Override `scheduler.partition`.")),
+    "set": (list[str], typer.Option(
+        None, "--set", metavar="KEY=VALUE",
+        help="Override any key, e.g. framework.arguments.lr=0.1; give it as often as you like.")),
+}  # fmt: skip
+
+
+def overriding(*without: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Give a command the options that make its `overrides`, but those of these names."""
+
+    def make(**given: Any) -> object:
+        from dlctl.manifest.overrides import Overrides
+
+        return Overrides(**given | {"set": tuple(given.get("set") or ())})
+
+    return _taking("overrides", make, {k: v for k, v in _RESOURCES.items() if k not in without})
 
 
 def client() -> Client:
     """Return what the use cases need of this terminal and its user."""
+    from dlctl.record import RecordStore
     from dlctl.service.client import Client
 
-    return Client(open_record(), output.Shown(), output.ask)
+    return Client(RecordStore(tell=output.warn), output.Shown(), output.ask)
 
 
 def opened(site: str) -> closing[Session]:
@@ -100,7 +193,6 @@ def seconds(text: str, option: str) -> int:
     Raises:
         Misused: it is none.
     """
-    from dlctl.errors import Misused
     from dlctl.units import parse_duration
 
     try:
@@ -116,8 +208,6 @@ def writing(path: Path) -> Iterator[None]:
     Raises:
         ResultsError: it can't be written.
     """
-    from dlctl.errors import ResultsError
-
     try:
         yield
     except OSError as error:
@@ -125,6 +215,13 @@ def writing(path: Path) -> Iterator[None]:
         raise ResultsError(
             f"{path} can't be written: {why}", hint="name another place, or make room there"
         ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file that the user has named, and print its name."""
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+    output.line(str(path))
 
 
 @contextmanager
@@ -147,6 +244,11 @@ def ago(seconds_ago: float) -> str:
     return f"{format_span(seconds_ago)} ago"
 
 
+def dash(value: Any, form: Callable[[Any], str] = str) -> str:
+    """Return a value for a table; `-` if it is not known."""
+    return "-" if value is None else form(value)
+
+
 def print_record(record: Record) -> None:
     """Print one training in a few lines, and what to do next."""
     noun = "search" if record.is_search else "training"
@@ -164,3 +266,31 @@ def folder_name(path: Path) -> str:
         if path.is_relative_to(start):
             return f"{short}/{path.relative_to(start)}"
     return str(path)
+
+
+def tell_failures(failures: Sequence[DlctlError]) -> None:
+    """Print all failures but the first, which ends the command.
+
+    Raises:
+        DlctlError: the first one, if there is one.
+    """
+    for failure in failures[1:]:
+        output.error(failure.message, failure.hint)
+    if failures:
+        raise failures[0]
+
+
+def raise_lasting(problems: dict[str, DlctlError]) -> None:
+    """Tell why sites did not answer, where waiting heals nothing, as after a changed host key.
+
+    Raises:
+        DlctlError: the first such problem.
+    """
+    from dlctl.service.client import may_pass
+
+    tell_failures([problem for problem in problems.values() if not may_pass(problem)])
+
+
+def whole(found: list[Any]) -> Any:
+    """Return one thing as itself and several as a list, as `--json` prints them."""
+    return found[0] if len(found) == 1 else found

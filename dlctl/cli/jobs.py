@@ -7,75 +7,71 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import (
-    NAME,
-    NOTHING,
-    STATE,
-    TAG,
-    print_done,
-    print_would,
-    raise_lasting,
-    tell_failures,
-)
 from dlctl.cli.common import (
     DRY_RUN,
     ID,
     IDS,
     JSON,
+    NOTHING,
     ask_nothing_in_json,
     client,
-    complete_ids,
+    filtered,
+    overriding,
     print_record,
+    raise_lasting,
+    tell_failures,
     training,
-)  # fmt: skip
-from dlctl.cli.logs.following import end_of_following, follow
-from dlctl.cli.logs.printing import LogLines
-from dlctl.cli.manifests import (
-    CPUS,
-    GPUS,
-    LEARNERS,
-    LEARNERS_PER_NODE,
-    MEMORY,
-    NODES,
-    PARTITION,
-    TIME,
-    make_overrides,
-)  # fmt: skip
-from dlctl.service.describe import plain
+)
+from dlctl.cli.following import LogLines, end_of_following, follow
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dlctl.lifecycle.orders import Ordered
+    from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
+    from dlctl.service.client import Client, Filter
+    from dlctl.service.verbs import WouldEnd
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (tune, halt, resume, cancel, delete):
-        app.command()(command)
-    # `dlctl checkpoints save` is the documented name; this is what people type.
-    app.command("checkpoint", hidden=True)(save)
-
-
-def halt(
-    training_ids: list[str] = IDS, name: str | None = NAME, state: list[str] = STATE,
-    tag: list[str] = TAG,
-    as_json: bool = JSON,
-) -> None:  # fmt: skip
+@filtered
+def halt(training_ids: list[str] = IDS, *, wanted: Filter, as_json: bool = JSON) -> None:
     """Save a checkpoint and stop; `dlctl resume` continues.
 
     Example: dlctl halt digits-3k9f
     """
+    end("halt", client(), training_ids, wanted, as_json)
+
+
+def end(
+    verb: str, mine: Client, ids: list[str], wanted: Filter, as_json: bool, *, dry_run: bool = False
+) -> None:
+    """Halt or cancel trainings, and print what became of them; or only what would."""
     from dlctl.service import verbs
-    from dlctl.service.choose import Filter
 
-    print_done(verbs.halt(client(), training_ids, Filter(name, state, tag)), as_json)
+    if dry_run:
+        would, problems = verbs.would_cancel(mine, ids, wanted)
+        _print_would(would, as_json)
+        return raise_lasting(problems)
+    done = verbs.end(mine, verb, ids, wanted)
+    rows = [[each.training_id, str(each.state), each.reason] for each in done.known]
+    if done.is_one and done.known:
+        output.report(done.known[0], as_json, print_record)
+    elif rows or not done.failures:
+        output.report(done.known, as_json, lambda _: output.table(
+            ["training", "state", "reason"], rows, NOTHING))  # fmt: skip
+    return tell_failures(done.failures)
 
 
+def _print_would(would: Sequence[WouldEnd], as_json: bool) -> None:
+    rows = [[each.training_id, each.site, each.state, each.would, each.lost] for each in would]
+    columns = ["training", "site", "state", "would", "lost"]
+    output.report(would, as_json, lambda _: output.table(columns, rows, NOTHING))
+
+
+@overriding("set")
 def resume(
-    training_id: str | None = ID, learners: int | None = LEARNERS, nodes: int | None = NODES,
-    learners_per_node: int | None = LEARNERS_PER_NODE, gpus: int | None = GPUS,
-    cpus: float | None = CPUS, memory: str | None = MEMORY, time: str | None = TIME,
-    partition: str | None = PARTITION,
+    training_id: str | None = ID, *, overrides: Overrides,
     code: bool = typer.Option(
         False, "--code", help="Train with your folder, and its requirements, as they are now."
     ),
@@ -91,49 +87,30 @@ def resume(
     from dlctl.logs.reader import LogReader
     from dlctl.service import verbs
 
-    overrides = make_overrides(
-        learners, nodes, learners_per_node, gpus, cpus, memory, time, partition
-    )
     with training(training_id) as (session, record, store):
         known = verbs.resume(session, record, store, output.Shown(), overrides, new_code=code)
-        output.report(plain(known), as_json, lambda _: print_record(known))
+        output.report(known, as_json, lambda _: print_record(known))
         if stay:
             reader = LogReader(known.job_dir, first_attempt=known.attempt)
-            return end_of_following(
-                follow(session, known, store, reader, LogLines(as_json=as_json))
-            )
+            lines = LogLines(as_json=as_json)
+            return end_of_following(follow(session, known, store, reader, lines))
     return output.hint(f"dlctl logs --follow {known.training_id}")
 
 
+@filtered
 def cancel(
-    training_ids: list[str] = IDS, name: str | None = NAME, state: list[str] = STATE,
-    tag: list[str] = TAG,
-    dry_run: bool = DRY_RUN,
-    as_json: bool = JSON,
-) -> None:  # fmt: skip
+    training_ids: list[str] = IDS, *, wanted: Filter, dry_run: bool = DRY_RUN, as_json: bool = JSON
+) -> None:
     """End trainings without saving.
 
     Example: dlctl cancel digits-3k9f
     """
-    from dlctl.service import verbs
-    from dlctl.service.choose import Filter
-
-    mine, wanted = client(), Filter(name, state, tag)
-    if dry_run:
-        would, problems = verbs.would_cancel(mine, training_ids, wanted)
-        print_would(would, as_json)
-        return raise_lasting(problems)
-    return print_done(verbs.cancel(mine, training_ids, wanted), as_json)
+    end("cancel", client(), training_ids, wanted, as_json, dry_run=dry_run)
 
 
+@filtered
 def delete(
-    training_ids: list[str] = typer.Argument(
-        None, metavar="ID", autocompletion=complete_ids, show_default=False,
-        help="Training ids; the latest training of this folder by default.",
-    ),
-    name: str | None = NAME,
-    state: list[str] = STATE,
-    tag: list[str] = TAG,
+    training_ids: list[str] = IDS, *, wanted: Filter,
     yes: bool = typer.Option(
         False, "--yes", "-y", help="Don't ask; needs an id, --name, --state or --tag; required "
         "without a terminal.",
@@ -149,10 +126,9 @@ def delete(
     Example: dlctl delete digits-3k9f words-7h2m --yes
     """
     from dlctl.service import verbs
-    from dlctl.service.choose import Filter, chosen
+    from dlctl.service.client import chosen
 
     ask_nothing_in_json(as_json, answered=yes or dry_run)
-    wanted = Filter(name, state, tag)
     if yes and not wanted and not (training_ids and all(each.strip() for each in training_ids)):
         raise typer.BadParameter("--yes needs the id of each training: dlctl delete ID --yes")
     mine = client()
@@ -162,9 +138,9 @@ def delete(
     if not (forget or yes) or dry_run:
         records, _ = mine.refreshed(records)
     if dry_run:
-        return print_would(verbs.would_delete(records, forget=forget), as_json)
+        return _print_would(verbs.would_delete(records, forget=forget), as_json)
     if not (yes or _confirmed(records, forget)):
-        return output.note("nothing was deleted")
+        return None
     done = verbs.delete(mine, records, forget=forget)
     told = [verbs.Deleted(r.training_id) for r in done.known]
     if told:
@@ -175,11 +151,6 @@ def delete(
 
 
 def _confirmed(records: list[Record], forget: bool) -> bool:
-    """Ask at the terminal.
-
-    Raises:
-        typer.BadParameter: there is none.
-    """
     from dlctl.service.verbs import would_delete
 
     for each in would_delete(records, forget=forget):
@@ -225,3 +196,6 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
 def _print_order(done: Ordered) -> None:
     say = output.warn if done.answer and done.answer.problem else output.line
     say(done.sentence)
+
+
+COMMANDS = (tune, halt, resume, cancel, delete)

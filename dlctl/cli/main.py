@@ -6,7 +6,9 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -87,22 +89,40 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, export, frameworks, jobs, manifests, reading, sites
-    from dlctl.cli.costs import rehearse, report
-    from dlctl.cli.logs import command as logs
+    from dlctl.cli import costs, fetch, folders, jobs, manifests, reading, sites
+    from dlctl.cli.logs import logs
     from dlctl.cli.manners import config, schema
     from dlctl.cli.searching import search
-    from dlctl.cli.sending import submit, tags
-    from dlctl.cli.stored import models, stores
-    from dlctl.cli.upkeep import adopt, doctor, du, prune
-    from dlctl.cli.views import dashboard, metrics, watch
+    from dlctl.cli.stored import models
+    from dlctl.cli.upkeep import doctor, room
+    from dlctl.cli.views import watch
+    from dlctl.cli.views.measured import dashboard, metrics
 
-    groups = (manifests, schema, rehearse, submit, jobs, tags, reading, logs, metrics, watch,
-              dashboard, report, checkpoints, export, models, search, sites, frameworks, stores,
-              config, adopt, doctor, du, prune)  # fmt: skip
-    for group in groups:
-        group.register(app)
+    for each in (
+        manifests.init, manifests.validate, manifests.render, schema, costs.rehearse,
+        manifests.submit, *jobs.COMMANDS, manifests.tag, reading.list_, reading.status,
+        reading.show, fetch.fetch, logs, metrics, watch, dashboard, costs.report, fetch,
+        fetch.export, models, search, sites, folders, config, room.adopt, doctor, room.du,
+        room.prune,
+    ):  # fmt: skip
+        if not isinstance(each, ModuleType):
+            _add(app, each)
+        elif not hasattr(each, "GROUPS"):
+            each.register(app)
+        else:
+            for name, (text, commands) in each.GROUPS.items():
+                group = typer.Typer(no_args_is_help=True, help=text)
+                _add(group, *commands)
+                app.add_typer(group, name=name)
+    # `dlctl checkpoints save` is the documented name; this is what people type.
+    app.command("checkpoint", hidden=True)(jobs.save)
     _set_class(app)
+
+
+def _add(group: typer.Typer, *commands: Callable[..., object]) -> None:
+    """Add commands, each by the first word of its name."""
+    for command in commands:
+        group.command(command.__name__.partition("_")[0])(command)
 
 
 def _set_class(group: typer.Typer) -> None:

@@ -108,11 +108,11 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    import dataclasses
-
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return str(value)
+    """Return what JSON has for a thing that says it itself, or for a dataclass."""
+    if hasattr(value, "plain"):
+        return value.plain()
+    known = getattr(value, "__dataclass_fields__", None)
+    return str(value) if known is None else {name: getattr(value, name) for name in known}
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "") -> None:
@@ -278,16 +278,9 @@ def document(text: str) -> None:
     raw(printable_lines(text) if sys.stdout.isatty() else text)
 
 
-def log_objects(attempt: int, source: str, lines: Sequence[str]) -> None:
-    """Print lines of a log as JSON objects, one a line."""
-    for text in lines:
-        sys.stdout.write(_json({"attempt": attempt, "source": source, "line": text}) + "\n")
-    sys.stdout.flush()
-
-
-def json_line(value: Mapping[str, Any]) -> None:
-    """Print a JSON object on a line of its own, at once."""
-    sys.stdout.write(_json(value) + "\n")
+def json_line(*values: object) -> None:
+    """Print JSON objects at once, each on a line of its own."""
+    sys.stdout.write("".join(f"{_json(value)}\n" for value in values))
     sys.stdout.flush()
 
 
@@ -297,9 +290,13 @@ def note(text: str) -> None:
         _say("", printable(text))
 
 
-def interrupted(text: str) -> None:
-    """Print a note below the `^C` of the terminal."""
+def interrupted(text: str, command: str) -> Exception:
+    """Print a note below the `^C` of the terminal, and what to run next; return how to end."""
+    import typer
+
     _say("", f"\n{printable(text)}")
+    hint(command)
+    return typer.Exit(130)
 
 
 def _say(head: str, safe: str) -> None:
@@ -385,8 +382,8 @@ def has_whole_screen() -> bool:
     return sys.stdout.isatty() and sys.stdin.isatty() and find_spec("termios") is not None
 
 
-def agreed(question: str, command: str) -> bool:
-    """Ask the person at the terminal whether something may go.
+def agreed(question: str, command: str, verb: str = "deleted") -> bool:
+    """Ask the person at the terminal whether something may go; if not, say that nothing was done.
 
     Raises:
         typer.BadParameter: there is no terminal.
@@ -399,7 +396,9 @@ def agreed(question: str, command: str) -> bool:
         raise typer.BadParameter(
             f"`{command}` asks first, and there is no terminal here: add --yes"
         ) from None
-    return said.strip().lower() in ("y", "yes")
+    is_yes = said.strip().lower() in ("y", "yes")
+    note("" if is_yes else f"nothing was {verb}")
+    return is_yes
 
 
 def ask(text: str, hidden: bool) -> str:

@@ -23,8 +23,7 @@ from dlctl.files.small_files import read_appended_of_many
 from dlctl.lifecycle import QueuePace, refresh, stale
 from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader
-from dlctl.service.describe import plain
-from dlctl.service.made import told_output
+from dlctl.service.describe import told_output
 from dlctl.service.verbs import act, offers
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class LiveFeed:
         if tracked.details is None:
             self._wait_for(tracked)
         with tracked.run() as run:
-            found = plain(tracked.record) | self._row(tracked, run)
+            found = tracked.record.plain() | self._row(tracked, run)
         found["output"] = told_output(tracked.record)
         found["offers"] = [dataclasses.asdict(each) for each in offers(tracked.record.state)]
         meaning = tracked.meaning() if tracked.metrics_known else {}

@@ -12,7 +12,7 @@ from dlctl.dashboard.curves import spark
 from dlctl.series.answers import main_curve
 from dlctl.series.pace import JobLimit, progress, time_left
 from dlctl.series.utilisation import utilisation
-from dlctl.service.describe import unix_seconds
+from dlctl.units import unix_seconds
 
 if TYPE_CHECKING:
     from dlctl.dashboard.feed import Json

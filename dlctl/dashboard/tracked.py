@@ -16,12 +16,11 @@ from dlctl.errors import RecordError
 from dlctl.files.small_files import read_texts
 from dlctl.lifecycle import read_plan
 from dlctl.outputs.checkpoints import list_checkpoints
-from dlctl.outputs.insight import insight, job_limit, saved_of
+from dlctl.outputs.insight import insight, job_limit, saved_of, told_by_site
 from dlctl.outputs.metrics import MetricsReader
 from dlctl.outputs.unlocking import Unlocking
 from dlctl.series.answers import Saved
 from dlctl.series.pace import JobLimit
-from dlctl.service.describe import told_by_site
 
 if TYPE_CHECKING:
     from dlctl.dashboard.feed import Json
@@ -163,7 +162,7 @@ class Tracked:
         """
         record, self._details_at = self.record, time.monotonic()
         try:
-            told = told_by_site(session, record)
+            told = told_by_site(session, record).plain()
             saved = list_checkpoints(session.transport, record.job_dir)
             told["checkpoints"] = [dataclasses.asdict(each) for each in saved]
             told["verdicts"] = _verdicts(session.transport, record)

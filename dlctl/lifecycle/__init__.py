@@ -14,8 +14,6 @@ from dlctl.lifecycle.session import Session, open_session
 from dlctl.lifecycle.waiting import QueuePace
 from dlctl.lifecycle.watch import (
     check_learner,
-    details,
-    learner_status,
     learner_statuses,
     read_plan,
     read_queue,
@@ -26,7 +24,7 @@ from dlctl.lifecycle.watch import (
 
 __all__ = [
     "QueuePace", "Session", "cancel", "cancel_all", "changed_since_sent", "check_learner", "delete",
-    "delete_all", "details", "halt", "halt_all", "learner_status", "learner_statuses",
+    "delete_all", "halt", "halt_all", "learner_statuses",
     "make_environment", "open_session", "read_plan", "read_queue", "read_script", "refresh",
     "repeats_error", "resume", "stale", "submit", "submit_all",
 ]  # fmt: skip

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import secrets
 import shlex
 import time
@@ -272,7 +270,7 @@ def _explain(session: Session, records: list[Record], seen: dict[str, Observatio
         and not look.verdict
     ]  # fmt: skip
     explained = {}
-    for record, lines in zip(unclear, _last_lines(session, unclear), strict=False):
+    for record, lines in zip(unclear, last_lines(session, unclear), strict=False):
         if told := last_words.explain(lines, record.training_id, record.site):
             explained[record.training_id] = replace(record, reason=told.reason, hint=told.hint)
     return [explained.get(record.training_id, record) for record in records]
@@ -294,7 +292,7 @@ def with_made(session: Session, record: Record) -> Record:
     return record
 
 
-def _last_lines(session: Session, records: list[Record]) -> list[list[str]]:
+def last_lines(session: Session, records: list[Record]) -> list[list[str]]:
     """Return the last lines of each job's output."""
     if not records:
         return []
@@ -344,12 +342,6 @@ def read_plan(session: Session, record: Record) -> contract.Plan:
     return read_newest(session.transport, record).plan
 
 
-def learner_status(session: Session, record: Record, rank: int = 0) -> contract.Status | None:
-    """Return what a learner of the newest attempt last wrote about itself; None without any."""
-    path = f"{record.job_dir}/{contract.status_file(record.attempt, 'learner', rank)}"
-    return contract.understood(contract.Status, read_texts(session.transport, [path])[path])
-
-
 def learner_statuses(
     session: Session, record: Record, plan: contract.Plan
 ) -> list[contract.Status]:
@@ -362,53 +354,3 @@ def learner_statuses(
     found = read_texts(session.transport, paths)
     known = (contract.understood(contract.Status, found[path]) for path in paths)
     return [status for status in known if status is not None]
-
-
-def details(session: Session, record: Record) -> dict[str, object]:
-    """Return what `dlctl show` prints besides the record: plan, learners, verdict."""
-    files_of = read_all(session.transport, record)
-    plan, digests = files_of[-1].plan, [files.plan.code_digest for files in files_of]
-    n, job_dir = record.attempt, record.job_dir
-    learners = [contract.status_file(n, "learner", r) for r in range(plan.resources.learners)]
-    nodes = range(plan.resources.nodes if plan.parameter_server else 0)
-    servers = [contract.status_file(n, "server", node) for node in nodes]
-    told = [contract.verdict_file(n), contract.homes_file(n), contract.rulings_file(n)]
-    names = [*told, *learners, *servers]
-    found = read_texts(session.transport, [f"{job_dir}/{name}" for name in names])
-    files = {name: found[f"{job_dir}/{name}"] for name in names}
-    verdict = files[contract.verdict_file(n)]
-    rulings = (
-        contract.understood(contract.Rulings, files[contract.rulings_file(n)]) or contract.Rulings()
-    )
-
-    def statuses(role: str, names: list[str]) -> list[object]:
-        own = [contract.understood(contract.Status, files[name]) for name in names]
-        known = [rulings.on(role, rank, status) for rank, status in enumerate(own)]
-        return [_plain(status) for status in known if status is not None]
-
-    return {
-        "plan": dataclasses.asdict(plan),
-        "attempts": [
-            {
-                "attempt": files.attempt,
-                "resources": dataclasses.asdict(files.plan.resources),
-                "code_digest": files.plan.code_digest,
-                # A plan is taken over by the attempts after it, until one gets other code.
-                "code_changes": files.plan.code_changes if digest != files.plan.code_digest else [],
-            }
-            for files, digest in zip(files_of, ["", *digests], strict=False)
-        ],
-        "verdict": _plain(contract.understood(contract.Verdict, verdict)),
-        "learners": statuses("learner", learners),
-        "servers": statuses("server", servers),
-        "homes": _plain(contract.understood(contract.Homes, files[contract.homes_file(n)])),
-        # A verdict names the process at fault, whose log says more.
-        "job_output": _last_lines(session, [record])[0]
-        if record.state is State.FAILED and not verdict
-        else [],
-    }
-
-
-def _plain(record: object) -> object:
-    """Return a record for printing."""
-    return None if record is None else json.loads(contract.to_json(record))

@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from math import inf
+from typing import Any
 
 from dlctl.contract import TIMES_SUFFIX, parse_notes
 
@@ -18,25 +19,28 @@ _KINDS = (None, "server", "learner")
 _END = re.compile(rb"^\d\d:\d\d:\d\d (?:STORING|COMPLETED|FAILED|HALTED|CANCELLED): ", re.MULTILINE)
 """Where the end begins in the job's output: everything that the learners say was said before."""
 
-Block = tuple[float, tuple[int, int], str, bytes]
-"""Unix seconds by which it was written, the log's place among logs, the log's source, its lines."""
+Block = tuple[float, tuple[int, Any], tuple[int, str], bytes]
+"""Unix seconds by which it was written, the log's place among logs, attempt and source, lines."""
 
 
 class OneLog:
     """What was read of a log, and the notes on when it grew.
 
     Args:
-        name: of the log or of its notes, relative to the job directory.
+        name: Relative to the job directory.
+        attempt: Of which it is.
+        source: As a `LogPiece` names it.
+        order: Its place among logs whose lines come at the same time.
+        times_name: The file with the notes; empty: there are none.
     """
 
-    def __init__(self, name: str) -> None:
-        found = _NAME.fullmatch(name)
-        assert found is not None
-        self.attempt = int(found[2])
-        self.order = (_KINDS.index(found[3]), int(found[4] or 0))
-        self.source = f"{found[3]}-{found[4]}" if found[3] else "job"
-        self.name = found[1] + (".log" if found[3] else ".out")
-        self.times_name = found[1] + TIMES_SUFFIX
+    def __init__(
+        self, name: str, attempt: int, source: str, order: tuple[int, Any], times_name: str = ""
+    ) -> None:
+        self.name, self.attempt, self.source = name, attempt, source
+        self.order, self.times_name = order, times_name
+        self.turn = attempt if times_name else 0
+        """Logs of a later turn wait; those without notes all come in the first."""
         self.offset = 0
         """How many bytes of the log were read."""
         self.times_offset = 0
@@ -175,7 +179,7 @@ class OneLog:
             searched = at
             if cut > self._shown:
                 content, self._shown = text[self._shown : cut], cut
-                yield time, self.order, self.source, content
+                yield time, self.order, (self.attempt, self.source), content
 
     def rest(self, with_open_line: bool) -> bytes:
         """Return what was held back, and count it as printed."""
@@ -185,9 +189,13 @@ class OneLog:
         return content + b"\n" * (with_open_line and content[-1:] not in (b"", b"\n"))
 
 
-def is_log(name: str) -> bool:
-    """Return whether a file is a log that is shown, or has the notes on one."""
-    return bool(_NAME.fullmatch(name))
+def log_of_training(name: str) -> OneLog | None:
+    """Return the log that a file is, or that its notes are on; None if it is not shown."""
+    if (found := _NAME.fullmatch(name)) is None:
+        return None
+    order = (_KINDS.index(found[3]), int(found[4] or 0))
+    source, suffix = (f"{found[3]}-{found[4]}", ".log") if found[3] else ("job", ".out")
+    return OneLog(found[1] + suffix, int(found[2]), source, order, found[1] + TIMES_SUFFIX)
 
 
 def _character_end(content: bytes) -> int:

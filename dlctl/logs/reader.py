@@ -23,13 +23,12 @@ from heapq import merge
 from itertools import groupby
 from math import inf
 from operator import itemgetter
-from typing import Protocol
 
 from dlctl.contract import TIMES_SUFFIX, State
 from dlctl.errors import TransferError, TransportError
 from dlctl.files.small_files import read_appended
 from dlctl.logs import matching
-from dlctl.logs.one_log import OneLog, is_log
+from dlctl.logs.one_log import OneLog, log_of_training
 from dlctl.transport import Transport
 from dlctl.transport.resident import Resident
 
@@ -87,6 +86,10 @@ class LogReader:
     """Of awk: other lines than those that it fits need not be read (`dlctl.logs.matching`)."""
     by_time: bool = True
     """Whether to merge the logs by time; otherwise each comes as a whole, or in large parts."""
+    log_of: Callable[[str], OneLog | None] = log_of_training
+    """The log that a file is; None if it is not shown."""
+    patterns: Sequence[str] = ()
+    """Of the files that are read, below the job directory; none: those of a training."""
     _logs: dict[str, OneLog] = field(default_factory=dict)
     """By the name of the log; those of the notes are in `_by_times`."""
     _by_times: dict[str, OneLog] = field(default_factory=dict)
@@ -164,11 +167,13 @@ class LogReader:
 
     def rest(self) -> list[LogPiece]:
         """Return what was held back, and last lines that never got their newline."""
-        attempts = sorted({log.attempt for log in self._logs.values()})
-        return [piece for each in attempts for piece in _rest(self._of(each))]
+        turns = sorted({log.turn for log in self._logs.values()})
+        return [piece for turn in turns for piece in _rest(self._of(turn))]
 
     def globs(self) -> list[str]:
         """Return patterns of the files that are read, below the job directory."""
+        if self.patterns:
+            return list(self.patterns)
         learners = [f"learner-{rank}" for rank in self.ranks]
         names = [f"{name}.log" for name in learners or ("server-*", "learner-*")]
         if not learners:
@@ -182,28 +187,28 @@ class LogReader:
     def _log_of(self, name: str) -> OneLog | None:
         """Return the log that a file is, or that its notes are on; None if it is not shown."""
         log = self._logs.get(name) or self._by_times.get(name)
-        if log is None and is_log(name):
-            log = OneLog(name)
-            if log.attempt >= self.first_attempt:
-                self._logs[log.name] = self._by_times[log.times_name] = log
-                return log
+        if log is None and (log := self.log_of(name)) and log.attempt >= self.first_attempt:
+            self._logs[log.name] = log
+            if log.times_name:
+                self._by_times[log.times_name] = log
+            return log
         if log is None or log.attempt < self.first_attempt:
             self._others.add(name)
             return None
         return log
 
-    def _of(self, attempt: int | None) -> list[OneLog]:
-        return [log for log in self._logs.values() if log.attempt == attempt]
+    def _of(self, turn: int | None) -> list[OneLog]:
+        return [log for log in self._logs.values() if log.turn == turn]
 
     def _current(self) -> int | None:
-        """Return the first attempt of which something is not printed yet."""
-        return min((log.attempt for log in self._logs.values() if not log.is_done), default=None)
+        """Return the first turn of which something is not printed yet."""
+        return min((log.turn for log in self._logs.values() if not log.is_done), default=None)
 
     def _to_read(self) -> list[OneLog]:
         """Return the known logs without those of attempts whose turn has not come."""
         current = self._current()
         logs = self._logs.values()
-        return [log for log in logs if current is None or log.attempt <= current]
+        return [log for log in logs if current is None or log.turn <= current]
 
     def _offsets(self, logs: list[OneLog], limit_bytes: int, once: bool) -> dict[str, int | None]:
         offsets: dict[str, int | None] = dict.fromkeys(
@@ -214,7 +219,7 @@ class LogReader:
                 continue
             if log.waits_bytes < limit_bytes:
                 offsets[log.name] = log.offset
-            if log.needs_notes(limit_bytes):
+            if log.times_name and log.needs_notes(limit_bytes):
                 offsets[log.times_name] = log.times_offset
         return offsets
 
@@ -223,7 +228,7 @@ class LogReader:
         others = [log for log in logs if not log.is_job]
         if any(log.has_more or log.waits_bytes for log in others):
             return []
-        is_over = any(log.attempt > logs[0].attempt for log in self._logs.values() if logs)
+        is_over = any(log.turn > logs[0].turn for log in self._logs.values() if logs)
         if any(log.is_open for log in others) and not is_over:
             return []
         return _rest(logs, with_open_lines=is_over and not any(log.has_more for log in logs))
@@ -234,8 +239,8 @@ def _merged(logs: list[OneLog]) -> list[LogPiece]:
     until = min((log.complete_until for log in logs), default=inf)
     sources = groupby(merge(*(log.blocks(until) for log in logs)), key=itemgetter(2))
     return [
-        LogPiece(logs[0].attempt, source, b"".join(block[3] for block in blocks))
-        for source, blocks in sources
+        LogPiece(attempt, source, b"".join(block[3] for block in blocks))
+        for (attempt, source), blocks in sources
     ]
 
 
@@ -246,27 +251,7 @@ def _rest(logs: list[OneLog], with_open_lines: bool = True) -> list[LogPiece]:
     return [piece for piece in rests if piece.content]
 
 
-class FollowsLogs(Protocol):
-    """What brings the new lines of logs, as `LogReader` does."""
-
-    advanced: bool
-
-    @property
-    def has_more(self) -> bool:
-        """Return whether the last look left a part of a log unread."""
-
-    @property
-    def logs(self) -> int:
-        """Return how many logs are known."""
-
-    def news(self, transport: Transport, once: bool = False) -> list[LogPiece]:
-        """Return the whole lines that have arrived since the last call."""
-
-    def rest(self) -> list[LogPiece]:
-        """Return what was held back."""
-
-
-def read(transport: Transport, reader: FollowsLogs) -> Iterator[LogPiece]:
+def read(transport: Transport, reader: LogReader) -> Iterator[LogPiece]:
     """Yield all lines that exist now, however fast the logs grow."""
     yield from reader.news(transport, once=True)
     while reader.advanced:
@@ -276,7 +261,7 @@ def read(transport: Transport, reader: FollowsLogs) -> Iterator[LogPiece]:
 
 def follow(
     transport: Transport,
-    reader: FollowsLogs,
+    reader: LogReader,
     state: Callable[[], State],
     on_trouble: Callable[[TransportError], None],
 ) -> Iterator[LogPiece]:

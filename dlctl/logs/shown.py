@@ -1,13 +1,22 @@
-"""Show a line of a log as a terminal shows it, in a form that can't drive one. Pure.
+"""Show lines of logs as a terminal shows them, in a form that can't drive one. Pure.
 
 A carriage return goes back to the beginning of the line, so that of a progress bar its last state
 is left. Colours may pass; other orders to a terminal are dropped where they only move its cursor,
 and everything else that is not text becomes visible: titles, clipboards, links, bidi overrides.
+Tracebacks are shortened to the lines of the user's program.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dlctl.contract.programs.tracebacks import Traceback, TracebackReader
+
+if TYPE_CHECKING:
+    from dlctl.logs.reader import LogPiece
 
 _ODD = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb"
@@ -164,3 +173,47 @@ class ShownLog:
     def _after_bar(self, text: str) -> str:
         bar, self._bar = self._bar, ""
         return f"{bar}\r{text}" if bar and not text.startswith("\r") else bar + text
+
+
+def shortened(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
+    """Yield the pieces, of each traceback only the lines of the user's program.
+
+    A traceback is held back until its last line has come. If another process of the same attempt
+    has failed alike before, one line says so.
+    """
+    readers: dict[tuple[int, str], TracebackReader] = {}
+    shown: dict[int, dict[tuple[str, ...], str]] = {}
+    newest: dict[tuple[int, str], LogPiece] = {}
+    for piece in pieces:
+        key = piece.attempt, piece.source
+        reader, newest[key] = readers.setdefault(key, TracebackReader()), piece
+        lines = piece.content.decode(errors="surrogateescape").removesuffix("\n").split("\n")
+        found = [each for line in lines for each in reader.feed(line)]
+        yield from _piece(piece, found, shown.setdefault(piece.attempt, {}))
+    for key, reader in readers.items():
+        yield from _piece(newest[key], reader.rest(), shown[key[0]])
+
+
+def _piece(
+    piece: LogPiece, found: list[str | Traceback], shown: dict[tuple[str, ...], str]
+) -> Iterator[LogPiece]:
+    lines: list[str] = []
+    for each in found:
+        told = [each] if isinstance(each, str) else _lines(piece.source, each, shown)
+        if isinstance(each, str) or told != lines[-1:]:  # a DataLoader's has its worker's below it
+            lines += told
+    if lines:
+        content = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+        yield replace(piece, content=content)
+
+
+def _lines(source: str, found: Traceback, shown: dict[tuple[str, ...], str]) -> list[str]:
+    """Return what is printed of a traceback.
+
+    Args:
+        shown: The process that each failure was first shown of.
+    """
+    first = shown.setdefault(found.failure, source) if found.error else source
+    if first != source:
+        return [f"{found.error.partition(':')[0]}, the same as in {first}"]
+    return replace(found, prefix="").short()  # the source names the rank

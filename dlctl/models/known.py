@@ -30,6 +30,12 @@ class KnownModel:
     """When the site last answered about it (Unix seconds here)."""
     stale_since: float | None = None
 
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        rest = {name: value for name, value in vars(self).items() if name not in ("heads", "uses")}
+        heads = [self.heads[str(number)] for number in self.numbers]
+        return rest | {"name": self.name, "versions": heads}
+
     @property
     def numbers(self) -> list[int]:
         """Return the versions that exist, the oldest first."""

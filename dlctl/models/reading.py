@@ -36,6 +36,13 @@ class Found:
     text: str
     """The version's record, as it was written."""
 
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON has it; fields of a newer dlctl are kept."""
+        model, record = self.model, json.loads(self.text)
+        record |= {name: getattr(model, name) for name in (
+            "site", "tags", "aliases", "description", "uses")}  # fmt: skip
+        return {**record, "versions": model.numbers}
+
 
 def read_models(session: Session) -> list[KnownModel]:
     """Return all models of a site, in one round trip; the records' lists of files stay there.

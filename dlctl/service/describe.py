@@ -1,50 +1,24 @@
-"""What is known of one training: record, plan, learners, verdict, and what they mean."""
+"""What is known of one training, and what it has made: how much is fetched, and how to fetch it."""
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dlctl.contract import Plan, State, from_plain
+from dlctl.contract import State, tell_output
 from dlctl.contract.ground.amounts import format_span
 from dlctl.errors import RecordError, TransportError
-from dlctl.service.made import next_fetch, told_output
+from dlctl.units import counted, format_bytes, unix_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from dlctl.contract import Amount
     from dlctl.lifecycle import Session
+    from dlctl.outputs.insight import Insight, Told
     from dlctl.record import Record, RecordStore
     from dlctl.tell import Tell
-
-UNKNOWN_IF_0 = ("seen_at", "started_at", "ended_at", "epochs", "starts_at", "ends_at")
-"""Fields of a record that are null in JSON if nobody knows them."""
-
-
-def plain(record: Record) -> dict[str, Any]:
-    """Return a record as JSON has it: objects as objects, and times in Unix seconds."""
-    known = asdict(record)
-    try:
-        overrides = json.loads(record.overrides)
-    except ValueError:
-        overrides = None
-    return (
-        known
-        | {name: known[name] or None for name in UNKNOWN_IF_0}
-        | {
-            "state": str(record.state), "created_at": unix_seconds(record.created_at),
-            "overrides": overrides,
-        }
-    )  # fmt: skip
-
-
-def unix_seconds(iso_time: str) -> float | None:
-    """Return the time that a record or plan holds as ISO 8601; None if it holds none."""
-    try:
-        return datetime.fromisoformat(iso_time).timestamp()
-    except ValueError:
-        return None
 
 
 def starts(record: Record, now: float) -> str:
@@ -61,8 +35,36 @@ def starts(record: Record, now: float) -> str:
     return f"starts at about {at}, in {format_span(in_s)}"
 
 
-def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -> dict[str, Any]:
-    """Return all about a training, as JSON has it.
+@dataclass(frozen=True)
+class Details:
+    """All about a training."""
+
+    record: Record
+    """Brought forward to the newest step of the metrics."""
+    told: Told | None
+    """None if the site does not answer, or the job directory is gone."""
+    insight: Insight | None
+    """None if no metrics are known."""
+    next_command: str
+    """Brings what a training that has completed has made; empty if it is here."""
+    stored_as: list[str]
+    """The versions of stored models that it made, as far as is known here."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        found = self.record.plain() | {
+            "output": told_output(self.record), "next_command": self.next_command,
+            "stored_as": self.stored_as, "shown_state": self.record.state_in_words,
+            "starts_in_words": starts(self.record, time.time()),
+        }  # fmt: skip
+        if self.told:
+            found |= self.told.plain()
+            found["plan"]["created_at"] = unix_seconds(self.told.plan.created_at)
+        return found | (self.insight.plain() if self.insight else {})
+
+
+def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -> Details:
+    """Return all about a training.
 
     If the site does not answer, return what is known locally, marked as stale; if the job directory
     is gone, what is known locally.
@@ -71,38 +73,29 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
         RecordError: files of the job directory are lost, or of another version of dlctl.
     """
     from dlctl.lifecycle import refresh, stale
+    from dlctl.outputs.insight import insight, saved_checkpoints, told_by_site
+    from dlctl.outputs.metrics import MetricsReader
+    from dlctl.series.pace import progress
 
+    meaning = None
     try:
         record = refresh(session, [record], store)[0]
-        more = told_by_site(session, record)
-        more |= _meaning(session, record, from_plain(Plan, more["plan"]))
-        more["plan"] |= {"created_at": unix_seconds(more["plan"]["created_at"])}
-    except TransportError as error:
-        tell.warn(error.message)
-        record, more = stale([record], error, store)[0], _cached_meaning(record, tell)
-    except RecordError:
-        if not record.is_gone:
+        told, reader = told_by_site(session, record), MetricsReader(record)
+        reader.refresh(session.transport)
+        saved = saved_checkpoints(session.transport, record)
+        meaning = insight(reader.run, record, told.plan, saved)
+        record = replace(record, **progress(reader.run, record)._asdict())
+    except (TransportError, RecordError) as error:
+        if isinstance(error, TransportError):
+            tell.warn(error.message)
+            record = stale([record], error, store)[0]
+        elif not record.is_gone:
             raise
-        more = _cached_meaning(record, tell)
-    return plain(record) | {
-        "output": told_output(record), "next_command": _next_command(record),
-        "stored_as": _stored_as(record), "shown_state": record.state_in_words,
-        "starts_in_words": starts(record, time.time()), **more,
-    }  # fmt: skip
-
-
-def told_by_site(session: Session, record: Record) -> dict[str, Any]:
-    """Return plan, attempts, learners, verdict and orders, as JSON has them.
-
-    Raises:
-        RecordError: files of the job directory are lost, or of another version of dlctl.
-        TransportError
-    """
-    from dlctl.lifecycle import details
-    from dlctl.lifecycle.orders import given_orders
-
-    orders = given_orders(session, record)
-    return {**details(session, record), "orders": [asdict(o) | {"text": str(o)} for o in orders]}
+        told, reader = None, MetricsReader(record)
+        if reader.seen_at:
+            tell.warn(f"the metrics are as of {format_span(time.time() - reader.seen_at)} ago")
+            meaning = replace(insight(reader.run, record, None, None), left=None)
+    return Details(record, told, meaning, _next_command(record), _stored_as(record))
 
 
 def _next_command(record: Record) -> str:
@@ -124,26 +117,82 @@ def _stored_as(record: Record) -> list[str]:
         return []
 
 
-def _meaning(session: Session, record: Record, plan: Plan) -> dict[str, Any]:
-    """Return what the metrics mean, and how far they are."""
-    from dlctl.outputs.insight import insight, saved_checkpoints
-    from dlctl.outputs.metrics import MetricsReader
-    from dlctl.series.pace import progress
-
-    reader = MetricsReader(record)
-    reader.refresh(session.transport)
-    saved = saved_checkpoints(session.transport, record)
-    told = insight(reader.run, record, plan, saved)
-    return told.plain() | progress(reader.run, record)._asdict()
+def told_output(record: Record) -> str:
+    """Return `out/: 14 files, 8.0 MB; not in RESULT_DIR` of a program's output; "" without any."""
+    return tell_output(record.made.output) if record.made else ""
 
 
-def _cached_meaning(record: Record, tell: Tell) -> dict[str, Any]:
-    """Return what the metrics mean that are kept on this machine; the site does not answer."""
-    from dlctl.outputs.insight import insight
-    from dlctl.outputs.metrics import MetricsReader
+def lost_by_deletion(record: Record) -> str:
+    """Return what exists nowhere else, as far as the local record knows."""
+    parts = _parts(record)
+    lost = {part: told for part, told in parts.items() if not record.was_fetched(part)}
+    fetched = [part for part in parts if part not in lost]
+    if record.made and not record.made.results.files:
+        fetched = ["logs" if part == "results" else part for part in fetched]
+    verb = "was" if fetched == ["output"] else "were"
+    said = f"its {_listed(fetched)} {verb} fetched" if fetched else ""
+    if not lost:
+        return f"nothing is lost: {said}"
+    missing = f"its {_listed([word for told in lost.values() for word in told])} were NOT"
+    missing += f" ({_command(record, lost)})" if fetched else f" fetched ({_command(record, lost)})"
+    return f"{said}, {missing}" if said else missing
 
-    reader = MetricsReader(record)
-    if not reader.seen_at:
-        return {}
-    tell.warn(f"the metrics are as of {format_span(time.time() - reader.seen_at)} ago")
-    return insight(reader.run, record, None, None).plain() | {"time_left_s": None}
+
+def only_copies(record: Record, among: Collection[str] = ("output", "checkpoints")) -> str:
+    """Return what of these parts was not fetched, with the command; "" if nothing.
+
+    The checkpoints of a training that has completed count only if they are all that it has made.
+    """
+    made, lost = record.made, list[str]()
+    if "results" in among and made and made.results.files and not record.was_fetched("results"):
+        lost.append("results")
+    if "output" in among and made and made.output and not record.was_fetched("output"):
+        lost.append("output")
+    completed = record.state is State.COMPLETED
+    is_model = made and not (completed and (made.results.files or made.output))
+    parts = _parts(record)
+    if made and "checkpoints" in parts and is_model and not record.was_fetched("checkpoints"):
+        lost.append("checkpoints")
+    told = [word for part in lost for word in parts[part]]
+    return f"{_listed(told)} ({_command(record, lost)})" if told else ""
+
+
+def next_fetch(record: Record) -> str:
+    """Return the command that brings the model of a training that has completed."""
+    made = record.made
+    is_only_saved = made and made.checkpoints.files and not (made.results.files or made.output)
+    return f"dlctl fetch {'checkpoints' if is_only_saved else 'results'} {record.training_id}"
+
+
+def _command(record: Record, parts: Collection[str]) -> str:
+    names = {"results": "", "checkpoints": "checkpoints ", "output": "output "}
+    if len(parts) == len(names):
+        return f"dlctl fetch all {record.training_id}"
+    if "results" in parts and record.made and not record.made.results.files:
+        parts = [part for part in parts if part != "output"]  # the results bring it
+    return "; ".join(f"dlctl fetch {names[part]}{record.training_id}" for part in parts)
+
+
+def _listed(words: Iterable[str]) -> str:
+    *before, last = words
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def _parts(record: Record) -> dict[str, list[str]]:
+    """Return in words what each part holds that a training has made; results bring the logs."""
+    made = record.made
+    if made is None:  # nobody has looked
+        if record.state is State.COMPLETED:
+            return {"results": ["model", "logs"]}
+        return {"results": ["logs"], "checkpoints": ["checkpoints"]}
+    parts = {"results": [*_told("results", made.results), "logs"]}
+    if made.checkpoints.files and not record.is_search:  # a hub keeps a file of its own there
+        parts["checkpoints"] = _told("checkpoints", made.checkpoints)
+    if made.output:
+        parts["output"] = [f"output ({told_output(record)})"]
+    return parts
+
+
+def _told(name: str, amount: Amount) -> list[str]:
+    size = f"{counted(amount.files, 'file')}, {format_bytes(amount.size_bytes)}"
+    return [f"{name} ({size})"] if amount.files else []

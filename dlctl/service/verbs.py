@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import TUNABLE, State
 from dlctl.errors import DlctlError, HasEnded, Misused
-from dlctl.service.choose import Filter, running
-from dlctl.service.made import lost_by_deletion
+from dlctl.service.client import Filter, running
+from dlctl.service.describe import lost_by_deletion
 from dlctl.tell import SILENT, Tell
 from dlctl.units import several
 
 if TYPE_CHECKING:
+    from dlctl.contract.search import Pool
     from dlctl.lifecycle import Session
     from dlctl.lifecycle.orders import Ordered
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record, RecordStore
+    from dlctl.search.overview import Overview
     from dlctl.service.client import Client
 
 _ANSWER_S, _PAGE_S = 20.0, 5.0
@@ -58,14 +60,18 @@ class Deleted:
 # Of many trainings --------------------------------------------------------------------------------
 
 
-def halt(mine: Client, ids: Sequence[str] | None, wanted: Filter) -> Done:
-    """Ask trainings to save and stop; one that has not started yet leaves the queue."""
-    return _end(mine, "halt", ids, wanted)
+def end(mine: Client, verb: str, ids: Sequence[str] | None, wanted: Filter) -> Done:
+    """Halt trainings, which save then, or cancel them; one in the queue leaves it.
 
-
-def cancel(mine: Client, ids: Sequence[str] | None, wanted: Filter) -> Done:
-    """End trainings without saving."""
-    return _end(mine, "cancel", ids, wanted)
+    One that has ended meanwhile is a failure only if it was named.
+    """
+    meant = running(mine.store, ids, wanted)
+    known, failures = mine.at_sites(meant, partial(_end_all, verb))
+    if wanted:
+        for each in failures:
+            mine.tell.note(each.message if isinstance(each, HasEnded) else "")
+        failures = [each for each in failures if not isinstance(each, HasEnded)]
+    return Done(known, failures, len(meant) == 1)
 
 
 def would_cancel(
@@ -118,17 +124,6 @@ def _lost_by_cancelling(record: Record) -> str:
         return "its place in the queue"
     saves = f"dlctl {'search ' * record.is_search}halt {record.training_id}"
     return f"what it did since its newest checkpoint ({saves} saves first)"
-
-
-def _end(mine: Client, verb: str, ids: Sequence[str] | None, wanted: Filter) -> Done:
-    """End trainings; one that has ended meanwhile is a failure only if it was named."""
-    meant = running(mine.store, ids, wanted)
-    known, failures = mine.at_sites(meant, partial(_end_all, verb))
-    if wanted:
-        for each in failures:
-            mine.tell.note(each.message if isinstance(each, HasEnded) else "")
-        failures = [each for each in failures if not isinstance(each, HasEnded)]
-    return Done(known, failures, len(meant) == 1)
 
 
 def _end_all(
@@ -234,6 +229,40 @@ def save(
     from dlctl.lifecycle.orders import give_order
 
     return give_order(session, record, store, {}, save=True, wait_s=wait_s)
+
+
+def status(session: Session, record: Record, store: RecordStore) -> tuple[Record, Overview]:
+    """Return a search as it is now; submit the workers that its hub has asked for in vain."""
+    from dlctl.lifecycle import refresh
+    from dlctl.search.overview import read_overview
+    from dlctl.search.workers import top_up
+
+    record = refresh(session, [record], store)[0]
+    seen = read_overview(session, record)
+    if seen.hub_asks and not record.state.final:
+        top_up(session, record, seen.wanted)
+    return record, seen
+
+
+def scale(
+    session: Session, record: Record, store: RecordStore, span: tuple[int, int] | None = None,
+    partition: str | None = None,
+) -> list[Pool]:  # fmt: skip
+    """Return how many workers a search may have, in each partition.
+
+    Args:
+        span: How many it may have from now on, at least and at most.
+        partition: Of these workers.
+    """
+    from dlctl.lifecycle import refresh
+    from dlctl.search.sent import sent_search
+    from dlctl.search.workers import read_pools, set_pool
+
+    if span is not None:
+        record = refresh(session, [record], store)[0]
+        with sent_search(session, record) as loaded:
+            set_pool(session, loaded, record, *span, partition)
+    return read_pools(session, record)
 
 
 # Offered to a person, for a training that is shown --------------------------------------------

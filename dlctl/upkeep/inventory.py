@@ -1,8 +1,4 @@
-"""Read what a site's root holds, in one call: trainings, how they stand, and what takes room.
-
-The job directories alone tell it, so a machine that has never seen these trainings learns as much
-as the one that submitted them.
-"""
+"""Read a site's inventory, and rebuild the local record from it."""
 
 from __future__ import annotations
 
@@ -15,11 +11,12 @@ from dlctl.contract import search
 from dlctl.errors import RemoteCommandError
 from dlctl.lifecycle.observe import paths_to_read
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.watch import judge, parse_queue, queue_script
-from dlctl.record import ADOPTED, Record
+from dlctl.lifecycle.watch import judge, parse_queue, queue_script, with_made
+from dlctl.record import ADOPTED, Record, RecordStore
 from dlctl.script_templates import render_script
+from dlctl.tell import SILENT, Tell
 from dlctl.transport.base import Completed
-from dlctl.upkeep.usage import REFERENCES, Usage, parse_usage
+from dlctl.upkeep.usage import REFERENCES, Room, TrainingRoom, Usage, parse_usage
 
 _TIMEOUT_S = 600.0
 """A shared file system takes its time to add up a million files."""
@@ -142,3 +139,56 @@ def _record(
         manifest_path=search_file if is_search else "", attempt=attempt, model=plan.model,
         is_search=is_search, tags=plan.tags,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """What came of adopting a site's trainings."""
+
+    site: str
+    added: list[Record]
+    known: list[str]
+    """The trainings that the local record had already; it stays as it was."""
+    damaged: list[Damaged]
+
+
+def room(session: Session, tell: Tell) -> Room:
+    """Return what takes room at a site, and how much is left."""
+    found = take_inventory(session, usage=True)
+    for each in found.damaged:
+        tell.warn(f"{found.root}/jobs/{each.training_id}: {each.why}")
+    usage, states = found.usage, {r.training_id: str(r.state) for r in found.records}
+    trainings = [
+        TrainingRoom(name, states.get(name), usage.of(name), usage.of(name, "checkpoints"),
+                     usage.of(name, "results"))
+        for name in dict.fromkeys([*states, *usage.trainings])
+    ]  # fmt: skip
+    return Room(
+        found.site, found.root, usage.total_bytes, usage.by_kind(), trainings, usage.unused(),
+        usage.disk_bytes, usage.free_bytes, usage.inodes, usage.free_inodes, usage.quota,
+    )  # fmt: skip
+
+
+def adopt(session: Session, store: RecordStore, tell: Tell = SILENT) -> Adopted:
+    """Add the trainings of a site that the local record lacks.
+
+    A record that is damaged is kept beside a new one.
+
+    Raises:
+        RecordError: the record can't be read or written.
+        TransportError
+    """
+    if aside := store.repair():
+        tell.warn(
+            f"the local record was damaged; it is kept as {aside.kept_as}, and {aside.saved} of "
+            "its trainings were saved: adopt each of your sites"
+        )
+    found = take_inventory(session)
+    for each in found.damaged:
+        tell.warn(f"left out {found.root}/jobs/{each.training_id}: {each.why}")
+    added = store.add_missing(found.records)
+    looked = [with_made(session, record) for record in added]  # a killed node has left no verdict
+    store.update(*(new for old, new in zip(added, looked, strict=True) if new != old))
+    names = {record.training_id for record in looked}
+    known = [each.training_id for each in found.records if each.training_id not in names]
+    return Adopted(session.site.name, looked, known, found.damaged)

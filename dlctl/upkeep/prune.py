@@ -11,9 +11,10 @@ from __future__ import annotations
 import secrets
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from dlctl import contract
 from dlctl.contract.stores import CACHE, CachedData
@@ -23,6 +24,7 @@ from dlctl.files.site_folders import UNSAFE, guard, refusal
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import with_made
 from dlctl.models.changes import Collected, collect_garbage
+from dlctl.outputs.metrics.cache import forget
 from dlctl.record import Record, RecordStore
 from dlctl.request.runtime import runtime_entries
 from dlctl.script_templates import render_script
@@ -66,6 +68,20 @@ class Prunable:
     older_than_s: float = 0.0
     problem: str = ""
     """Why the cache could not be asked; empty if it could."""
+    removed: Pruned | None = None
+    """What was removed; None: nothing yet."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "site": self.inventory.site, "keeps_results": self.keep_results,
+            "trainings": [{"training_id": t.record.training_id, "state": str(t.record.state),
+                           "ended_at": t.ended_at, "size_bytes": t.size_bytes}
+                          for t in self.trainings],
+            "forgotten": [record.training_id for record in self.forgotten],
+            "unused": self.unused, "cached": self.cached, "contents": self.contents,
+            "size_bytes": self.size_bytes, "removed": self.removed,
+        }  # fmt: skip
 
     @property
     def size_bytes(self) -> int:
@@ -182,7 +198,28 @@ def _size(found: Inventory, record: Record, keep_results: bool) -> int:
     return sum(found.usage.of(record.training_id, part) for part in KEPT_PARTS)
 
 
-def prune(session: Session, store: RecordStore, going: Prunable) -> Pruned:
+def prune(
+    session: Session, store: RecordStore, older_than_s: float, keep_results: bool,
+    agreed: Callable[[Prunable], bool],
+) -> Prunable:  # fmt: skip
+    """Remove what may go at a site, if the user agrees; return it.
+
+    Args:
+        agreed: Whether it may go; asked once, even if there is nothing.
+
+    Raises:
+        TransportError
+    """
+    going = look(session, store, older_than_s, keep_results=keep_results)
+    if not agreed(going):
+        return going
+    removed = remove(session, store, going)
+    for training_id in () if keep_results else removed.trainings:
+        forget(training_id)
+    return replace(going, removed=removed)
+
+
+def remove(session: Session, store: RecordStore, going: Prunable) -> Pruned:
     """Remove what `look` has found, unless somebody has begun to use it since.
 
     Raises:

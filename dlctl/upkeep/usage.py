@@ -61,6 +61,20 @@ class Usage:
         """Return the bytes of a part of all trainings."""
         return sum(parts.get(part, 0) for parts in self.trainings.values())
 
+    def by_kind(self) -> dict[str, int]:
+        """Return what takes room, by what it is."""
+        large, shared = {name: self.all_of(name) for name in PARTS}, self.folders.get
+        sizes = {
+            "checkpoints": large["checkpoints"] + large["rehearsal"], "results": large["results"],
+            "data of trainings": large["data"], "code of trainings": large["code"],
+            "logs and metrics": max(0, self.all_of("jobs") - sum(large.values())),
+            "runtimes": shared("runtime"), "sent folders": shared("store"),
+            "the nodes' Python": shared("env"), "environments": shared("environments"),
+            "cached data": shared("cache"), "stored models": shared("models"),
+            "unfinished": shared("unfinished"),
+        }  # fmt: skip
+        return {name: size for name, size in sizes.items() if size}
+
     def unused(self) -> dict[str, int]:
         """Return what trainings share and none names, and no submission has asked for today."""
         if not self.is_complete:
@@ -69,6 +83,36 @@ class Usage:
             name: size for name, size in self.shared.items()
             if name in self.resting and name not in self.used and _HASH.fullmatch(name)
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainingRoom:
+    """How much room a training takes."""
+
+    training_id: str
+    state: str | None
+    """None of a damaged one."""
+    size_bytes: int
+    checkpoints_bytes: int
+    results_bytes: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """What takes room at a site, and how much is left; None: the site does not tell."""
+
+    site: str
+    root: str
+    total_bytes: int
+    parts: dict[str, int]
+    trainings: list[TrainingRoom]
+    unused: dict[str, int]
+    """What trainings share and none uses."""
+    disk_bytes: int | None
+    free_bytes: int | None
+    inodes: int | None
+    free_inodes: int | None
+    quota: list[str]
 
 
 PARTS = ("checkpoints", "results", "code", "data", "rehearsal")

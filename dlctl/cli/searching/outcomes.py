@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, SEARCH_ID, searched, writing
+from dlctl.cli.common import JSON, SEARCH_ID, searched, write_text, writing
 from dlctl.units import counted
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record
-    from dlctl.search.overview import Overview
     from dlctl.search.trials import TrialRow, Trials
 
 _SHOWN = 20
@@ -36,7 +35,7 @@ def best(
     """
     from dlctl.errors import ResultsError
     from dlctl.search.overview import read_overview
-    from dlctl.search.summary import best_words
+    from dlctl.search.summary import best_words, metric_words
 
     with searched(search_id) as (session, record, _):
         found = read_overview(session, record).trials
@@ -45,7 +44,8 @@ def best(
                                hint=f"dlctl search trials {record.training_id}")  # fmt: skip
         if manifest is not None:
             return _write_manifest(session, record, found, row, manifest)
-    return output.report(row, as_json, lambda _: _print_best(row, found))
+    shown = {"trial": row.number, found.spec.metric: metric_words(row)} | row.point
+    return output.report(row, as_json, lambda _: output.fields(shown))
 
 
 def trials(
@@ -96,7 +96,11 @@ def export(
         seen = read_overview(session, record)
         found = seen.trials
         if html is not None:
-            return _write_page(html, seen, refresh(session, [record], store)[0])
+            from dlctl.dashboard.report import search_report
+            from dlctl.search.page import page_of
+
+            page = page_of(seen, refresh(session, [record], store)[0])
+            return write_text(html, search_report(page))
     if as_csv:
         exports.print_csv(found)
     elif as_json:
@@ -157,22 +161,11 @@ def _write_manifest(
     text = manifest_of(session, record, found.spec, row)
     if str(path) == "-":
         return output.document(text)
-    with writing(path):
-        path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     if path.resolve().parent != Path(record.manifest_path).parent:
         output.warn(f"the program lies in {Path(record.manifest_path).parent}: put it there")
     is_training = found.spec.task.type == "training"
-    output.line(str(path))
     return output.hint(f"dlctl {'submit' if is_training else 'search start'} {path}")
-
-
-def _write_page(path: Path, seen: Overview, record: Record) -> None:
-    from dlctl.dashboard.report import search_report
-    from dlctl.search.page import page_of
-
-    with writing(path):
-        path.write_text(search_report(page_of(seen, record)), encoding="utf-8")
-    output.line(str(path))
 
 
 def _whole(record: Record, found: Trials) -> dict[str, Any]:
@@ -203,12 +196,6 @@ def _words(trial: dict[str, Any] | None) -> str:
         return "nothing"
     after = f" after trial {trial['parent']}" if "parent" in trial else ""
     return point_words(trial["point"], 200) + after
-
-
-def _print_best(row: TrialRow, found: Trials) -> None:
-    from dlctl.search.summary import metric_words
-
-    output.fields({"trial": row.number, found.spec.metric: metric_words(row)} | row.point)
 
 
 def _print_trials(rows: Sequence[TrialRow], found: Trials) -> None:

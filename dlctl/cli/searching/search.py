@@ -8,36 +8,24 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.choosing import print_done, print_would, raise_lasting
 from dlctl.cli.common import (
     DRY_RUN,
     JSON,
     SEARCH_ID,
     SITE,
     client,
-    open_record,
     opened,
     print_record,
     searched,
 )
-from dlctl.service.describe import plain
+from dlctl.cli.jobs import end
+from dlctl.cli.searching import outcomes, views
 
 if TYPE_CHECKING:
     from dlctl.search.overview import Overview
 
-app = typer.Typer(no_args_is_help=True, help="Search for hyper-parameters and architectures.")
 FILE = typer.Argument(Path("search.yml"), metavar="SEARCH.YML", show_default=True,
                       help="What to search, and how; its folder's files are sent.")  # fmt: skip
-
-
-def register(parent: typer.Typer) -> None:
-    """Add the group."""
-    from dlctl.cli.searching import outcomes, views
-
-    for command in (init, start, status, *views.COMMANDS, *outcomes.COMMANDS,
-                    scale, halt, resume, cancel):  # fmt: skip
-        app.command()(command)
-    parent.add_typer(app, name="search")
 
 
 def init(
@@ -64,9 +52,9 @@ def start(path: Path = FILE, site: str = SITE, as_json: bool = JSON) -> None:
 
     loaded = load_search(path)
     with opened(site) as session:
-        sent = begin(session, loaded, open_record(), output.Shown())
+        sent = begin(session, loaded, client().store, output.Shown())
     record = sent.one()
-    output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
+    output.report(record, as_json, lambda _: output.line(record.training_id))
     sent.finish()
     output.hint(f"dlctl search status {record.training_id}")
 
@@ -79,12 +67,12 @@ def status(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
     from dataclasses import asdict
 
     from dlctl.search.summary import counts
-    from dlctl.service import searches
+    from dlctl.service import verbs
 
     with searched(search_id) as (session, record, store):
-        record, seen = searches.status(session, record, store)
+        record, seen = verbs.status(session, record, store)
     found = counts(seen, record)
-    told = plain(record) | asdict(found)
+    told = record.plain() | asdict(found)
     words = "" if record.state.final else found.left.words
     output.report(told, as_json, lambda _: _print_status(told, seen, words))
 
@@ -103,14 +91,14 @@ def scale(
     Example: dlctl search scale digits-3k9f --workers 8..40 --partition preemptible
     """
     from dlctl.search.model import parse_span
-    from dlctl.service import searches
+    from dlctl.service import verbs
 
     try:
         span = None if workers is None else parse_span(workers)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--workers") from None
     with searched(search_id) as (session, record, store):
-        pools = searches.scale(session, record, store, span, partition)
+        pools = verbs.scale(session, record, store, span, partition)
     rows = [[pool.partition or "-", f"{pool.least}..{pool.most}"] for pool in pools]
     output.report(pools, as_json, lambda _: output.table(["partition", "workers"], rows, "none"))
 
@@ -120,11 +108,7 @@ def halt(search_id: str | None = SEARCH_ID, as_json: bool = JSON) -> None:
 
     Example: dlctl search halt digits-3k9f
     """
-    from dlctl.service import verbs
-    from dlctl.service.choose import Filter
-
-    mine = client()
-    print_done(verbs.halt(mine, [mine.store.find_search(search_id).training_id], Filter()), as_json)
+    _end("halt", search_id, as_json)
 
 
 def resume(
@@ -144,7 +128,7 @@ def resume(
 
     with searched(search_id) as (session, record, store):
         known = verbs.resume(session, record, store, output.Shown(), new_code=code)
-    output.report(plain(known), as_json, lambda _: print_record(known))
+    output.report(known, as_json, lambda _: print_record(known))
 
 
 def cancel(
@@ -154,16 +138,15 @@ def cancel(
 
     Example: dlctl search cancel digits-3k9f
     """
-    from dlctl.service import verbs
-    from dlctl.service.choose import Filter
+    _end("cancel", search_id, as_json, dry_run)
+
+
+def _end(verb: str, search_id: str | None, as_json: bool, dry_run: bool = False) -> None:
+    from dlctl.service.client import Filter
 
     mine = client()
     meant = [mine.store.find_search(search_id).training_id]
-    if dry_run:
-        would, problems = verbs.would_cancel(mine, meant, Filter())
-        print_would(would, as_json)
-        return raise_lasting(problems)
-    return print_done(verbs.cancel(mine, meant, Filter()), as_json)
+    end(verb, mine, meant, Filter(), as_json, dry_run=dry_run)
 
 
 def _print_status(told: dict[str, Any], seen: Overview, left: str) -> None:
@@ -177,3 +160,9 @@ def _print_status(told: dict[str, Any], seen: Overview, left: str) -> None:
         "waits": "\n".join(told["waits"]), "strategy": strategy_words(seen),
         "best": best_words(seen.trials),
     })  # fmt: skip
+
+
+GROUPS = {"search": (
+    "Search for hyper-parameters and architectures.",
+    (init, start, status, *views.COMMANDS, *outcomes.COMMANDS, scale, halt, resume, cancel),
+)}  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,10 @@ from dlctl.cli.common import (
     client,
     searched,
 )
-from dlctl.cli.logs.following import end_of_following, follow
-from dlctl.cli.logs.printing import LogLines, print_pieces
-from dlctl.service.describe import plain, unix_seconds
+from dlctl.cli.following import LogLines, end_of_following, follow, print_pieces
+from dlctl.units import unix_seconds
 
 if TYPE_CHECKING:
-    from dlctl.contract import State
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
     from dlctl.search.importance import Importance
@@ -78,7 +77,7 @@ def show(
         if trial is not None:
             told = _gather_trial(session, record, seen, trial)
             return output.report(told, as_json, lambda _: _print_trial(told, seen.trials))
-    told = plain(record) | dataclasses.asdict(whole(seen, record))
+    told = record.plain() | dataclasses.asdict(whole(seen, record))
     return output.report(told, as_json, lambda _: _print_search(record, seen))
 
 
@@ -126,28 +125,20 @@ def _follow_trial(
     session: Session, record: Record, store: RecordStore, number: int, as_json: bool
 ) -> None:
     """Print what a trial prints until it, or the search, has ended."""
-    from dlctl.contract import State
-    from dlctl.lifecycle import QueuePace, refresh
-    from dlctl.logs.reader import follow as follow_log
     from dlctl.search.logs import trial_logs
     from dlctl.search.overview import SearchReader
+    from dlctl.service.bringing import follow as follow_log
 
     search = SearchReader(record)
     search.refresh(session, record)
-    known, pace = [record], QueuePace()
 
-    def state() -> State:
-        search.refresh(stays, record)
-        if search.overview.trials.find(number).outcome:
-            return State.COMPLETED
-        known[0] = refresh(stays, known, store, pace)[0]
-        return known[0].state
+    def has_ended(stays: Session, known: Record) -> bool:
+        search.refresh(stays, known)
+        return bool(search.overview.trials.find(number).outcome)
 
+    lines = partial(print_pieces, lines=LogLines(as_json=as_json))
     reader = trial_logs(record.job_dir, search.overview.trials.find(number))
-    trouble = lambda error: output.warn(f"{error.message}; trying again")  # noqa: E731
-    with session.staying() as stays:
-        pieces = follow_log(stays.transport, reader, state, trouble)
-        print_pieces(pieces, LogLines(as_json=as_json))
+    follow_log(session, record, store, output.Shown(), lines, reader, has_ended)
     row = search.overview.trials.find(number)
     output.note(f"trial {number}: {row.outcome_words}{f': {row.error}' if row.error else ''}")
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlctl.cli import output
-from dlctl.cli.choosing import NOTHING
-from dlctl.service.describe import plain
+from dlctl.cli.common import NOTHING
 from dlctl.terminal.trainings import frame, reason_of, table
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def _in_pipe(watched: Watched, *, as_json: bool) -> None:
 
 def _tell(record: Record, *, as_json: bool) -> None:
     if as_json:
-        output.json_line(plain(record))
+        output.json_line(record)
         return
     now = time.time()
     why = reason_of(record, now)

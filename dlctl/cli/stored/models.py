@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,6 @@ from dlctl.cli.stored.shown import (
     print_changes,
     print_differences,
     print_version,
-    shown,
 )
 from dlctl.units import counted, format_bytes
 
@@ -69,17 +69,6 @@ ALIASES = typer.Option(
 DESCRIPTION = typer.Option(None, "--description", help="A description for people.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(
-        no_args_is_help=True, help="Store versions of models at a site, and train from them."
-    )
-    group.command("list")(list_)
-    for command in (create, show, update, delete, diff, pull, copy, gc):
-        group.command()(command)
-    app.add_typer(group, name="models")
-
-
 def _where(wanted: str, site: str | None) -> str:
     """Return the site that has a model, as far as is known."""
     from dlctl.models.record import the_site_of
@@ -108,7 +97,7 @@ def create(
     with models.models_at(mine, where) as there:
         made = there.make(said, source)
         there.read()
-    output.report(shown(made), as_json, lambda _: output.line(made.label))
+    output.report(made, as_json, lambda _: output.line(made.label))
     output.note(f"{counted(made.file_count, 'file')}, {format_bytes(made.size_bytes)}, at {where}")
 
 
@@ -142,7 +131,7 @@ def list_(
         "no models yet: `dlctl models create FOLDER` stores one, `dlctl models list --site SITE` "
         "asks another site"
     )  # fmt: skip
-    output.report([shown(m) for m in models], as_json, lambda _: output.table(columns, rows, none))
+    output.report(models, as_json, lambda _: output.table(columns, rows, none))
 
 
 def show(
@@ -163,7 +152,7 @@ def show(
     with models_at(client(), _where(model, site)) as there:
         found = there.version(model)
         damaged = reading.verify(there.session, found.version) if verify else []
-    output.report(shown(found) | ({"damaged": damaged} if verify else {}), as_json,
+    output.report(found.plain() | {"damaged": damaged} if verify else found, as_json,
                   lambda _: print_version(found, verified=verify and not damaged))  # fmt: skip
     if damaged:
         raise ResultsError(
@@ -192,7 +181,7 @@ def update(
     gone = Changes(removed_tags=remove_tags or [], removed_aliases=remove_aliases or [])
     with models.models_at(client(), _where(model, site)) as there:
         new, number = there.update(model, said, source, gone)
-    answer = shown(new.version(number)) | {"aliases": new.aliases, "tags": new.tags}
+    answer = asdict(new.version(number)) | {"aliases": new.aliases, "tags": new.tags}
     output.report(answer, as_json, lambda _: print_changes(new, number))
 
 
@@ -221,7 +210,7 @@ def delete(
         number = old.number_of(wanted.which) if wanted.which else None
         changes.check_unused(there.session, there.models, old, number, mine.store)
         if not (dry_run or yes or _confirmed(old, number)):
-            return output.note("nothing was deleted")
+            return None
         if not dry_run:
             changes.delete(there.session, old, number)
             there.read()
@@ -290,7 +279,7 @@ def copy(
             raise typer.BadParameter(f"{found.version.label} is at {to} already")
         with models.models_at(mine, to) as target:
             made = there.copy(found, target, said)
-    output.report(shown(made), as_json, lambda _: output.line(made.label))
+    output.report(made, as_json, lambda _: output.line(made.label))
     output.note(f"{found.version.label} at {where} is {made.label} at {to}")
 
 
@@ -320,11 +309,6 @@ def gc(
 
 
 def _confirmed(model: KnownModel, number: int | None) -> bool:
-    """Ask at the terminal.
-
-    Raises:
-        typer.BadParameter: there is none.
-    """
     versions = f"{len(model.numbers)} versions" if len(model.numbers) > 1 else "its one version"
     what = f"{model.model_id}@{number}" if number else f"{model.model_id} with {versions}"
     return output.agreed(f"delete {what} from {model.site}?", "dlctl models delete")
@@ -333,3 +317,9 @@ def _confirmed(model: KnownModel, number: int | None) -> bool:
 def _age(model: KnownModel, *, offline: bool) -> str:
     fresh = model.stale_since is None and not offline
     return "" if fresh else f" ({ago(time.time() - model.seen_at)})"
+
+
+GROUPS = {"models": (
+    "Store versions of models at a site, and train from them.",
+    (list_, create, show, update, delete, diff, pull, copy, gc),
+)}  # fmt: skip

@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
-from dlctl.cli.common import ago
+from dlctl.cli.common import ago, dash
 from dlctl.contract.ground.safe_text import printable
 from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
-    from dlctl.contract import MetricSummary, ModelVersion
+    from dlctl.contract import MetricSummary
     from dlctl.models.known import KnownModel
     from dlctl.models.reading import Found
 
-_MOST_FILES = 30
-
-
-def shown(thing: ModelVersion | KnownModel | Found) -> dict[str, Any]:
-    """Return a version or a model as `--json` prints it; fields of a newer dlctl are kept."""
-    from dlctl.contract import ModelVersion
-    from dlctl.models.known import KnownModel
-
-    if isinstance(thing, ModelVersion):
-        return asdict(thing)
-    if isinstance(thing, KnownModel):
-        versions = [thing.heads[str(number)] for number in thing.numbers]
-        rest = {k: v for k, v in asdict(thing).items() if k not in ("heads", "uses")}
-        return rest | {"name": thing.name, "versions": versions}
-    model = thing.model
-    record: dict[str, Any] = json.loads(thing.text)
-    return record | {
-        "site": model.site, "tags": model.tags, "aliases": model.aliases,
-        "description": model.description, "versions": model.numbers, "uses": model.uses,
-    }  # fmt: skip
+_MOST_FILES, _DIGITS = 30, "{:.4g}".format
 
 
 def print_version(found: Found, *, verified: bool) -> None:
@@ -56,10 +35,8 @@ def print_version(found: Found, *, verified: bool) -> None:
         "size": f"{counted(version.file_count, 'file')}, {format_bytes(version.size_bytes)}"
         + (", all verified" if verified else ""),
     })  # fmt: skip
-    rows = [
-        [printable(f.path), f.part, format_bytes(f.size_bytes), f.sha256[:12]]
-        for f in version.files
-    ]
+    rows = [[printable(f.path), f.part, format_bytes(f.size_bytes), f.sha256[:12]]
+            for f in version.files]  # fmt: skip
     output.line("")
     output.table(["file", "part", "size", "sha256"], rows[:_MOST_FILES])
     if len(rows) > _MOST_FILES:
@@ -98,15 +75,15 @@ def print_differences(found: dict[str, Any]) -> None:
         return output.line(f"{found['first']} and {found['second']} are the same")
     if found["files"]:
         output.table(["file", "part", "what", "before", "after"], [
-            [f["path"], f["part"], f["what"], _or_dash(f["size_bytes_before"]),
-             _or_dash(f["size_bytes_after"])] for f in found["files"][:_MOST_FILES]
+            [f["path"], f["part"], f["what"], dash(f["size_bytes_before"], format_bytes),
+             dash(f["size_bytes_after"], format_bytes)] for f in found["files"][:_MOST_FILES]
         ])  # fmt: skip
         if (more := len(found["files"]) - _MOST_FILES) > 0:
             output.note(f"and {more} more: --json lists them all")
     if found["metrics"]:
         output.line("")
         output.table(["metric", "last before", "after", "best before", "after "], [
-            [m["name"], *(_number(m[k]) for k in (
+            [m["name"], *(dash(m[k], _DIGITS) for k in (
                 "last_before", "last_after", "best_before", "best_after"))]
             for m in found["metrics"]
         ])  # fmt: skip
@@ -130,12 +107,4 @@ def _users(model: KnownModel, number: int) -> list[str]:
 
 def _metric(name: str, told: MetricSummary) -> str:
     best = "" if told.best is None or told.best == told.last else f" (best {told.best:.4g})"
-    return f"{name} {_number(told.last)}{best}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
-
-
-def _or_dash(size_bytes: int | None) -> str:
-    return "-" if size_bytes is None else format_bytes(size_bytes)
+    return f"{name} {dash(told.last, _DIGITS)}{best}"

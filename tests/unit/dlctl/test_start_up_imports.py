@@ -92,7 +92,7 @@ def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dl
         assert not modules & {
             "dlctl.transport.ssh",
             "dlctl.scheduler.slurm",
-            "dlctl.cli.states.show_all",
+            "dlctl.cli.states.show",
         }
         assert not modules & {
             "dlctl.outputs.fetch",

@@ -1,13 +1,13 @@
 """How long a chain of jobs is, as `submit` and `show` say it."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from scheduler_plan import make_plan
 
 from dlctl.cli.output import Shown
-from dlctl.cli.states.show_all import _asked, _links
+from dlctl.cli.states.show import _asked
 from dlctl.contract import Lifecycle
-from dlctl.service.telling import _say_links
+from dlctl.service.submit import _say_links
 
 
 def test_a_chain_is_told_at_submission_and_later(capsys):
@@ -23,6 +23,5 @@ def test_a_chain_is_told_at_submission_and_later(capsys):
         "the partition short allows 4h a job: a chain of about 85 jobs, the next one "
         "submitted by the ending job"
     )
-    known = asdict(chain)
-    assert _asked(known["resources"], _links(known)).endswith("4h in each of about 85 jobs")
-    assert _asked(known["resources"], _links(asdict(plan))).endswith("at most 4h")
+    assert _asked(chain).endswith("4h in each of about 85 jobs")
+    assert _asked(plan).endswith("at most 4h")

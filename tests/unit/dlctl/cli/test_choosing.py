@@ -16,8 +16,7 @@ from dlctl.manifest.overrides import Overrides
 from dlctl.record import Record, RecordStore
 from dlctl.search import start, workers
 from dlctl.service import verbs
-from dlctl.service.choose import Filter, chosen
-from dlctl.service.client import Client
+from dlctl.service.client import Client, Filter, chosen
 from dlctl.tell import Tell
 
 
@@ -73,9 +72,9 @@ def test_what_has_ended_meanwhile_is_a_failure_only_if_it_was_named(store, monke
     noted = []
     monkeypatch.setattr(Client, "open", lambda _, name, **__: session_of(name))
     monkeypatch.setattr(lifecycle, "cancel_all", cancel_all)
-    done = verbs.cancel(Client(store, Notes()), None, Filter("words*"))
+    done = verbs.end(Client(store, Notes()), "cancel", None, Filter("words*"))
     assert noted == ["words-2 is COMPLETED"] and not done.failures
-    done = verbs.cancel(Client(store, Notes()), ["words-2"], Filter())
+    done = verbs.end(Client(store, Notes()), "cancel", ["words-2"], Filter())
     assert [each.message for each in done.failures] == noted == ["words-2 is COMPLETED"]
 
 
@@ -85,9 +84,9 @@ def test_the_workers_of_a_search_end_with_it_whatever_command_ends_it(store, mon
                      is_search=True))  # fmt: skip
     monkeypatch.setattr(Client, "open", lambda _, name, **__: session_of(name))
     monkeypatch.setattr(workers, "end_workers", lambda _, each: ended.append(each.training_id))
-    for verb, in_lifecycle in ((verbs.halt, "halt_all"), (verbs.cancel, "cancel_all")):
-        monkeypatch.setattr(lifecycle, in_lifecycle, lambda _, records, __: list(records))
-        verb(Client(store), ["words-2", "found-3"], Filter())
+    for verb in ("halt", "cancel"):
+        monkeypatch.setattr(lifecycle, f"{verb}_all", lambda _, records, __: list(records))
+        verbs.end(Client(store), verb, ["words-2", "found-3"], Filter())
     assert ended == ["found-3"] * 2
 
 

@@ -44,7 +44,7 @@ def test_each_shell_is_offered_what_the_record_knows(xdg, known, shell, words, w
 
 
 def test_attempts_are_those_of_the_record(known, monkeypatch):
-    from dlctl.cli.logs.command import complete_attempts
+    from dlctl.cli.logs import complete_attempts
 
     known.add(replace(known.find("t-1"), training_id="t-2", attempt=12))
     monkeypatch.setattr("dlctl.record.RecordStore", lambda: known)
@@ -56,7 +56,7 @@ def test_attempts_are_those_of_the_record(known, monkeypatch):
 
 
 def test_names_of_metrics_are_those_that_this_machine_has_seen(known, monkeypatch):
-    from dlctl.cli.views.metrics import complete_names
+    from dlctl.cli.views.measured import complete_names
     from dlctl.series.merged import Entry
 
     entry = Entry.__new__(Entry)

@@ -12,7 +12,7 @@ from dlctl.errors import RecordError
 from dlctl.outputs.metrics import cache
 from dlctl.record import FETCHED, RecordStore
 from dlctl.service.client import Client
-from dlctl.service.made import lost_by_deletion, next_fetch, only_copies
+from dlctl.service.describe import lost_by_deletion, next_fetch, only_copies
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dlctl.cli import output
-from dlctl.cli.logs.printing import LogLines
+from dlctl.cli.following import LogLines
 from dlctl.contract.ground.safe_text import cells_for, printable, printable_lines
 from dlctl.logs.reader import LogPiece
 from dlctl.terminal.text import Line
@@ -48,8 +48,7 @@ def test_a_line_break_in_an_error_or_a_field_begins_no_line(capsys) -> None:
 
 def test_json_for_a_terminal_has_escapes_and_the_same_value(capsys) -> None:
     output.report([EVIL, "ä"], True, print)
-    output.json_line({"name": EVIL})
-    output.log_objects(1, "learner-0", [EVIL])
+    output.json_line({"name": EVIL}, {"line": EVIL})
     first, second, third = "", "", ""
     printed = capsys.readouterr().out
     *whole, second, third = printed.splitlines()

@@ -7,8 +7,7 @@ import pytest
 from login_side import make_record, make_site
 
 from dlctl import lifecycle
-from dlctl.cli import output
-from dlctl.cli.logs import following
+from dlctl.cli import following
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.lifecycle import Session
@@ -19,10 +18,8 @@ from dlctl.transport.local import LocalTransport
 
 
 @pytest.fixture
-def follow(tmp_path, monkeypatch):
+def follow(tmp_path, monkeypatch, capsys):
     """Follow a training that has these states, one after the other; returns what was told."""
-    told = []
-    monkeypatch.setattr(output, "note", told.append)
 
     def follow(*states):
         states = iter(states)
@@ -37,7 +34,7 @@ def follow(tmp_path, monkeypatch):
 
         session = Session(make_site(), LocalTransport(), make_scheduler("local"))
         following.follow(session, make_record(), RecordStore(tmp_path / "trainings.db"))
-        return told
+        return capsys.readouterr().err.splitlines()
 
     return follow
 

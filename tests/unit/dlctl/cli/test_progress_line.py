@@ -4,12 +4,13 @@ import io
 from dataclasses import replace
 
 import pytest
+from login_side import make_record
 
-from dlctl.cli import progress_line
-from dlctl.cli.progress_line import ProgressLine, text_of
-from dlctl.contract import State, Status
+from dlctl.cli import following as progress_line
+from dlctl.cli.following import ProgressLine, text_of
+from dlctl.contract import State
 
-STATUS = Status("learner", 0, 1, State.TRAINING, heartbeat_at=1000.0, epoch=3, step=120, done=0.25)
+RECORD = make_record(state=State.TRAINING, epoch=3, step=120, done=0.25)
 
 
 class Terminal(io.StringIO):
@@ -24,19 +25,19 @@ def terminal(monkeypatch):
     return Terminal()
 
 
-@pytest.mark.parametrize(("changes", "text"), [
-    ({}, "[#######.......................]  25 %  epoch 3  step 120"),
-    ({"heartbeat_at": 1100.0, "done": 0.5},
+@pytest.mark.parametrize(("changes", "now", "text"), [
+    ({}, 1000.0, "[#######.......................]  25 %  epoch 3  step 120"),
+    ({"done": 0.5}, 1100.0,
      "[###############...............]  50 %  epoch 3  step 120  about 3m20s left"),
-    ({"heartbeat_at": 1100.0, "done": 1.0, "epoch": None, "step": None}, f"[{'#' * 30}] 100 %"),
+    ({"done": 1.0, "epoch": None, "step": None}, 1100.0, f"[{'#' * 30}] 100 %"),
 ])  # fmt: skip
-def test_how_far_and_how_long(changes, text):
-    assert text_of(replace(STATUS, **changes), (0.25, 1000.0)) == text
+def test_how_far_and_how_long(changes, now, text):
+    assert text_of(replace(RECORD, **changes), (0.25, 1000.0), now) == text
 
 
 def test_the_line_is_cleared_for_the_log_and_drawn_again(terminal):
     line = ProgressLine(terminal)
-    line.update(STATUS)
+    line.update(RECORD)
     drawn = terminal.getvalue()
     assert drawn.startswith("\r\x1b[2K[###") and len(drawn) <= len("\r\x1b[2K") + 59
     for piece in line.below(["log"]):
@@ -44,12 +45,10 @@ def test_the_line_is_cleared_for_the_log_and_drawn_again(terminal):
     assert terminal.getvalue() == f"{drawn}\r\x1b[2K{drawn}\r\x1b[2K"
 
 
-@pytest.mark.parametrize("status", [
-    None, replace(STATUS, state=State.COMPLETED),
-])  # fmt: skip
-def test_what_does_not_train_has_no_line(terminal, status):
+@pytest.mark.parametrize("state", [State.QUEUED, State.PENDING, State.COMPLETED])
+def test_what_waits_or_has_ended_has_no_line(terminal, state):
     line = ProgressLine(terminal)
-    line.update(status)
+    line.update(replace(RECORD, state=state))
     assert list(line.below([1, 2])) == [1, 2]
     assert terminal.getvalue() == ""
 
@@ -58,9 +57,9 @@ def test_a_training_without_progress_shows_its_state_and_for_how_long(terminal, 
     now = [100.0]
     monkeypatch.setattr(progress_line.time, "monotonic", lambda: now[0])
     line = ProgressLine(terminal)
-    line.update(replace(STATUS, done=None))
+    line.update(replace(RECORD, done=None))
     now[0] += 14.2
-    line.update(replace(STATUS, done=None))
+    line.update(replace(RECORD, done=None))
     assert terminal.getvalue().split("\r\x1b[2K")[1:] == ["TRAINING  0s", "TRAINING  14s"]
 
 
@@ -68,6 +67,6 @@ def test_a_pipe_gets_nothing(monkeypatch):
     pipe = io.StringIO()
     line = ProgressLine(pipe)
     assert not line.active
-    line.update(STATUS)
+    line.update(RECORD)
     assert list(line.below([1])) == [1]
     assert pipe.getvalue() == ""

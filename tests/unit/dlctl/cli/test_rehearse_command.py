@@ -2,10 +2,10 @@
 
 import pytest
 
-from dlctl.cli.costs import rehearse
+from dlctl.cli import costs
 from dlctl.contract import Rehearsed
 from dlctl.plan.rehearsal import Forecast
-from dlctl.service.rehearse import Rehearsal
+from dlctl.service.costs import Rehearsal
 
 FOUND = Rehearsed(
     True, 20, halted_at=6, killed_at=13, total_steps=1_900_000, step_s=0.08757523,
@@ -21,7 +21,7 @@ NAMES = [f"['optimizer']['state']['state'][{n}]['exp_avg']" for n in range(40)]
 ])  # fmt: skip
 def test_the_answer_fits_into_80_columns(found, capsys):
     whole = Forecast(46.2, 13, 184.8, 739.2, 14 * 24.0) if found is FOUND else None
-    rehearse._print(Rehearsal("t-1", found, whole, 2**34))
+    costs._print(Rehearsal("t-1", found, whole, 2**34))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80, lines
     told = dict(line.split("  ", 1) for line in lines)
@@ -34,4 +34,4 @@ def test_the_answer_fits_into_80_columns(found, capsys):
 
 
 def test_a_time_that_is_too_short_is_told():
-    assert "NOT enough" in rehearse._time(Forecast(9.0, 1, 9.0, 0.0, 2.0))
+    assert "NOT enough" in costs._time(Forecast(9.0, 1, 9.0, 0.0, 2.0))

@@ -1,27 +1,29 @@
 """What `dlctl show` tells of several attempts, and of where the time of a step goes."""
 
-import dataclasses
 import re
-import time
+from dataclasses import replace
 
 import pytest
 from login_side import MANIFEST, make_site, plan_of
+from made_details import make_details, process
+from scheduler_plan import make_plan
 
-from dlctl.cli.states.show_all import _per_attempt, print_details, speed_line
-from dlctl.cli.views.show_server import rates, server_line
+from dlctl.cli.states.processes import rates, server_line, speed_line
+from dlctl.cli.states.show import _per_attempt, print_details
+from dlctl.contract import Evidence, Homes, State, Training, Verdict
+from dlctl.outputs.insight import Attempt
 from dlctl.record import Record
-from dlctl.service.describe import plain
 
-KNOWN = dict.fromkeys(
-    ("training_id", "name", "state", "shown_state", "reason", "site", "attempt", "job_id",
-     "folder", "job_dir", "hint"), ""
-) | {"created_at": None, "state": "TRAINING"}  # fmt: skip
-PLAN = {"training": {"batch_size": 50}}
+PLAN = replace(make_plan(), training=Training(batch_size=50))
 
 
-def resources(learners, **more):
-    return {"learners": learners, "nodes": 1, "cpus_per_learner": 1, "gpus_per_learner": 0,
-            "memory_bytes_per_learner": None, "time_s": None, **more}  # fmt: skip
+def attempts(*learners):
+    return [Attempt(n, make_plan(learners=each).resources, "", [])
+            for n, each in enumerate(learners, 1)]  # fmt: skip
+
+
+def failed(role, rank, host, words):
+    return Verdict(1, "7", State.FAILED, "", evidence=Evidence(role, rank, host, last_lines=words))
 
 
 @pytest.mark.parametrize(("learners", "told"), [
@@ -32,10 +34,7 @@ def resources(learners, **more):
     ([2, 2, 1, 3], "2 in attempts 1 to 2, 1 in attempt 3, 3 from attempt 4 on"),
 ])  # fmt: skip
 def test_show_lists_learners_per_attempt_if_they_changed(learners, told):
-    attempts = [
-        {"attempt": n, "resources": resources(count)} for n, count in enumerate(learners, 1)
-    ]
-    assert _per_attempt(attempts) == told
+    assert _per_attempt(attempts(*learners)) == told
 
 
 @pytest.mark.parametrize(("metrics", "line"), [
@@ -62,8 +61,7 @@ def test_memory_that_the_node_has_measured_is_told_once():
 
 def test_of_many_metrics_the_first_are_printed(capsys):
     learner = process("learner", 0, "n1", **{f"norm{n}": 1.0 for n in range(1020)})
-    plan = {**PLAN, "resources": resources(1), "framework": {"command": None, "job": "train.py"}}
-    print_details({**KNOWN, "plan": plan, "learners": [learner]})
+    print_details(make_details(learners=[learner]))
     lines = capsys.readouterr().out.splitlines()
     told = lines[lines.index("metrics:") + 1 :]
     assert (told[19], told[20]) == (
@@ -72,12 +70,8 @@ def test_of_many_metrics_the_first_are_printed(capsys):
 
 
 def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
-    learner = {"rank": 0, "host": "n1", "state": "TRAINING", "reason": "", "epoch": 1, "step": 9,
-               "exit_code": None, "signal": None, "heartbeat_at": 0.0,
-               "metrics": {"loss": 0.5, "step_s": 0.1, "exchange_s": 0.003}}  # fmt: skip
-    plan = {**PLAN, "resources": resources(1), "framework": {"command": None, "job": "train.py"}}
-    both = [{"attempt": 1, "resources": resources(2)}, {"attempt": 2, "resources": resources(1)}]
-    print_details({**KNOWN, "plan": plan, "learners": [learner], "attempts": both})
+    learner = process("learner", 0, "n1", loss=0.5, step_s=0.1, exchange_s=0.003)
+    print_details(make_details(learners=[learner], attempts=attempts(2, 1)))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "exchange 3 % of a step just now"
     assert lines[-4:-1] == ["metrics:", "  loss  0.5", ""]
@@ -86,9 +80,9 @@ def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
 
 
 def test_a_warning_of_a_learner_that_trains_is_shown(capsys):
-    learners = [process("learner", rank, "n1") for rank in (0, 1)]
-    learners[0]["reason"] = "nothing reads RANK"
-    print_details({**KNOWN, "learners": learners})
+    learners = [process("learner", 0, "n1", reason="nothing reads RANK"),
+                process("learner", 1, "n1")]  # fmt: skip
+    print_details(make_details(learners=learners))
     assert capsys.readouterr().err == "warning: learner 0: nothing reads RANK\n"
 
 
@@ -99,9 +93,9 @@ def test_the_last_words_are_short_and_say_where_all_are(capsys):
         '[rank 1 on n2]   File "/h/jobs/t-1/code/train.py", line 14, in forward',
         "[rank 1 on n2] RuntimeError: wrong shape",
     ]
-    evidence = {"role": "learner", "rank": 1, "host": "n2", "last_lines": words}
-    known = {**KNOWN, "training_id": "t-1", "job_dir": "/h/jobs/t-1", "attempt": 2}
-    print_details({**known, "verdict": {"evidence": evidence}})
+    known = {"job_dir": "/h/jobs/t-1", "attempt": 2}
+    verdict = failed("learner", 1, "n2", words)
+    print_details(make_details(verdict=verdict, record=known))
     assert capsys.readouterr().out.splitlines()[-6:] == [
         "last lines of learner 1 on n2:",
         "  Traceback (most recent call last):",
@@ -111,7 +105,7 @@ def test_the_last_words_are_short_and_say_where_all_are(capsys):
         "at the site: /h/jobs/t-1/attempts/2/learner-1.log",
     ]
     hint = "See its whole log: dlctl logs t-1 --learner 1 --debug"
-    print_details({**known, "hint": hint, "verdict": {"evidence": evidence}})
+    print_details(make_details(verdict=verdict, record={**known, "hint": hint}))
     told = capsys.readouterr()
     assert "dlctl logs" not in told.out and told.err.count(hint) == 1, "the command stands once"
 
@@ -121,8 +115,7 @@ def test_a_narrow_terminal_breaks_no_word_of_the_metrics(on_terminal):
                "loss": 0.2, "validation_top5_accuracy": None}  # fmt: skip
     learners = [process("learner", rank, "node001", **metrics) for rank in (0, 1)]
     reason = "Learner 1 on node001 failed with exit code 1: train.py:14: RuntimeError: wrong shape"
-    plan = {**PLAN, "resources": resources(2), "framework": {"command": None, "job": "train.py"}}
-    told = {**KNOWN, "learners": learners, "reason": reason, "plan": plan}
+    told = make_details(learners=learners, record={"reason": reason})
     shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(lambda: print_details(told), 60))
     assert "RuntimeError: wrong shape\n" in shown
     speed = "6624 samples/s · 1 GiB of memory each at most\n· exchange 10 % of a step just now\n"
@@ -133,10 +126,10 @@ def test_a_narrow_terminal_breaks_no_word_of_the_metrics(on_terminal):
 
 
 def test_json_holds_objects_and_one_form_of_time():
-    told = plain(Record(
+    told = Record(
         training_id="t-1", name="t", site="local", folder="/f", job_dir="/j",
         created_at="2026-01-02T03:04:05.678+00:00", overrides='{"set": ["a=1"]}', seen_at=3.5,
-    ))  # fmt: skip
+    ).plain()  # fmt: skip
     assert (told["created_at"], told["overrides"]) == (1767323045.678, {"set": ["a=1"]})
     assert (told["seen_at"], told["ended_at"], told["epochs"]) == (3.5, None, None)
 
@@ -144,13 +137,7 @@ def test_json_holds_objects_and_one_form_of_time():
 def with_server(settings="push_every: 5, shards: 3", **more):
     site = make_site(more="partitions: {two: {cpus_per_node: 2}}")
     text = f"{MANIFEST}parameter_server: {{{settings}}}\n"
-    return {**KNOWN, "plan": dataclasses.asdict(plan_of(text, site=site, learners=4)), **more}
-
-
-def process(role, rank, host, **metrics):
-    return {"role": role, "rank": rank, "host": host, "state": "TRAINING", "reason": "",
-            "epoch": 3, "step": 1200, "exit_code": None, "signal": None,
-            "heartbeat_at": time.time() - 2, "metrics": metrics}  # fmt: skip
+    return make_details(plan=plan_of(text, site=site, learners=4), **more)
 
 
 @pytest.mark.parametrize(("settings", "told"), [
@@ -166,7 +153,7 @@ def process(role, rank, host, **metrics):
      "own, 1 shard on node 0\npush every batch, staleness at most 1"),
 ])  # fmt: skip
 def test_the_parameter_server_in_a_few_lines(settings, told):
-    assert server_line(with_server(settings)) == told
+    assert server_line(with_server(settings).told) == told
 
 
 def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(capsys):
@@ -176,10 +163,10 @@ def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(cap
         process("learner", 1, "n2", pushes_per_s=8.0, wait_share=None),
     ]  # fmt: skip
     servers = [
-        {**process("server", 0, "n1"), "reason": "serves"},
-        {**process("server", 1, "n2"), "reason": "its node was given up"},
+        process("server", 0, "n1", reason="serves"),
+        process("server", 1, "n2", reason="its node was given up"),
     ]
-    homes = {"shard_nodes": [0, 0, 0], "lost_nodes": [1]}
+    homes = Homes(1, [0, 0, 0], [1])
     print_details(with_server(learners=learners, servers=servers, homes=homes))
     out = capsys.readouterr().out
     rows = [" ".join(line.split()) for line in out.splitlines()]
@@ -197,8 +184,8 @@ def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(cap
 
 def test_learners_that_are_not_at_work_say_why(capsys):
     why = "was killed by signal 9; restarting"
-    dead = {**process("learner", 0, "n1"), "state": "DEPLOYING", "reason": why}
-    lost = {**process("learner", 1, "n2"), "state": "FAILED", "reason": "was lost with node n2"}
+    dead = process("learner", 0, "n1", State.DEPLOYING, why)
+    lost = process("learner", 1, "n2", State.FAILED, "was lost with node n2")
     print_details(with_server(learners=[dead, lost]))
     rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert any(row.startswith(f"0 n1 DEPLOYING: {why} 3 1200") for row in rows)
@@ -206,14 +193,13 @@ def test_learners_that_are_not_at_work_say_why(capsys):
 
 
 def test_the_last_words_of_a_learner_that_never_began_are_of_no_node(capsys):
-    evidence = {"role": "learner", "rank": 1, "host": "", "last_lines": ["srun: no"]}
-    print_details(with_server(verdict={"evidence": evidence}))
+    print_details(with_server(verdict=failed("learner", 1, "", ["srun: no"])))
     assert "last lines of learner 1:\n  srun: no" in capsys.readouterr().out
 
 
 def test_learners_that_have_ended_push_no_more(capsys):
-    ended = {**process("learner", 0, "n1", pushes_per_s=3.0), "exit_code": 0}
-    lost = {**process("learner", 1, "n2", pushes_per_s=3.0), "state": "FAILED"}
+    ended = process("learner", 0, "n1", exit_code=0, pushes_per_s=3.0)
+    lost = process("learner", 1, "n2", State.FAILED, pushes_per_s=3.0)
     print_details(with_server(learners=[ended, lost]))
     assert "pushes/s in all" not in capsys.readouterr().out
 
@@ -222,7 +208,8 @@ def test_nobody_is_at_work_in_a_training_that_has_ended(capsys):
     """The supervisor died, and all with it: the last that they wrote is that they train."""
     learners = [process("learner", 0, "n1", pushes_per_s=3.0)]
     servers = [process("server", 0, "n1")]
-    print_details(with_server(learners=learners, servers=servers, state="FAILED"))
+    print_details(with_server(learners=learners, servers=servers,
+                              record={"state": State.FAILED}))  # fmt: skip
     out = capsys.readouterr().out
     rows = [" ".join(line.split()) for line in out.splitlines()]
     assert any(row.startswith("0 n1 was TRAINING 3 1200") for row in rows)
@@ -232,15 +219,19 @@ def test_nobody_is_at_work_in_a_training_that_has_ended(capsys):
 
 def test_of_a_program_only_the_pushes_are_known(capsys):
     known = with_server(learners=[process("learner", 0, "n1", pushes_per_s=3.0)])
-    known["plan"]["framework"] |= {"job": None, "command": "python mine.py"}
-    print_details(known)
+    plan = known.told.plan
+    program = replace(plan.framework, job=None, command="python mine.py")
+    told = replace(known.told, plan=replace(plan, framework=program))
+    print_details(replace(known, told=told))
     assert capsys.readouterr().out.splitlines()[-1] == "3 pushes/s in all"
 
 
 def test_samples_a_second_of_batches_that_the_learners_divide_unevenly():
-    learner = {"state": "TRAINING", "exit_code": None, "metrics": {"pushes_per_s": 10.0}}
-    plan = {
-        "framework": {"job": "train.py"}, "training": {"batch_size": 64},
-        "resources": {"learners": 6}, "parameter_server": {"push_every": 2},
-    }  # fmt: skip
+    plan = with_server("push_every: 2, shards: 1").told.plan
+    plan = replace(
+        plan, training=replace(plan.training, batch_size=64),
+        resources=replace(plan.resources, learners=6),
+        parameter_server=replace(plan.parameter_server, batch_samples=0),
+    )  # fmt: skip
+    learner = process("learner", 0, "n1", pushes_per_s=10.0)
     assert rates([learner], plan) == "220 samples/s · 10 pushes/s in all"

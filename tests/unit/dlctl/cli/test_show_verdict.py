@@ -1,18 +1,18 @@
 """`dlctl show` says what kind of end it was, by which evidence, and what follows."""
 
-import json
 import time
 
 import pytest
+from made_details import make_details
 
 from dlctl.cli import output
-from dlctl.cli.states.show_all import verdict_fields
-from dlctl.contract import Action, Evidence, Next, State, Verdict, VerdictKind, to_json
+from dlctl.cli.states.show import verdict_fields
+from dlctl.contract import Action, Evidence, Next, State, Verdict, VerdictKind
 
 
 def shown(**more):
     verdict = Verdict(1, "7", State.FAILED, "It failed.", **more)
-    fields = verdict_fields({"verdict": json.loads(to_json(verdict))})
+    fields = verdict_fields(make_details(verdict=verdict))
     return {name: text for name, text in fields.items() if text}
 
 
@@ -50,8 +50,8 @@ def test_what_is_not_known_is_left_out(more, told):
 
 
 def test_without_a_verdict_nothing_is_said():
-    assert not any(verdict_fields({}).values())
-    assert not any(verdict_fields({"verdict": None}).values())
+    assert not any(verdict_fields(make_details()).values())
+    assert not any(verdict_fields(make_details(verdict=None)).values())
 
 
 def test_it_fits_a_terminal_of_80_columns(capsys, monkeypatch):
@@ -60,7 +60,7 @@ def test_it_fits_a_terminal_of_80_columns(capsys, monkeypatch):
     action = Action(
         Next.STOP, "an error in the program, its data or the manifest would happen again"
     )
-    output.fields(verdict_fields({"verdict": json.loads(to_json(
-        Verdict(1, "7", State.FAILED, "", kind="user_error", action=action)))}))  # fmt: skip
+    verdict = Verdict(1, "7", State.FAILED, "", kind="user_error", action=action)
+    output.fields(verdict_fields(make_details(verdict=verdict)))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80

@@ -1,40 +1,52 @@
 """`dlctl show` tells the whole story of a training on a screen of 80 × 24."""
 
 import time
+from dataclasses import replace
 
 import pytest
+from made_details import make_details, process
+from scheduler_plan import make_plan
 
-from dlctl.cli.states.story import print_story
+from dlctl.cli.states.show import print_story
+from dlctl.contract import Action, Evidence, Next, State, Verdict
+from dlctl.lifecycle.orders import Ordered
+from dlctl.outputs.insight import Insight
+from dlctl.series.answers import Answer
+from dlctl.series.pace import TimeLeft
 from dlctl.terminal.text import width_of
 
-NOW = time.time()
+NOW, PLAN = time.time(), make_plan()
 LONG = "learner 1 on n2 ended with exit code 3, and nobody knows why, " * 8
-STORY = {
-    "training_id": "digits-abcdefgh", "name": "digits", "state": "FAILED",
-    "shown_state": "FAILED", "reason": LONG, "site": "mycluster", "attempt": 3, "job_id": "4711",
+RECORD = {
+    "training_id": "digits-abcdefgh", "name": "digits", "state": State.FAILED,
+    "reason": LONG, "site": "mycluster", "attempt": 3, "job_id": "4711",
     "done": 0.4, "epoch": 3, "step": 120, "epochs": 8, "folder": "~/digits",
     "started_at": NOW - 7200, "ended_at": NOW - 3600,
     "job_dir": "/lustre/home/me/dl/jobs/digits-abcdefgh", "hint": "dlctl resume digits-abcdefgh",
-    "plan": None, "orders": [{"text": "tune learning_rate to 0.1"}],
-    "verdict": {
-        "kind": "user_error", "action": {"kind": "stop", "why": LONG},
-        "evidence": {"role": "learner", "rank": 1, "host": "n2", "exit_code": 3, "signal": None,
-                     "scheduler_state": "FAILED", "scheduler_reason": "NonZeroExitCode",
-                     "last_lines": [f"line {n} {LONG}\x1b]0;title\x07" for n in range(40)]},
-    },
-    "learners": [
-        {"rank": rank, "state": state, "step": 96, "metrics": {}}
-        for rank, state in enumerate(["TRAINING", "FAILED", "TRAINING"])
-    ],
-    "time_left_s": {"low_s": 600.0, "middle_s": 660.0, "high_s": 720.0, "jobs": 0, "queue_s": None},
-    "answers": [{"question": q, "text": f"yes, {LONG}", "state": "yes"} for q in (
-        "improving?", "over-fitting?", "fast?", "healthy?", "learners equal?", "checkpoint?")],
 }  # fmt: skip
+LAST = [f"line {n} {LONG}\x1b]0;title\x07" for n in range(40)]
+QUESTIONS = ("improving?", "over-fitting?", "fast?", "healthy?", "learners equal?", "checkpoint?")
+ANSWERS = [Answer(question, question, "yes", f"yes, {LONG}") for question in QUESTIONS]
+
+
+def story(last=LAST, plan=PLAN, **record):
+    evidence = Evidence("learner", 1, "n2", 3, None, last, "FAILED", "NonZeroExitCode")
+    verdict = Verdict(3, "4711", State.FAILED, LONG, kind="user_error", evidence=evidence,
+                      action=Action(Next.STOP, LONG))  # fmt: skip
+    order = Ordered("digits-abcdefgh", 1, State.TRAINING, {"learning_rate": 0.1}, save=False)
+    states = (State.TRAINING, State.FAILED, State.TRAINING)
+    learners = [process("learner", rank, "n1", state) for rank, state in enumerate(states)]
+    waits = record.get("state") is State.PENDING
+    return make_details(
+        plan=plan, verdict=None if waits else verdict, learners=[] if waits else learners,
+        orders=[order], insight=Insight(ANSWERS, left=TimeLeft(600.0, 660.0, 720.0)),
+        record={**RECORD, **record},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_it_fits_a_screen_whatever_there_is_to_tell(on_terminal, columns):
-    lines = on_terminal(lambda: print_story(STORY), columns).splitlines()
+    lines = on_terminal(lambda: print_story(story()), columns).splitlines()
     assert len(lines) <= 23
     assert max(map(len, lines)) <= columns
     text = "\n".join(lines)
@@ -48,34 +60,33 @@ def test_it_fits_a_screen_whatever_there_is_to_tell(on_terminal, columns):
 
 def test_at_40_columns_no_line_is_wider_but_the_hint(on_terminal):
     last = ["\x1b[31mred\x1b[0m \x1b]0;title\x07" + "漢" * 40]
-    verdict = {**STORY["verdict"], "evidence": {**STORY["verdict"]["evidence"],
-                                                "last_lines": last}}  # fmt: skip
-    screen = on_terminal(lambda: print_story({**STORY, "verdict": verdict}), 40)
+    screen = on_terminal(lambda: print_story(story(last)), 40)
     wide = [line for line in screen.splitlines() if width_of(line) > 40]
     assert [line for line in wide if not line.startswith("  hint: ")] == []
     assert "  red \\x1b]0;title\\x07漢" in screen
 
 
 def test_a_pipe_gets_whole_sentences(capsys):
-    print_story({**STORY, "hint": "Continue with: dlctl resume digits-abcdefgh"})
+    print_story(story(hint="Continue with: dlctl resume digits-abcdefgh"))
     printed = capsys.readouterr()
     assert printed.out.count(LONG.strip()) >= 5
     assert "  hint: Continue with: dlctl resume" in printed.err  # "next: Continue with: …"
 
 
 def test_a_job_that_waits_says_when_it_starts(capsys):
-    print_story({
-        **STORY, "state": "PENDING", "shown_state": "PENDING", "verdict": None, "started_at": 0.0,
-        "reason": "waiting in the queue: other jobs go first (Priority)", "learners": [],
-        "starts_in_words": "starts at about 14:30, in 40 min",
-    })  # fmt: skip
+    print_story(story(
+        state=State.PENDING, started_at=0.0, starts_at=time.time() + 2400,
+        reason="waiting in the queue: other jobs go first (Priority)",
+    ))  # fmt: skip
     told = capsys.readouterr().out
-    assert "PENDING on mycluster, attempt 3, job 4711; starts at about 14:30, in 40 min" in told
+    assert (
+        "PENDING on mycluster, attempt 3, job 4711; starts at about" in told and "in 40 min" in told
+    )
     assert "why" in told
 
 
 def test_the_time_left_does_not_say_left_twice(capsys):
-    print_story({**STORY, "state": "TRAINING", "shown_state": "TRAINING", "ended_at": None})
+    print_story(story(state=State.TRAINING, ended_at=0.0))
     (line,) = [each for each in capsys.readouterr().out.splitlines() if "time left" in each]
     assert line.split() == ["time", "left", "10", "min", "to", "12", "min"]
 
@@ -83,8 +94,8 @@ def test_the_time_left_does_not_say_left_twice(capsys):
 def test_a_warning_is_not_repeated_by_the_hint(capsys):
     how = ".gitignore:1 leaves it out. To send it, add the line !/data/ to .dlctlignore."
     lacks = [f"framework.command:1 names data/x, which is not sent: {how}", "gpu_type is ignored"]
-    told = {**STORY, "plan": {"not_in_this_version": lacks}}
-    print_story({**told, "hint": f"data/x was not sent with the folder: {how} Then: dlctl resume"})
+    hint = f"data/x was not sent with the folder: {how} Then: dlctl resume"
+    print_story(story(plan=replace(PLAN, not_in_this_version=lacks), hint=hint))
     printed = " ".join(capsys.readouterr().err.split())
     assert printed.count("To send it") == 1
     assert "gpu_type is ignored" in printed

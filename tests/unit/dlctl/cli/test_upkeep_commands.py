@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlctl.cli.upkeep.prune import _print_done
+from dlctl.cli.upkeep.room import _print_done
 from dlctl.upkeep.inventory import Inventory
 from dlctl.upkeep.prune import Prunable, Pruned
 
@@ -46,6 +46,7 @@ def test_a_prune_that_keeps_trainings_does_not_call_them_removed(
     capsys, keeps, unused, cached, told
 ):
     """It said `removed 4.1 kB: 2 trainings, 0 unused folders`; cached data it did not count."""
-    going = Prunable(Inventory("here", "/", 0.0, [], [], ""), [], [], {}, keeps)
-    _print_done("here", going, Pruned(["a-1", "b-2"], unused, 4100, cached=cached))
+    done = Pruned(["a-1", "b-2"], unused, 4100, cached=cached)
+    site = Inventory("here", "/", 0.0, [], [], "")
+    _print_done(Prunable(site, [], [], {}, keeps, removed=done))
     assert capsys.readouterr().out == f"here: {told}\n"

@@ -9,7 +9,7 @@ from login_side import make_manifest, make_site
 from shell_check import check_script, check_syntax
 from typer.testing import CliRunner
 
-from dlctl.cli.frameworks import register
+from dlctl.cli.folders import show_framework
 from dlctl.errors import PlanError, RecordError, SiteError
 from dlctl.manifest.overrides import Overrides
 from dlctl.plan.environments import chosen_environment
@@ -160,11 +160,11 @@ def test_frameworks_show_tells_what_the_sites_have(tmp_path, monkeypatch):
         f"launcher: {{kind: srun}}\nenvironment: {{python: /opt/py/bin/python}}\n{ENVIRONMENTS}"
     )
     commands = typer.Typer()
-    register(commands)
-    shown = CliRunner().invoke(commands, ["frameworks", "show", "tensorflow"]).stdout
+    commands.command()(show_framework)
+    shown = CliRunner().invoke(commands, ["tensorflow"]).stdout
     assert "mine: 2.21, latest (environment tf)" in shown
     assert "mine: 1.15 (environment tf1)" in shown
-    as_json = CliRunner().invoke(commands, ["frameworks", "show", "pytorch", "--json"]).stdout
+    as_json = CliRunner().invoke(commands, ["pytorch", "--json"]).stdout
     assert json.loads(as_json)["environments"] == [
         {"site": "mine", "environment": "old", "versions": ["1.13"]}
     ]

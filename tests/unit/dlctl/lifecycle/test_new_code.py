@@ -7,8 +7,9 @@ from login_side import MANIFEST, BadTransport, fail_newest, job_dir, look, plann
 
 from dlctl import contract
 from dlctl.errors import ConnectionLost, DlctlError, RecordError, RemoteCommandError, SubmitUnknown
-from dlctl.lifecycle import changed_since_sent, details, resume
+from dlctl.lifecycle import changed_since_sent, resume
 from dlctl.manifest.overrides import Overrides
+from dlctl.outputs.insight import told_by_site
 from dlctl.record import RecordStore
 from dlctl.request.build import prepare_again
 
@@ -44,9 +45,9 @@ def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
     assert (code / "train.py").read_text() == "print('mended')\n"
     assert not (code / "old.py").exists()
     assert (code / "written.txt").exists()
-    attempts = details(scene.session, known)["attempts"]
-    assert [attempt["code_changes"] for attempt in attempts] == [[], [], changes]
-    assert len({attempt["code_digest"] for attempt in attempts}) == 2
+    attempts = told_by_site(scene.session, known).attempts
+    assert [attempt.code_changes for attempt in attempts] == [[], [], changes]
+    assert len({attempt.code_digest for attempt in attempts}) == 2
     fail_newest(scene)
     (scene.work / "manifest.yml").write_text(MANIFEST + "training: {epochs: 9}\n")
     go_on(scene, new_code=True, on_line=said.append)
@@ -137,8 +138,8 @@ def test_only_the_attempt_that_brought_new_code_lists_changes(scene):
     go_on(scene, new_code=True)
     fail_newest(scene)
     known = go_on(scene)
-    told = details(scene.session, known)["attempts"]
-    assert [each["code_changes"] for each in told] == [[], ["train.py"], []]
+    told = told_by_site(scene.session, known).attempts
+    assert [each.code_changes for each in told] == [[], ["train.py"], []]
     assert planned(scene, 3).code_digest == planned(scene, 2).code_digest
     assert changed_since_sent(scene.session, record) == []
 

@@ -13,9 +13,10 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.site_folders import damaged
-from dlctl.lifecycle import changed_since_sent, details, resume
+from dlctl.lifecycle import changed_since_sent, resume
 from dlctl.manifest.overrides import Overrides
 from dlctl.outputs.fetch import fetch
+from dlctl.outputs.insight import told_by_site
 from dlctl.request.build import prepare_again
 from dlctl.site_admin.doctor import check_above, check_sent
 
@@ -83,7 +84,7 @@ def test_results_of_a_training_whose_plan_was_purged_are_fetched(scene, tmp_path
     fetched = fetch(scene.session.transport, known, tmp_path / "here")
     assert "model.pt" in fetched.files
     with pytest.raises(RecordError, match=r"plan\.json.* of .* can't be found any more") as lost:
-        details(scene.session, known)
+        told_by_site(scene.session, known)
     assert "delete" not in lost.value.hint
     assert "dlctl fetch results" in lost.value.hint
 

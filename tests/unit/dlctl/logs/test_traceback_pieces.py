@@ -2,7 +2,7 @@
 
 from dlctl.contract.programs.tracebacks import Frame
 from dlctl.logs.reader import LogPiece
-from dlctl.logs.tracebacks import shortened
+from dlctl.logs.shown import shortened
 
 CODE = "/home/me/dlctl/jobs/digits-3k9f/code"
 

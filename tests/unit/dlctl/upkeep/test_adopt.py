@@ -15,8 +15,7 @@ from dlctl.lifecycle import refresh
 from dlctl.lifecycle.watch import with_made
 from dlctl.record import ADOPTED, RecordStore
 from dlctl.request.build import prepare_again
-from dlctl.upkeep.adopt import adopt
-from dlctl.upkeep.inventory import take_inventory
+from dlctl.upkeep.inventory import adopt, take_inventory
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from dlctl.files.site_folders import all_damaged, damaged
 from dlctl.lifecycle import cancel, delete, refresh, resume, submit
 from dlctl.record import RecordStore
 from dlctl.transport.local import LocalTransport
-from dlctl.upkeep.adopt import adopt
-from dlctl.upkeep.inventory import take_inventory
-from dlctl.upkeep.prune import look, prune
+from dlctl.upkeep.inventory import adopt, take_inventory
+from dlctl.upkeep.prune import look, remove
 
 DAY_S = 86400
 ANY = -2
@@ -56,7 +55,7 @@ def shared(scene):
 
 
 def prune_now(scene, **how):
-    return prune(scene.session, scene.store, look(scene.session, scene.store, ANY, **how))
+    return remove(scene.session, scene.store, look(scene.session, scene.store, ANY, **how))
 
 
 # Trainings ----------------------------------------------------------------------------------------
@@ -71,7 +70,7 @@ def test_what_has_ended_goes_and_what_waits_or_runs_stays(scene):
     assert [each.record.training_id for each in going.trainings] == [ended.training_id]
     assert going.size_bytes > 0
     transport = BadTransport()
-    done = prune(scene.connect(transport), scene.store, going)
+    done = remove(scene.connect(transport), scene.store, going)
     assert transport.calls == 1
     assert done.trainings == [ended.training_id]
     assert done.freed_bytes == going.size_bytes
@@ -136,13 +135,13 @@ def test_results_stay_if_asked(scene):
 def test_what_another_laptop_submitted_goes_as_well(scene, tmp_path):
     record = completed(scene)
     other = RecordStore(tmp_path / "other.db")
-    done = prune(scene.session, other, look(scene.session, other, ANY))
+    done = remove(scene.session, other, look(scene.session, other, ANY))
     assert done.trainings == [record.training_id]
     known = refresh(scene.session, scene.store.all(), scene.store)[0]
     assert known.state is State.COMPLETED and "gone from the site" in known.reason
     going = look(scene.session, scene.store, ANY)
     assert [each.training_id for each in going.forgotten] == [record.training_id]
-    prune(scene.session, scene.store, going)
+    remove(scene.session, scene.store, going)
     assert scene.store.all() == []
 
 
@@ -168,7 +167,7 @@ def test_a_training_that_was_resumed_after_the_look_stays(scene):
     assert [each.record.training_id for each in going.trainings] == [record.training_id]
     again = go_on(scene)
     assert again.attempt == 2
-    done = prune(scene.session, scene.store, going)
+    done = remove(scene.session, scene.store, going)
     assert done.trainings == [] and "attempt 2" in done.stays[record.training_id]
     assert scene.store.all()[0].attempt == 2
     run_everything(scene)
@@ -182,7 +181,7 @@ def test_checkpoints_of_a_training_that_was_resumed_after_the_look_stay(scene):
     share.write_text("x" * 10_000)
     going = look(scene.session, scene.store, ANY, keep_results=True)
     go_on(scene)
-    done = prune(scene.session, scene.store, going)
+    done = remove(scene.session, scene.store, going)
     assert record.training_id in done.stays and share.exists()
 
 
@@ -204,7 +203,7 @@ def test_a_resumption_and_a_prune_at_the_same_time_leave_all_or_nothing(scene):
 
         thread = threading.Thread(target=resumes)
         thread.start()
-        done = prune(scene.connect(LocalTransport()), scene.store, going)
+        done = remove(scene.connect(LocalTransport()), scene.store, going)
         thread.join()
         if record.training_id in done.trainings:
             assert isinstance(outcome[0], DlctlError), outcome
@@ -259,7 +258,7 @@ def test_two_prunes_at_once_remove_all_once(scene, tmp_path):
     goings = [look(scene.session, store, ANY) for store in stores]
     sessions = [scene.connect(LocalTransport()) for _ in stores]
     with ThreadPoolExecutor() as pool:
-        found = list(pool.map(prune, sessions, stores, goings))
+        found = list(pool.map(remove, sessions, stores, goings))
     assert all(done.stays == {} for done in found)
     assert not any(job(scene, record).exists() for record in records)
     assert [store.all() for store in stores] == [[], []]
@@ -277,7 +276,7 @@ def test_a_prune_that_was_killed_is_finished_or_undone_by_the_next(scene, fenced
     age(aside)
     session = scene.session
     going = look(session, scene.store, 10 * DAY_S)
-    prune(session, scene.store, going)
+    remove(session, scene.store, going)
     assert not aside.exists()
     assert job(scene, record).exists() is not fenced
 
@@ -335,7 +334,7 @@ def test_a_submission_after_the_look_keeps_what_it_uses(scene):
     going = look(scene.session, scene.store, ANY)
     assert len(going.unused) == 2
     record = send(scene)
-    done = prune(scene.session, scene.store, going)
+    done = remove(scene.session, scene.store, going)
     assert done.unused == [] and len(shared(scene)) == 2
     run_everything(scene)
     assert refresh(scene.session, [record], scene.store)[0].state is State.COMPLETED
@@ -349,7 +348,7 @@ def test_a_submission_that_has_only_asked_keeps_what_it_will_use(scene):
     going = look(scene.session, scene.store, ANY)
     names = [f"{path.parent.name}/{path.name}" for path in shared(scene)]
     assert damaged(scene.session.transport, str(scene.root), names) == set()
-    assert prune(scene.session, scene.store, going).unused == []
+    assert remove(scene.session, scene.store, going).unused == []
     assert len(shared(scene)) == 2
 
 
@@ -368,7 +367,7 @@ def test_submissions_and_prunes_at_the_same_time(scene):
                 age(*(folder for folder in shared(scene) if not folder.name.startswith(".")))
             aged.set()
             try:
-                prune(session, store, look(session, store, 10 * DAY_S))
+                remove(session, store, look(session, store, 10 * DAY_S))
             except RemoteCommandError as error:
                 failures.append(error)
 
@@ -400,7 +399,7 @@ def test_a_prune_that_was_killed_gives_back_what_a_plan_names(scene):
     aside = runtime.with_name(f".dlctl-prune.{runtime.name}")
     runtime.rename(aside)
     age(aside)
-    prune(scene.session, scene.store, look(scene.session, scene.store, 10 * DAY_S))
+    remove(scene.session, scene.store, look(scene.session, scene.store, 10 * DAY_S))
     assert runtime.is_dir() and not aside.exists()
 
 
@@ -420,7 +419,7 @@ def test_data_that_was_used_just_now_stays_whatever_was_asked(scene, monkeypatch
     monkeypatch.setattr("dlctl.upkeep.prune.look_into_cache", held)
     going = look(scene.session, scene.store, 1)
     assert [each.container for each in going.cached] == ["used 3600 s ago"]
-    prune(scene.session, scene.store, going)
+    remove(scene.session, scene.store, going)
     assert asked == [0.0, 60.0]
 
 
@@ -440,6 +439,6 @@ def test_a_full_disk_is_emptied(small_disk, tmp_path):
             number += 1
     with pytest.raises(OSError, match="No space left"):
         (small / "one more").mkdir()
-    done = prune(scene.session, scene.store, going)
+    done = remove(scene.session, scene.store, going)
     assert set(done.trainings) == {record.training_id for record in records} and not done.stays
     assert list((small / "jobs").iterdir()) == []

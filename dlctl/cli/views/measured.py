@@ -1,16 +1,17 @@
-"""The command metrics: one list of everything that was measured, for people and programs."""
+"""What was measured: `dlctl metrics` prints it as one list, `dlctl dashboard` shows a page."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, client, complete_ids, open_record, opened, writing
+from dlctl.cli.common import ago, client, complete_ids, complete_sites, opened, write_text, writing
 
 if TYPE_CHECKING:
     from dlctl.outputs.metrics.platform import Platform
@@ -34,11 +35,6 @@ def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
     kept = [known for known in map(kept_metrics, records) if known is not None]
     found = {name for _, entries in kept for entry in entries for name in entry.line.values}
     return sorted(name for name in found if name.startswith(incomplete))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(metrics)
 
 
 def metrics(
@@ -78,7 +74,7 @@ def metrics(
         raise typer.BadParameter("--follow needs --json or --csv; dlctl watch shows curves")
     if of_platform:
         return _platform(training_ids or [], as_json)
-    store = open_record()
+    store = client().store
     records = store.find_all(training_ids or [])
     if stay:
         return _follow(records, since, names, as_csv)
@@ -87,7 +83,11 @@ def metrics(
     if tensorboard is not None:
         _write_tensorboard(tensorboard, found)
     if parquet is not None:
-        _write_parquet(parquet, found)
+        from dlctl.outputs.metrics.formats import rows, write_parquet
+
+        with writing(parquet):
+            count = write_parquet(parquet, (r for i, some in found.items() for r in rows(i, some)))
+        output.note(f"{count} rows in {parquet}")
     if as_json or as_csv:
         _print_records(found, as_csv)
         for training_id in (each for each, some in found.items() if not some):
@@ -127,14 +127,6 @@ def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:
         output.note(f"{count} in {folder}: tensorboard --logdir {folder}")
     else:
         output.note(f"nothing to write into {folder}: there are no numbers with a step")
-
-
-def _write_parquet(path: Path, found: dict[str, list[Entry]]) -> None:
-    from dlctl.outputs.metrics.formats import rows, write_parquet
-
-    with writing(path):
-        count = write_parquet(path, (row for i, some in found.items() for row in rows(i, some)))
-    output.note(f"{count} rows in {path}")
 
 
 def _print_records(found: dict[str, list[Entry]], as_csv: bool, head: bool = True) -> None:
@@ -204,3 +196,44 @@ def _platform_row(each: Platform) -> list[str]:
     return [each.site, str(each.trainings), str(each.running), str(each.nodes_held), idle,
             f"{each.node_hours:.4g}", share(each.lost_node_hours),
             share(each.exchange_node_hours), share(each.idle_node_hours)]  # fmt: skip
+
+
+def dashboard(
+    training_ids: list[str] = typer.Argument(
+        None, metavar="ID", autocompletion=complete_ids, show_default=False,
+        help="Training ids; all trainings by default.",
+    ),
+    site: str | None = typer.Option(
+        None, "--site", "-s", autocompletion=complete_sites, help="Only trainings on this site."
+    ),
+    port: int = typer.Option(0, "--port", min=0, max=65535, help="Any free port by default."),
+    export: Path | None = typer.Option(
+        None, "--export", metavar="FILE", help="Write one HTML file that needs no server, and end."
+    ),
+    no_browser: bool = typer.Option(False, "--no-browser", help="Only print the address."),
+) -> None:  # fmt: skip
+    """Show trainings in the browser: curves, utilisation, logs, a comparison.
+
+    The page is served on this machine only, until Ctrl-C.
+
+    Example: dlctl dashboard digits-3k9f
+    """
+    from dlctl.dashboard.live import LiveFeed
+    from dlctl.sites.files import find_site
+
+    mine = client()
+    records = mine.store.find_all(training_ids) if training_ids else []
+    ids = [record.training_id for record in records]
+    if site:
+        find_site(site)  # refuses a name that is no site's
+    with closing(LiveFeed(mine.store, mine.open, ids, site)) as feed:
+        if export is not None:
+            from dlctl.dashboard.report import report
+
+            return write_text(export, report(feed, ids))
+        from dlctl.dashboard.serve import serve
+
+        kind = "search" if records and records[0].is_search else "training"
+        serve(feed, port, f"/{kind}/{ids[0]}" if len(ids) == 1 else "/", warn=output.warn,
+              open_browser=not no_browser, tell=lambda url: output.raw(f"{url}\n"))  # fmt: skip
+    return output.note("the dashboard has ended; the trainings continue")

@@ -1,25 +1,115 @@
-"""`dlctl stores …`: the types of data stores, and whether a manifest's stores can be reached."""
+"""The folders that extend dlctl: frameworks, and types of data stores with what is in them."""
 
 from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import DRY_RUN, ID, JSON, SITE, ago, opened, training
-from dlctl.cli.frameworks import end_if_wrong, origin
+from dlctl.cli.common import DRY_RUN, ID, JSON, SITE, ago, folder_name, opened, training
 from dlctl.cli.manifests import MANIFEST
 from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
     from dlctl.data.cache import SiteCache
+    from dlctl.errors import DlctlError
 
-app = typer.Typer(help="The data stores: where training data comes from and results go.",
-                  no_args_is_help=True)  # fmt: skip
+
+FOLDER = typer.Option(
+    Path(), "--folder", help="Also look in this folder's templates/frameworks.", show_default=False
+)
+_WHERE = {"package": "dlctl", "user": "yours", "folder": "this folder"}
+_STARTS = {
+    "learner": "one process for each learner",
+    "node": "one process for each node, which starts the others there",
+    "own": "one process, which starts all others",
+}
+
+
+def list_frameworks(folder: Path = FOLDER, as_json: bool = JSON) -> None:
+    """List the frameworks; one in your folder takes precedence over one of the same name.
+
+    A folder that is wrong is named, and the exit code is 3.
+
+    Example: dlctl frameworks list
+    """
+    from dlctl.frameworks import list_frameworks
+
+    found, wrong = list_frameworks(folder.resolve())
+    values = [
+        {"name": f.name, "title": f.settings.title,
+         "job": f.settings.job.suffix if f.settings.job else None,
+         "from": _WHERE[f.place], "folder": str(f.path)}
+        for f in found
+    ]  # fmt: skip
+    rows = [[str(v["name"]), str(v["title"]), str(v["job"] or "-"), origin(f.path)]
+            for v, f in zip(values, found, strict=True)]  # fmt: skip
+    columns = ["framework", "what it is", "job", "from"]
+    output.report(values, as_json, lambda _: output.table(columns, rows))
+    end_if_wrong(wrong)
+
+
+def show_framework(
+    name: str = typer.Argument(..., metavar="NAME", help="The framework."),
+    folder: Path = FOLDER,
+    as_json: bool = JSON,
+) -> None:
+    """Show how a framework is run, what makes it save, and its train.sh.
+
+    Example: dlctl frameworks show pytorch
+    """
+    from dlctl.errors import ManifestError
+    from dlctl.frameworks import find_framework, no_such
+    from dlctl.sites.files import site_environments
+
+    found = find_framework(name, folder.resolve())
+    if found is None:
+        raise ManifestError(no_such(name, folder.resolve()), hint="dlctl frameworks list")
+    there = site_environments(found.name)
+    told = {"name": found.name, "path": str(found.path), **found.settings.model_dump(),
+            "template": found.template, "environments": there}  # fmt: skip
+    output.report(told, as_json, _print)
+
+
+def _print(told: dict[str, Any]) -> None:
+    job, checkpoint = told["job"], told["checkpoint"]
+    output.fields({
+        "framework": f"{told['name']}: {told['title']}",
+        "folder": told["path"],
+        "job": f"a file such as {job['example']}" if job else "none: give a command",
+        "trains": "dlctl's built-in loop" if told["loop"] else _STARTS[told["start"]],
+        "needs": ", ".join(told["modules"]) or "nothing",
+        "saves at": f"SIG{told['signal']}",
+        "checkpoints": checkpoint["adapter"] or checkpoint["files"] or "your program's own",
+        "versions": ", ".join(told["versions"]) or "any",
+        "at your sites": "\n".join(
+            f"{e['site']}: {', '.join(e['versions'])} (environment {e['environment']})"
+            for e in told["environments"]
+        ) or "in the nodes' Python",
+    })  # fmt: skip
+    output.document(f"\n# train.sh.j2\n{told['template']}")
+
+
+def origin(folder: Path) -> str:
+    """Return where a type or a framework comes from: `dlctl`, or its folder."""
+    from dlctl.package_data import data_path
+
+    folder = folder.resolve()
+    is_ours = folder.is_relative_to(data_path("templates").resolve())
+    return "dlctl" if is_ours else folder_name(folder)
+
+
+def end_if_wrong(wrong: Sequence[DlctlError]) -> None:
+    """Say what is wrong with folders that a list lacks, and end with the exit code of that."""
+    for error in wrong:
+        output.warn(error.message)
+    if wrong:
+        raise typer.Exit(wrong[0].exit_code)
 
 
 class Where(str, enum.Enum):
@@ -30,13 +120,7 @@ class Where(str, enum.Enum):
     NODE = "node"
 
 
-def register(main: typer.Typer) -> None:
-    """Add the commands."""
-    main.add_typer(app, name="stores")
-
-
-@app.command("list")
-def list_(as_json: bool = JSON) -> None:
+def list_stores(as_json: bool = JSON) -> None:
     """List the types of data stores: dlctl's, yours, and those of this folder.
 
     A folder that is wrong is named, and the exit code is 3.
@@ -58,8 +142,7 @@ def list_(as_json: bool = JSON) -> None:
     end_if_wrong(wrong)
 
 
-@app.command()
-def show(
+def show_store(
     name: str = typer.Argument(..., metavar="TYPE", help="The type."), as_json: bool = JSON
 ) -> None:
     """Show what a type's `connection` needs.
@@ -80,7 +163,6 @@ def show(
         ["connection", "default", "secret", "what"], rows))  # fmt: skip
 
 
-@app.command()
 def check(
     manifest: Path = MANIFEST, site: str = SITE,
     where: Where = typer.Option(
@@ -108,7 +190,6 @@ def check(
         raise typer.Exit(4)
 
 
-@app.command()
 def cache(
     site: str = SITE,
     clear: bool = typer.Option(False, "--clear", help="Remove all that no training uses."),
@@ -139,29 +220,19 @@ def cache(
 
 
 def _print_cache(found: SiteCache) -> None:
-    rows = [
-        [
-            each.container,
-            each.endpoint,
-            str(each.files),
-            format_bytes(each.size_bytes),
-            ago(time.time() - each.used_at),
-            ", ".join(each.users),
-        ]
-        for each in found.held
-    ]
+    rows = [[each.container, each.endpoint, str(each.files), format_bytes(each.size_bytes),
+             ago(time.time() - each.used_at), ", ".join(each.users)]
+            for each in found.held]  # fmt: skip
     columns = ["container", "store", "files", "size", "used", "by"]
     for verb, some in (("removed", found.removed), ("would remove", found.would_remove)):
         for each in some:
-            output.note(
-                f"{verb}: {each.container} of {each.endpoint}, {format_bytes(each.size_bytes)}"
-            )
+            what = f"{each.container} of {each.endpoint}, {format_bytes(each.size_bytes)}"
+            output.note(f"{verb}: {what}")
     output.table(columns, rows, "the cache is empty")
     if found.held:
         output.note(f"all together: {format_bytes(found.total_bytes)}")
 
 
-@app.command()
 def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
     """Store the results of a training from the login node: its nodes can't, or it failed there.
 
@@ -173,3 +244,11 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
         lines = store_again(session, record, store, output.note)
     done = {"training_id": record.training_id, "stored": lines}
     output.report(done, as_json, lambda _: output.lines(lines))
+
+
+GROUPS = {
+    "frameworks": ("What dlctl can train with: see docs/frameworks.md.",
+                   (list_frameworks, show_framework)),
+    "stores": ("The data stores: where training data comes from and results go.",
+               (list_stores, show_store, check, cache, save)),
+}  # fmt: skip

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, make_dataclass
+from functools import cache
+from typing import Any, Literal, get_type_hints
 
 OBJECT, LIST, EITHER, LINES = (
     "an object", "a list", "an object; of several a list", "an object on each line",
@@ -20,10 +21,6 @@ def _all(kind: object, names: str) -> dict[str, object]:
 
 
 _TENSOR = _all(str, "name difference") | _all(float | None, "largest")
-_ROOM = (
-    _all(str, "training_id") | _all(str | None, "state")
-    | _all(int, "size_bytes checkpoints_bytes results_bytes")
-)  # fmt: skip
 _PRUNABLE = _all(str, "training_id state") | _all(float, "ended_at") | _all(int, "size_bytes")
 
 
@@ -33,7 +30,8 @@ class Shape:
 
     Args:
         text: What that thing is.
-        parts: The records whose fields it has, as `module:Type`, and fields of its own by name.
+        parts: The records whose fields it has, as `module:Type`, or `?module:Type` if it may lack
+            them, and fields of its own by name.
         commands: How each command prints it.
         others: Whether it may have fields that no version of dlctl names: those of a file.
     """
@@ -44,7 +42,7 @@ class Shape:
     others: bool = False
 
 
-_TRAINING = "dlctl.cli.manners.training_shape:Training"
+_TRAINING = "Training"
 
 SHAPES = {
     "training": Shape("a training, or a search", [_TRAINING], {
@@ -58,10 +56,10 @@ SHAPES = {
     "deleted": Shape("a training that was deleted", ["dlctl.service.verbs:Deleted"], {
         "delete": EITHER}),
     "details": Shape("all about a training", [
-        _TRAINING, _all(str, "output next_command shown_state starts_in_words")
-        | _all(_TEXTS, "stored_as job_output? utilisation?") | _all(_OBJECT, "plan?")
-        | _all(_OBJECTS, "attempts? learners? servers? orders? answers? events?")
-        | _all(_OBJECT | None, "verdict? homes? time_left_s?")], {"show": OBJECT}),
+        _TRAINING, "?dlctl.outputs.insight:Told", _all(_TEXTS, "stored_as utilisation?")
+        | _all(str, "output next_command shown_state starts_in_words") | _all(_OBJECT, "plan?")
+        | _all(_OBJECTS, "orders? answers? events?") | _all(_OBJECT | None, "time_left_s?"),
+    ], {"show": OBJECT}),
     "file": Shape("a file of a folder", ["dlctl.request.left_out:FolderFile"], {
         "render --files": LIST}),
     "script": Shape("a batch script", [_all(str, "script")], {"show --script": OBJECT}),
@@ -100,7 +98,7 @@ SHAPES = {
     "rendered": Shape("a plan and its scripts", [
         _all(str, "script train_script?") | _all("dlctl.contract:Plan", "plan?")
         | _all(dict[str, str], "store_scripts?")], {"render": OBJECT}),
-    "rehearsal": Shape("what a rehearsal measured", ["dlctl.service.rehearse:Rehearsal"], {
+    "rehearsal": Shape("what a rehearsal measured", ["dlctl.service.costs:Rehearsal"], {
         "rehearse": OBJECT}),
     "model": Shape("a stored model", [
         _all(str, "model_id site name description") | _all(dict[str, int], "aliases")
@@ -182,12 +180,8 @@ SHAPES = {
         "schema": LIST}),
     "link": Shape("a link of the chain", ["dlctl.doctor.chain:Link"], {"doctor": LIST}),
     "adopted": Shape("what a site had", [
-        _all(str, "site") | _all([_TRAINING], "added") | _all(_TEXTS, "known")
-        | _all(["dlctl.upkeep.inventory:Damaged"], "damaged")], {"adopt": OBJECT}),
-    "room": Shape("what takes room at a site", [
-        _all(str, "site root") | _all(int, "total_bytes") | _all(dict[str, int], "parts unused")
-        | _all([_ROOM], "trainings") | _all(int | None, "disk_bytes free_bytes inodes free_inodes")
-        | _all(_TEXTS, "quota")], {"du": OBJECT}),
+        "dlctl.upkeep.inventory:Adopted", _all([_TRAINING], "added")], {"adopt": OBJECT}),
+    "room": Shape("what takes room at a site", ["dlctl.upkeep.usage:Room"], {"du": OBJECT}),
     "pruned": Shape("what may go at a site", [
         _all(str, "site") | _all(bool, "keeps_results") | _all([_PRUNABLE], "trainings")
         | _all(_TEXTS, "forgotten") | _all(dict[str, int], "unused")
@@ -207,9 +201,11 @@ def schema_of(name: str) -> dict[str, Any]:
         "type": "object", "properties": {}, "required": [],
     }  # fmt: skip
     for part in shape.parts:
-        found = _schema(part)
+        may_lack = str(part).startswith("?")
+        found = _schema(str(part)[1:] if may_lack else part)
+        required = () if may_lack else found.get("required", ())
         whole["properties"] |= found["properties"]
-        whole["required"] = sorted({*whole["required"], *found.get("required", ())})
+        whole["required"] = sorted({*whole["required"], *required})
         if "$defs" in found:
             whole["$defs"] = whole.get("$defs", {}) | found["$defs"]
     return whole
@@ -230,6 +226,18 @@ def _schema(part: str | dict[str, object]) -> dict[str, Any]:
     )
 
 
+@cache
+def _training() -> Any:
+    """Return the type of what `Record.plain` makes of a training."""
+    from dlctl.record import UNKNOWN_IF_0, Record
+
+    types = get_type_hints(Record)
+    return make_dataclass("Training", [
+        ("created_at", float | None), ("overrides", dict[str, Any] | None, None),
+        *((name, types[name] | None, None) for name in UNKNOWN_IF_0),
+    ], bases=(Record,), frozen=True)  # fmt: skip
+
+
 def _type(told: Any) -> Any:
     """Return a type that is told as `module:Type`, as fields, as a list of one, or as itself."""
     from typing_extensions import NotRequired, TypedDict
@@ -241,6 +249,8 @@ def _type(told: Any) -> Any:
             for name, kind in known.items()})  # fmt: skip
     if isinstance(told, list):
         return list.__class_getitem__(_type(told[0]))
+    if told == _TRAINING:
+        return _training()
     if not isinstance(told, str):
         return told
     module, _, name = told.removesuffix(" | None").rpartition(":")

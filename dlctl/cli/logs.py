@@ -9,9 +9,8 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import ID, training
-from dlctl.cli.logs.following import end_of_following, follow
-from dlctl.cli.logs.printing import LogLines, print_pieces
-from dlctl.cli.manners.pager import paged
+from dlctl.cli.following import LogLines, end_of_following, follow, print_pieces
+from dlctl.cli.manners import paged
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -31,11 +30,6 @@ def complete_attempts(ctx: typer.Context, incomplete: str) -> list[str]:
     except RecordError:
         return []
     return [str(n) for n in range(newest, 0, -1) if str(n).startswith(incomplete)]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(logs)
 
 
 def logs(

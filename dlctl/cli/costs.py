@@ -1,4 +1,4 @@
-"""The command rehearse: whether a restart works, and what the training would take."""
+"""What a training takes: `rehearse` tells it before, `report` while it runs and after."""
 
 from __future__ import annotations
 
@@ -8,42 +8,26 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, SITE, client, opened, seconds
-from dlctl.cli.manifests import (
-    CPUS,
-    GPUS,
-    LEARNERS,
-    LEARNERS_PER_NODE,
-    MANIFEST,
-    MEMORY,
-    NODES,
-    PARTITION,
-    SET,
-    make_overrides,
-)  # fmt: skip
+from dlctl.cli.common import IDS, JSON, SITE, client, opened, overriding, seconds, whole
+from dlctl.cli.manifests import MANIFEST
 from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
     from dlctl.contract import Rehearsed
+    from dlctl.manifest.overrides import Overrides
+    from dlctl.outputs.ledger import Ledger
     from dlctl.plan.rehearsal import Forecast
-    from dlctl.service.rehearse import Rehearsal
+    from dlctl.service.costs import Rehearsal
 
 _NAMES_WIDTH = 64
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(rehearse)
-
-
+@overriding("time")
 def rehearse(
     manifest: Path = MANIFEST, site: str = SITE,
     steps: int = typer.Option(20, "--steps", min=3, help="How many steps to train."),
     limit: str = typer.Option("15m", "--limit", help="The time limit of the rehearsal's job."),
-    learners: int | None = LEARNERS, nodes: int | None = NODES,
-    learners_per_node: int | None = LEARNERS_PER_NODE, gpus: int | None = GPUS,
-    cpus: float | None = CPUS, memory: str | None = MEMORY, partition: str | None = PARTITION,
-    set_: list[str] = SET,
+    *, overrides: Overrides,
     keep: bool = typer.Option(False, "--keep", help="Keep the rehearsal's job directory."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
@@ -54,39 +38,27 @@ def rehearse(
 
     Example: dlctl rehearse manifest.yml --site mycluster
     """
-    from dlctl.service import rehearse as rehearsals
+    from dlctl.service import costs
 
-    overrides = make_overrides(
-        learners, nodes, learners_per_node, gpus, cpus, memory, None, partition, set_
-    )
     limit_s, mine = seconds(limit, "--limit"), client()
     with opened(site) as session:
-        begun = rehearsals.begin(
-            session, mine.store, manifest, overrides, steps, limit_s, mine.tell
-        )
-        name = begun.record.training_id
         try:
-            found = rehearsals.finish(session, mine.store, begun, mine.tell)
-        except KeyboardInterrupt:
-            output.interrupted(f"stopped waiting; the rehearsal goes on as {name}")
-            output.hint(f"dlctl cancel {name}")
-            raise typer.Exit(130) from None
-        output.report(found, as_json, _print)
-        if found.rehearsed.equal and not keep:
-            rehearsals.remove(session, mine.store, begun, mine.tell)
+            found = costs.rehearse(session, mine.store, manifest, overrides, steps, limit_s,
+                                   mine.tell, keep=keep)  # fmt: skip
+        except KeyboardInterrupt as stop:
+            if not stop.args:
+                raise
+            told = f"stopped waiting; the rehearsal goes on as {stop.args[0]}"
+            raise output.interrupted(told, f"dlctl cancel {stop.args[0]}") from None
+    output.report(found, as_json, _print)
     if not found.rehearsed.equal:
-        _refuse(name)
+        from dlctl.errors import TrainingFailed
 
-
-def _refuse(name: str) -> None:
-    """Raise TrainingFailed."""
-    from dlctl.errors import TrainingFailed
-
-    raise TrainingFailed(
-        "a restart doesn't continue this training as if nothing had happened",
-        hint=f"`dlctl checkpoints list {name}`; random numbers that your program "
-        "draws from generators of its own, or a GPU's order of additions, may be the cause",
-    )
+        raise TrainingFailed(
+            "a restart doesn't continue this training as if nothing had happened",
+            hint=f"`dlctl checkpoints list {found.training_id}`; random numbers that your program "
+            "draws from generators of its own, or a GPU's order of additions, may be the cause",
+        )
 
 
 # What people read ---------------------------------------------------------------------------------
@@ -160,3 +132,46 @@ def _time(whole: Forecast) -> str:
         return ""
     verdict = "is enough" if whole.asked_hours >= whole.hours else "is NOT enough"
     return f"{exact_span(3600 * whole.asked_hours)} {verdict}, not counting validation"
+
+
+def report(training_ids: list[str] = IDS, as_json: bool = JSON) -> None:
+    """Show where the hours of trainings went, what they cost, and what would have saved most.
+
+    Example: dlctl report digits-3k9f
+    """
+    from dlctl.service.costs import report as ledgers
+
+    mine = client()
+    many = ledgers(mine, mine.store.find_all(training_ids or []))
+    output.report(whole(many), as_json, lambda _: [*map(_print_ledger, many)])
+
+
+def _print_ledger(found: Ledger) -> None:
+    from dlctl.outputs.ledger import USES, WORDS
+
+    attempts = "1 attempt" if found.attempts == 1 else f"{found.attempts} attempts"
+    output.sentence(f"{found.training_id}: {attempts}, {found.queued_h:.3g} h in the queue")
+    rows = []
+    for use in USES:
+        share = found.node_hours_by_use[use] / found.node_hours if found.node_hours else 0.0
+        rows.append([WORDS[use], f"{found.node_hours_by_use[use]:.4g}",
+                     f"{found.gpu_hours_by_use[use]:.4g}", f"{100 * share:.1f} %"])  # fmt: skip
+    rows.append(["all", f"{found.node_hours:.4g}", f"{found.gpu_hours:.4g}", ""])
+    output.table(["use", "node-hours", "GPU-hours", "share"], rows)
+    output.fields({
+        "memory": _beside(_size(found.memory_asked_bytes), _size(found.memory_used_bytes)),
+        "CPUs": _beside(str(found.cpus_asked),
+                        "" if found.cpus_used is None else f"{found.cpus_used:.2g}"),
+        "cost": "" if found.cost is None else f"{found.cost:.2f} {found.currency}".rstrip(),
+        "advice": found.advice,
+    })  # fmt: skip
+
+
+def _beside(asked: str, used: str) -> str:
+    return f"{asked or 'the default'} asked for, {used or 'unknown'} used"
+
+
+def _size(size_bytes: int | None) -> str:
+    from dlctl.series.readable import memory_size
+
+    return "" if size_bytes is None else memory_size(size_bytes)

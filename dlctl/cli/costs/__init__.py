@@ -1,1 +1,0 @@
-"""Commands about what a training takes: `rehearse` before it, `report` while it runs and after."""

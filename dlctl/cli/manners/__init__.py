@@ -1,1 +1,0 @@
-"""The user's settings, and help outside the program."""

@@ -1,1 +1,0 @@
-"""`dlctl submit`: one training or many, once each."""

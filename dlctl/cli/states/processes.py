@@ -1,0 +1,209 @@
+"""What `dlctl show --all` prints about learners, and the servers that hold their parameters."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from dlctl.cli import output
+from dlctl.cli.common import ago, dash
+from dlctl.contract import ParameterServer, Plan, State, Status
+from dlctl.contract.metrics import (
+    BATCHES,
+    LOSS,
+    MEMORY_BYTES,
+    PUSHES_PER_S,
+    RESERVED,
+    RESTARTS,
+    SAMPLES_PER_S,
+    STALENESS,
+    STEP_PARTS,
+    STEP_S,
+    WAIT_SHARE,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from dlctl.outputs.insight import Told
+
+
+_MOST_METRICS = 20
+_LESS_TOLD = {*RESERVED} - {LOSS}
+"""Metrics that the table of learners shows in a column, or not at all."""
+
+
+def print_learners(told: Told, is_over: bool, *, memory: bool) -> None:
+    """Print a row for each learner, their newest metrics, and where the time of a step goes.
+
+    Args:
+        is_over: Whether the training has ended.
+        memory: As of `speed_line`.
+    """
+    output.line()
+    output.table(["learner", "host", "state", "epoch", "step", "heartbeat"],
+                 [_learner(status, is_over) for status in told.learners])  # fmt: skip
+    _print_metrics(told.learners)
+    if speed := speed_line([s.metrics for s in told.learners], told.plan, memory=memory):
+        output.items(speed)
+
+
+def _learner(status: Status, is_over: bool) -> list[str]:
+    ended = status.exit_code is not None or status.signal is not None
+    code = f"exit {status.exit_code}" if status.signal is None else f"signal {status.signal}"
+    return [
+        str(status.rank), status.host,
+        f"ended, {code}" if ended else state_and_reason(status, is_over),
+        dash(status.epoch), dash(status.step),
+        ago(time.time() - status.heartbeat_at),
+    ]  # fmt: skip
+
+
+def _print_metrics(learners: list[Status]) -> None:
+    """Print the first learner's metrics; those of the others are the same, or their own."""
+    own = [
+        {name: value for name, value in status.metrics.items() if name not in _LESS_TOLD}
+        for status in learners
+    ]
+    told = next((rank for rank, metrics in enumerate(own) if metrics), None)
+    if told is None:
+        return
+    of_all = all(metrics == own[told] for metrics in own)
+    output.lines(["", f"metrics{'' if of_all else f' of learner {learners[told].rank}'}:"])
+    output.fields({
+        f"  {name}": "nan" if value is None else format(value, ".4g")
+        for name, value in islice(own[told].items(), _MOST_METRICS)
+    })  # fmt: skip
+    if (more := len(own[told]) - _MOST_METRICS) > 0:
+        output.line(f"  and {more:,} more, which `dlctl metrics` prints")
+    output.line()
+
+
+def speed_line(metrics: list[dict[str, float | None]], plan: Plan, *, memory: bool = True) -> str:
+    """Return `1200 samples/s · exchange 3 % · data 1 % of a step just now`, or nothing.
+
+    Args:
+        metrics: The newest of each learner; shares are means over the learners that report them.
+        memory: Whether to tell the learners' own figure, which samples of the node make needless.
+    """
+    from dlctl.series.readable import readable
+
+    rate = next((v for m in metrics if (v := m.get(SAMPLES_PER_S))), None)
+    step_s = _mean(metrics, STEP_S)
+    if step_s is None and rate:
+        step_s = plan.training.batch_size / rate
+    # With a parameter server a learner knows its own rate only.
+    parts = [f"{rate:.0f} samples/s"] if rate and not plan.parameter_server else []
+    if memory and (most := max((m.get(MEMORY_BYTES) or 0 for m in metrics), default=0)):
+        parts.append(f"{readable(MEMORY_BYTES, most)} of memory each at most")
+    means = {word: _mean(metrics, name) for name, word in STEP_PARTS.items()} if step_s else {}
+    shares = [f"{word} {_percent(mean / step_s)}" for word, mean in means.items()
+              if mean is not None and step_s]  # fmt: skip
+    return " · ".join([*parts, *shares]) + (" of a step just now" if shares else "")
+
+
+def _mean(metrics: list[dict[str, float | None]], name: str) -> float | None:
+    values = [value for m in metrics if (value := m.get(name)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 1 or percent == 0 else f"{percent:.1g} %"
+
+
+def server_line(told: Told) -> str:
+    """Return the solver, the shards' nodes, how often learners push and how far they may drift."""
+    if (server := told.plan.parameter_server) is None:
+        return ""
+    homes = _shard_nodes(told)
+    hosts = {status.rank: status.host for status in told.servers}
+    where = ", ".join(hosts.get(node) or f"node {node}" for node in dict.fromkeys(homes))
+    pushes = f"push every {_batches(server.push_every)}"
+    if server.pull_every != server.push_every:
+        pushes += f", pull every {_batches(server.pull_every)}"
+    shards = "1 shard" if len(homes) == 1 else f"{len(homes)} shards"
+    return f"{server.solver}, {shards} on {where}\n{pushes}, {_drift(server)}"
+
+
+def _batches(count: int) -> str:
+    return "batch" if count == 1 else f"{count} batches"
+
+
+def _drift(server: ParameterServer) -> str:
+    if server.staleness is None:
+        own = server.solver == "own"  # only the class knows whether it waits for all
+        return "waiting is up to its class" if own else "no bound on staleness"
+    return f"staleness at most {server.staleness}" if server.staleness else (
+        "all wait for one another")  # fmt: skip
+
+
+def _shard_nodes(told: Told) -> list[int]:
+    """Return the node of each shard: as planned, or its new node after the loss of one."""
+    planned = told.plan.parameter_server
+    return told.homes.shard_nodes if told.homes else planned.shard_nodes if planned else []
+
+
+def print_servers(told: Told, is_over: bool) -> None:
+    """Print a row for each learner's pushes, and one for each node's server."""
+    if any(PUSHES_PER_S in status.metrics for status in told.learners):
+        output.line()
+        output.table(["learner", "batches", "pushes/s", "staleness", "waits", "restarts"],
+                     [_pushes(status) for status in told.learners])  # fmt: skip
+        if not is_over and (speed := rates(told.learners, told.plan)):
+            output.line(speed)
+    if told.servers:
+        lost = told.homes.lost_nodes if told.homes else []
+        rows = [_server(each, _shard_nodes(told), lost, is_over) for each in told.servers]
+        output.line()
+        output.table(["server", "host", "state", "primary of", "heartbeat"], rows)
+
+
+def _server(status: Status, homes: list[int], lost: list[int], is_over: bool) -> list[str]:
+    node = status.rank
+    mine = [str(shard) for shard, home in enumerate(homes) if home == node]
+    state = "lost" if node in lost else state_and_reason(status, is_over)
+    seen = ago(time.time() - status.heartbeat_at)
+    return [str(node), status.host, state, _shards(mine), seen]
+
+
+def state_and_reason(status: Status, is_over: bool) -> str:
+    """Return the state of a process, and why it is not at work.
+
+    Args:
+        is_over: Whether the training has ended: then no process is still at work.
+    """
+    has_reason = status.reason and status.state is not State.TRAINING
+    told = f"{status.state}: {status.reason}" if has_reason else str(status.state)
+    return f"was {told}" if is_over and not status.state.final else told
+
+
+def _shards(numbers: list[str]) -> str:
+    if len(numbers) <= 1:
+        return f"shard {numbers[0]}" if numbers else "-"
+    return f"shards {', '.join(numbers)}" if len(numbers) <= 8 else f"{len(numbers)} shards"
+
+
+def _pushes(status: Status) -> list[str]:
+    known = status.metrics
+    waits = known.get(WAIT_SHARE)
+    return [
+        str(status.rank), dash(known.get(BATCHES), "{:.0f}".format),
+        dash(known.get(PUSHES_PER_S), "{:.3g}".format), dash(known.get(STALENESS), "{:.1f}".format),
+        dash(waits, lambda share: f"{100 * share:.0f} %"),
+        dash(known.get(RESTARTS, 0.0), "{:.0f}".format),
+    ]  # fmt: skip
+
+
+def rates(learners: list[Status], plan: Plan) -> str:
+    """Return samples (of the built-in loop) and pushes a second of all learners that run."""
+    running = [status.metrics.get(PUSHES_PER_S) or 0.0 for status in learners
+               if status.state is State.TRAINING and status.exit_code is None]  # fmt: skip
+    pushes = f"{sum(running):.3g} pushes/s in all" if sum(running) else ""
+    if not plan.framework.job or not plan.parameter_server or not pushes:
+        return pushes
+    # Plans made before batch_samples was decided there have none.
+    batch = plan.parameter_server.batch_samples or -(
+        -plan.training.batch_size // plan.resources.learners
+    )
+    samples = sum(running) * plan.parameter_server.push_every * batch
+    return f"{samples:.0f} samples/s · {pushes}"

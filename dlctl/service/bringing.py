@@ -1,0 +1,119 @@
+"""What comes from a site: the log of a training as it grows, and what it has made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl.contract import State
+from dlctl.data.results import store_again
+from dlctl.errors import RecordError
+from dlctl.lifecycle import refresh
+from dlctl.outputs import fetch as outputs
+from dlctl.outputs.fetch import Fetched
+from dlctl.record import FETCHED
+from dlctl.service.client import one_by_one
+from dlctl.units import unix_seconds
+
+if TYPE_CHECKING:
+    from dlctl.errors import DlctlError, TransportError
+    from dlctl.lifecycle import Session
+    from dlctl.logs.reader import LogPiece, LogReader
+    from dlctl.record import Record, RecordStore
+    from dlctl.service.client import Client
+    from dlctl.tell import Tell
+
+
+_SENDING_S = 60.0
+"""How long a submission may take before it counts as interrupted."""
+
+
+def follow(
+    session: Session, record: Record, store: RecordStore, tell: Tell,
+    take: Callable[[Iterator[LogPiece]], object], reader: LogReader | None = None,
+    on_look: Callable[[Session, Record], object] = lambda _session, _record: None,
+) -> Record:  # fmt: skip
+    """Hand over lines as they come until the training ends; return it as it is then.
+
+    Args:
+        take: Is given the lines.
+        reader: Where to begin; at the very beginning by default.
+        on_look: Called at each look at the training; if it returns True, what is followed is over.
+
+    Raises:
+        RecordError: its submission was interrupted, and there will be no job.
+    """
+    from dlctl.lifecycle import QueuePace, refresh
+    from dlctl.logs import reader as logs
+
+    pace, told = QueuePace(), ""
+
+    def state() -> State:
+        nonlocal record, told
+        (record,) = refresh(stays, [record], store, pace)
+        if (why := _why_it_waits(record)) and why != told:
+            told = why
+            tell.note(f"{record.training_id} {record.state}: {why}")
+        return State.COMPLETED if on_look(stays, record) else record.state
+
+    def trouble(error: TransportError) -> None:
+        tell.warn(f"{error.message}; trying again")
+
+    reader = reader or logs.LogReader(record.job_dir)
+    with session.staying() as stays:
+        take(logs.follow(stays.transport, reader, state, trouble))
+    return record
+
+
+def _why_it_waits(record: Record) -> str:
+    if record.state is State.QUEUED and not record.job_id and record.stale_since is None:
+        age_s = time.time() - (unix_seconds(record.created_at) or 0.0)
+        if age_s > _SENDING_S:  # before, another dlctl may be sending it
+            raise RecordError(
+                f"{record.training_id} has no job whose log could be followed: {record.reason}",
+                hint=record.hint or f"dlctl resume {record.training_id}",
+            )
+        return ("it has not reached the scheduler yet; if no other dlctl is sending it: "
+                f"dlctl resume {record.training_id}")  # fmt: skip
+    return record.reason if record.state in (State.QUEUED, State.PENDING) else ""
+
+
+ALL = "all"
+PARTS = (*outputs.PARTS, ALL)
+
+
+def fetch(
+    mine: Client, records: Sequence[Record], what: str, to: Path | None = None,
+    include: Sequence[str] = (), *, restore: bool = False,
+) -> tuple[list[tuple[Record, Fetched]], list[DlctlError]]:  # fmt: skip
+    """Download a part of what trainings have made, and verify every file.
+
+    Args:
+        what: One of `PARTS`.
+        to: Of several trainings a folder with one for each; by default `results/`, with one.
+        include: Patterns, one of which a file's path or name must fit; none: all.
+        restore: First have the login node write the results to the data stores.
+
+    Returns:
+        What was fetched of each, and the failures.
+    """
+
+    def bring(session: Session, record: Record, store: RecordStore) -> tuple[Record, Fetched]:
+        folder = to or Path("results") / record.training_id
+        if to is not None and len(records) > 1:
+            folder = to / record.training_id
+        (record,) = refresh(session, [record], store)
+        for line in store_again(session, record, store, mine.tell.note) if restore else ():
+            mine.tell.note(line)
+        waits = f"another dlctl fetch writes to {folder}: waiting until it ends"
+        parts = outputs.PARTS if what == ALL else (what,)
+        with mine.tell.progress("fetching") as on_progress:
+            wanted = outputs.Wanted(parts, include, on_progress, lambda: mine.tell.note(waits))
+            fetched = outputs.fetch(session.transport, record, folder.absolute(), wanted)
+        if not include and record.state.final:
+            record = store.mark_fetched(record, [p for p in fetched.parts if p in FETCHED])
+        return record, fetched
+
+    return mine.at_sites(records, one_by_one(bring))
