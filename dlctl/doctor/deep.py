@@ -47,7 +47,8 @@ def check_by_job(
     chain: Chain, session: Session, on_line: Callable[[str], None] = lambda _: None
 ) -> Job | None:
     """Try by a job what nodes and launcher do; return what the job left, if there was one."""
-    needs = ["log-in", "shell", "root", "python", "environment", "launcher", "slurm", "partitions"]
+    needs = ["log-in", "shell", "root", "python", "environment", "launcher",
+             session.site.scheduler.kind, "partitions"]  # fmt: skip
     if why := chain.lacks(needs):
         chain.skip(why, *LINKS)
         return None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.record import RecordStore, state_directory
 from dlctl.record_file import is_damaged
-from dlctl.site_admin.doctor import check_here
-from dlctl.sites.files import user_directory
+from dlctl.sites.files import SiteFile, list_sites, load_site, user_directory
 from dlctl.sites.model import xdg_directory
 from dlctl.units import counted, format_bytes
 
@@ -24,13 +26,38 @@ def check_machine(chain: Chain, site: str = "") -> None:
     Args:
         site: The only site whose file matters; empty: all.
     """
-    files = {f"file of {site}"} if site else set()
-    chain.add_checks(
-        check for check in check_here()
-        if not site or not check.name.startswith("file of ") or check.name in files
-    )  # fmt: skip
+    version = ".".join(map(str, sys.version_info[:3]))
+    chain.add("python", OK, f"{version} ({sys.executable})")
+    ssh = shutil.which("ssh")
+    seen = ssh or "no ssh client: dlctl reads only part of ~/.ssh/config"
+    chain.add("ssh client", OK if ssh else WARN, seen, "install openssh-client")
+    check_agent(chain)
+    for file in list_sites():
+        if site in ("", file.name):
+            chain.ask(f"file of {file.name}", [], partial(_file, chain, file))
     chain.ask("local folders", [], lambda: _folders(chain))
     chain.ask("local record", ["local folders"], lambda: _record(chain))
+
+
+def _file(chain: Chain, file: SiteFile) -> None:
+    load_site(file.name)
+    chain.add(f"file of {file.name}", OK, str(file.path))
+
+
+def check_agent(chain: Chain) -> None:
+    """Ask the ssh agent for its keys."""
+    socket, program = os.environ.get("SSH_AUTH_SOCK"), shutil.which("ssh-add")
+    fix = 'eval "$(ssh-agent)" and ssh-add; without an agent, dlctl reads keys from files'
+    if not socket or not program:
+        return chain.add("ssh agent", WARN if program else OK, "none", fix)
+    try:
+        end = subprocess.run([program, "-l"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return chain.add("ssh agent", WARN, f"no answer at {socket}", fix)
+    if end.returncode == 2 or not Path(socket).exists():
+        return chain.add("ssh agent", WARN, f"no answer at {socket}", fix)
+    keys = len(end.stdout.splitlines()) if end.returncode == 0 else 0
+    return chain.add("ssh agent", OK if keys else WARN, counted(keys, "key"), "ssh-add")
 
 
 def _folders(chain: Chain) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dlctl.contract import State
+from dlctl.contract import StarterKind, State
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.launchers import LAUNCHERS
+from dlctl.doctor.at_site import starters_fix
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.doctor.network import add_clock
-from dlctl.site_admin.node_probe import judge, judge_namespaces
 
 if TYPE_CHECKING:
     from dlctl import contract
@@ -58,7 +58,7 @@ def judge_job(chain: Chain, site: Site, job: Job) -> None:
     _torch(chain, site, answered)
     _gpus(chain, site, answered)
     _clocks(chain, job, answered)
-    return _chaining(chain, site, job)
+    return check_chaining(chain, site, _told(job.logs[0]))
 
 
 def _silence(chain: Chain, site: Site, job: Job) -> None:
@@ -69,15 +69,32 @@ def _silence(chain: Chain, site: Site, job: Job) -> None:
                      "don't see what the login node writes there", _SHARED)  # fmt: skip
 
 
-def _chaining(chain: Chain, site: Site, job: Job) -> None:
+def check_chaining(chain: Chain, site: Site, told: dict[str, str]) -> None:
+    """Add whether a job can start the next attempt, and whether programs can see our paths."""
     if not site.scheduler.allocates:
         return chain.add("chaining", OK, "dlctl's own queue starts the next attempt")
-    if "dlctl-submit" not in job.logs[0]:
+    if "submit" not in told:
         return chain.skip("not tried: the job's first learner did not come so far", "chaining")
-    chaining = judge(site, job.logs[0], "")
-    states = {"warning": WARN, "failed": BROKEN}
-    chain.add("chaining", states.get(chaining.outcome, OK), chaining.seen, chaining.hint)
-    return chain.add_checks(judge_namespaces(job.logs[0]))
+    node, allowed, closed = told.get("node", "?"), site.scheduler.next_attempt, {}
+    for kind, key in ((StarterKind.JOB, "submit"), (StarterKind.REQUEUE, "control")):
+        code, _, said = told.get(key, "").partition(" ")
+        if code != "0" and kind in allowed:
+            closed[kind.value] = said or f"exit code {code}"
+    if closed:
+        why = "; ".join(f"{kind}: {said}" for kind, said in closed.items())
+        seen = f"not possible from {node}: {why}"
+        chain.add("chaining", WARN, seen, starters_fix(site, *closed))
+    else:
+        chain.add("chaining", OK, f"{node} can submit jobs" if "job" in allowed else node)
+    code, _, said = told.get("namespaces", "").partition(" ")
+    if code == "0":
+        seen = f"programs can see /mnt/data, /mnt/results and /job on {node}"
+        return chain.add("paths of the service", OK, seen)
+    return chain.add(
+        "paths of the service", WARN,
+        f"{node} allows no user namespaces: {said or f'exit code {code}'}",
+        "in programs use $DATA_DIR, $RESULT_DIR and $JOB_STATE_DIR, or a container",
+    )  # fmt: skip
 
 
 def _reported(report: contract.Preflight) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from dlctl.contract import Plan
+from dlctl.scheduler.offer import Answers, Offer
 
 
 class JobState(enum.Enum):
@@ -77,15 +78,16 @@ class Usage(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """One kind of batch scheduler. All methods are pure.
+    """One kind of batch scheduler, whose class derives from this. All methods are pure.
 
     Scripts are POSIX shell for a transport's `run`. The submit script runs in the job directory.
+    What a scheduler may lack has a default.
     """
 
     kind: str
     allocates: ClassVar[bool]
     """Whether it gives out nodes, by partitions and options of its own; else it is one machine."""
-    no_more: ClassVar[tuple[str, ...]]
+    no_more: ClassVar[tuple[str, ...]] = ()
     """Words of a refusal that says only that the user has as many jobs as a limit allows."""
 
     @staticmethod
@@ -95,11 +97,19 @@ class Scheduler(Protocol):
         Raises:
             PlanError: an option can't be written down.
         """
-        ...
+        return []
+
+    def questions(self) -> str:
+        """Return what `templates/sites/discover.sh` asks a login node about this scheduler."""
+        return ""
+
+    def read_offer(self, answers: Answers) -> Offer | None:
+        """Return what the answers say that it offers; None if it is not there."""
+        return Offer()
 
     def prologue(self) -> str:
         """Return what the scripts of one call have in common, so that they do it once."""
-        ...
+        return ""
 
     def submit_script(self, plan: Plan, attempt: int | str) -> str:
         """Return the script that submits `job.sbatch <attempt>` and prints the answer.
@@ -115,7 +125,7 @@ class Scheduler(Protocol):
         `$answered` is the file with the answer to the submission of that job. The ids go to
         `contract.successors_file`. Empty if the plan has none.
         """
-        ...
+        return ""
 
     def workers_script(self, plan: Plan, script: str, output: str) -> str:
         """Return the script that submits `$count` workers of a search as the group `$group`.
@@ -143,7 +153,7 @@ class Scheduler(Protocol):
 
         Empty if this scheduler has none.
         """
-        ...
+        return ""
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Return the job id.
@@ -168,19 +178,19 @@ class Scheduler(Protocol):
 
     def history_script(self, job_ids: list[str]) -> str | None:
         """Return the script that asks the accounting about these jobs; None without accounting."""
-        ...
+        return None
 
     def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
         """Return what the accounting knows: nothing if it is absent or down."""
-        ...
+        return []
 
     def usage_script(self, job_ids: list[str]) -> str | None:
         """Return the script that asks what jobs have used; None without accounting."""
-        ...
+        return None
 
     def parse_usage(self, stdout: str) -> dict[str, Usage]:
         """Return what is known, by job id: nothing if the accounting does not answer."""
-        ...
+        return {}
 
     def cancel_script(self, job_id: str, root: str) -> str:
         """Return the script that ends a job; it is no failure if the job is already gone."""
@@ -191,7 +201,7 @@ class Scheduler(Protocol):
 
         It is for a job directory that can't be written; `parse_cancel` reads its answer.
         """
-        ...
+        return None
 
     def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:
         """Return normally if the job is ending or gone.
@@ -204,6 +214,7 @@ class Scheduler(Protocol):
     def node_script(self, plan: Plan, script: str) -> str:
         """Return the script that runs another script on a node for the plan's jobs, now or later.
 
-        It waits in the queue, and passes on the other script's output and exit code.
+        It waits in the queue, and passes on the other script's output and exit code. Without nodes
+        of others it is that script.
         """
-        ...
+        return script

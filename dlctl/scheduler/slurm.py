@@ -14,8 +14,10 @@ from dlctl import contract
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from dlctl.errors import SubmitRejected, SubmitUnknown
-from dlctl.scheduler import usage
-from dlctl.scheduler.base import Job, Usage
+from dlctl.package_data import data_path
+from dlctl.scheduler import slurm_site, usage
+from dlctl.scheduler.base import Job, Scheduler, Usage
+from dlctl.scheduler.offer import Answers, Offer
 from dlctl.scheduler.rows import RECORD, UNIT, parse_rows, plain, unavailable
 from dlctl.scheduler.sbatch import sbatch_options
 from dlctl.scheduler.states import job_state
@@ -136,7 +138,7 @@ def _avoid_bad_nodes(plan: contract.Plan, script: str, attempt: int | str) -> st
 
 
 @dataclass(frozen=True)
-class Slurm:
+class Slurm(Scheduler):
     """sbatch, squeue, sacct and scancel."""
 
     path: str | None = None
@@ -156,6 +158,15 @@ class Slurm:
         avoided = plan.batch.exclude
         lines = [f"#SBATCH {option}" for option in sbatch_options(plan)]
         return [*lines, contract.AVOID + ",".join(avoided)] if avoided else lines
+
+    def questions(self) -> str:
+        """Return `templates/schedulers/slurm-site.sh`, which looks in the site's folder first."""
+        file = data_path("templates") / "schedulers" / "slurm-site.sh"
+        return f"given={shlex.quote(self.path or '')}\n{file.read_text(encoding='utf-8')}"
+
+    def read_offer(self, answers: Answers) -> Offer | None:
+        """Return what `slurm_site` reads."""
+        return slurm_site.read_offer(answers)
 
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the sbatch call; options that don't depend on the attempt are in the script."""

@@ -1,21 +1,20 @@
-"""Add, check and set up sites: the only module here that opens transports."""
+"""Add and set up sites, open and end connections that stay, and know bad nodes."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlctl import contract
+from dlctl.contract import BadNode, ContractError
 from dlctl.errors import SiteError
-from dlctl.site_admin.check import FAILED, Check
-from dlctl.site_admin.discovery import Discovered
-from dlctl.site_admin.doctor import check_site, discover
+from dlctl.site_admin.discovery import Discovered, discover
 from dlctl.site_admin.draft import make_site, site_text
-from dlctl.site_admin.node_probe import check_on_node
 from dlctl.site_admin.setup import (
     SETUP_TIMEOUT_S,
     SetupAnswer,
@@ -39,10 +38,15 @@ from dlctl.sites.files import (
 from dlctl.transport import open_transport
 
 if TYPE_CHECKING:
-    from dlctl.transport import Transport
+    from pathlib import Path
+
+    from dlctl.transport.base import Completed
+    from dlctl.transport.openssh import OpensshTransport
 
 Prompt = Callable[[str, bool], str]
 _STAYS = "one for all commands, because the site asks questions: dlctl sites connect opens it"
+_NODES_TIMEOUT_S = 60.0
+_MARK = "\x1e"
 
 
 @dataclass(frozen=True)
@@ -53,23 +57,22 @@ class Added:
     path: Path
     found: Discovered
 
-    def summary(self) -> dict[str, object]:
+    def summary(self) -> dict[str, str]:
         """Return what was found, in a few words."""
         found, site = self.found, self.site
         used = site.scheduler.allocates
-        slurm = f"{found.slurm_version} in {found.slurm_folder}" if used else "not used"
         return {
             "site": site.name,
             "file": str(self.path),
             "login_node": f"{found.user} on {found.host}",
-            "slurm": slurm,
+            "scheduler": found.offer.title if used else "not used",
             "partitions": ", ".join(site.partitions),
             "connection": _STAYS if site.transport.kind == "openssh" else "",
             "account": site.scheduler.account or "",
             "launcher": f"{site.launcher.kind} {site.launcher.mpi or ''}".strip(),
             "root": site.root,
             "python": site.environment.python or "not set up yet",
-            "not_answered": "\n".join(found.problems) if used else "",
+            "not_answered": "\n".join(found.offer.problems) if used else "",
         }
 
 
@@ -96,11 +99,14 @@ def add_site(
     *,
     root: str | None = None,
     python: str | None = None,
-    without_slurm: bool = False,
+    alone: bool = False,
     force: bool = False,
     prompt: Prompt | None = None,
 ) -> Added:
     """Inspect a site and write its file.
+
+    Args:
+        alone: run jobs on that machine itself, even if it has a scheduler.
 
     Raises:
         SiteError: the file exists already, or the site's answer is unusable.
@@ -122,44 +128,25 @@ def add_site(
         asked.append(text)
         return prompt(text, hidden)
 
-    with _opened(transport, ask if prompt else None, name) as connection:
+    connection = open_transport(transport, ask if prompt else None, name)
+    try:
         found = discover(connection)
+    finally:
+        connection.close()
     # A question a day, and not one at each command; the ssh of Windows shares no connections.
     if asked and shutil.which("ssh") and os.name != "nt":
         transport = transport.model_copy(update={"kind": "openssh"})
     try:
-        site = make_site(
-            name, found, transport, root=root, python=python, without_slurm=without_slurm
-        )
+        site = make_site(name, found, transport, root=root, python=python, alone=alone)
     except ValueError as error:
         raise SiteError(f"{name}: {error}", hint="check --root and --python") from error
     text = site_text(site, found)
     return Added(parse_site(name, text), save_site(name, text, force=force), found)
 
 
-def check(name: str, prompt: Prompt | None = None, *, on_node: bool = False) -> list[Check]:
-    """Check a site against its file.
-
-    Args:
-        on_node: try in a short job, too, what only a node can tell.
-    """
-    site = load_site(name)
-    with _opened(site.transport, prompt, name) as connection:
-        checks = check_site(site, connection)
-        if on_node and site.scheduler.allocates and checks[0].outcome != FAILED:
-            checks += check_on_node(site, connection)
-        return checks
-
-
-def failed(checks: Sequence[Check]) -> bool:
-    """Return whether anything failed."""
-    return any(check.outcome == FAILED for check in checks)
-
-
 def setup_notes(name: str) -> str:
     """Return what to know before a setup."""
-    notes = ["this may take a few minutes", setup_advice(load_site(name))]
-    return "\n".join(note for note in notes if note)
+    return "\n".join(filter(None, ["this may take a few minutes", setup_advice(load_site(name))]))
 
 
 def setup_site(name: str, prompt: Prompt | None = None) -> SetupAnswer:
@@ -170,8 +157,7 @@ def setup_site(name: str, prompt: Prompt | None = None) -> SetupAnswer:
         TransportError
     """
     site = load_site(name)
-    with _opened(site.transport, prompt, name) as connection:
-        end = connection.run(setup_script(site), timeout_s=SETUP_TIMEOUT_S)
+    end = _run(site, setup_script(site), SETUP_TIMEOUT_S, prompt)
     answer = parse_setup(name, end.exit_code, end.text, end.error_text)
     if answer.python == python_of(site):
         return answer
@@ -183,10 +169,96 @@ def setup_site(name: str, prompt: Prompt | None = None) -> SetupAnswer:
     return replace(answer, notes=[*answer.notes, f"{told}; `dlctl sites remove {name}` undoes it"])
 
 
-@contextmanager
-def _opened(settings: TransportSettings, prompt: Prompt | None, site: str) -> Iterator[Transport]:
-    transport = open_transport(settings, prompt, site)
+def _run(site: Site, script: str, timeout_s: float, prompt: Prompt | None) -> Completed:
+    transport = open_transport(site.transport, prompt, site.name)
     try:
-        yield transport
+        return transport.run(script, timeout_s=timeout_s)
     finally:
         transport.close()
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A site's connection."""
+
+    site: str
+    login_node: str
+    was_open: bool
+    persist_s: int
+    """How long it stays after the last command."""
+
+
+def connect(name: str) -> Connection:
+    """Open a site's connection, unless it is open; ssh asks on the terminal what the site asks.
+
+    Raises:
+        SiteError: the site's connections do not stay.
+        TransportError
+    """
+    transport, persist_s = _lasting(name)
+    was_open = transport.is_open()
+    if not was_open:
+        transport.open(ask=True)
+    return Connection(name, transport.name, was_open, persist_s)
+
+
+def disconnect(name: str) -> Connection:
+    """End a site's connection, for all commands that use it.
+
+    Raises:
+        SiteError: the site's connections do not stay.
+    """
+    transport, persist_s = _lasting(name)
+    return Connection(name, transport.name, transport.disconnect(), persist_s)
+
+
+def _lasting(name: str) -> tuple[OpensshTransport, int]:
+    from dlctl.transport.openssh import OpensshTransport
+
+    settings = load_site(name).transport
+    if settings.kind == "local":
+        raise SiteError(f"{name} is this machine: there is no connection to it")
+    if settings.kind != "openssh":
+        raise SiteError(
+            f"{name}: no connection stays open there: its transport is {settings.kind!r}",
+            hint=f"for one log-in a day set `kind: openssh` in its file: dlctl sites show {name}",
+        )
+    return OpensshTransport(settings, f"dlctl sites connect {name}"), settings.persist_s
+
+
+def bad_nodes(name: str, prompt: Prompt | None = None) -> list[BadNode]:
+    """Return the nodes that a site avoids, as they failed a training lately, the newest first."""
+    script = 'for f in %s/*.json; do [ ! -f "$f" ] || { cat <"$f" && printf "\\036"; }; done'
+    found = []
+    for text in _on_nodes(name, script, prompt).split(_MARK)[:-1]:
+        try:
+            found.append(contract.from_json(BadNode, text))
+        except ContractError:  # of a newer version
+            continue
+    now = time.time()
+    return sorted((n for n in found if n.expires_at > now), key=lambda n: -n.seen_at)
+
+
+def forget_node(name: str, host: str, prompt: Prompt | None = None) -> BadNode:
+    """Let trainings run on a node again; return what was known of it.
+
+    Raises:
+        SiteError: the site does not avoid that node.
+    """
+    known = {node.host: node for node in bad_nodes(name, prompt)}
+    if host not in known:
+        avoided = ", ".join(known) or "none"
+        raise SiteError(f"{name} does not avoid the node {host!r}", hint=f"it avoids: {avoided}")
+    _on_nodes(name, f"rm -f -- %s/{shlex.quote(host)}.json", prompt)
+    return known[host]
+
+
+def _on_nodes(name: str, script: str, prompt: Prompt | None) -> str:
+    """Run a script, in which `%s` is the folder with what is known of nodes."""
+    site = load_site(name)
+    folder = shlex.quote(f"{site.root}/{contract.NODES}")
+    end = _run(site, script.replace("%s", folder), _NODES_TIMEOUT_S, prompt)
+    if end.exit_code != 0:
+        raise SiteError(f"{name}: the list of its nodes can't be read or changed: "
+                        f"{end.error_text.strip()}", hint=f"dlctl sites check {name}")  # fmt: skip
+    return end.text

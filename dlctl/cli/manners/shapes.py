@@ -151,14 +151,12 @@ SHAPES = {
     "site-settings": Shape("the settings of a site", ["dlctl.sites.model:Site"], {
         "sites show": OBJECT}),
     "site-added": Shape("a site that was added", [
-        _all(str, "site file login_node slurm partitions connection account launcher root "
+        _all(str, "site file login_node scheduler partitions connection account launcher root "
              "python not_answered")], {"sites add": OBJECT}),
     "site-removed": Shape("a site file that was removed", [
         _all(str, "site file") | _all(bool, "removed")], {"sites remove": OBJECT}),
-    "connection": Shape("a connection", ["dlctl.site_admin.connecting:Connection"], {
+    "connection": Shape("a connection", ["dlctl.site_admin.actions:Connection"], {
         "sites connect": OBJECT, "sites disconnect": OBJECT}),
-    "site-check": Shape("a check of a site", ["dlctl.site_admin.check:Check"], {
-        "sites check": LIST}),
     "site-setup": Shape("the Python of a site's nodes", ["dlctl.site_admin.setup:SetupAnswer"], {
         "sites setup": OBJECT}),
     "node": Shape("a node that failed a training", ["dlctl.contract:BadNode"], {
@@ -180,7 +178,8 @@ SHAPES = {
     "setting": Shape("a setting", [_all(str, "name value from meaning")], {"config": LIST}),
     "schema": Shape("a schema", [_all(str, "name what") | _all(dict[str, str], "commands")], {
         "schema": LIST}),
-    "link": Shape("a link of the chain", ["dlctl.doctor.chain:Link"], {"doctor": LIST}),
+    "link": Shape("a link of the chain", ["dlctl.doctor.chain:Link"], {
+        "doctor": LIST, "sites check": LIST}),
     "adopted": Shape("what a site had", [
         _all(str, "site") | _all([_TRAINING], "added") | _all(_TEXTS, "known")
         | _all(["dlctl.upkeep.inventory:Damaged"], "damaged")], {"adopt": OBJECT}),
