@@ -56,9 +56,10 @@ class Chain:
         return ""
 
     def skip(self, why: str, *names: str) -> None:
-        """Add links that can't be tried."""
+        """Add those of the links that were not tried, as they can't be."""
         for name in names:
-            self.add(name, SKIPPED, why)
+            if not self.state(name):
+                self.add(name, SKIPPED, why)
 
     def ask(self, name: str, needs: Sequence[str], question: Callable[[], None]) -> None:
         """Ask a question that adds links, unless what it hangs on is broken.

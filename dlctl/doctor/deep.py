@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.doctor.chain import WARN, Chain
-from dlctl.doctor.judged import Job, judge_job
+from dlctl.doctor.judged import LINKS, Job, judge_job
 from dlctl.errors import DlctlError, PlanError
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle import QueuePace, cancel, delete, refresh, submit
@@ -37,10 +37,6 @@ _LIMIT_S = 180.0
 """How long the job may wait and run."""
 _LOOK_S = 1.0
 NAME = "dlctl-doctor"
-LINKS = (
-    "job", "launcher of nodes", "shared root", "home of nodes", "mpi", "torch of nodes",
-    "gpus of nodes", "clocks of nodes", "chaining",
-)  # fmt: skip
 
 
 def check_by_job(
@@ -55,7 +51,7 @@ def check_by_job(
     jobs: list[Job] = []
     chain.ask("job", [], lambda: jobs.extend(_run(chain, session, on_line)))
     if not jobs:
-        chain.skip("not tried: job is broken", *LINKS[1:])
+        chain.skip("not tried: job is broken", *LINKS)
         return None
     judge_job(chain, session.site, jobs[0])
     return jobs[0]

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from dlctl.doctor.at_site import check_at_site
 from dlctl.doctor.chain import Chain, Link
-from dlctl.doctor.deep import LINKS, check_by_job
+from dlctl.doctor.deep import check_by_job
 from dlctl.doctor.here import check_machine
+from dlctl.doctor.judged import LINKS, Job
 from dlctl.doctor.network import LIMIT_S, check_way
 from dlctl.errors import SiteError
 from dlctl.lifecycle.session import open_session
 from dlctl.sites.files import list_sites, load_site
 
 if TYPE_CHECKING:
-    from dlctl.doctor.judged import Job
     from dlctl.sites.files import Site
     from dlctl.transport.base import Prompt
 

@@ -26,7 +26,7 @@ printf 'clock=%s\\nshell=%s\\nhome=%s\\nhost=%s\\n' "$(date +%s)" "${SHELL:-}" "
 for word in awk sed find tar dd df du xargs sort; do
     command -v "$word" >/dev/null 2>&1 || echo "lacks=$word"
 done"""
-LINKS = ("name", "tcp", "host key", "log-in", "shell", "clock")
+_TO_SHELL = ("host key", "log-in", "shell", "clock")
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,21 @@ def check_way(chain: Chain, site: Site, transport: Transport) -> None:
     """Try the way to a site's shell."""
     if site.transport.kind == "local":
         chain.add("connection", OK, "this machine: there is no connection")
-    elif site.transport.kind == "openssh" and shutil.which("ssh") is None:
+        return _log_in(chain, transport, local=True)
+    if site.transport.kind == "openssh" and shutil.which("ssh") is None:
         chain.skip("not tried: there is no ssh", "name", "tcp", "host key")
         chain.add(
             "log-in", BROKEN, "`kind: openssh` needs OpenSSH's client, which this machine lacks",
             "install openssh-client, or set `kind: ssh` in the site's file",
         )  # fmt: skip
-        return chain.skip("not tried: log-in is broken", "shell", "clock")
     elif _is_open(transport):
         chain.add("tcp", OK, "the connection of `dlctl sites connect` is open")
     else:
         chain.ask("name", [], lambda: _name(chain, site))
         chain.ask("tcp", ["name"], lambda: _tcp(chain, site))
-    if why := chain.lacks(["name", "tcp"]):
-        return chain.skip(why, "host key", "log-in", "shell", "clock")
-    return _log_in(chain, site, transport)
+    if why := chain.lacks(["log-in", "name", "tcp"]):
+        return chain.skip(why, *_TO_SHELL)
+    return _log_in(chain, transport, local=False)
 
 
 def _is_open(transport: Transport) -> bool:
@@ -99,20 +99,15 @@ def _tcp(chain: Chain, site: Site) -> None:
     if _by_way_of(target):
         return chain.add("tcp", OK, "tried together with the log-in")
     limit_s = min(LIMIT_S, site.transport.connect_timeout_s)
-    place = f"{target.hostname}, port {target.port}"
+    place, port = f"{target.hostname}, port {target.port}", "check the port in the site's file"
     try:
         with socket.create_connection((target.hostname, target.port), limit_s) as connection:
             said = _first_line(connection, limit_s)
-    except TimeoutError:
-        return chain.add("tcp", BROKEN, f"{place}: no answer in {limit_s:g} s",
-                         "check the port, a firewall, and whether a VPN is needed")  # fmt: skip
     except OSError as error:
-        return chain.add(
-            "tcp",
-            BROKEN,
-            f"{place}: {error.strerror or error}",
-            "check the port in the site's file, and whether a VPN is needed",
-        )
+        late = isinstance(error, TimeoutError)
+        why = f"no answer in {limit_s:g} s" if late else error.strerror or error
+        fix = f"{port}, a firewall, and whether a VPN is needed"
+        return chain.add("tcp", BROKEN, f"{place}: {why}", fix)
     if said is None:
         return chain.add("tcp", BROKEN, f"{place} accepts connections and says nothing in "
                          f"{limit_s:g} s", "its sshd hangs or is overloaded: try again later, and "
@@ -122,8 +117,7 @@ def _tcp(chain: Chain, site: Site) -> None:
                          "it may limit or ban new connections (MaxStartups, fail2ban): wait some "
                          "minutes before you try again")  # fmt: skip
     if not said.startswith(_BANNER):
-        return chain.add("tcp", BROKEN, f"{place} is no SSH server: it says {said[:60]!r}",
-                         "check the port in the site's file")  # fmt: skip
+        return chain.add("tcp", BROKEN, f"{place} is no SSH server: it says {said[:60]!r}", port)
     return chain.add("tcp", OK, f"{place} answers: {said.decode(errors='replace')}")
 
 
@@ -144,32 +138,24 @@ def _first_line(connection: socket.socket, limit_s: float) -> bytes | None:
     return said.partition(b"\n")[0].strip()
 
 
-def _log_in(chain: Chain, site: Site, transport: Transport) -> None:
+def _log_in(chain: Chain, transport: Transport, *, local: bool) -> None:
     """Run one script: what it ends with says which link holds."""
-    local = site.transport.kind == "local"
     try:
-        facts = _ask(transport)
-    except HostKeyError as error:
-        chain.add("host key", BROKEN, error.message, error.hint)
-        return chain.skip("not tried: host key is broken", "log-in", "shell", "clock")
-    except AuthError as error:
-        chain.add("host key", OK, "it is the known one")
-        chain.add("log-in", BROKEN, error.message, error.hint)
-        return chain.skip("not tried: log-in is broken", "shell", "clock")
-    except RemoteCommandError as error:
-        if not local:
-            chain.add("host key", OK, "it is the known one")
-            chain.add("log-in", OK, transport.name)
-        chain.add("shell", BROKEN, error.message, error.hint)
-        return chain.skip("not tried: shell is broken", "clock")
+        facts, fault = _ask(transport), None
     except TransportError as error:
-        chain.add("log-in", BROKEN, error.message, error.hint)
-        return chain.skip("not tried: log-in is broken", "shell", "clock")
-    if not local:
+        facts, fault = None, error
+    if not local and (facts or isinstance(fault, AuthError | RemoteCommandError)):
         chain.add("host key", OK, "it is the known one")
-        chain.add("log-in", OK, f"{transport.name}, on {facts.values.get('host', '?')}")
-    _shell(chain, facts)
-    return None if local else _clock(chain, facts)
+    if not local and (facts or isinstance(fault, RemoteCommandError)):
+        on = f", on {facts.values.get('host', '?')}" if facts else ""
+        chain.add("log-in", OK, transport.name + on)
+    if facts:
+        _shell(chain, facts)
+        return None if local else _clock(chain, facts)
+    assert fault is not None
+    broken = {HostKeyError: "host key", RemoteCommandError: "shell"}.get(type(fault), "log-in")
+    chain.add(broken, BROKEN, fault.message, fault.hint)
+    return chain.skip(f"not tried: {broken} is broken", *_TO_SHELL)
 
 
 def _ask(transport: Transport) -> Facts:
