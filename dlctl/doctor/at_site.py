@@ -6,13 +6,12 @@ import shlex
 from typing import TYPE_CHECKING
 
 from dlctl.contract import StarterKind
-from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.files.site_folders import all_damaged, doubtful_above
 from dlctl.site_admin.discovery import Discovered, discover
 from dlctl.site_admin.draft import limits_of, no_partitions
-from dlctl.site_admin.setup import environment_script, python_of, site_template, under_bash
+from dlctl.site_admin.setup import python_of, said, shell_environment, site_template, under_bash
 from dlctl.units import format_bytes, several
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ def check_at_site(chain: Chain, session: Session) -> None:
         names = ("root", "room", "python", "launcher", site.scheduler.kind, "accounting")
         return chain.skip(why, *names)
     chain.ask("environment", [], lambda: check_environment(chain, site, found[0], transport))
-    chain.ask("room", ["root"], lambda: _room(chain, site, transport, found[0].quota))
     check_folders(chain, site, transport)
     if site.scheduler.allocates:
         return check_scheduler(chain, site, found[0])
@@ -54,16 +52,14 @@ def node_script(site: Site) -> str:
         "own_pythons": " ".join(_own_pythons(site).values()),
     }
     lines = [f"{name}={shlex.quote(value)}" for name, value in head.items()]
-    return under_bash("\n".join([*lines, environment_script(site), site_template("check.sh")]))
+    functions = shell_environment(site.environment)
+    return under_bash("\n".join([*lines, functions, site_template("check.sh")]))
 
 
 def check_environment(chain: Chain, site: Site, found: Discovered, transport: Transport) -> None:
     """Try root, Python and launcher, as jobs will find them; it writes a probe, and removes it."""
     end = transport.run(node_script(site), timeout_s=_NODE_TIMEOUT_S)
-    answers: Answered = {}
-    for line in end.lines:
-        kind, _, rest = line.partition(" ")
-        answers.setdefault(kind.removeprefix("dlctl-"), []).append(rest.strip())
+    answers = said(end.text)
     if "failed" in answers:
         hint = answers.get("hint", [""])[0]
         return chain.add("environment", BROKEN, answers["failed"][0], hint)
@@ -72,6 +68,7 @@ def check_environment(chain: Chain, site: Site, found: Discovered, transport: Tr
         return chain.add("environment", BROKEN, f"the site's own shell lines failed: {why}",
                          "check environment.setup in the site's file")  # fmt: skip
     check_root(chain, site, answers)
+    _room(chain, site, answers)
     _python(chain, site, answers)
     _environments(chain, site, answers)
     return _launcher(chain, site, found, answers)
@@ -158,17 +155,15 @@ def _launcher(chain: Chain, site: Site, found: Discovered, answers: Answered) ->
     return chain.add("launcher", OK, path if settings.kind == "mpirun" else settings.kind + told)
 
 
-def _room(chain: Chain, site: Site, transport: Transport, quota_lines: str) -> None:
+def _room(chain: Chain, site: Site, answers: Answered) -> None:
     """Look for a lack of inodes, which looks like a full disk that has room, and for the quota."""
-    root = shlex.quote(site.root)
-    end = transport.run(f"df -Pi {root} 2>/dev/null | awk 'END {{ print $2, $4, $6 }}'")
-    words = end.text.split()
-    quota = "; ".join(line.strip() for line in lines_of(quota_lines)[2:])
+    quota = "; ".join(answers.get("quota", [])[2:])
     told = f"quota: {quota}" if quota else "the site tells no quota (`quota -w`)"
-    if len(words) < 2 or not all(map(str.isdecimal, words[:2])) or words[0] == "0":
+    words = " ".join(answers.get("inodes", [])).split()
+    if len(words) < 2 or not all(map(str.isdecimal, words)) or words[0] == "0":
         return chain.add("room", OK, told)
-    few = int(words[1]) < _FEW_INODES
-    return chain.add("room", WARN if few else OK, f"room for {int(words[1]):,} more files; {told}",
+    state = WARN if int(words[1]) < _FEW_INODES else OK
+    return chain.add("room", state, f"room for {int(words[1]):,} more files; {told}",
                      f"remove files there: dlctl du {site.name}")  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def _run(chain: Chain, session: Session, on_line: Callable[[str], None]) -> list
                 chain.add("job", WARN, f"has not ended in {_LIMIT_S:g} s and was cancelled: {what}",
                           "try again when the site has a free node")  # fmt: skip
                 return []
-            return [_read(session, record, request.plan, token, asked_at)]
+            return [_read(session, record, request.plan.resources.learners, asked_at)]
         finally:
             with contextlib.suppress(DlctlError):  # what is left of it, `dlctl prune` removes
                 if not refresh(session, [record], store)[0].state.final:
@@ -121,24 +121,19 @@ def _wait(session: Session, record: Record, store: RecordStore) -> Record:
     return record
 
 
-def _read(
-    session: Session, record: Record, plan: contract.Plan, token: str, asked_at: float
-) -> Job:  # fmt: skip
+def _read(session: Session, record: Record, learners: int, asked_at: float) -> Job:
     """Return what the job left, in one call."""
-    learners = plan.resources.learners
-    logs = [contract.learner_log(1, rank) for rank in range(learners)]
-    reports = [contract.preflight_file(1, rank) for rank in range(learners)]
-    own = [contract.job_output(1), f"{contract.attempt_dir(1)}/preflight.log",
-           f"{contract.attempt_dir(1)}/launcher.log"]  # fmt: skip
-    names = [*logs, *reports, *own, contract.verdict_file(1)]
+    here, ranks = contract.attempt_dir(1), range(learners)
+    logs = [contract.learner_log(1, rank) for rank in ranks]
+    reports = [contract.preflight_file(1, rank) for rank in ranks]
+    own = [contract.job_output(1), f"{here}/preflight.log", f"{here}/launcher.log"]
+    names = [*logs, *reports, *own, verdict := contract.verdict_file(1)]
     found = read_files(session.transport, [f"{record.job_dir}/{name}" for name in names])
-    texts = {name: found[f"{record.job_dir}/{name}"] for name in names}
-
-    preflights = [contract.understood(contract.Preflight, texts[name]) for name in reports]
+    contents = {name: found[f"{record.job_dir}/{name}"] for name in names}
+    texts = {name: (text or b"").decode(errors="replace") for name, text in contents.items()}
+    preflights = [contract.understood(contract.Preflight, contents[name]) for name in reports]
     return Job(
-        record, learners, [(texts[name] or b"").decode(errors="replace") for name in logs],
-        [each for each in preflights if each is not None],
-        contract.understood(contract.Verdict, texts[contract.verdict_file(1)]), token, asked_at,
-        time.time(),
-        {name: (texts[name] or b"").decode(errors="replace") for name in own},
+        record, learners, [texts[name] for name in logs], [each for each in preflights if each],
+        contract.understood(contract.Verdict, contents[verdict]), asked_at, time.time(),
+        {name: texts[name] for name in own},
     )  # fmt: skip

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dlctl.contract import StarterKind, State
-from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.launchers import LAUNCHERS
 from dlctl.doctor.at_site import starters_fix
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.doctor.network import add_clock
+from dlctl.site_admin.setup import said
 from dlctl.units import counted
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ class Job:
     """Of each learner."""
     preflights: list[contract.Preflight]
     verdict: contract.Verdict | None
-    token: str
     asked_at: float
     """When the job was submitted, and when it had ended, by this machine's clock."""
     answered_at: float
@@ -76,16 +75,16 @@ def check_chaining(chain: Chain, site: Site, told: dict[str, str]) -> None:
         return chain.skip("not tried: the job's first learner did not come so far", "chaining")
     node, allowed, closed = told.get("node", "?"), site.scheduler.next_attempt, {}
     for kind, key in ((StarterKind.JOB, "submit"), (StarterKind.REQUEUE, "control")):
-        code, _, said = told.get(key, "").partition(" ")
+        code, _, why = told.get(key, "").partition(" ")
         if code != "0" and kind in allowed:
-            closed[kind.value] = said or f"exit code {code}"
-    why = "; ".join(f"{kind}: {said}" for kind, said in closed.items())
+            closed[kind.value] = why or f"exit code {code}"
+    why = "; ".join(f"{kind}: {each}" for kind, each in closed.items())
     seen = f"{node} can submit jobs" if "job" in allowed else node
     chain.add("chaining", WARN if closed else OK,
               f"not possible from {node}: {why}" if closed else seen,
               starters_fix(site, *closed))  # fmt: skip
-    code, _, said = told.get("namespaces", "").partition(" ")
-    seen = f"{node} allows no user namespaces: {said or f'exit code {code}'}"
+    code, _, why = told.get("namespaces", "").partition(" ")
+    seen = f"{node} allows no user namespaces: {why or f'exit code {code}'}"
     if code == "0":
         seen = f"programs can see /mnt/data, /mnt/results and /job on {node}"
     fix = "in programs use $DATA_DIR, $RESULT_DIR and $JOB_STATE_DIR, or a container"
@@ -99,8 +98,7 @@ def _reported(report: contract.Preflight) -> dict[str, str]:
 
 
 def _told(log: str) -> dict[str, str]:
-    lines = (line.partition(" ") for line in lines_of(log) if line.startswith("dlctl-"))
-    return {kind.removeprefix("dlctl-"): rest.strip() for kind, _, rest in lines}
+    return {kind: texts[-1] for kind, texts in said(log).items()}
 
 
 def _by_node(told: list[dict[str, str]], what: str) -> dict[str, str]:

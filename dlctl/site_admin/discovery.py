@@ -42,7 +42,6 @@ class Discovered:
     mpirun: str
     free_bytes: int | None
     """On the home directory's file system."""
-    quota: str
 
 
 def discover(transport: Transport, schedulers: Sequence[Scheduler] = ()) -> Discovered:
@@ -91,7 +90,6 @@ def parse_discovery(text: str, schedulers: Sequence[Scheduler]) -> Discovered:
         modules=[line.strip() for line in lines_of(modules) if line.strip()],
         mpirun=answers["mpirun"].said.split("\n")[0],
         free_bytes=int(free[1]) * 1024 if free else None,
-        quota=answers["quota"].said,
     )  # fmt: skip
 
 

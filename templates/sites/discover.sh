@@ -38,14 +38,9 @@ modules() {
     module -t avail "$name" 2>&1 | grep -v ':$' | head -n 30
   done
 }
-quotas() {
-  command -v quota >/dev/null 2>&1 || return 0
-  limit 10 quota -w 2>/dev/null | head -n 20
-}
 
 ask account account_facts
 ask pythons pythons
 ask modules modules
 ask mpirun command -v mpirun
 ask df limit 10 df -Pk "$HOME"
-ask quota quotas

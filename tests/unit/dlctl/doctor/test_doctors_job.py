@@ -30,7 +30,7 @@ DENIED = (
     "(submission from compute nodes is not allowed)"
 )
 JOB = Job(make_record(job_id="7", state=State.COMPLETED), 2, [log(), log("n2")],
-          [report(0), report(1)], None, "t", 1000.0, 1010.0)  # fmt: skip
+          [report(0), report(1)], None, 1000.0, 1010.0)  # fmt: skip
 
 
 def judged(job, more=""):

@@ -168,6 +168,7 @@ def test_this_pythons_packages_and_the_root_are_ok(tmp_path):
     for name in ("root", "python", "torch", "mpi4py", "h5py", "numpy", "watchdog"):
         assert checks[name].state in ("ok", "warn"), checks[name]
     assert checks["torch"].evidence.startswith("2.")
+    assert "quota" in checks["room"].evidence
     assert list(root.iterdir()) == []
 
 
@@ -181,6 +182,18 @@ def test_a_python_that_lacks_things_and_one_that_is_not_there(tmp_path):
     assert checks["torch"].fix == "dlctl sites setup here"
     none = on_nodes(local(tmp_path / "r", "/no/python"))
     assert none["python"].evidence == "/no/python does not start on the site"
+
+
+def test_few_inodes_and_the_quota_are_told(tmp_path, monkeypatch):
+    tools = {"df": 'case $1 in -Pi) echo "h"; echo "fs 1000000 999000 1000 99% /" ;; esac',
+             "quota": "printf 'Disk quotas\\n Filesystem blocks\\n /home  5 6\\n'"}  # fmt: skip
+    for name, text in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    room = on_nodes(local(tmp_path / "r", "/no/python"))["room"]
+    assert (room.state, room.evidence) == ("warn", "room for 1,000 more files; quota: /home 5 6")
+    assert room.fix == "remove files there: dlctl du here"
 
 
 @pytest.mark.parametrize("installed", [True, False])
