@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record
     from dlctl.request.request import Request
-    from dlctl.sites.files import Site
 
 _LIMIT_S = 180.0
 """How long the job may wait and run."""
@@ -61,7 +60,7 @@ def _run(chain: Chain, session: Session, on_line: Callable[[str], None]) -> list
     token = secrets.token_hex(8)
     with tempfile.TemporaryDirectory(prefix="dlctl-doctor-") as folder:
         store = RecordStore(Path(folder, "record.db"))
-        request = _request(session.site, Path(folder, "job"), token)
+        request = _request(session, Path(folder, "job"), token)
         asked_at = time.time()
         record = submit(session, request, store)
         on_line(f"sent {record.training_id}, a job of some seconds; it is removed at the end")
@@ -80,15 +79,18 @@ def _run(chain: Chain, session: Session, on_line: Callable[[str], None]) -> list
                 delete(session, record, store)
 
 
-def _request(site: Site, folder: Path, token: str) -> Request:
+def _request(session: Session, folder: Path, token: str) -> Request:
     """Return the request for two learners, on two nodes if there are as many; else for one."""
     from dlctl.request.build import prepare
 
+    site = session.site
+    partition, account = site.default_partition, site.scheduler.account
     folder.mkdir()
     probe = (data_path("templates") / "doctor" / "probe.sh").read_text(encoding="utf-8")
+    probe += session.scheduler.chaining_script(partition, account)
     (folder / "probe.sh").write_text(probe)
     (folder / "token").write_text(token)
-    limits = site.partitions.get(site.default_partition or "")
+    limits = site.partitions.get(partition or "")
     nodes = 2 if limits and (limits.nodes or 1) > 1 and (limits.max_nodes or 2) > 1 else 1
     gpus = 1 if limits and limits.gpus_per_node else 0
     error: PlanError | None = None
@@ -96,9 +98,7 @@ def _request(site: Site, folder: Path, token: str) -> Request:
         asked = {
             "name": NAME, "learners": learners, "nodes": on_nodes, "gpus": each_gpus, "cpus": 1,
             "memory": "1GiB", "time": "5m",
-            "env": {"DOCTOR_TOKEN": token, "DOCTOR_SLURM": site.scheduler.path or "",
-                    "DOCTOR_PARTITION": site.default_partition or "",
-                    "DOCTOR_ACCOUNT": site.scheduler.account or ""},
+            "env": {"DOCTOR_TOKEN": token},
             "framework": {"name": "own", "command": "sh probe.sh"},
         }  # fmt: skip
         (folder / contract.MANIFEST).write_text(json.dumps(asked))

@@ -71,24 +71,28 @@ def check_chaining(chain: Chain, site: Site, told: dict[str, str]) -> None:
     """Add whether a job can start the next attempt, and whether programs can see our paths."""
     if not site.scheduler.allocates:
         return chain.add("chaining", OK, "dlctl's own queue starts the next attempt")
-    if "submit" not in told:
-        return chain.skip("not tried: the job's first learner did not come so far", "chaining")
     node, allowed, closed = told.get("node", "?"), site.scheduler.next_attempt, {}
     for kind, key in ((StarterKind.JOB, "submit"), (StarterKind.REQUEUE, "control")):
-        code, _, why = told.get(key, "").partition(" ")
+        code, _, why = told.get(key, "0").partition(" ")
         if code != "0" and kind in allowed:
             closed[kind.value] = why or f"exit code {code}"
-    why = "; ".join(f"{kind}: {each}" for kind, each in closed.items())
-    seen = f"{node} can submit jobs" if "job" in allowed else node
-    chain.add("chaining", WARN if closed else OK,
-              f"not possible from {node}: {why}" if closed else seen,
-              starters_fix(site, *closed))  # fmt: skip
+    if closed:
+        why = "; ".join(f"{kind}: {each}" for kind, each in closed.items())
+        chain.add("chaining", WARN, f"not possible from {node}: {why}", starters_fix(site, *closed))
+    elif "submit" in told:
+        chain.add("chaining", OK, f"{node} can submit jobs" if "job" in allowed else node)
+    else:
+        chain.skip("not tried: the job's first learner did not come so far", "chaining")
     code, _, why = told.get("namespaces", "").partition(" ")
-    seen = f"{node} allows no user namespaces: {why or f'exit code {code}'}"
     if code == "0":
         seen = f"programs can see /mnt/data, /mnt/results and /job on {node}"
-    fix = "in programs use $DATA_DIR, $RESULT_DIR and $JOB_STATE_DIR, or a container"
-    return chain.add("paths of the service", OK if code == "0" else WARN, seen, fix)
+        chain.add("paths of the service", OK, seen)
+    elif code:
+        chain.add("paths of the service", WARN,
+                  f"{node} allows no user namespaces: {why or f'exit code {code}'}",
+                  "in programs use $DATA_DIR, $RESULT_DIR and $JOB_STATE_DIR, or a container",
+                  )  # fmt: skip
+    return None
 
 
 def _reported(report: contract.Preflight) -> dict[str, str]:

@@ -202,7 +202,8 @@ def add_clock(chain: Chain, name: str, where: str, early_s: float, late_s: float
     from dlctl.units import format_span
 
     if early_s <= _CLOCK_WARN_S and late_s >= -_CLOCK_WARN_S:
-        return chain.add(name, OK, f"{where} agrees with this machine")
+        verb = "agree" if ", " in where else "agrees"
+        return chain.add(name, OK, f"{where} {verb} with this machine")
     off_s = early_s if early_s > 0 else -late_s
     order = "behind" if early_s > 0 else "ahead of"
     return chain.add(

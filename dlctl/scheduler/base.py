@@ -111,6 +111,14 @@ class Scheduler(Protocol):
         """Return what the scripts of one call have in common, so that they do it once."""
         return ""
 
+    def chaining_script(self, partition: str | None, account: str | None) -> str:
+        """Return what the doctor's job runs to tell whether it can start the next attempt.
+
+        It calls `tell submit COMMAND` to try a submission, and `tell control COMMAND` to try
+        whether the job could ask for another run of itself.
+        """
+        return ""
+
     def submit_script(self, plan: Plan, attempt: int | str) -> str:
         """Return the script that submits `job.sbatch <attempt>` and prints the answer.
 

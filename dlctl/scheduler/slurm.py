@@ -15,12 +15,11 @@ from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from dlctl.errors import SubmitRejected, SubmitUnknown
 from dlctl.package_data import data_path
-from dlctl.scheduler import slurm_site, usage
+from dlctl.scheduler import usage
 from dlctl.scheduler.base import Job, Scheduler, Usage
-from dlctl.scheduler.offer import Answers, Offer
-from dlctl.scheduler.rows import RECORD, UNIT, parse_rows, plain, unavailable
+from dlctl.scheduler.rows import RECORD, UNIT, job_state, parse_rows, plain, unavailable
 from dlctl.scheduler.sbatch import sbatch_options
-from dlctl.scheduler.states import job_state
+from dlctl.scheduler.slurm_site import read_offer
 from dlctl.units import format_slurm_time
 
 # A variable like SBATCH_PARTITION or SLURM_NNODES would change the job, SQUEUE_FORMAT the answer.
@@ -147,10 +146,9 @@ class Slurm(Scheduler):
     kind = "slurm"
     allocates = True
     no_more: ClassVar[tuple[str, ...]] = (
-        "MaxSubmitJob",
-        "GrpSubmitJob",
-        "Resource temporarily unavailable",
-    )
+        "MaxSubmitJob", "GrpSubmitJob", "Resource temporarily unavailable",
+    )  # fmt: skip
+    read_offer = staticmethod(read_offer)
 
     @staticmethod
     def header(plan: contract.Plan) -> list[str]:
@@ -164,9 +162,15 @@ class Slurm(Scheduler):
         file = data_path("templates") / "schedulers" / "slurm-site.sh"
         return f"given={shlex.quote(self.path or '')}\n{file.read_text(encoding='utf-8')}"
 
-    def read_offer(self, answers: Answers) -> Offer | None:
-        """Return what `slurm_site` reads."""
-        return slurm_site.read_offer(answers)
+    def chaining_script(self, partition: str | None, account: str | None) -> str:
+        """Return a submission that Slurm only tests, and a question about the job itself."""
+        chosen = {"partition": partition, "account": account}
+        options = shlex.join(f"--{name}={value}" for name, value in chosen.items() if value)
+        return (
+            f"job=$SLURM_JOB_ID\n{self.prologue()}"
+            f"tell submit sbatch --test-only --time=2 {options} --wrap=true\n"
+            'tell control scontrol show job "$job"\n'
+        )
 
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the sbatch call; options that don't depend on the attempt are in the script."""

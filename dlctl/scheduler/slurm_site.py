@@ -14,6 +14,7 @@ from dlctl.scheduler.offer import (
     Offer,
     leading_number,
 )
+from dlctl.scheduler.usage import clock_s
 
 _MIB = 1024**2
 _SUFFIXES = "*~#!%$@^-+"
@@ -97,16 +98,8 @@ def _node_group(cells: list[str]) -> NodeGroup:
 
 def parse_time_limit(text: str) -> int | None:
     """Return Slurm's `D-HH:MM:SS`, `HH:MM:SS`, `MM:SS` or minutes in seconds; None for no limit."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
-    if not match:
-        return None
-    days, *clock = match.groups()
-    parts = [int(part) for part in clock if part is not None]
-    if days is not None:
-        weights = (3600, 60, 1)
-    else:
-        weights = {1: (60, 1, 1), 2: (60, 1, 1), 3: (3600, 60, 1)}[len(parts)]
-    return int(days or 0) * 86400 + sum(p * w for p, w in zip(parts, weights, strict=False)) or None
+    clock = text.strip() if ":" in text or "-" in text else f"{text.strip()}:00"
+    return int(clock_s(clock) or 0) or None
 
 
 def parse_max_nodes(text: str) -> int | None:

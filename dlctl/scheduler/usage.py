@@ -7,7 +7,7 @@ import re
 from dlctl.scheduler.base import Usage
 
 FIELDS = "JobID,Submit,Start,End,TotalCPU,MaxRSS"
-_CLOCK = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+(?::\d+){0,2}(?:\.\d+)?)", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 
 
@@ -28,7 +28,7 @@ def parse_usage(stdout: str, unit: str) -> dict[str, Usage]:
             found[job_id] = before._replace(memory_bytes=memory)
         else:
             submitted, started, ended = (_time(cell) for cell in cells[1:4])
-            found[job_id] = Usage(submitted, started, ended, _seconds(cells[4]), memory)
+            found[job_id] = Usage(submitted, started, ended, clock_s(cells[4]), memory)
     return found
 
 
@@ -36,12 +36,13 @@ def _time(text: str) -> float | None:
     return float(text) if text.isdecimal() and int(text) else None
 
 
-def _seconds(text: str) -> float | None:
-    """Return the seconds of `[[days-]hours:]minutes:seconds`."""
+def clock_s(text: str) -> float | None:
+    """Return the seconds of `days-[hours[:minutes[:seconds]]]` or `[hours:]minutes:seconds`."""
     match = _CLOCK.fullmatch(text)
     if match is None:
         return None
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    days, clock = float(match[1] or 0), [float(part) for part in match[2].split(":")]
+    hours, minutes, seconds = [*clock, 0, 0][:3] if match[1] else [0, 0, *clock][-3:]
     return days * 86400 + hours * 3600 + minutes * 60 + seconds
 
 

@@ -47,6 +47,7 @@ def test_all_is_well():
     found = judged(JOB)
     assert {link.state for link in found.values()} == {"ok"}
     assert found["gpus of nodes"].evidence.startswith("there are none")
+    assert found["clocks of nodes"].evidence == "n1, n2 agree with this machine"
 
 
 @pytest.mark.parametrize(
