@@ -6,11 +6,11 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.errors import AuthError, HostKeyError, RemoteCommandError, TransportError
+from dlctl.site_admin.setup import said
 
 if TYPE_CHECKING:
     from dlctl.sites.files import Site
@@ -22,23 +22,11 @@ LIMIT_S = 10.0
 _BANNER = b"SSH-"
 _CLOCK_WARN_S = 30.0
 _FACTS = """\
-printf 'clock=%s\\nshell=%s\\nhome=%s\\nhost=%s\\n' "$(date +%s)" "${SHELL:-}" "$HOME" "$(uname -n)"
+printf 'dlctl-%s\\n' "clock $(date +%s)" "shell ${SHELL:-}" "host $(uname -n)"
 for word in awk sed find tar dd df du xargs sort; do
-    command -v "$word" >/dev/null 2>&1 || echo "lacks=$word"
+    command -v "$word" >/dev/null 2>&1 || echo "dlctl-lacks $word"
 done"""
 _TO_SHELL = ("host key", "log-in", "shell", "clock")
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a site's shell said of itself."""
-
-    values: dict[str, str]
-    lacks: list[str]
-    noise: bytes
-    """What the login shell printed before dlctl's script began."""
-    asked_at: float
-    answered_at: float
 
 
 def check_way(chain: Chain, site: Site, transport: Transport) -> None:
@@ -102,29 +90,29 @@ def _tcp(chain: Chain, site: Site) -> None:
     place, port = f"{target.hostname}, port {target.port}", "check the port in the site's file"
     try:
         with socket.create_connection((target.hostname, target.port), limit_s) as connection:
-            said = _first_line(connection, limit_s)
+            line = _first_line(connection, limit_s)
     except OSError as error:
         late = isinstance(error, TimeoutError)
         why = f"no answer in {limit_s:g} s" if late else error.strerror or error
         fix = f"{port}, a firewall, and whether a VPN is needed"
         return chain.add("tcp", BROKEN, f"{place}: {why}", fix)
-    if said is None:
+    if line is None:
         return chain.add("tcp", BROKEN, f"{place} accepts connections and says nothing in "
                          f"{limit_s:g} s", "its sshd hangs or is overloaded: try again later, and "
                          "tell its administrators")  # fmt: skip
-    if not said:
+    if not line:
         return chain.add("tcp", BROKEN, f"{place} ends connections at once",
                          "it may limit or ban new connections (MaxStartups, fail2ban): wait some "
                          "minutes before you try again")  # fmt: skip
-    if not said.startswith(_BANNER):
-        return chain.add("tcp", BROKEN, f"{place} is no SSH server: it says {said[:60]!r}", port)
-    return chain.add("tcp", OK, f"{place} answers: {said.decode(errors='replace')}")
+    if not line.startswith(_BANNER):
+        return chain.add("tcp", BROKEN, f"{place} is no SSH server: it says {line[:60]!r}", port)
+    return chain.add("tcp", OK, f"{place} answers: {line.decode(errors='replace')}")
 
 
 def _first_line(connection: socket.socket, limit_s: float) -> bytes | None:
     """Return the first line; None: it is silent, empty: it hung up."""
-    deadline, said = time.monotonic() + limit_s, b""
-    while b"\n" not in said:
+    deadline, line = time.monotonic() + limit_s, b""
+    while b"\n" not in line:
         connection.settimeout(max(0.01, deadline - time.monotonic()))
         try:
             chunk = connection.recv(1024)
@@ -134,62 +122,49 @@ def _first_line(connection: socket.socket, limit_s: float) -> bytes | None:
             return b""
         if not chunk:
             break
-        said += chunk
-    return said.partition(b"\n")[0].strip()
+        line += chunk
+    return line.partition(b"\n")[0].strip()
 
 
 def _log_in(chain: Chain, transport: Transport, *, local: bool) -> None:
     """Run one script: what it ends with says which link holds."""
+    asked_at, facts, fault = time.time(), dict[str, list[str]](), None
     try:
-        facts, fault = _ask(transport), None
+        process = transport.start(_FACTS, idle_timeout_s=2 * LIMIT_S)
+        facts = said(process.wait(2 * LIMIT_S).text)
     except TransportError as error:
-        facts, fault = None, error
-    if not local and (facts or isinstance(fault, AuthError | RemoteCommandError)):
+        fault = error
+    if not local and isinstance(fault, AuthError | RemoteCommandError | None):
         chain.add("host key", OK, "it is the known one")
-    if not local and (facts or isinstance(fault, RemoteCommandError)):
-        on = f", on {facts.values.get('host', '?')}" if facts else ""
+    if not local and isinstance(fault, RemoteCommandError | None):
+        on = "" if fault else f", on {facts.get('host', ['?'])[0]}"
         chain.add("log-in", OK, transport.name + on)
-    if facts:
-        _shell(chain, facts)
-        return None if local else _clock(chain, facts)
-    assert fault is not None
-    broken = {HostKeyError: "host key", RemoteCommandError: "shell"}.get(type(fault), "log-in")
-    chain.add(broken, BROKEN, fault.message, fault.hint)
-    return chain.skip(f"not tried: {broken} is broken", *_TO_SHELL)
+    if fault:
+        broken = {HostKeyError: "host key", RemoteCommandError: "shell"}.get(type(fault), "log-in")
+        chain.add(broken, BROKEN, fault.message, fault.hint)
+        return chain.skip(f"not tried: {broken} is broken", *_TO_SHELL[2 if local else 0 :])
+    check_shell(chain, facts, process.noise)
+    if local:
+        return None
+    clock = facts.get("clock", [""])[0]
+    if not clock.isdecimal():
+        return chain.add("clock", WARN, "the site does not say what time it is", "")
+    return add_clock(chain, "clock", "the login node", asked_at - 1 - int(clock),
+                     time.time() - int(clock))  # fmt: skip
 
 
-def _ask(transport: Transport) -> Facts:
-    asked_at = time.time()
-    process = transport.start(_FACTS, idle_timeout_s=2 * LIMIT_S)
-    end = process.wait(2 * LIMIT_S)
-    lines = [line.partition("=")[::2] for line in end.lines]
-    return Facts(
-        {name: value for name, value in lines if name != "lacks"},
-        [value for name, value in lines if name == "lacks"], process.noise, asked_at, time.time(),
-    )  # fmt: skip
-
-
-def _shell(chain: Chain, facts: Facts) -> None:
-    shell = facts.values.get("shell") or "an unknown login shell"
-    if facts.lacks:
-        return chain.add("shell", BROKEN, f"{shell}; the site has no {', '.join(facts.lacks)}",
+def check_shell(chain: Chain, facts: dict[str, list[str]], noise: bytes) -> None:
+    """Add whether the shell has what dlctl needs, and what it prints before each command."""
+    shell = facts.get("shell", [""])[0] or "an unknown login shell"
+    if lacks := facts.get("lacks"):
+        return chain.add("shell", BROKEN, f"{shell}; the site has no {', '.join(lacks)}",
                          "ask its administrators for the usual POSIX tools")  # fmt: skip
-    said = facts.noise.decode(errors="replace").strip()
-    if said:
-        first = said.splitlines()[0][:60]
-        return chain.add("shell", WARN, f"{shell} prints {len(facts.noise)} bytes before each "
+    if first := noise.decode(errors="replace").strip().partition("\n")[0][:60]:
+        return chain.add("shell", WARN, f"{shell} prints {len(noise)} bytes before each "
                          f"command ({first!r}), which dlctl skips and scp does not",
                          "print only in interactive shells: `[ -t 1 ] && echo …`, or `if ($?prompt)"
                          " echo …` in csh")  # fmt: skip
     return chain.add("shell", OK, f"{shell} starts /bin/sh")
-
-
-def _clock(chain: Chain, facts: Facts) -> None:
-    clock = facts.values.get("clock", "")
-    if not clock.isdecimal():
-        return chain.add("clock", WARN, "the site does not say what time it is", "")
-    early, late = facts.asked_at - 1 - float(clock), facts.answered_at - float(clock)
-    return add_clock(chain, "clock", "the login node", early, late)
 
 
 def add_clock(chain: Chain, name: str, where: str, early_s: float, late_s: float) -> None:

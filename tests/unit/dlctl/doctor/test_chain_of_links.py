@@ -10,7 +10,7 @@ from login_side import make_record, make_site
 from dlctl.doctor.at_site import check_at_site, check_root
 from dlctl.doctor.chain import Chain
 from dlctl.doctor.here import _record
-from dlctl.doctor.network import Facts, _shell, add_clock, check_way
+from dlctl.doctor.network import add_clock, check_shell, check_way
 from dlctl.errors import AuthError, HostKeyError, RemoteCommandError, TransportError
 from dlctl.lifecycle.session import open_session
 from dlctl.record import RecordStore
@@ -142,7 +142,7 @@ def test_a_server_that_says_nothing_a_closed_port_and_an_unknown_name_are_told_a
 )  # fmt: skip
 def test_what_a_login_shell_prints_and_lacks_is_told(lacks, noise, state, words):
     chain = Chain()
-    _shell(chain, Facts({"shell": "/bin/csh"}, lacks, noise, 0.0, 0.0))
+    check_shell(chain, {"shell": ["/bin/csh"], "lacks": lacks}, noise)
     assert chain.links[0].state == state and words in chain.links[0].evidence
 
 
