@@ -99,9 +99,12 @@ class Scheduler(Protocol):
         """
         return []
 
-    def questions(self) -> str:
-        """Return what `templates/sites/discover.sh` asks a login node about this scheduler."""
-        return ""
+    def questions(self) -> tuple[str, dict[str, str]]:
+        """Return what to ask a login node: shell that comes first, and question → command.
+
+        Both may use the functions of `templates/sites/discover.sh`.
+        """
+        return "", {}
 
     def read_offer(self, answers: Answers) -> Offer | None:
         """Return what the answers say that it offers; None if it is not there."""

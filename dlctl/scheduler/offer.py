@@ -16,7 +16,7 @@ class Answer:
 
     text: str = ""
     exit_code: int = -1
-    errors: list[str] = field(default_factory=list)
+    errors: str = ""
 
     @property
     def said(self) -> str:

@@ -15,11 +15,10 @@ from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from dlctl.errors import SubmitRejected, SubmitUnknown
 from dlctl.package_data import data_path
-from dlctl.scheduler import usage
+from dlctl.scheduler import slurm_answers
 from dlctl.scheduler.base import Job, Scheduler, Usage
 from dlctl.scheduler.rows import RECORD, UNIT, job_state, parse_rows, plain, unavailable
 from dlctl.scheduler.sbatch import sbatch_options
-from dlctl.scheduler.slurm_site import read_offer
 from dlctl.units import format_slurm_time
 
 # A variable like SBATCH_PARTITION or SLURM_NNODES would change the job, SQUEUE_FORMAT the answer.
@@ -148,7 +147,7 @@ class Slurm(Scheduler):
     no_more: ClassVar[tuple[str, ...]] = (
         "MaxSubmitJob", "GrpSubmitJob", "Resource temporarily unavailable",
     )  # fmt: skip
-    read_offer = staticmethod(read_offer)
+    read_offer = staticmethod(slurm_answers.read_offer)
 
     @staticmethod
     def header(plan: contract.Plan) -> list[str]:
@@ -157,10 +156,11 @@ class Slurm(Scheduler):
         lines = [f"#SBATCH {option}" for option in sbatch_options(plan)]
         return [*lines, contract.AVOID + ",".join(avoided)] if avoided else lines
 
-    def questions(self) -> str:
-        """Return `templates/schedulers/slurm-site.sh`, which looks in the site's folder first."""
+    def questions(self) -> tuple[str, dict[str, str]]:
+        """Return Slurm's commands; `slurm-site.sh` looks in the site's folder for them first."""
         file = data_path("templates") / "schedulers" / "slurm-site.sh"
-        return f"given={shlex.quote(self.path or '')}\n{file.read_text(encoding='utf-8')}"
+        before = f"given={shlex.quote(self.path or '')}\n{file.read_text(encoding='utf-8')}"
+        return before, slurm_answers.QUESTIONS
 
     def chaining_script(self, partition: str | None, account: str | None) -> str:
         """Return a submission that Slurm only tests, and a question about the job itself."""
@@ -300,12 +300,12 @@ done
         if not self.accounting or not job_ids:
             return None
         asked = f"--jobs={shlex.quote(','.join(job_ids))}"
-        call = self._sacct(asked, usage.FIELDS, "")
+        call = self._sacct(asked, slurm_answers.USAGE_FIELDS, "")
         return f"{self.prologue()}export SLURM_TIME_FORMAT=%s\n{call}"
 
     def parse_usage(self, stdout: str) -> dict[str, Usage]:
         """Return what sacct printed, whatever its exit code."""
-        return usage.parse_usage(stdout, UNIT)
+        return slurm_answers.parse_usage(stdout, UNIT)
 
     def cancel_script(self, job_id: str, root: str) -> str:  # noqa: ARG002
         """Return the scancel call."""

@@ -1,7 +1,6 @@
-"""Inspect a site: a script that asks, and a parser of its answer.
+"""Inspect a site: what is asked of it, and how the answers are read.
 
-The script frames each answer, so that a login shell's own output is never taken for one. What is
-asked about a scheduler, and how it is read, is the scheduler's.
+What is asked about a scheduler, and how it is read, is the scheduler's.
 """
 
 from __future__ import annotations
@@ -14,14 +13,18 @@ from typing import TYPE_CHECKING
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import SiteError
 from dlctl.scheduler import SCHEDULERS, Scheduler, make_scheduler
-from dlctl.scheduler.offer import Answer, Answers, Offer, leading_number
+from dlctl.scheduler.offer import Answer, Answers, Offer
 from dlctl.site_admin.setup import site_template
+from dlctl.transport.several import run_each
 
 if TYPE_CHECKING:
     from dlctl.transport.base import Transport
 
 _TIMEOUT_S = 180.0
-_MARK = "==dlctl== "
+_QUESTIONS = {
+    "account": "account_facts", "pythons": "pythons", "modules": "modules",
+    "mpirun": "command -v mpirun", "df": 'limit 10 df -Pk "$HOME"',
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,27 +57,32 @@ def discover(transport: Transport, schedulers: Sequence[Scheduler] = ()) -> Disc
         TransportError, SiteError
     """
     wanted = schedulers or [make_scheduler(kind) for kind in SCHEDULERS]
-    end = transport.run(discovery_script(wanted), timeout_s=_TIMEOUT_S)
-    return parse_discovery(end.text, wanted)
+    before, commands = questions(wanted)
+    ends = run_each(transport, list(commands.values()), _TIMEOUT_S, before)
+    answers = (Answer(end.text, end.exit_code, end.error_text) for end in ends)
+    return read_answers(Answers(zip(commands, answers, strict=True)), wanted)
 
 
-def discovery_script(schedulers: Sequence[Scheduler]) -> str:
-    """Return the questions, as POSIX shell. Pure."""
-    asked = [site_template("environment.sh"), site_template("discover.sh")]
-    asked += [scheduler.questions() for scheduler in schedulers]
-    return "\n".join([*asked, f"echo '{_MARK}end'\n"])
+def questions(schedulers: Sequence[Scheduler]) -> tuple[str, dict[str, str]]:
+    """Return what to run first, and question → command, in POSIX shell. Pure."""
+    before, commands = [site_template("environment.sh"), site_template("discover.sh")], _QUESTIONS
+    for scheduler in schedulers:
+        functions, own = scheduler.questions()
+        before, commands = [*before, functions], commands | own
+    return "\n".join(before), commands
 
 
-def parse_discovery(text: str, schedulers: Sequence[Scheduler]) -> Discovered:
+def read_answers(answers: Answers, schedulers: Sequence[Scheduler]) -> Discovered:
     """Return what the answers say; a question without an answer is a problem, not a failure. Pure.
 
     Raises:
-        SiteError: the answer is cut off, or does not come from the script.
+        SiteError: not even the first one was answered.
     """
-    answers = _frames(text)
     account = answers["account"].pairs
     if "home" not in account:
-        raise SiteError("the site's answer holds no account", hint="run the same command again")
+        raise SiteError("the site's answer was cut off, or it did not run the questions",
+                        hint="run the same command again; see whether `ssh HOST /bin/sh -c true` "
+                        "works")  # fmt: skip
     offers = ((each.kind, each.read_offer(answers)) for each in schedulers)
     kind, offer = next(((kind, offer) for kind, offer in offers if offer), ("", Offer()))
     modules = answers["modules"].said.removeprefix("kind=")
@@ -91,25 +99,3 @@ def parse_discovery(text: str, schedulers: Sequence[Scheduler]) -> Discovered:
         mpirun=answers["mpirun"].said.split("\n")[0],
         free_bytes=int(free[1]) * 1024 if free else None,
     )  # fmt: skip
-
-
-def _frames(text: str) -> Answers:
-    answers = Answers()
-    name, body, errors, code = "", list[str](), list[str](), -1
-    for line in lines_of(text):
-        if not line.startswith(_MARK):
-            (errors if line.startswith("! ") else body).append(line.removeprefix("! "))
-            continue
-        word = line[len(_MARK) :].strip()
-        if word.startswith("rc "):
-            code = leading_number(word[3:]) or 0
-            continue
-        if name:
-            answers[name] = Answer("\n".join(body).strip("\n"), code, errors)
-        if word == "end":
-            return answers
-        name, body, errors, code = word, [], [], -1
-    raise SiteError(
-        "the site's answer was cut off" if answers else "the site did not run the questions",
-        hint="run the same command again; see whether `ssh HOST /bin/sh -c true` works",
-    )

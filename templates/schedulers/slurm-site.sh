@@ -1,6 +1,7 @@
-# What a login node is asked about its Slurm, after templates/sites/discover.sh: dlctl/scheduler/slurm_site.py reads the answers.
+# What the questions about a login node's Slurm need, after templates/sites/discover.sh: dlctl/scheduler/slurm_answers.py
+# has them, and reads the answers.
 # dlctl prepends: given (the folder of Slurm's commands, or nothing).
-# shellcheck shell=sh disable=SC2154
+# shellcheck shell=sh disable=SC2154,SC2329
 # a user's own formats would change the answers
 unset SINFO_FORMAT SINFO_PARTITION SINFO_SORT SINFO_ALL SLURM_CLUSTERS SLURM_TIME_FORMAT SACCT_FORMAT SQUEUE_FORMAT
 PATH=${given:+$given:}$PATH
@@ -25,27 +26,10 @@ find_slurm() { # prints how it was found and the folder
   found=$(start_modules && module load slurm >/dev/null 2>&1 && command -v sinfo) || return 1
   printf 'found=module\nfolder=%s\n' "${found%/*}"
 }
-configuration() {
-  limit 20 scontrol show config |
-    sed -n -E '/^(ClusterName|MpiDefault) *=/p'
-}
 allocating_nodes() { # PARTITION|NODES from which its jobs may be submitted
   limit 20 scontrol --oneliner show partition | sed -n 's/^PartitionName=\([^ ]*\) .*AllocNodes=\([^ ]*\).*/\1|\2/p'
 }
 
-slurm=$(find_slurm)
-ask slurm printf '%s\n' "$slurm"
-case $slurm in
-  *folder=*)
-    PATH=$PATH:${slurm##*folder=}
-    export PATH
-    ask version limit 10 sinfo --version
-    ask sinfo limit 20 sinfo --noheader --exact --format='%P|%a|%l|%s|%D|%c|%m|%G|%T'
-    ask config configuration
-    ask alloc_nodes allocating_nodes
-    ask assoc limit 20 sacctmgr --noheader --parsable2 show assoc where user="$(id -un)" format=Account,Partition
-    ask default_account limit 20 sacctmgr --noheader --parsable2 show user "$(id -un)" format=DefaultAccount
-    ask accounting limit 20 sacct --noheader --allocations --starttime now --format=JobID
-    ask mpi limit 10 srun --mpi=list
-    ;;
-esac
+slurm=$(find_slurm </dev/null)
+case $slurm in *folder=*) PATH=$PATH:${slurm##*folder=} ;; esac
+export PATH

@@ -1,21 +1,13 @@
-# Inspects a site: dlctl/site_admin/discovery.py runs this after environment.sh, followed by the questions of
-# schedulers (templates/schedulers/KIND-site.sh) and `==dlctl== end`. POSIX sh; changes nothing on the site. Each answer
-# is printed between `==dlctl== NAME` and `==dlctl== rc CODE`; what a command wrote to standard error is marked with `! `.
-# shellcheck shell=sh
+# Functions that inspect a site and change nothing there: dlctl/site_admin/discovery.py runs this after environment.sh,
+# then what schedulers have (templates/schedulers/KIND-site.sh), and then the questions.
+# shellcheck shell=sh disable=SC2329
 LC_ALL=C
 export LC_ALL
 unset CDPATH
-exec </dev/null
 
 limit() { # SECONDS COMMAND...: a file system or a controller that hangs must not hold up the rest
   if command -v timeout >/dev/null 2>&1; then timeout "$@"; else shift; "$@"; fi
 }
-ask() { # NAME COMMAND...
-  printf '==dlctl== %s\n' "$1"
-  shift
-  { { "$@"; printf '\n==dlctl== rc %s\n' "$?"; } 2>&1 1>&3 | sed 's/^/! /'; } 3>&1
-}
-
 account_facts() {
   printf 'home=%s\nuser=%s\nhost=%s\n' "$HOME" "$(id -un)" "$(uname -n)"
 }
@@ -38,9 +30,3 @@ modules() {
     module -t avail "$name" 2>&1 | grep -v ':$' | head -n 30
   done
 }
-
-ask account account_facts
-ask pythons pythons
-ask modules modules
-ask mpirun command -v mpirun
-ask df limit 10 df -Pk "$HOME"

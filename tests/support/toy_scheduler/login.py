@@ -36,8 +36,8 @@ class Toy(Scheduler):
     def header(plan: contract.Plan) -> list[str]:
         return [f"#TOY tasks={plan.resources.tasks}"]
 
-    def questions(self) -> str:
-        return "ask toy echo version=1\n"
+    def questions(self) -> tuple[str, dict[str, str]]:
+        return "", {"toy": "echo version=1"}
 
     def read_offer(self, answers: Answers) -> Offer | None:
         told = answers["toy"].pairs

@@ -1,41 +1,40 @@
 """What a site says about itself: recorded answers, and the script itself under several shells."""
 
+import shutil
 import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_site import ALL, answers, recorded, text_of
 from repository import RECORDED
 from shell_check import check_script
 
 from dlctl.errors import SiteError
-from dlctl.scheduler import SCHEDULERS, make_scheduler
-from dlctl.scheduler.offer import Answer
-from dlctl.scheduler.slurm_site import (
+from dlctl.scheduler.offer import Answer, Answers
+from dlctl.scheduler.slurm_answers import (
     parse_gpus,
     parse_max_nodes,
     parse_mpi_types,
     parse_sinfo,
     parse_time_limit,
 )
-from dlctl.site_admin.discovery import Discovered, discovery_script, parse_discovery
+from dlctl.site_admin.discovery import Discovered, discover, questions, read_answers
 from dlctl.site_admin.draft import make_site, site_text
 from dlctl.sites.files import TransportSettings, parse_site
+from dlctl.transport.base import Completed
+from dlctl.transport.local import LocalTransport
 
 SSH = TransportSettings(kind="ssh", host="login")
-ALL = [make_scheduler(kind) for kind in SCHEDULERS]
 
 
-def recorded(name: str) -> Discovered:
-    return parse_discovery((RECORDED / f"discovery-{name}.txt").read_text(), ALL)
+def with_answers(**texts: str) -> Discovered:
+    changed = {name: Answer(text, 0) for name, text in texts.items()}
+    return read_answers(Answers(answers(text_of("slurm-22.05")) | changed), ALL)
 
 
 def with_sinfo(name: str) -> Discovered:
-    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
-    before, rest = text.split("==dlctl== sinfo\n")
-    after = rest.split("==dlctl== rc 0\n", 1)[1]
-    sinfo = (RECORDED / f"sinfo-{name}.txt").read_text()
-    return parse_discovery(f"{before}==dlctl== sinfo\n{sinfo}\n==dlctl== rc 0\n{after}", ALL)
+    return with_answers(sinfo=(RECORDED / f"sinfo-{name}.txt").read_text())
 
 
 def test_a_real_cluster_is_understood():
@@ -140,7 +139,7 @@ def test_node_limits_and_mpi_lists():
         4, None, 3, None, None, None,
     ]  # fmt: skip
     old = (RECORDED / "mpi-list-20.02-stderr.txt").read_text().splitlines()
-    assert parse_mpi_types(Answer("", 0, old)) == [
+    assert parse_mpi_types(Answer("", 0, "\n".join(old))) == [
         "pmix_v3",
         "openmpi",
         "pmi2",
@@ -156,9 +155,11 @@ def test_no_answer_crashes_the_parsers(text):
     parse_gpus(text)
     parse_time_limit(text)
     parse_max_nodes(text)
-    for framed in (text, f"==dlctl== account\nhome=/h\n==dlctl== rc 0\n{text}\n==dlctl== end\n"):
+    parse_mpi_types(Answer(text, 0, text))
+    told = dict.fromkeys(answers(text_of("slurm-22.05")), Answer(text, 0, text))
+    for account in (text, "home=/h"):
         try:
-            parse_discovery(framed, ALL)
+            read_answers(Answers(told | {"account": Answer(account, 0)}), ALL)
         except SiteError as error:
             assert error.hint
 
@@ -178,26 +179,21 @@ def test_the_file_of_a_hand_made_cluster_is_right(name):
 
 
 def test_a_hostile_answer_can_not_leave_its_comment():
-    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
-    text = text.replace("host=head", "host=a\x1b[2J\u2028root: /evil")
-    found = parse_discovery(
-        text.replace("dl||normal|", "dl||normal|\nx\x0broot: /evil||normal|"), ALL
+    found = with_answers(
+        account="home=/h\nhost=a\x1b[2J\u2028root: /evil", assoc="dl|\nx\x0broot: /evil|normal|"
     )
+    assert "root: /evil" in found.host
     site = make_site("x", found, SSH)
     assert parse_site("x", site_text(site, found)) == site
 
 
 def test_an_answer_that_was_cut_off_is_refused():
-    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
-    for part in (text[: len(text) // 2], text.removesuffix("==dlctl== end\n"), "", "welcome\n"):
-        with pytest.raises(SiteError, match="cut off|did not run"):
-            parse_discovery(part, ALL)
+    with pytest.raises(SiteError, match="cut off"):
+        read_answers(Answers(sinfo=Answer("p*|up|1:00|1-2|3|4|5|gpu:2|idle", 0)), ALL)
 
 
 def test_without_slurm_the_site_runs_jobs_itself():
-    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
-    start, end = text.index("==dlctl== slurm\n"), text.index("==dlctl== pythons\n")
-    found = parse_discovery(text[:start] + "==dlctl== slurm\n\n==dlctl== rc 0\n" + text[end:], ALL)
+    found = with_answers(slurm="")
     chosen = make_site("x", recorded("slurm-22.05-off-path"), SSH, alone=True)
     for site in (make_site("x", found, SSH), chosen):
         assert (site.scheduler.kind, site.launcher.kind) == ("local", "mpirun")
@@ -227,16 +223,19 @@ def test_the_script_answers_here(shell, tmp_path):
     for name in ("sed", "tail", "head", "tr", "awk", "id", "uname", "df", "grep", "timeout", "env"):
         target = subprocess.run(["which", name], capture_output=True, text=True).stdout.strip()
         (tools / name).symlink_to(target)
-    (tmp_path / "script").write_text(
-        discovery_script(ALL).replace(" /usr/bin ", " ").replace(":/usr/bin:", ":")
-    )
-    program = subprocess.run(["which", shell], capture_output=True, text=True).stdout.strip()
-    end = subprocess.run(
-        [program, str(tmp_path / "script")],
-        env={"HOME": str(tmp_path), "SHELL": "/bin/bash", "PATH": str(tools), "SINFO_FORMAT": "%x"},
-        capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    found = parse_discovery(end.stdout, ALL)
+
+    class Shell(LocalTransport):
+        """Runs scripts in a shell and an environment of the test."""
+
+        def run(self, script, **how):
+            env = {"HOME": str(tmp_path), "SHELL": "/bin/bash", "PATH": str(tools),
+                   "SINFO_FORMAT": "%x"}  # fmt: skip
+            script = script.replace(" /usr/bin ", " ").replace(":/usr/bin:", ":")
+            end = subprocess.run([shutil.which(shell)], input=script.encode(), env=env,
+                                 capture_output=True, timeout=120)  # fmt: skip
+            return Completed(end.returncode, end.stdout, end.stderr)
+
+    found = discover(Shell())
     assert (found.offer.title, found.offer.path) == (f"Slurm 24.11.1 in {fake}", str(fake))
     assert found.offer.partitions[0].groups[0].cpus == 4
     assert found.offer.mpi_types == ["pmi2"] and found.offer.mpi_default is None
@@ -247,4 +246,5 @@ def test_the_script_answers_here(shell, tmp_path):
 
 
 def test_the_script_passes_shellcheck():
-    check_script(discovery_script(ALL))
+    before, commands = questions(ALL)
+    check_script("\n".join([before, *commands.values()]))

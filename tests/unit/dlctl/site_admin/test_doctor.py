@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from repository import RECORDED
+from recorded_site import recorded
 from shell_check import check_script
 from typer.testing import CliRunner
 from wheels import make_node_python
@@ -19,9 +19,7 @@ from dlctl.doctor.examine import examine
 from dlctl.doctor.here import check_machine
 from dlctl.errors import ConnectError, SiteError
 from dlctl.lifecycle.session import open_session
-from dlctl.scheduler import SCHEDULERS, make_scheduler
 from dlctl.site_admin.actions import add_site, parse_target
-from dlctl.site_admin.discovery import Discovered, parse_discovery
 from dlctl.site_admin.draft import make_site, site_text
 from dlctl.sites.files import Partition, Site, TransportSettings, load_site, parse_site
 from dlctl.transport import open_transport
@@ -64,11 +62,6 @@ def local(root: Path, python: str = sys.executable, more: str = "", launcher: st
     )
 
 
-def recorded(name: str = "") -> Discovered:
-    text = (RECORDED / f"discovery-slurm-22.05{name}.txt").read_text()
-    return parse_discovery(text, [make_scheduler(kind) for kind in SCHEDULERS])
-
-
 def links(check, *about) -> dict[str, Link]:
     check(chain := Chain(), *about)
     return {link.name: link for link in chain.links}
@@ -95,7 +88,7 @@ def test_each_difference_is_named_with_what_to_do():
         "partitions:\n  debug: {cpus_per_node: 64, gpus_per_node: 4}\n  gone: {}\n  scavenge: {}\n"
         "launcher: {kind: srun}\nenvironment: {}\n",
     )
-    checks = links(check_scheduler, site, recorded("-busy"))
+    checks = links(check_scheduler, site, recorded("slurm-22.05-busy"))
     assert checks["partition debug"].state == "warn"
     assert "cpus_per_node 64, the site has 2" in checks["partition debug"].evidence
     assert "gpus_per_node 4, the site has 2" in checks["partition debug"].evidence
@@ -129,11 +122,11 @@ def test_a_partition_whose_nodes_may_not_submit_is_told_before_a_training_relies
 
 
 def test_slurm_that_is_away_or_off_the_path():
-    away = recorded("-no-controller")
+    away = recorded("slurm-22.05-no-controller")
     found = links(check_scheduler, slurm(), away)
     assert "Unable to contact" in found["partitions"].evidence
     assert found["account"].evidence == "not tried: partitions is broken"
-    off = recorded("-off-path")
+    off = recorded("slurm-22.05-off-path")
     check = links(check_scheduler, slurm(), off)["slurm"]
     assert check.state == "broken"
     assert check.fix == "set scheduler.path: /home/dluser/slurm/bin in the site's file"

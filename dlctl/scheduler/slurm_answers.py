@@ -1,4 +1,4 @@
-"""Read what a login node answers about its Slurm to `templates/schedulers/slurm-site.sh`. Pure."""
+"""Read what Slurm's commands answer about a site and about what its jobs have used. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from dlctl.contract.ground.safe_text import lines_of
+from dlctl.scheduler.base import Usage
 from dlctl.scheduler.offer import (
     Answer,
     Answers,
@@ -14,13 +15,29 @@ from dlctl.scheduler.offer import (
     Offer,
     leading_number,
 )
-from dlctl.scheduler.usage import clock_s
 
+USAGE_FIELDS = "JobID,Submit,Start,End,TotalCPU,MaxRSS"
 _MIB = 1024**2
 _SUFFIXES = "*~#!%$@^-+"
 """Slurm's marks after a node's state: not responding, power saving, reboot, …"""
-_ASKED = {"version": "sinfo --version", "sinfo": "sinfo", "config": "scontrol show config",
-          "assoc": "sacctmgr", "mpi": "srun --mpi=list"}  # fmt: skip
+QUESTIONS = {
+    "slurm": "printf '%s\\n' \"$slurm\"",
+    "version": "limit 10 sinfo --version",
+    "sinfo": "limit 20 sinfo --noheader --exact --format='%P|%a|%l|%s|%D|%c|%m|%G|%T'",
+    "config": "limit 20 scontrol show config",
+    "alloc_nodes": "allocating_nodes",
+    "assoc": "limit 20 sacctmgr --noheader --parsable2 show assoc where user=\"$(id -un)\""
+             " format=Account,Partition",
+    "default_account": "limit 20 sacctmgr --noheader --parsable2 show user \"$(id -un)\""
+                       " format=DefaultAccount",
+    "accounting": "limit 20 sacct --noheader --allocations --starttime now --format=JobID",
+    "mpi": "limit 10 srun --mpi=list",
+}  # fmt: skip
+_MATTERS = {"version": "sinfo --version", "sinfo": "sinfo", "config": "scontrol show config",
+            "assoc": "sacctmgr", "mpi": "srun --mpi=list"}  # fmt: skip
+"""Those whose lack of an answer is told, and by what name."""
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+(?::\d+){0,2}(?:\.\d+)?)", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 
 
 def read_offer(answers: Answers) -> Offer | None:
@@ -59,10 +76,10 @@ def _unless_none(word: str | None) -> str | None:
 
 def _problems(answers: Answers) -> list[str]:
     found = []
-    for name, command in _ASKED.items():
+    for name, command in _MATTERS.items():
         answer = answers.get(name)
         if answer and (answer.exit_code or (not answer.text and name != "assoc")):
-            why = answer.errors[-1] if answer.errors else f"exit code {answer.exit_code}"
+            why = (lines_of(answer.errors.strip()) or [f"exit code {answer.exit_code}"])[-1]
             found.append(f"{command} gave no answer: {why}")
     return found
 
@@ -124,8 +141,48 @@ def parse_gpus(gres: str) -> tuple[int, str | None]:
 def parse_mpi_types(answer: Answer) -> list[str]:
     """Return the plug-ins that `srun --mpi=list` names; some versions print to standard error."""
     types = []
-    for line in [*lines_of(answer.text), *answer.errors]:
+    for line in lines_of(f"{answer.text}\n{answer.errors}"):
         words = line.removeprefix("srun:").strip()
         listed = words.partition(":")[2].split(",") if words.startswith("specific ") else [words]
         types += [word.strip() for word in listed if re.fullmatch(r"[a-z][a-z0-9_]*", word.strip())]
     return list(dict.fromkeys(types))
+
+
+def parse_usage(stdout: str, unit: str) -> dict[str, Usage]:
+    """Return the usage of each job, from the rows of the jobs and of their steps.
+
+    Times are Unix seconds, as `SLURM_TIME_FORMAT=%s` asks for.
+    """
+    found: dict[str, Usage] = {}
+    for line in stdout.split("\n"):
+        cells = [cell.strip() for cell in line.split(unit)]
+        if len(cells) != USAGE_FIELDS.count(",") + 1 or not cells[0][:1].isdecimal():
+            continue
+        job_id, _, step = cells[0].partition(".")
+        before = found.get(job_id, Usage())
+        memory = max(before.memory_bytes or 0, _bytes(cells[5])) or None
+        if step:
+            found[job_id] = before._replace(memory_bytes=memory)
+        else:
+            submitted, started, ended = (_time(cell) for cell in cells[1:4])
+            found[job_id] = Usage(submitted, started, ended, clock_s(cells[4]), memory)
+    return found
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.isdecimal() and int(text) else None
+
+
+def clock_s(text: str) -> float | None:
+    """Return the seconds of `days-[hours[:minutes[:seconds]]]` or `[hours:]minutes:seconds`."""
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        return None
+    days, clock = float(match[1] or 0), [float(part) for part in match[2].split(":")]
+    hours, minutes, seconds = [*clock, 0, 0][:3] if match[1] else [0, 0, *clock][-3:]
+    return days * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def _bytes(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    return round(float(match[1]) * 1024 ** "_KMGTP".index(match[2] or "_")) if match else 0
