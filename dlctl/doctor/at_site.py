@@ -9,14 +9,14 @@ from dlctl.contract import StarterKind
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.files.site_folders import all_damaged, doubtful_above
-from dlctl.site_admin.discovery import Discovered, discover
+from dlctl.site_admin.discovery import ask
 from dlctl.site_admin.draft import limits_of, no_partitions
 from dlctl.site_admin.setup import python_of, said, shell_environment, site_template, under_bash
 from dlctl.units import format_bytes, several
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
-    from dlctl.scheduler.offer import FoundPartition
+    from dlctl.scheduler.offer import FoundPartition, Offer
     from dlctl.sites.files import Partition, Site
     from dlctl.transport import Transport
 
@@ -29,17 +29,18 @@ _FEW_INODES = 20_000
 
 def check_at_site(chain: Chain, session: Session) -> None:
     """Try what a site has, as far as its login node tells; this changes nothing there."""
-    site, transport, found = session.site, session.transport, list[Discovered]()
+    site, transport, scheduler = session.site, session.transport, session.scheduler
+    offers: list[Offer | None] = []
     chain.ask("inspection", ["log-in", "shell"],
-              lambda: found.append(discover(transport, [session.scheduler])))  # fmt: skip
-    if not found:
+              lambda: offers.append(scheduler.read_offer(ask(transport, [scheduler]))))  # fmt: skip
+    if not offers:
         why = chain.lacks(["log-in", "shell", "inspection"]) or "not tried"
-        names = ("root", "room", "python", "launcher", site.scheduler.kind, "accounting")
-        return chain.skip(why, *names)
-    chain.ask("environment", [], lambda: check_environment(chain, site, found[0], transport))
+        return chain.skip(why, "root", "room", "python", "launcher", scheduler.kind, "accounting")
+    offer = offers[0]
+    chain.ask("environment", [], lambda: check_environment(chain, site, offer, transport))
     check_folders(chain, site, transport)
-    if site.scheduler.allocates:
-        return check_scheduler(chain, site, found[0])
+    if scheduler.allocates:
+        return check_scheduler(chain, site, offer)
     return chain.add("scheduler", OK, "dlctl's own queue on that machine")
 
 
@@ -56,7 +57,7 @@ def node_script(site: Site) -> str:
     return under_bash("\n".join([*lines, functions, site_template("check.sh")]))
 
 
-def check_environment(chain: Chain, site: Site, found: Discovered, transport: Transport) -> None:
+def check_environment(chain: Chain, site: Site, offer: Offer | None, transport: Transport) -> None:
     """Try root, Python and launcher, as jobs will find them; it writes a probe, and removes it."""
     end = transport.run(node_script(site), timeout_s=_NODE_TIMEOUT_S)
     answers = said(end.text)
@@ -71,7 +72,7 @@ def check_environment(chain: Chain, site: Site, found: Discovered, transport: Tr
     _room(chain, site, answers)
     _python(chain, site, answers)
     _environments(chain, site, answers)
-    return _launcher(chain, site, found, answers)
+    return _launcher(chain, site, offer.mpi_types if offer else [], answers)
 
 
 def check_root(chain: Chain, site: Site, answers: Answered) -> None:
@@ -145,10 +146,10 @@ def _environments(chain: Chain, site: Site, answers: Answered) -> None:
         chain.add("environments", OK, ", ".join(told))
 
 
-def _launcher(chain: Chain, site: Site, found: Discovered, answers: Answered) -> None:
+def _launcher(chain: Chain, site: Site, mpi_types: list[str], answers: Answered) -> None:
     settings, path = site.launcher, answers.get("mpirun", [""])[0]
     request = LaunchRequest(1, 1, 1, settings.executable, settings.mpi, settings.extra)
-    lack = LAUNCHERS[settings.kind].lack(request, found.offer.mpi_types, path, site.name)
+    lack = LAUNCHERS[settings.kind].lack(request, mpi_types, path, site.name)
     if lack is not None:
         return chain.add("launcher", BROKEN if lack.fatal else WARN, lack.what, lack.hint)
     told = f" --mpi={settings.mpi}" if settings.mpi else ""
@@ -185,11 +186,10 @@ def check_folders(chain: Chain, site: Site, transport: Transport) -> None:
     chain.ask("sent files", ["root"], sent)
 
 
-def check_scheduler(chain: Chain, site: Site, found: Discovered) -> None:
+def check_scheduler(chain: Chain, site: Site, offer: Offer | None) -> None:
     """Compare the site's file with what its scheduler offers."""
-    kind, offer, settings = site.scheduler.kind, found.offer, site.scheduler
-    rest = ("account", "next attempt")
-    if found.kind != kind:
+    kind, settings, rest = site.scheduler.kind, site.scheduler, ("account", "next attempt")
+    if offer is None:
         fix = "set scheduler.path in the site's file"
         chain.add(kind, BROKEN, "its commands were not found", fix)
         return chain.skip(f"not tried: {kind} is broken", "partitions", "accounting", *rest)

@@ -128,7 +128,6 @@ class Scheduler(Protocol):
         Args:
             attempt: a number, or `contract.NEXT` for one that is put in its place later.
         """
-        ...
 
     def successors_script(self, plan: Plan, attempt: int) -> str:
         """Return the script that submits the jobs that are to begin after the attempt's job.
@@ -149,7 +148,6 @@ class Scheduler(Protocol):
             script: The batch script, in the job directory; its argument is the group's name.
             output: The folder in the job directory below which the group's folder lies.
         """
-        ...
 
     def workers_alive_script(self, plan: Plan) -> str:
         """Return the script that prints a line for each of a search's workers in the queue.
@@ -157,7 +155,6 @@ class Scheduler(Protocol):
         The line is `<group> <job id> <state>`, the state being Slurm's word. Workers that wait, run
         or are ending count.
         """
-        ...
 
     def dismiss_script(self, job_dir: str) -> str:
         """Return the script that cancels a training's successors that have not begun.
@@ -173,11 +170,9 @@ class Scheduler(Protocol):
             SubmitRejected: the scheduler refused or was unreachable; nothing was submitted.
             SubmitUnknown: the answer was lost; the job may exist, or appear later.
         """
-        ...
 
     def queue_script(self, root: str) -> str:
         """Return the script that lists those of this user's jobs that the scheduler remembers."""
-        ...
 
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
         """Return the jobs.
@@ -185,7 +180,6 @@ class Scheduler(Protocol):
         Raises:
             SchedulerUnavailable: the controller does not answer (the state is stale, not FAILED).
         """
-        ...
 
     def history_script(self, job_ids: list[str]) -> str | None:
         """Return the script that asks the accounting about these jobs; None without accounting."""
@@ -205,7 +199,6 @@ class Scheduler(Protocol):
 
     def cancel_script(self, job_id: str, root: str) -> str:
         """Return the script that ends a job; it is no failure if the job is already gone."""
-        ...
 
     def halt_script(self, job_id: str, root: str) -> str | None:
         """Return the script that signals a job to save and end; None if there is no such way.
@@ -220,7 +213,6 @@ class Scheduler(Protocol):
         Raises:
             SchedulerUnavailable: the request may not have arrived; cancelling again is safe.
         """
-        ...
 
     def node_script(self, plan: Plan, script: str) -> str:
         """Return the script that runs another script on a node for the plan's jobs, now or later.

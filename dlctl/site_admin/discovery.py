@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dlctl.transport.base import Transport
 
 _TIMEOUT_S = 180.0
-_QUESTIONS = {
+QUESTIONS = {
     "account": "account_facts", "pythons": "pythons", "modules": "modules",
     "mpirun": "command -v mpirun", "df": 'limit 10 df -Pk "$HOME"',
 }  # fmt: skip
@@ -35,7 +35,7 @@ class Discovered:
     user: str
     host: str
     kind: str
-    """Of the first scheduler that is there; empty: none of those that were looked for."""
+    """Of the first scheduler that is there."""
     offer: Offer
     """What that scheduler offers."""
     pythons: list[str]
@@ -47,29 +47,30 @@ class Discovered:
     """On the home directory's file system."""
 
 
-def discover(transport: Transport, schedulers: Sequence[Scheduler] = ()) -> Discovered:
-    """Inspect a site.
-
-    Args:
-        schedulers: those to look for; all by default.
+def discover(transport: Transport) -> Discovered:
+    """Inspect a site, for its file.
 
     Raises:
         TransportError, SiteError
     """
-    wanted = schedulers or [make_scheduler(kind) for kind in SCHEDULERS]
-    before, commands = questions(wanted)
-    ends = run_each(transport, list(commands.values()), _TIMEOUT_S, before)
-    answers = (Answer(end.text, end.exit_code, end.error_text) for end in ends)
-    return read_answers(Answers(zip(commands, answers, strict=True)), wanted)
+    schedulers = [make_scheduler(kind) for kind in SCHEDULERS]
+    return read_answers(ask(transport, schedulers, **QUESTIONS), schedulers)
 
 
-def questions(schedulers: Sequence[Scheduler]) -> tuple[str, dict[str, str]]:
-    """Return what to run first, and question → command, in POSIX shell. Pure."""
-    before, commands = [site_template("environment.sh"), site_template("discover.sh")], _QUESTIONS
+def ask(transport: Transport, schedulers: Sequence[Scheduler], **commands: str) -> Answers:
+    """Ask a login node what schedulers want to know, and by further commands.
+
+    Raises:
+        TransportError
+    """
+    before = [site_template("environment.sh"), site_template("discover.sh")]
     for scheduler in schedulers:
         functions, own = scheduler.questions()
-        before, commands = [*before, functions], commands | own
-    return "\n".join(before), commands
+        before.append(functions)
+        commands |= own
+    ends = run_each(transport, list(commands.values()), _TIMEOUT_S, "\n".join(before))
+    answers = (Answer(end.text, end.exit_code, end.error_text) for end in ends)
+    return Answers(zip(commands, answers, strict=True))
 
 
 def read_answers(answers: Answers, schedulers: Sequence[Scheduler]) -> Discovered:
@@ -84,7 +85,7 @@ def read_answers(answers: Answers, schedulers: Sequence[Scheduler]) -> Discovere
                         hint="run the same command again; see whether `ssh HOST /bin/sh -c true` "
                         "works")  # fmt: skip
     offers = ((each.kind, each.read_offer(answers)) for each in schedulers)
-    kind, offer = next(((kind, offer) for kind, offer in offers if offer), ("", Offer()))
+    kind, offer = next((kind, offer) for kind, offer in offers if offer)  # the local one is
     modules = answers["modules"].said.removeprefix("kind=")
     free = re.search(r"\s(\d+)\s+\d+%\s", answers["df"].said)
     return Discovered(

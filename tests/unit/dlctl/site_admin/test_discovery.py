@@ -19,8 +19,9 @@ from dlctl.scheduler.slurm_answers import (
     parse_sinfo,
     parse_time_limit,
 )
-from dlctl.site_admin.discovery import Discovered, discover, questions, read_answers
+from dlctl.site_admin.discovery import QUESTIONS, Discovered, discover, read_answers
 from dlctl.site_admin.draft import make_site, site_text
+from dlctl.site_admin.setup import site_template
 from dlctl.sites.files import TransportSettings, parse_site
 from dlctl.transport.base import Completed
 from dlctl.transport.local import LocalTransport
@@ -246,5 +247,7 @@ def test_the_script_answers_here(shell, tmp_path):
 
 
 def test_the_script_passes_shellcheck():
-    before, commands = questions(ALL)
-    check_script("\n".join([before, *commands.values()]))
+    before, commands = ALL[0].questions()
+    names = ("environment.sh", "discover.sh")
+    check_script("\n".join([*map(site_template, names), before, *commands.values(),
+                            *QUESTIONS.values()]))  # fmt: skip

@@ -69,11 +69,11 @@ def links(check, *about) -> dict[str, Link]:
 
 def on_nodes(site: Site) -> dict[str, Link]:
     """Return what is found where jobs run; what the site says before is recorded."""
-    return links(check_environment, site, recorded(), LocalTransport())
+    return links(check_environment, site, recorded().offer, LocalTransport())
 
 
 def test_a_file_that_agrees_with_the_cluster_is_ok():
-    checks = links(check_scheduler, slurm(account="dl"), recorded())
+    checks = links(check_scheduler, slurm(account="dl"), recorded().offer)
     assert {check.state for check in checks.values()} == {"ok"}
     assert checks["slurm"].evidence == "Slurm 22.05.8 in /usr/bin"
     assert checks["partition debug"].evidence == "4 of 4 nodes usable"
@@ -88,7 +88,7 @@ def test_each_difference_is_named_with_what_to_do():
         "partitions:\n  debug: {cpus_per_node: 64, gpus_per_node: 4}\n  gone: {}\n  scavenge: {}\n"
         "launcher: {kind: srun}\nenvironment: {}\n",
     )
-    checks = links(check_scheduler, site, recorded("slurm-22.05-busy"))
+    checks = links(check_scheduler, site, recorded("slurm-22.05-busy").offer)
     assert checks["partition debug"].state == "warn"
     assert "cpus_per_node 64, the site has 2" in checks["partition debug"].evidence
     assert "gpus_per_node 4, the site has 2" in checks["partition debug"].evidence
@@ -107,7 +107,7 @@ def test_a_partition_whose_nodes_may_not_submit_is_told_before_a_training_relies
 
     found = recorded()
     closed = submitting_from({"debug": "login1"})
-    check = links(check_scheduler, slurm(account="dl"), closed)["next attempt"]
+    check = links(check_scheduler, slurm(account="dl"), closed.offer)["next attempt"]
     assert check.state == "warn" and "submitted from login1 only" in check.evidence
     assert check.fix == (
         "set scheduler.next_attempt: [in_allocation, successor, requeue, client] in the site's file"
@@ -115,7 +115,7 @@ def test_a_partition_whose_nodes_may_not_submit_is_told_before_a_training_relies
     everywhere = submitting_from({p.name: "login1" for p in found.offer.partitions})
     site = make_site("x", everywhere, TransportSettings(kind="local"))
     assert "job" not in site.scheduler.next_attempt
-    assert links(check_scheduler, site, everywhere)["next attempt"].state == "ok"
+    assert links(check_scheduler, site, everywhere.offer)["next attempt"].state == "ok"
     text = site_text(site, everywhere)
     assert parse_site("x", text).scheduler.next_attempt == site.scheduler.next_attempt
     assert "next_attempt" not in site_text(make_site("x", found, site.transport), found)
@@ -123,19 +123,19 @@ def test_a_partition_whose_nodes_may_not_submit_is_told_before_a_training_relies
 
 def test_slurm_that_is_away_or_off_the_path():
     away = recorded("slurm-22.05-no-controller")
-    found = links(check_scheduler, slurm(), away)
+    found = links(check_scheduler, slurm(), away.offer)
     assert "Unable to contact" in found["partitions"].evidence
     assert found["account"].evidence == "not tried: partitions is broken"
     off = recorded("slurm-22.05-off-path")
-    check = links(check_scheduler, slurm(), off)["slurm"]
+    check = links(check_scheduler, slurm(), off.offer)["slurm"]
     assert check.state == "broken"
     assert check.fix == "set scheduler.path: /home/dluser/slurm/bin in the site's file"
-    there = links(check_scheduler, slurm(path="/home/dluser/slurm/bin"), off)["slurm"]
+    there = links(check_scheduler, slurm(path="/home/dluser/slurm/bin"), off.offer)["slurm"]
     assert there.state == "ok"
     silent = replace(away, offer=replace(away.offer, accounting=False))
-    accounting = links(check_scheduler, slurm(accounting="true"), silent)["accounting"]
+    accounting = links(check_scheduler, slurm(accounting="true"), silent.offer)["accounting"]
     assert (accounting.state, accounting.evidence) == ("warn", "does not answer")
-    none = links(check_scheduler, slurm(), replace(away, kind="local"))
+    none = links(check_scheduler, slurm(), None)
     assert [name for name, link in none.items() if link.state == "broken"] == ["slurm"]
     assert "scheduler.path" in none["slurm"].fix
 
