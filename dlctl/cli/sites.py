@@ -77,9 +77,8 @@ def add(
 
     added = add_site(name, parse_target(target, port), root=root, python=python,
                      alone=without_slurm, force=force, prompt=output.ask)  # fmt: skip
-    told = added.summary()
-    shown = {name.replace("_", " "): text for name, text in told.items()}
-    output.report(told, as_json, lambda _: output.fields(shown))
+    shown = {name.replace("_", " "): text for name, text in vars(added).items()}
+    output.report(added, as_json, lambda _: output.fields(shown))
     output.hint(f"dlctl sites {'check' if python else 'setup'} {name}")
 
 
@@ -152,10 +151,9 @@ def setup(name: str = NAME, as_json: bool = JSON) -> None:
 
     Example: dlctl sites setup mycluster
     """
-    from dlctl.site_admin.actions import setup_notes, setup_site
+    from dlctl.site_admin.actions import setup_site
 
-    output.note(setup_notes(name))
-    answer = setup_site(name, output.ask)
+    answer = setup_site(name, output.ask, output.note)
     shown = {"python": answer.python, "done": "\n".join(answer.notes)}
     output.report(answer, as_json, lambda _: output.fields(shown))
     output.hint(f"dlctl sites check {name}")

@@ -92,12 +92,7 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
         "ntasks": resources.tasks,
         "ntasks-per-node": max(resources.learners_per_node),
         "cpus-per-task": resources.cpus_per_learner,
-        "mem": _mebibytes(resources.memory_bytes_per_node),
-        "time": None if resources.time_s is None else format_slurm_time(resources.time_s),
-        "partition": batch.partition,
-        "account": batch.account,
-        "qos": batch.qos,
-        "constraint": batch.constraint,
+        **where(plan, resources.memory_bytes_per_node),
         "gres": batch.gres,
         "signal": f"B:USR2@{resources.halt_margin_s}",
     }
@@ -148,5 +143,12 @@ def _word(name: str, value: object) -> str:
     return shlex.quote(text)
 
 
-def _mebibytes(memory_bytes: int | None) -> str | None:
-    return None if memory_bytes is None else f"{-(-memory_bytes // _MEBIBYTE)}M"
+def where(plan: contract.Plan, memory_bytes: int | None) -> dict[str, str | None]:
+    """Return the options of a job and of a step that say how long and on which nodes it runs."""
+    batch, time_s = plan.batch, plan.resources.time_s
+    return {
+        "mem": None if memory_bytes is None else f"{-(-memory_bytes // _MEBIBYTE)}M",
+        "time": None if time_s is None else format_slurm_time(time_s),
+        "partition": batch.partition, "account": batch.account, "qos": batch.qos,
+        "constraint": batch.constraint,
+    }  # fmt: skip

@@ -18,8 +18,7 @@ from dlctl.package_data import data_path
 from dlctl.scheduler import slurm_answers
 from dlctl.scheduler.base import Job, Scheduler, Usage
 from dlctl.scheduler.rows import RECORD, UNIT, job_state, parse_rows, plain, unavailable
-from dlctl.scheduler.sbatch import sbatch_options
-from dlctl.units import format_slurm_time
+from dlctl.scheduler.sbatch import sbatch_options, where
 
 # A variable like SBATCH_PARTITION or SLURM_NNODES would change the job, SQUEUE_FORMAT the answer.
 # Variables that only name the controller and the caller stay.
@@ -51,7 +50,6 @@ HISTORY_FIELDS = "JobID,JobName,State,ExitCode,NodeList,Submit,Start"
 HISTORY_LIMIT_S = 30
 """A slow slurmdbd must not delay a status: a later answer of sacct is ignored."""
 
-_MEBIBYTE = 1 << 20
 _EXTRA_OF_SRUN = ("--reservation=", "--exclude=", "--nodelist=", "--licenses=", "--wckey=")
 """Further sbatch options that restrict where a step runs; others are about output and mail."""
 
@@ -175,9 +173,7 @@ class Slurm(Scheduler):
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the sbatch call; options that don't depend on the attempt are in the script."""
         token = contract.token(plan.training_id, attempt)
-        arguments = [
-            "--parsable", f"--job-name={token}", f"--comment=dlctl:{token}",
-        ]  # fmt: skip
+        arguments = ["--parsable", f"--job-name={token}", f"--comment=dlctl:{token}"]
         output = shlex.quote("/" + contract.job_output(attempt))
         script = shlex.quote(contract.script_file(attempt))
         return (
@@ -322,22 +318,13 @@ done
 
     def node_script(self, plan: contract.Plan, script: str) -> str:
         """Return an srun call with the plan's partition, account and time, for one task."""
-        resources, batch = plan.resources, plan.batch
-        memory = resources.memory_bytes_per_learner
         chosen = {
-            "job-name": "dlctl",
-            "nodes": 1,
-            "ntasks": 1,
-            "cpus-per-task": resources.cpus_per_learner,
-            "mem": None if memory is None else f"{-(-memory // _MEBIBYTE)}M",
-            "time": None if resources.time_s is None else format_slurm_time(resources.time_s),
-            "partition": batch.partition,
-            "account": batch.account,
-            "qos": batch.qos,
-            "constraint": batch.constraint,
-        }
+            "job-name": "dlctl", "nodes": 1, "ntasks": 1,
+            "cpus-per-task": plan.resources.cpus_per_learner,
+            **where(plan, plan.resources.memory_bytes_per_learner),
+        }  # fmt: skip
         options = [f"--{name}={value}" for name, value in chosen.items() if value is not None]
-        options += [option for option in batch.extra if option.startswith(_EXTRA_OF_SRUN)]
+        options += [option for option in plan.batch.extra if option.startswith(_EXTRA_OF_SRUN)]
         argv = ["srun", "--input=none", "--mpi=none", *options, "/bin/sh", "-c", script]
         return f"{self.prologue()}exec {shlex.join(argv)}\n"
 

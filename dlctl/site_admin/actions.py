@@ -13,33 +13,14 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import BadNode, ContractError
 from dlctl.errors import SiteError
-from dlctl.site_admin.discovery import Discovered, discover
+from dlctl.site_admin import setup
+from dlctl.site_admin.discovery import discover
 from dlctl.site_admin.draft import make_site, site_text
-from dlctl.site_admin.setup import (
-    SETUP_TIMEOUT_S,
-    SetupAnswer,
-    parse_setup,
-    python_of,
-    setup_advice,
-    setup_script,
-)
-from dlctl.sites.files import (
-    Site,
-    TransportSettings,
-    check_name,
-    find_site,
-    list_sites,
-    load_site,
-    parse_site,
-    save_site,
-    set_python,
-    user_directory,
-)
+from dlctl.sites import files
+from dlctl.sites.files import Site, TransportSettings, load_site
 from dlctl.transport import open_transport
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dlctl.transport.base import Completed
     from dlctl.transport.openssh import OpensshTransport
 
@@ -51,29 +32,19 @@ _MARK = "\x1e"
 
 @dataclass(frozen=True)
 class Added:
-    """A site that was inspected, and its new file."""
+    """A site that was inspected, in a few words."""
 
-    site: Site
-    path: Path
-    found: Discovered
-
-    def summary(self) -> dict[str, str]:
-        """Return what was found, in a few words."""
-        found, site = self.found, self.site
-        used = site.scheduler.allocates
-        return {
-            "site": site.name,
-            "file": str(self.path),
-            "login_node": f"{found.user} on {found.host}",
-            "scheduler": found.offer.title if used else "not used",
-            "partitions": ", ".join(site.partitions),
-            "connection": _STAYS if site.transport.kind == "openssh" else "",
-            "account": site.scheduler.account or "",
-            "launcher": f"{site.launcher.kind} {site.launcher.mpi or ''}".strip(),
-            "root": site.root,
-            "python": site.environment.python or "not set up yet",
-            "not_answered": "\n".join(found.offer.problems) if used else "",
-        }
+    site: str
+    file: str
+    login_node: str
+    scheduler: str
+    partitions: str
+    connection: str
+    account: str
+    launcher: str
+    root: str
+    python: str
+    not_answered: str
 
 
 def parse_target(target: str, port: int | None = None) -> TransportSettings:
@@ -112,9 +83,9 @@ def add_site(
         SiteError: the file exists already, or the site's answer is unusable.
         TransportError
     """
-    check_name(name)
-    path = user_directory() / f"{name}.yml"
-    if name in {file.name for file in list_sites() if file.shipped} and not force:
+    files.check_name(name)
+    path = files.user_directory() / f"{name}.yml"
+    if name in {file.name for file in files.list_sites() if file.shipped} and not force:
         raise SiteError(
             f"{name} is a site that dlctl ships; a file of your own would take its place",
             hint="choose another name, or --force",
@@ -140,29 +111,41 @@ def add_site(
         site = make_site(name, found, transport, root=root, python=python, alone=alone)
     except ValueError as error:
         raise SiteError(f"{name}: {error}", hint="check --root and --python") from error
-    text = site_text(site, found)
-    return Added(parse_site(name, text), save_site(name, text, force=force), found)
+    file, used = (
+        files.save_site(name, site_text(site, found), force=force),
+        site.scheduler.allocates,
+    )
+    return Added(
+        site=name, file=str(file), login_node=f"{found.user} on {found.host}",
+        scheduler=found.offer.title if used else "not used", partitions=", ".join(site.partitions),
+        connection=_STAYS if transport.kind == "openssh" else "",
+        account=site.scheduler.account or "", root=site.root,
+        launcher=f"{site.launcher.kind} {site.launcher.mpi or ''}".strip(),
+        python=site.environment.python or "not set up yet",
+        not_answered="\n".join(found.offer.problems) if used else "",
+    )  # fmt: skip
 
 
-def setup_notes(name: str) -> str:
-    """Return what to know before a setup."""
-    return "\n".join(filter(None, ["this may take a few minutes", setup_advice(load_site(name))]))
-
-
-def setup_site(name: str, prompt: Prompt | None = None) -> SetupAnswer:
+def setup_site(
+    name: str, prompt: Prompt | None = None, note: Callable[[str], None] = lambda _: None
+) -> setup.SetupAnswer:
     """Install the Python of a site's nodes and write it into the site's file.
+
+    Args:
+        note: called with what to know before.
 
     Raises:
         SiteError: one sentence that says why the setup failed.
         TransportError
     """
     site = load_site(name)
-    end = _run(site, setup_script(site), SETUP_TIMEOUT_S, prompt)
-    answer = parse_setup(name, end.exit_code, end.text, end.error_text)
-    if answer.python == python_of(site):
+    note(f"this may take a few minutes\n{setup.setup_advice(site)}".strip())
+    end = _run(site, setup.setup_script(site), setup.SETUP_TIMEOUT_S, prompt)
+    answer = setup.parse_setup(name, end.exit_code, end.text, end.error_text)
+    if answer.python == setup.python_of(site):
         return answer
-    shipped = find_site(name).shipped
-    path = set_python(name, answer.python)
+    shipped = files.find_site(name).shipped
+    path = files.set_python(name, answer.python)
     if not shipped:
         return answer
     told = f"wrote {path}, which takes the place of the site that dlctl ships"

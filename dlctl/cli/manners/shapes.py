@@ -150,9 +150,8 @@ SHAPES = {
     "site": Shape("a site", [_all(str, "name kind file")], {"sites list": LIST}),
     "site-settings": Shape("the settings of a site", ["dlctl.sites.model:Site"], {
         "sites show": OBJECT}),
-    "site-added": Shape("a site that was added", [
-        _all(str, "site file login_node scheduler partitions connection account launcher root "
-             "python not_answered")], {"sites add": OBJECT}),
+    "site-added": Shape("a site that was added", ["dlctl.site_admin.actions:Added"], {
+        "sites add": OBJECT}),
     "site-removed": Shape("a site file that was removed", [
         _all(str, "site file") | _all(bool, "removed")], {"sites remove": OBJECT}),
     "connection": Shape("a connection", ["dlctl.site_admin.actions:Connection"], {

@@ -9,8 +9,6 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import JSON, complete_sites
 
-_BROKEN = "broken"
-
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -45,6 +43,7 @@ def examined(
 ) -> None:  # fmt: skip
     """Print the links as they become known; exit code 4 if one is broken."""
     from dlctl.doctor.bundle import write_bundle
+    from dlctl.doctor.chain import BROKEN
     from dlctl.doctor.examine import examine
 
     tell = (lambda _: None) if as_json else output.link
@@ -53,5 +52,5 @@ def examined(
     if bundle is not None:
         output.note(f"wrote {write_bundle(bundle, found, site, output.ask)}: look at it before "
                     "you send it")  # fmt: skip
-    if any(link.state == _BROKEN for link in found.links):
+    if any(link.state == BROKEN for link in found.links):
         raise typer.Exit(4)

@@ -253,13 +253,14 @@ def test_the_agent_is_asked(tmp_path, monkeypatch):
 def test_add_asks_this_machine_and_refuses_to_overwrite(tmp_path):
     here, root = TransportSettings(kind="local"), str(tmp_path / "root")
     added = add_site("mine", here, root=root, alone=True)
-    assert added.site.scheduler.kind == "local"
-    assert added.site == load_site("mine")
-    assert added.summary()["root"] == str(tmp_path / "root")
+    assert load_site("mine").scheduler.kind == "local"
+    assert (
+        (added.root, added.scheduler) == (load_site("mine").root, "not used") == (root, "not used")
+    )
     with pytest.raises(SiteError, match="already exists"):
         add_site("mine", here)
     forced = add_site("mine", here, root="/other", alone=True, force=True)
-    assert load_site("mine").root == forced.site.root == "/other"
+    assert load_site("mine").root == forced.root == "/other"
     with pytest.raises(SiteError, match="absolute"):
         add_site("two", here, root="relative", alone=True)
 
