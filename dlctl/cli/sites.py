@@ -169,13 +169,12 @@ def nodes(
 
     Example: dlctl sites nodes mycluster --forget n17
     """
-    from dlctl.site_admin.actions import bad_nodes, forget_node
+    from dlctl.site_admin.actions import bad_nodes
 
-    if forget is not None:
-        node = forget_node(name, forget, output.ask)
-        output.report(node, as_json, lambda _: output.line(f"forgot {node.host}"))
+    known = bad_nodes(name, output.ask, forget or "")
+    if forget:
+        output.report(known[0], as_json, lambda _: output.line(f"forgot {forget}"))
         return
-    known = bad_nodes(name, output.ask)
     rows = [[n.host, n.kind, n.training_id, ago(time.time() - n.seen_at),
              format_span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
     columns = ["node", "kind", "training", "seen", "avoided for", "why"]

@@ -95,7 +95,7 @@ class Offer:
     mpi: str | None = None
     """What that launcher should speak, of `mpi_types`."""
     mpi_types: list[str] = field(default_factory=list)
-    mpi_default: str | None = None
+    mpi_default: str = "none"
     submit_hosts: dict[str, str] = field(default_factory=dict)
     """Partition → the nodes from which its jobs may be submitted, if these are not all."""
     problems: list[str] = field(default_factory=list)

@@ -261,7 +261,11 @@ done
 
     def queue_script(self, root: str) -> str:  # noqa: ARG002 - Slurm's queue has no folder
         """Return the squeue call: this user's jobs, including recently ended ones."""
-        return self.prologue() + self._squeue()
+        return (
+            f"{self.prologue()}export SLURM_TIME_FORMAT=%s\n"
+            'squeue --noheader --states=all --user="$dlctl_user_id"'
+            f" --format='{QUEUE_FORMAT}' </dev/null\n"
+        )
 
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
         """Return the jobs, array and heterogeneous ones as squeue names them (`4_[1-3]`, `9+0`)."""
@@ -332,14 +336,6 @@ done
         """Return what the scripts of one call have in common."""
         prefix = f"PATH={shlex.quote(self.path)}:$PATH; export PATH\n" if self.path else ""
         return prefix + CLEAN_ENVIRONMENT
-
-    @staticmethod
-    def _squeue() -> str:
-        return (
-            "export SLURM_TIME_FORMAT=%s\n"
-            'squeue --noheader --states=all --user="$dlctl_user_id"'
-            f" --format='{QUEUE_FORMAT}' </dev/null\n"
-        )
 
     @staticmethod
     def _sacct(selection: str, fields: str = HISTORY_FIELDS, rows: str = "--allocations") -> str:

@@ -15,6 +15,7 @@ from dlctl.scheduler.offer import (
     Offer,
     leading_number,
 )
+from dlctl.scheduler.rows import plain
 
 USAGE_FIELDS = "JobID,Submit,Start,End,TotalCPU,MaxRSS"
 _MIB = 1024**2
@@ -61,17 +62,13 @@ def read_offer(answers: Answers) -> Offer | None:
         launcher="srun" if mpi else "mpirun",
         mpi=mpi,
         mpi_types=mpi_types,
-        mpi_default=_unless_none(config.get("MpiDefault")),
+        mpi_default=plain(config.get("MpiDefault", "")) or "none",
         submit_hosts={
             row[0]: row[1] for row in answers["alloc_nodes"].rows
             if row[1] not in ("ALL", "(null)")
         },
         problems=_problems(answers),
     )  # fmt: skip
-
-
-def _unless_none(word: str | None) -> str | None:
-    return None if word in (None, "", "none", "(null)") else word
 
 
 def _problems(answers: Answers) -> list[str]:

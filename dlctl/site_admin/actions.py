@@ -6,28 +6,28 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract import BadNode, ContractError
+from dlctl.contract import BadNode
 from dlctl.errors import SiteError
+from dlctl.files.small_files import read_appended
 from dlctl.site_admin import setup
 from dlctl.site_admin.discovery import discover
 from dlctl.site_admin.draft import make_site, site_text
 from dlctl.sites import files
-from dlctl.sites.files import Site, TransportSettings, load_site
+from dlctl.sites.files import TransportSettings, load_site
 from dlctl.transport import open_transport
 
 if TYPE_CHECKING:
-    from dlctl.transport.base import Completed
+    from dlctl.transport.base import Prompt, Transport
     from dlctl.transport.openssh import OpensshTransport
 
-Prompt = Callable[[str, bool], str]
 _STAYS = "one for all commands, because the site asks questions: dlctl sites connect opens it"
-_NODES_TIMEOUT_S = 60.0
-_MARK = "\x1e"
+_NODE_BYTES = 100_000
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,8 @@ def add_site(
         asked.append(text)
         return prompt(text, hidden)
 
-    connection = open_transport(transport, ask if prompt else None, name)
-    try:
+    with _opened(transport, ask if prompt else None, name) as connection:
         found = discover(connection)
-    finally:
-        connection.close()
     # A question a day, and not one at each command; the ssh of Windows shares no connections.
     if asked and shutil.which("ssh") and os.name != "nt":
         transport = transport.model_copy(update={"kind": "openssh"})
@@ -140,7 +137,8 @@ def setup_site(
     """
     site = load_site(name)
     note(f"this may take a few minutes\n{setup.setup_advice(site)}".strip())
-    end = _run(site, setup.setup_script(site), setup.SETUP_TIMEOUT_S, prompt)
+    with _opened(site.transport, prompt, name) as connection:
+        end = connection.run(setup.setup_script(site), timeout_s=setup.SETUP_TIMEOUT_S)
     answer = setup.parse_setup(name, end.exit_code, end.text, end.error_text)
     if answer.python == setup.python_of(site):
         return answer
@@ -152,10 +150,11 @@ def setup_site(
     return replace(answer, notes=[*answer.notes, f"{told}; `dlctl sites remove {name}` undoes it"])
 
 
-def _run(site: Site, script: str, timeout_s: float, prompt: Prompt | None) -> Completed:
-    transport = open_transport(site.transport, prompt, site.name)
+@contextmanager
+def _opened(settings: TransportSettings, prompt: Prompt | None, name: str) -> Iterator[Transport]:
+    transport = open_transport(settings, prompt, name)
     try:
-        return transport.run(script, timeout_s=timeout_s)
+        yield transport
     finally:
         transport.close()
 
@@ -209,39 +208,30 @@ def _lasting(name: str) -> tuple[OpensshTransport, int]:
     return OpensshTransport(settings, f"dlctl sites connect {name}"), settings.persist_s
 
 
-def bad_nodes(name: str, prompt: Prompt | None = None) -> list[BadNode]:
-    """Return the nodes that a site avoids, as they failed a training lately, the newest first."""
-    script = 'for f in %s/*.json; do [ ! -f "$f" ] || { cat <"$f" && printf "\\036"; }; done'
-    found = []
-    for text in _on_nodes(name, script, prompt).split(_MARK)[:-1]:
-        try:
-            found.append(contract.from_json(BadNode, text))
-        except ContractError:  # of a newer version
-            continue
-    now = time.time()
-    return sorted((n for n in found if n.expires_at > now), key=lambda n: -n.seen_at)
+def bad_nodes(name: str, prompt: Prompt | None = None, forget: str = "") -> list[BadNode]:
+    """Return the nodes that a site avoids, as they failed a training lately, the newest first.
 
-
-def forget_node(name: str, host: str, prompt: Prompt | None = None) -> BadNode:
-    """Let trainings run on a node again; return what was known of it.
+    Args:
+        forget: the node on which trainings may run again; the only one that is returned.
 
     Raises:
         SiteError: the site does not avoid that node.
+        TransportError
     """
-    known = {node.host: node for node in bad_nodes(name, prompt)}
-    if host not in known:
-        avoided = ", ".join(known) or "none"
-        raise SiteError(f"{name} does not avoid the node {host!r}", hint=f"it avoids: {avoided}")
-    _on_nodes(name, f"rm -f -- %s/{shlex.quote(host)}.json", prompt)
-    return known[host]
-
-
-def _on_nodes(name: str, script: str, prompt: Prompt | None) -> str:
-    """Run a script, in which `%s` is the folder with what is known of nodes."""
     site = load_site(name)
-    folder = shlex.quote(f"{site.root}/{contract.NODES}")
-    end = _run(site, script.replace("%s", folder), _NODES_TIMEOUT_S, prompt)
-    if end.exit_code != 0:
-        raise SiteError(f"{name}: the list of its nodes can't be read or changed: "
-                        f"{end.error_text.strip()}", hint=f"dlctl sites check {name}")  # fmt: skip
-    return end.text
+    folder = f"{site.root}/{contract.NODES}"
+    with _opened(site.transport, prompt, name) as connection:
+        texts = read_appended(connection, folder, ["*.json"], {}, _NODE_BYTES)
+        found = [contract.understood(BadNode, text) for text in texts.values()]
+        known = [node for node in found if node is not None and node.expires_at > time.time()]
+        if forget and forget not in [node.host for node in known]:
+            avoided = ", ".join(node.host for node in known) or "none"
+            raise SiteError(
+                f"{name} does not avoid the node {forget!r}", hint=f"it avoids: {avoided}"
+            )
+        if forget:
+            end = connection.run(f"rm -f -- {shlex.quote(f'{folder}/{forget}.json')}")
+            if end.exit_code:
+                raise SiteError(f"{name}: what is known of {forget} can't be removed: "
+                                f"{end.last_error_line}")  # fmt: skip
+    return sorted((n for n in known if forget in ("", n.host)), key=lambda n: -n.seen_at)

@@ -131,15 +131,14 @@ def _block(name: str, values: dict[str, Any], notes: Iterable[str] = (), indent:
 
 
 def _launcher_notes(found: Discovered) -> list[str]:
-    types, default = found.offer.mpi_types, found.offer.mpi_default or "none"
-    notes = [f"mpi: {', '.join(types)}; the default is {default}"] if types else []
+    offer, types = found.offer, ", ".join(found.offer.mpi_types)
+    notes = [f"mpi: {types}; the default is {offer.mpi_default}"] if types else []
     return [*notes, f"mpirun: {found.mpirun}"] if found.mpirun else notes
 
 
 def _environment_notes(site: Site, found: Discovered) -> list[str]:
-    notes = []
-    if site.environment.python is None:
-        notes.append(f"`dlctl sites setup {site.name}` installs one and writes it here")
+    missing = f"`dlctl sites setup {site.name}` installs one and writes it here"
+    notes = [missing] if site.environment.python is None else []
     if found.pythons:
         notes.append(f"found: {', '.join(found.pythons)}")
     if found.modules:

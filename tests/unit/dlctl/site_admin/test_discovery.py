@@ -239,7 +239,7 @@ def test_the_script_answers_here(shell, tmp_path):
     found = discover(Shell())
     assert (found.offer.title, found.offer.path) == (f"Slurm 24.11.1 in {fake}", str(fake))
     assert found.offer.partitions[0].groups[0].cpus == 4
-    assert found.offer.mpi_types == ["pmi2"] and found.offer.mpi_default is None
+    assert found.offer.mpi_types == ["pmi2"] and found.offer.mpi_default == "none"
     assert not found.offer.accounting and found.offer.default_account is None
     assert "sacctmgr gave no answer: hello" in found.offer.problems
     assert found.home == str(tmp_path)
