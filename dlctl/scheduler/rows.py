@@ -59,40 +59,23 @@ def unavailable(what: str, exit_code: int, stderr: str) -> SchedulerUnavailable:
     )
 
 
-WORDS: dict[str, JobState] = {
-    # waiting
-    "PENDING": JobState.PENDING,
-    "CONFIGURING": JobState.PENDING,  # allocated; its nodes are booting
-    "POWER_UP_NODE": JobState.PENDING,
-    "REQUEUED": JobState.PENDING,
-    "REQUEUE_FED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING,
-    "SPECIAL_EXIT": JobState.PENDING,  # requeued and held by its exit code: may be released
-    "EXPEDITING": JobState.PENDING,  # 25.11: requeued ahead of others
-    # there
-    "RUNNING": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING,
-    "SIGNALING": JobState.RUNNING,
-    "UPDATE_DB": JobState.RUNNING,
-    "COMPLETING": JobState.ENDING,
-    "STAGE_OUT": JobState.ENDING,  # its burst buffer is being written back
-    "STOPPED": JobState.SUSPENDED,
-    "SUSPENDED": JobState.SUSPENDED,
-    # over
-    "COMPLETED": JobState.COMPLETED,
-    "FAILED": JobState.FAILED,
-    "LAUNCH_FAILED": JobState.FAILED,
-    "RECONFIG_FAIL": JobState.FAILED,
-    "TIMEOUT": JobState.TIMEOUT,
-    "DEADLINE": JobState.TIMEOUT,
-    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
-    "NODE_FAIL": JobState.NODE_FAIL,
-    "BOOT_FAIL": JobState.NODE_FAIL,
-    "PREEMPTED": JobState.PREEMPTED,
-    "CANCELLED": JobState.CANCELLED,
-    "REVOKED": JobState.CANCELLED,  # a federated sibling: the job runs on another cluster
-}
+_MEANT = {
+    # its nodes are booting; requeued, held by its exit code, or (25.11) ahead of others
+    JobState.PENDING: "PENDING CONFIGURING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD "
+                      "RESV_DEL_HOLD SPECIAL_EXIT EXPEDITING",
+    JobState.RUNNING: "RUNNING RESIZING SIGNALING UPDATE_DB",
+    JobState.ENDING: "COMPLETING STAGE_OUT",  # the latter: its burst buffer is being written back
+    JobState.SUSPENDED: "STOPPED SUSPENDED",
+    JobState.COMPLETED: "COMPLETED",
+    JobState.FAILED: "FAILED LAUNCH_FAILED RECONFIG_FAIL",
+    JobState.TIMEOUT: "TIMEOUT DEADLINE",
+    JobState.OUT_OF_MEMORY: "OUT_OF_MEMORY",
+    JobState.NODE_FAIL: "NODE_FAIL BOOT_FAIL",
+    JobState.PREEMPTED: "PREEMPTED",
+    # a federated sibling is REVOKED when the job runs on another cluster
+    JobState.CANCELLED: "CANCELLED REVOKED",
+}  # fmt: skip
+WORDS = {word: state for state, words in _MEANT.items() for word in words.split()}
 
 SHORT_WORDS: dict[str, str] = {
     "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING",

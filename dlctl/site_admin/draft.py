@@ -11,15 +11,7 @@ from dlctl.errors import SiteError
 from dlctl.scheduler import scheduler_class
 from dlctl.scheduler.offer import FoundPartition, Offer
 from dlctl.site_admin.discovery import Discovered
-from dlctl.sites.files import (
-    EnvironmentSettings,
-    LauncherSettings,
-    Partition,
-    SchedulerSettings,
-    Site,
-    TransportSettings,
-    yaml_scalar,
-)
+from dlctl.sites.files import Partition, Site, TransportSettings, yaml_scalar
 from dlctl.units import format_bytes, format_duration, format_size
 
 _MIB = 1024**2
@@ -50,21 +42,19 @@ def make_site(
         )
     partitions = {p.name: limits_of(p) for p in offer.partitions if p.available == "up"}
     closed = bool(partitions) and set(partitions) <= set(offer.submit_hosts)
-    return Site(
-        name=name,
-        transport=transport,
-        root=root or f"{found.home}/dlctl",
-        scheduler=SchedulerSettings(
-            kind=kind,
-            path=offer.path,
-            account=offer.default_account,
-            accounting=offer.accounting,
-            next_attempt=[each for each in STARTERS if not (closed and each == StarterKind.JOB)],
-        ),
-        partitions=partitions,
-        launcher=LauncherSettings(kind=offer.launcher, mpi=offer.mpi),
-        environment=EnvironmentSettings(python=python),
-    )
+    return Site.model_validate({
+        "name": name,
+        "transport": transport,
+        "root": root or f"{found.home}/dlctl",
+        "scheduler": {
+            "kind": kind, "path": offer.path, "account": offer.default_account,
+            "accounting": offer.accounting,
+            "next_attempt": [s for s in STARTERS if not (closed and s == StarterKind.JOB)],
+        },
+        "partitions": partitions,
+        "launcher": {"kind": offer.launcher, "mpi": offer.mpi},
+        "environment": {"python": python},
+    })  # fmt: skip
 
 
 def no_partitions(offer: Offer) -> str:
