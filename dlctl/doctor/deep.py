@@ -50,7 +50,7 @@ def check_by_job(
     jobs: list[Job] = []
     chain.ask("job", [], lambda: jobs.extend(_run(chain, session, on_line)))
     if not jobs:
-        chain.skip("not tried: job is broken", *LINKS)
+        chain.skip(f"not tried: job is {chain.state('job')}", *LINKS)
         return None
     judge_job(chain, session.site, jobs[0])
     return jobs[0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import socket
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.errors import AuthError, HostKeyError, RemoteCommandError, TransportError
 from dlctl.site_admin.setup import said
+from dlctl.units import format_span
 
 if TYPE_CHECKING:
     from dlctl.sites.files import Site
@@ -40,25 +40,17 @@ def check_way(chain: Chain, site: Site, transport: Transport) -> None:
             "log-in", BROKEN, "`kind: openssh` needs OpenSSH's client, which this machine lacks",
             "install openssh-client, or set `kind: ssh` in the site's file",
         )  # fmt: skip
-    elif _is_open(transport):
+    elif getattr(transport, "is_open", lambda: False)():
         chain.add("tcp", OK, "the connection of `dlctl sites connect` is open")
     else:
-        chain.ask("name", [], lambda: _name(chain, site))
-        chain.ask("tcp", ["name"], lambda: _tcp(chain, site))
+        from dlctl.transport.ssh import target_of
+
+        limit_s = min(LIMIT_S, site.transport.connect_timeout_s)
+        chain.ask("name", [], lambda: _name(chain, target_of(site.transport)))
+        chain.ask("tcp", ["name"], lambda: _tcp(chain, target_of(site.transport), limit_s))
     if why := chain.lacks(["log-in", "name", "tcp"]):
         return chain.skip(why, *_TO_SHELL)
     return _log_in(chain, transport, local=False)
-
-
-def _is_open(transport: Transport) -> bool:
-    is_open: Callable[[], bool] = getattr(transport, "is_open", lambda: False)
-    return is_open()
-
-
-def _target(site: Site) -> Target:
-    from dlctl.transport.ssh import target_of
-
-    return target_of(site.transport)
 
 
 def _by_way_of(target: Target) -> str:
@@ -67,8 +59,7 @@ def _by_way_of(target: Target) -> str:
     return f"by ProxyCommand {target.proxy_command}" if target.proxy_command else ""
 
 
-def _name(chain: Chain, site: Site) -> None:
-    target = _target(site)
+def _name(chain: Chain, target: Target) -> None:
     if way := _by_way_of(target):
         return chain.add("name", OK, f"{target.hostname} is reached {way}")
     try:
@@ -81,12 +72,10 @@ def _name(chain: Chain, site: Site) -> None:
     return chain.add("name", OK, f"{target.hostname} is {', '.join(addresses[:3])}")
 
 
-def _tcp(chain: Chain, site: Site) -> None:
+def _tcp(chain: Chain, target: Target, limit_s: float) -> None:
     """Connect, and wait for the first words: a server may accept and say nothing."""
-    target = _target(site)
     if _by_way_of(target):
         return chain.add("tcp", OK, "tried together with the log-in")
-    limit_s = min(LIMIT_S, site.transport.connect_timeout_s)
     place, port = f"{target.hostname}, port {target.port}", "check the port in the site's file"
     try:
         with socket.create_connection((target.hostname, target.port), limit_s) as connection:
@@ -97,9 +86,9 @@ def _tcp(chain: Chain, site: Site) -> None:
         fix = f"{port}, a firewall, and whether a VPN is needed"
         return chain.add("tcp", BROKEN, f"{place}: {why}", fix)
     if line is None:
-        return chain.add("tcp", BROKEN, f"{place} accepts connections and says nothing in "
-                         f"{limit_s:g} s", "its sshd hangs or is overloaded: try again later, and "
-                         "tell its administrators")  # fmt: skip
+        fix = "its sshd hangs or is overloaded: try again later, and tell its administrators"
+        seen = f"{place} accepts connections and says nothing in {limit_s:g} s"
+        return chain.add("tcp", BROKEN, seen, fix)
     if not line:
         return chain.add("tcp", BROKEN, f"{place} ends connections at once",
                          "it may limit or ban new connections (MaxStartups, fail2ban): wait some "
@@ -174,14 +163,10 @@ def add_clock(chain: Chain, name: str, where: str, early_s: float, late_s: float
         early_s: How much this machine's clock was ahead when it asked.
         late_s: The same, when it had the answer.
     """
-    from dlctl.units import format_span
-
-    if early_s <= _CLOCK_WARN_S and late_s >= -_CLOCK_WARN_S:
+    off_s, order = (early_s, "behind") if early_s > 0 else (-late_s, "ahead of")
+    if off_s <= _CLOCK_WARN_S:
         verb = "agree" if ", " in where else "agrees"
         return chain.add(name, OK, f"{where} {verb} with this machine")
-    off_s = early_s if early_s > 0 else -late_s
-    order = "behind" if early_s > 0 else "ahead of"
-    return chain.add(
-        name, WARN, f"the clock of {where} is {format_span(off_s)} {order} this machine's",
-        "set the wrong one by NTP: dlctl's ages and times left are wrong by as much",
-    )  # fmt: skip
+    seen = f"the clock of {where} is {format_span(off_s)} {order} this machine's"
+    fix = "set the wrong one by NTP: dlctl's ages and times left are wrong by as much"
+    return chain.add(name, WARN, seen, fix)
