@@ -93,24 +93,23 @@ def _request(session: Session, folder: Path, token: str) -> Request:
     limits = site.partitions.get(partition or "")
     nodes = 2 if limits and (limits.nodes or 1) > 1 and (limits.max_nodes or 2) > 1 else 1
     gpus = 1 if limits and limits.gpus_per_node else 0
-    error: PlanError | None = None
-    for learners, on_nodes, each_gpus in ((2, nodes, gpus), (1, 1, gpus), (1, 1, 0)):
+    shapes = [(2, nodes, gpus), (1, 1, gpus), (1, 1, 0)]
+    while True:
+        learners, on_nodes, each_gpus = shapes.pop(0)
         asked = {
             "name": NAME, "learners": learners, "nodes": on_nodes, "gpus": each_gpus, "cpus": 1,
-            "memory": "1GiB", "time": "5m",
-            "env": {"DOCTOR_TOKEN": token},
+            "memory": "1GiB", "time": "5m", "env": {"DOCTOR_TOKEN": token},
             "framework": {"name": "own", "command": "sh probe.sh"},
         }  # fmt: skip
         (folder / contract.MANIFEST).write_text(json.dumps(asked))
         try:
             request = prepare(folder / contract.MANIFEST, Overrides(), site)
-        except PlanError as refusal:
-            error = refusal
+        except PlanError:
+            if not shapes:
+                raise
             continue
         plan = replace(request.plan, lifecycle=None, notify=None, git=None)
         return replace(request, plan=plan)
-    assert error is not None
-    raise error
 
 
 def _wait(session: Session, record: Record, store: RecordStore) -> Record:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 180.0
 QUESTIONS = {
-    "account": "account_facts", "pythons": "pythons", "modules": "modules",
-    "mpirun": "command -v mpirun", "df": 'limit 10 df -Pk "$HOME"',
+    "account": r"""printf 'home=%s\nuser=%s\nhost=%s\n' "$HOME" "$(id -un)" "$(uname -n)" """,
+    "pythons": "pythons", "modules": "modules", "mpirun": "command -v mpirun",
+    "df": 'limit 10 df -Pk "$HOME"',
 }  # fmt: skip
 
 

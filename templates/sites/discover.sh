@@ -8,9 +8,6 @@ unset CDPATH
 limit() { # SECONDS COMMAND...: a file system or a controller that hangs must not hold up the rest
   if command -v timeout >/dev/null 2>&1; then timeout "$@"; else shift; "$@"; fi
 }
-account_facts() {
-  printf 'home=%s\nuser=%s\nhost=%s\n' "$HOME" "$(id -un)" "$(uname -n)"
-}
 login_path() { # the PATH of a login shell, whatever shell it is (csh knows no `-lc`)
   [ -x "${SHELL:-}" ] || return 0
   printf 'exec env\n' | limit 10 "$SHELL" -l 2>/dev/null | sed -n 's/^PATH=//p' | tail -n 1
