@@ -27,20 +27,12 @@ def parse_rows(text: str) -> list[Job]:
             continue  # the answer was cut off in the middle of a row
         job_id, name, word, reason, nodes = cells[:5]
         comment, exit_code, starts, partition = (*cells[5:9], "", "", "")[:4]
-        jobs.append(
-            Job(
-                job_id=job_id.strip(),
-                name=name,
-                state=job_state(word),
-                word=word.strip(),
-                reason=plain(reason),
-                nodes=plain(nodes),
-                exit_code=exit_code.strip(),
-                comment=plain(comment.split("\n")[0]),
-                starts_at=float(starts) if starts.strip().isdecimal() else 0.0,
-                partition=plain(partition),
-            )
-        )
+        jobs.append(Job(
+            job_id.strip(), name, job_state(word), word.strip(), plain(reason), plain(nodes),
+            exit_code.strip(), plain(comment.split("\n")[0]),
+            starts_at=float(starts) if starts.strip().isdecimal() else 0.0,
+            partition=plain(partition),
+        ))  # fmt: skip
     return jobs
 
 

@@ -100,14 +100,11 @@ def parse_sinfo(text: str) -> list[FoundPartition]:
 def _node_group(cells: list[str]) -> NodeGroup:
     gpus, gpu_type = parse_gpus(cells[7])
     memory_mib = leading_number(cells[6])
+    memory_bytes = memory_mib * _MIB if memory_mib and memory_mib > 1 else None
     return NodeGroup(
-        count=leading_number(cells[4]) or 0,
-        cpus=leading_number(cells[5]) or 0,
-        memory_bytes=memory_mib * _MIB if memory_mib and memory_mib > 1 else None,
-        gpus=gpus,
-        gpu_type=gpu_type,
+        leading_number(cells[4]) or 0, leading_number(cells[5]) or 0, memory_bytes, gpus, gpu_type,
         state=cells[8].rstrip(_SUFFIXES).lower(),
-    )
+    )  # fmt: skip
 
 
 def parse_time_limit(text: str) -> int | None:
