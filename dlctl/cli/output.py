@@ -234,7 +234,8 @@ def link(found: Link) -> None:
     """Print one link of the doctor's chain: its state, its name, what was seen, what to do."""
     state = f"{found.state:<7}"
     name = f"{found.site}: {found.name}" if found.site else found.name
-    told = [*_wrapped(printable_lines(found.evidence), _LINK_WIDTH)]
+    indent = max(_LINK_WIDTH, 11 + len(printable(name)))
+    told = [*_wrapped(printable_lines(found.evidence), indent)]
     if found.fix and found.state != "ok":
         told += _wrapped(f"→ {printable_lines(found.fix)}", _LINK_WIDTH)
     colour = {"ok": "green", "warn": "yellow", "broken": "red"}.get(found.state, "dim")
