@@ -232,15 +232,21 @@ def fields(pairs: Mapping[str, object]) -> None:
 
 def link(found: Link) -> None:
     """Print one link of the doctor's chain: its state, its name, what was seen, what to do."""
+    import shutil
+
     state = f"{found.state:<7}"
     name = f"{found.site}: {found.name}" if found.site else found.name
-    told = [*_wrapped(printable_lines(found.evidence), _LINK_WIDTH)]
+    narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < 2 * _LINK_WIDTH
+    width = len(state) + 2 if narrow else _LINK_WIDTH
+    beside = 0 if narrow else 11 + len(printable(name))
+    told = _wrapped(printable_lines(found.evidence), max(width, beside))
     if found.fix and found.state != "ok":
-        told += _wrapped(f"→ {printable_lines(found.fix)}", _LINK_WIDTH)
+        told += _wrapped(f"→ {printable_lines(found.fix)}", width)
     colour = {"ok": "green", "warn": "yellow", "broken": "red"}.get(found.state, "dim")
-    print(f"{_coloured(state, colour, sys.stdout)}  {printable(name):<22}  {told[0]}".rstrip())
-    for more in told[1:]:
-        print(" " * _LINK_WIDTH + more)
+    first = "" if narrow else told.pop(0)
+    print(f"{_coloured(state, colour, sys.stdout)}  {printable(name):<22}  {first}".rstrip())
+    for more in told:
+        print(" " * width + more)
     sys.stdout.flush()
 
 

@@ -148,15 +148,12 @@ SHAPES = {
     "site": Shape("a site", [_all(str, "name kind file")], {"sites list": LIST}),
     "site-settings": Shape("the settings of a site", ["dlctl.sites.model:Site"], {
         "sites show": OBJECT}),
-    "site-added": Shape("a site that was added", [
-        _all(str, "site file login_node slurm partitions connection account launcher root "
-             "python not_answered")], {"sites add": OBJECT}),
+    "site-added": Shape("a site that was added", ["dlctl.site_admin.actions:Added"], {
+        "sites add": OBJECT}),
     "site-removed": Shape("a site file that was removed", [
         _all(str, "site file") | _all(bool, "removed")], {"sites remove": OBJECT}),
-    "connection": Shape("a connection", ["dlctl.site_admin.connecting:Connection"], {
+    "connection": Shape("a connection", ["dlctl.site_admin.actions:Connection"], {
         "sites connect": OBJECT, "sites disconnect": OBJECT}),
-    "site-check": Shape("a check of a site", ["dlctl.site_admin.check:Check"], {
-        "sites check": LIST}),
     "site-setup": Shape("the Python of a site's nodes", ["dlctl.site_admin.setup:SetupAnswer"], {
         "sites setup": OBJECT}),
     "node": Shape("a node that failed a training", ["dlctl.contract:BadNode"], {
@@ -178,7 +175,8 @@ SHAPES = {
     "setting": Shape("a setting", [_all(str, "name value from meaning")], {"config": LIST}),
     "schema": Shape("a schema", [_all(str, "name what") | _all(dict[str, str], "commands")], {
         "schema": LIST}),
-    "link": Shape("a link of the chain", ["dlctl.doctor.chain:Link"], {"doctor": LIST}),
+    "link": Shape("a link of the chain", ["dlctl.doctor.chain:Link"], {
+        "doctor": LIST, "sites check": LIST}),
     "adopted": Shape("what a site had", [
         "dlctl.upkeep.inventory:Adopted", _all([_TRAINING], "added")], {"adopt": OBJECT}),
     "room": Shape("what takes room at a site", ["dlctl.upkeep.usage:Room"], {"du": OBJECT}),

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import DRY_RUN, JSON, ago, complete_sites
 from dlctl.contract.ground.amounts import format_span
-
-if TYPE_CHECKING:
-    from dlctl.site_admin.check import Check
 
 app = typer.Typer(help="The sites: clusters and machines that trainings run on.",
                   no_args_is_help=True)  # fmt: skip
@@ -80,10 +76,9 @@ def add(
     from dlctl.site_admin.actions import add_site, parse_target
 
     added = add_site(name, parse_target(target, port), root=root, python=python,
-                     without_slurm=without_slurm, force=force, prompt=output.ask)  # fmt: skip
-    told = added.summary()
-    shown = {name.replace("_", " "): text for name, text in told.items()}
-    output.report(told, as_json, lambda _: output.fields(shown))
+                     alone=without_slurm, force=force, prompt=output.ask)  # fmt: skip
+    shown = {name.replace("_", " "): text for name, text in vars(added).items()}
+    output.report(added, as_json, lambda _: output.fields(shown))
     output.hint(f"dlctl sites {'check' if python else 'setup'} {name}")
 
 
@@ -107,7 +102,7 @@ def connect(name: str = NAME, as_json: bool = JSON) -> None:
 
     Example: dlctl sites connect mycluster
     """
-    from dlctl.site_admin.connecting import connect as open_connection
+    from dlctl.site_admin.actions import connect as open_connection
 
     made = open_connection(name)
     known = "is open already" if made.was_open else "is open"
@@ -124,7 +119,7 @@ def disconnect(name: str = NAME, as_json: bool = JSON) -> None:
 
     Example: dlctl sites disconnect mycluster
     """
-    from dlctl.site_admin.connecting import disconnect as end_connection
+    from dlctl.site_admin.actions import disconnect as end_connection
 
     ended = end_connection(name)
     text = "ended" if ended.was_open else "there was none"
@@ -137,17 +132,17 @@ def disconnect(name: str = NAME, as_json: bool = JSON) -> None:
 def check(
     name: str = NAME,
     on_node: bool = typer.Option(
-        False, "--on-node", help="Also try in a short job what nodes allow."
+        False, "--on-node", help="Also send a job of some seconds: dlctl doctor NAME --deep."
     ),
     as_json: bool = JSON,
 ) -> None:
-    """Check a site against its file: connection, scheduler, root, Python, launcher.
+    """Check a site against its file: the links of `dlctl doctor NAME` but this machine's own.
 
     Example: dlctl sites check mycluster
     """
-    from dlctl.site_admin.actions import check as check_site
+    from dlctl.cli.upkeep.doctor import examined
 
-    _report(check_site(name, output.ask, on_node=on_node), as_json)
+    examined(name, as_json, here=False, deep=on_node)
 
 
 @app.command()
@@ -156,10 +151,9 @@ def setup(name: str = NAME, as_json: bool = JSON) -> None:
 
     Example: dlctl sites setup mycluster
     """
-    from dlctl.site_admin.actions import setup_notes, setup_site
+    from dlctl.site_admin.actions import setup_site
 
-    output.note(setup_notes(name))
-    answer = setup_site(name, output.ask)
+    answer = setup_site(name, output.ask, output.note)
     shown = {"python": answer.python, "done": "\n".join(answer.notes)}
     output.report(answer, as_json, lambda _: output.fields(shown))
     output.hint(f"dlctl sites check {name}")
@@ -175,23 +169,13 @@ def nodes(
 
     Example: dlctl sites nodes mycluster --forget n17
     """
-    from dlctl.site_admin.bad_nodes import bad_nodes
-    from dlctl.site_admin.bad_nodes import forget as forget_node
+    from dlctl.site_admin.actions import bad_nodes
 
-    if forget is not None:
-        node = forget_node(name, forget, output.ask)
-        output.report(node, as_json, lambda _: output.line(f"forgot {node.host}"))
+    known = bad_nodes(name, output.ask, forget or "")
+    if forget:
+        output.report(known[0], as_json, lambda _: output.line(f"forgot {forget}"))
         return
-    known = bad_nodes(name, output.ask)
     rows = [[n.host, n.kind, n.training_id, ago(time.time() - n.seen_at),
              format_span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
     columns = ["node", "kind", "training", "seen", "avoided for", "why"]
     output.report(known, as_json, lambda _: output.table(columns, rows, "no node is avoided"))
-
-
-def _report(checks: list[Check], as_json: bool) -> None:
-    """Print checks; exit code 4 if one failed."""
-    rows = [[c.name, c.outcome, c.seen, c.hint] for c in checks]
-    output.report(checks, as_json, lambda _: output.table(["check", "state", "seen", "do"], rows))
-    if any(check.outcome == "failed" for check in checks):
-        raise typer.Exit(4)

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,15 +76,17 @@ def write_bundle(path: Path, examined: Examined, name: str | None, prompt: Promp
         texts |= _site_logs(name, records[:_LOGS_OF], prompt)
     if examined.job:
         texts |= {f"job/{file}": text for file, text in examined.job.own_logs.items()}
-    redacted = redact_all(texts, os.environ)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with (
             os.fdopen(descriptor, "wb") as file,
             tarfile.open(fileobj=file, mode="w:gz") as archive,
         ):
-            for member, text in redacted.items():
-                _add(archive, f"dlctl-doctor/{member}", text)
+            for name_there, text in redact_all(texts, os.environ).items():
+                data = text.encode("utf-8", "backslashreplace")
+                member = tarfile.TarInfo(f"dlctl-doctor/{name_there}")
+                member.size, member.mode, member.mtime = len(data), 0o600, int(time.time())
+                archive.addfile(member, io.BytesIO(data))
     except OSError as error:
         raise ResultsError(f"{path} can't be written: {error.strerror}",
                            hint="name another file") from error  # fmt: skip
@@ -99,14 +101,13 @@ def redact_all(texts: Mapping[str, str], environment: Mapping[str, str]) -> dict
          and not value.startswith("/")},
         key=len, reverse=True,
     )  # fmt: skip
-    return {name: _redacted(text, values) for name, text in texts.items()}
-
-
-def _redacted(text: str, values: Iterable[str]) -> str:
-    for value in values:
-        text = text.replace(value, _HIDDEN)
-    text = _SECRET_SHAPES.sub(_HIDDEN, text)
-    return _SECRET_LINE.sub(lambda found: f"{found.group(1)}{_HIDDEN}", text)
+    found = {}
+    for name, text in texts.items():
+        for value in values:
+            text = text.replace(value, _HIDDEN)
+        text = _SECRET_SHAPES.sub(_HIDDEN, text)
+        found[name] = _SECRET_LINE.sub(lambda each: f"{each[1]}{_HIDDEN}", text)
+    return found
 
 
 def _json(value: object) -> str:
@@ -116,19 +117,15 @@ def _json(value: object) -> str:
 def _versions() -> dict[str, str]:
     found = {
         "dlctl": __version__, "python": sys.version, "platform": platform.platform(),
-        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "ssh": _ssh_version(),
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "ssh": "none",
     }  # fmt: skip
+    if shutil.which("ssh"):
+        end = subprocess.run(["ssh", "-V"], capture_output=True, text=True, timeout=10)
+        found["ssh"] = (end.stderr or end.stdout).strip()
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
-
-
-def _ssh_version() -> str:
-    if not shutil.which("ssh"):
-        return "none"
-    done = subprocess.run(["ssh", "-V"], capture_output=True, text=True, timeout=10, check=False)
-    return (done.stderr or done.stdout).strip()
 
 
 def _site_text(name: str) -> str:
@@ -159,10 +156,10 @@ def _site_logs(name: str, records: list[Record], prompt: Prompt | None) -> dict[
     """Return what dlctl's own programs printed in the newest attempts."""
     files = {
         f"{record.job_dir}/{place}": f"trainings/{record.training_id}/{place}"
-        for record in records for place in _own_logs(record.attempt)
+        for record in records
+        for place in (contract.job_output(record.attempt), contract.verdict_file(record.attempt),
+                      f"{contract.attempt_dir(record.attempt)}/preflight.log")
     }  # fmt: skip
-    if not files:
-        return {}
     session = open_session(load_site(name), prompt)
     try:
         found = read_files(session.transport, list(files))
@@ -174,15 +171,3 @@ def _site_logs(name: str, records: list[Record], prompt: Prompt | None) -> dict[
         files[path]: content[-_LOG_BYTES:].decode(errors="replace")
         for path, content in found.items() if content
     }  # fmt: skip
-
-
-def _own_logs(attempt: int) -> list[str]:
-    here = contract.attempt_dir(attempt)
-    return [contract.job_output(attempt), f"{here}/preflight.log", contract.verdict_file(attempt)]
-
-
-def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
-    data = text.encode("utf-8", "backslashreplace")
-    member = tarfile.TarInfo(name)
-    member.size, member.mode, member.mtime = len(data), 0o600, int(time.time())
-    archive.addfile(member, io.BytesIO(data))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dlctl.errors import DlctlError
-from dlctl.site_admin.check import FAILED, WARNING, Check
 
 OK, WARN, BROKEN, SKIPPED = "ok", "warn", "broken", "skipped"
-_STATES = {FAILED: BROKEN, WARNING: WARN}
 
 
 @dataclass(frozen=True)
@@ -43,18 +41,12 @@ class Chain:
         """Return the state of a link; empty if it was not tried."""
         return next((link.state for link in self.links if link.name == name), "")
 
-    def add(
-        self, name: str, state: str, evidence: str, fix: str = ""
-    ) -> None:  # fmt: skip
-        """Add a link that was tried."""
+    def add(self, name: str, state: str, evidence: str, fix: str = "") -> None:
+        """Add a link that was tried; what is ok needs no `fix`."""
+        fix = "" if state == OK else fix
         link = Link(name, state, " ".join(evidence.split()), fix, self.site)
         self.links.append(link)
         self._tell(link)
-
-    def add_checks(self, checks: Iterable[Check]) -> None:
-        """Add what checks have seen."""
-        for check in checks:
-            self.add(check.name, _STATES.get(check.outcome, OK), check.seen, check.hint)
 
     def lacks(self, needs: Sequence[str]) -> str:
         """Return why links that hang on these can't be tried; empty if they can."""
@@ -64,9 +56,10 @@ class Chain:
         return ""
 
     def skip(self, why: str, *names: str) -> None:
-        """Add links that can't be tried."""
+        """Add those of the links that were not tried, as they can't be."""
         for name in names:
-            self.add(name, SKIPPED, why)
+            if not self.state(name):
+                self.add(name, SKIPPED, why)
 
     def ask(self, name: str, needs: Sequence[str], question: Callable[[], None]) -> None:
         """Ask a question that adds links, unless what it hangs on is broken.

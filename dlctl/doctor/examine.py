@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dlctl.doctor.at_site import check_at_site
 from dlctl.doctor.chain import Chain, Link
-from dlctl.doctor.deep import LINKS, check_by_job
+from dlctl.doctor.deep import check_by_job
 from dlctl.doctor.here import check_machine
+from dlctl.doctor.judged import LINKS, Job
 from dlctl.doctor.network import LIMIT_S, check_way
 from dlctl.errors import SiteError
 from dlctl.lifecycle.session import open_session
 from dlctl.sites.files import list_sites, load_site
 
 if TYPE_CHECKING:
-    from dlctl.doctor.judged import Job
     from dlctl.sites.files import Site
     from dlctl.transport.base import Prompt
 
@@ -31,13 +32,14 @@ class Examined:
 
 
 def examine(
-    name: str | None, *, deep: bool = False, prompt: Prompt | None = None,
+    name: str | None, *, here: bool = True, deep: bool = False, prompt: Prompt | None = None,
     tell: Callable[[Link], None] = lambda _: None, note: Callable[[str], None] = lambda _: None,
 ) -> Examined:  # fmt: skip
     """Try every link of this machine, and of a site; without one, the way to each site.
 
     Args:
         name: The site; None: all.
+        here: Whether to try this machine's own links, too.
         deep: Also send a short job to the site.
         prompt: Asks the user for a password.
         tell: Called with each link as soon as it is known.
@@ -47,52 +49,28 @@ def examine(
         SiteError: there is no such site, or its file is wrong.
     """
     found = Examined()
-    site = load_site(name) if name else None
-    here = Chain("", tell)
-    check_machine(here, name or "")
-    found.links += here.links
-    if site is not None:
+    sites = [load_site(name)] if name else []
+    if here:
+        check_machine(machine := Chain("", tell), name or "")
+        found.links += machine.links
+    for file in [] if name else list_sites():
+        with contextlib.suppress(SiteError):  # a link of this machine says so
+            sites += [] if file.example else [load_site(file.name)]
+    for site in sites:
         chain = Chain(site.name, tell)
-        found.job = _whole(chain, site, deep, prompt, note)
-        found.links += chain.links
-        return found
-    for file in list_sites():
+        session = open_session(_quick(site), prompt)
         try:
-            each = load_site(file.name)
-        except SiteError:
-            continue  # a link of this machine says so
-        if not file.example:
-            chain = Chain(each.name, tell)
-            _glance(chain, each, prompt)
-            found.links += chain.links
+            check_way(chain, site, session.transport)
+            if name or site.transport.kind == site.scheduler.kind == "local":
+                check_at_site(chain, session)
+            if deep:
+                found.job = check_by_job(chain, session, note)
+            elif name:
+                chain.skip(f"only a job can tell: dlctl doctor {name} --deep", *LINKS[1:])
+        finally:
+            session.close()
+        found.links += chain.links
     return found
-
-
-def _whole(
-    chain: Chain, site: Site, deep: bool, prompt: Prompt | None, note: Callable[[str], None]
-) -> Job | None:  # fmt: skip
-    session = open_session(_quick(site), prompt)
-    try:
-        check_way(chain, site, session.transport)
-        check_at_site(chain, site, session.transport)
-        if deep:
-            return check_by_job(chain, session, note)
-        why = f"only a job can tell: dlctl doctor {site.name} --deep"
-        chain.skip(why, *LINKS[1:])
-        return None
-    finally:
-        session.close()
-
-
-def _glance(chain: Chain, site: Site, prompt: Prompt | None) -> None:
-    """Try the way to a site; of this machine's own queue all that takes no job."""
-    session = open_session(_quick(site), prompt)
-    try:
-        check_way(chain, site, session.transport)
-        if site.transport.kind == site.scheduler.kind == "local":
-            check_at_site(chain, site, session.transport)
-    finally:
-        session.close()
 
 
 def _quick(site: Site) -> Site:

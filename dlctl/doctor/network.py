@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.errors import AuthError, HostKeyError, RemoteCommandError, TransportError
+from dlctl.site_admin.setup import said
+from dlctl.units import format_span
 
 if TYPE_CHECKING:
     from dlctl.sites.files import Site
@@ -22,55 +22,35 @@ LIMIT_S = 10.0
 _BANNER = b"SSH-"
 _CLOCK_WARN_S = 30.0
 _FACTS = """\
-printf 'clock=%s\\nshell=%s\\nhome=%s\\nhost=%s\\n' "$(date +%s)" "${SHELL:-}" "$HOME" "$(uname -n)"
+printf 'dlctl-%s\\n' "clock $(date +%s)" "shell ${SHELL:-}" "host $(uname -n)"
 for word in awk sed find tar dd df du xargs sort; do
-    command -v "$word" >/dev/null 2>&1 || echo "lacks=$word"
+    command -v "$word" >/dev/null 2>&1 || echo "dlctl-lacks $word"
 done"""
-LINKS = ("name", "tcp", "host key", "log-in", "shell", "clock")
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a site's shell said of itself."""
-
-    values: dict[str, str]
-    lacks: list[str]
-    noise: bytes
-    """What the login shell printed before dlctl's script began."""
-    asked_at: float
-    answered_at: float
+_TO_SHELL = ("host key", "log-in", "shell", "clock")
 
 
 def check_way(chain: Chain, site: Site, transport: Transport) -> None:
     """Try the way to a site's shell."""
     if site.transport.kind == "local":
         chain.add("connection", OK, "this machine: there is no connection")
-    elif site.transport.kind == "openssh" and shutil.which("ssh") is None:
+        return _log_in(chain, transport, local=True)
+    if site.transport.kind == "openssh" and shutil.which("ssh") is None:
         chain.skip("not tried: there is no ssh", "name", "tcp", "host key")
         chain.add(
             "log-in", BROKEN, "`kind: openssh` needs OpenSSH's client, which this machine lacks",
             "install openssh-client, or set `kind: ssh` in the site's file",
         )  # fmt: skip
-        return chain.skip("not tried: log-in is broken", "shell", "clock")
-    elif _is_open(transport):
+    elif getattr(transport, "is_open", lambda: False)():
         chain.add("tcp", OK, "the connection of `dlctl sites connect` is open")
     else:
-        chain.ask("name", [], lambda: _name(chain, site))
-        chain.ask("tcp", ["name"], lambda: _tcp(chain, site))
-    if why := chain.lacks(["name", "tcp"]):
-        return chain.skip(why, "host key", "log-in", "shell", "clock")
-    return _log_in(chain, site, transport)
+        from dlctl.transport.ssh import target_of
 
-
-def _is_open(transport: Transport) -> bool:
-    is_open: Callable[[], bool] = getattr(transport, "is_open", lambda: False)
-    return is_open()
-
-
-def _target(site: Site) -> Target:
-    from dlctl.transport.ssh import target_of
-
-    return target_of(site.transport)
+        limit_s = min(LIMIT_S, site.transport.connect_timeout_s)
+        chain.ask("name", [], lambda: _name(chain, target_of(site.transport)))
+        chain.ask("tcp", ["name"], lambda: _tcp(chain, target_of(site.transport), limit_s))
+    if why := chain.lacks(["log-in", "name", "tcp"]):
+        return chain.skip(why, *_TO_SHELL)
+    return _log_in(chain, transport, local=False)
 
 
 def _by_way_of(target: Target) -> str:
@@ -79,8 +59,7 @@ def _by_way_of(target: Target) -> str:
     return f"by ProxyCommand {target.proxy_command}" if target.proxy_command else ""
 
 
-def _name(chain: Chain, site: Site) -> None:
-    target = _target(site)
+def _name(chain: Chain, target: Target) -> None:
     if way := _by_way_of(target):
         return chain.add("name", OK, f"{target.hostname} is reached {way}")
     try:
@@ -93,44 +72,36 @@ def _name(chain: Chain, site: Site) -> None:
     return chain.add("name", OK, f"{target.hostname} is {', '.join(addresses[:3])}")
 
 
-def _tcp(chain: Chain, site: Site) -> None:
+def _tcp(chain: Chain, target: Target, limit_s: float) -> None:
     """Connect, and wait for the first words: a server may accept and say nothing."""
-    target = _target(site)
     if _by_way_of(target):
         return chain.add("tcp", OK, "tried together with the log-in")
-    limit_s = min(LIMIT_S, site.transport.connect_timeout_s)
-    place = f"{target.hostname}, port {target.port}"
+    place, port = f"{target.hostname}, port {target.port}", "check the port in the site's file"
     try:
         with socket.create_connection((target.hostname, target.port), limit_s) as connection:
-            said = _first_line(connection, limit_s)
-    except TimeoutError:
-        return chain.add("tcp", BROKEN, f"{place}: no answer in {limit_s:g} s",
-                         "check the port, a firewall, and whether a VPN is needed")  # fmt: skip
+            line = _first_line(connection, limit_s)
     except OSError as error:
-        return chain.add(
-            "tcp",
-            BROKEN,
-            f"{place}: {error.strerror or error}",
-            "check the port in the site's file, and whether a VPN is needed",
-        )
-    if said is None:
-        return chain.add("tcp", BROKEN, f"{place} accepts connections and says nothing in "
-                         f"{limit_s:g} s", "its sshd hangs or is overloaded: try again later, and "
-                         "tell its administrators")  # fmt: skip
-    if not said:
+        late = isinstance(error, TimeoutError)
+        why = f"no answer in {limit_s:g} s" if late else error.strerror or error
+        fix = f"{port}, a firewall, and whether a VPN is needed"
+        return chain.add("tcp", BROKEN, f"{place}: {why}", fix)
+    if line is None:
+        fix = "its sshd hangs or is overloaded: try again later, and tell its administrators"
+        seen = f"{place} accepts connections and says nothing in {limit_s:g} s"
+        return chain.add("tcp", BROKEN, seen, fix)
+    if not line:
         return chain.add("tcp", BROKEN, f"{place} ends connections at once",
                          "it may limit or ban new connections (MaxStartups, fail2ban): wait some "
                          "minutes before you try again")  # fmt: skip
-    if not said.startswith(_BANNER):
-        return chain.add("tcp", BROKEN, f"{place} is no SSH server: it says {said[:60]!r}",
-                         "check the port in the site's file")  # fmt: skip
-    return chain.add("tcp", OK, f"{place} answers: {said.decode(errors='replace')}")
+    if not line.startswith(_BANNER):
+        return chain.add("tcp", BROKEN, f"{place} is no SSH server: it says {line[:60]!r}", port)
+    return chain.add("tcp", OK, f"{place} answers: {line.decode(errors='replace')}")
 
 
 def _first_line(connection: socket.socket, limit_s: float) -> bytes | None:
     """Return the first line; None: it is silent, empty: it hung up."""
-    deadline, said = time.monotonic() + limit_s, b""
-    while b"\n" not in said:
+    deadline, line = time.monotonic() + limit_s, b""
+    while b"\n" not in line:
         connection.settimeout(max(0.01, deadline - time.monotonic()))
         try:
             chunk = connection.recv(1024)
@@ -140,70 +111,49 @@ def _first_line(connection: socket.socket, limit_s: float) -> bytes | None:
             return b""
         if not chunk:
             break
-        said += chunk
-    return said.partition(b"\n")[0].strip()
+        line += chunk
+    return line.partition(b"\n")[0].strip()
 
 
-def _log_in(chain: Chain, site: Site, transport: Transport) -> None:
+def _log_in(chain: Chain, transport: Transport, *, local: bool) -> None:
     """Run one script: what it ends with says which link holds."""
-    local = site.transport.kind == "local"
+    asked_at, facts, fault = time.time(), dict[str, list[str]](), None
     try:
-        facts = _ask(transport)
-    except HostKeyError as error:
-        chain.add("host key", BROKEN, error.message, error.hint)
-        return chain.skip("not tried: host key is broken", "log-in", "shell", "clock")
-    except AuthError as error:
-        chain.add("host key", OK, "it is the known one")
-        chain.add("log-in", BROKEN, error.message, error.hint)
-        return chain.skip("not tried: log-in is broken", "shell", "clock")
-    except RemoteCommandError as error:
-        if not local:
-            chain.add("host key", OK, "it is the known one")
-            chain.add("log-in", OK, transport.name)
-        chain.add("shell", BROKEN, error.message, error.hint)
-        return chain.skip("not tried: shell is broken", "clock")
+        process = transport.start(_FACTS, idle_timeout_s=2 * LIMIT_S)
+        facts = said(process.wait(2 * LIMIT_S).text)
     except TransportError as error:
-        chain.add("log-in", BROKEN, error.message, error.hint)
-        return chain.skip("not tried: log-in is broken", "shell", "clock")
-    if not local:
+        fault = error
+    if not local and isinstance(fault, AuthError | RemoteCommandError | None):
         chain.add("host key", OK, "it is the known one")
-        chain.add("log-in", OK, f"{transport.name}, on {facts.values.get('host', '?')}")
-    _shell(chain, facts)
-    return None if local else _clock(chain, facts)
+    if not local and isinstance(fault, RemoteCommandError | None):
+        on = "" if fault else f", on {facts.get('host', ['?'])[0]}"
+        chain.add("log-in", OK, transport.name + on)
+    if fault:
+        broken = {HostKeyError: "host key", RemoteCommandError: "shell"}.get(type(fault), "log-in")
+        chain.add(broken, BROKEN, fault.message, fault.hint)
+        return chain.skip(f"not tried: {broken} is broken", *_TO_SHELL[2 if local else 0 :])
+    check_shell(chain, facts, process.noise)
+    if local:
+        return None
+    clock = facts.get("clock", [""])[0]
+    if not clock.isdecimal():
+        return chain.add("clock", WARN, "the site does not say what time it is", "")
+    return add_clock(chain, "clock", "the login node", asked_at - 1 - int(clock),
+                     time.time() - int(clock))  # fmt: skip
 
 
-def _ask(transport: Transport) -> Facts:
-    asked_at = time.time()
-    process = transport.start(_FACTS, idle_timeout_s=2 * LIMIT_S)
-    end = process.wait(2 * LIMIT_S)
-    lines = [line.partition("=")[::2] for line in end.lines]
-    return Facts(
-        {name: value for name, value in lines if name != "lacks"},
-        [value for name, value in lines if name == "lacks"], process.noise, asked_at, time.time(),
-    )  # fmt: skip
-
-
-def _shell(chain: Chain, facts: Facts) -> None:
-    shell = facts.values.get("shell") or "an unknown login shell"
-    if facts.lacks:
-        return chain.add("shell", BROKEN, f"{shell}; the site has no {', '.join(facts.lacks)}",
+def check_shell(chain: Chain, facts: dict[str, list[str]], noise: bytes) -> None:
+    """Add whether the shell has what dlctl needs, and what it prints before each command."""
+    shell = facts.get("shell", [""])[0] or "an unknown login shell"
+    if lacks := facts.get("lacks"):
+        return chain.add("shell", BROKEN, f"{shell}; the site has no {', '.join(lacks)}",
                          "ask its administrators for the usual POSIX tools")  # fmt: skip
-    said = facts.noise.decode(errors="replace").strip()
-    if said:
-        first = said.splitlines()[0][:60]
-        return chain.add("shell", WARN, f"{shell} prints {len(facts.noise)} bytes before each "
+    if first := noise.decode(errors="replace").strip().partition("\n")[0][:60]:
+        return chain.add("shell", WARN, f"{shell} prints {len(noise)} bytes before each "
                          f"command ({first!r}), which dlctl skips and scp does not",
                          "print only in interactive shells: `[ -t 1 ] && echo …`, or `if ($?prompt)"
                          " echo …` in csh")  # fmt: skip
     return chain.add("shell", OK, f"{shell} starts /bin/sh")
-
-
-def _clock(chain: Chain, facts: Facts) -> None:
-    clock = facts.values.get("clock", "")
-    if not clock.isdecimal():
-        return chain.add("clock", WARN, "the site does not say what time it is", "")
-    early, late = facts.asked_at - 1 - float(clock), facts.answered_at - float(clock)
-    return add_clock(chain, "clock", "the login node", early, late)
 
 
 def add_clock(chain: Chain, name: str, where: str, early_s: float, late_s: float) -> None:
@@ -213,13 +163,10 @@ def add_clock(chain: Chain, name: str, where: str, early_s: float, late_s: float
         early_s: How much this machine's clock was ahead when it asked.
         late_s: The same, when it had the answer.
     """
-    from dlctl.units import format_span
-
-    if early_s <= _CLOCK_WARN_S and late_s >= -_CLOCK_WARN_S:
-        return chain.add(name, OK, f"{where} agrees with this machine")
-    off_s = early_s if early_s > 0 else -late_s
-    order = "behind" if early_s > 0 else "ahead of"
-    return chain.add(
-        name, WARN, f"the clock of {where} is {format_span(off_s)} {order} this machine's",
-        "set the wrong one by NTP: dlctl's ages and times left are wrong by as much",
-    )  # fmt: skip
+    off_s, order = (early_s, "behind") if early_s > 0 else (-late_s, "ahead of")
+    if off_s <= _CLOCK_WARN_S:
+        verb = "agree" if ", " in where else "agrees"
+        return chain.add(name, OK, f"{where} {verb} with this machine")
+    seen = f"the clock of {where} is {format_span(off_s)} {order} this machine's"
+    fix = "set the wrong one by NTP: dlctl's ages and times left are wrong by as much"
+    return chain.add(name, WARN, seen, fix)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from dlctl.contract import Plan
+from dlctl.scheduler.offer import Answers, Offer
 
 
 class JobState(enum.Enum):
@@ -77,15 +78,16 @@ class Usage(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """One kind of batch scheduler. All methods are pure.
+    """One kind of batch scheduler, whose class derives from this. All methods are pure.
 
     Scripts are POSIX shell for a transport's `run`. The submit script runs in the job directory.
+    What a scheduler may lack has a default.
     """
 
     kind: str
     allocates: ClassVar[bool]
     """Whether it gives out nodes, by partitions and options of its own; else it is one machine."""
-    no_more: ClassVar[tuple[str, ...]]
+    no_more: ClassVar[tuple[str, ...]] = ()
     """Words of a refusal that says only that the user has as many jobs as a limit allows."""
 
     @staticmethod
@@ -95,11 +97,30 @@ class Scheduler(Protocol):
         Raises:
             PlanError: an option can't be written down.
         """
-        ...
+        return []
+
+    def questions(self) -> tuple[str, dict[str, str]]:
+        """Return what to ask a login node: shell that comes first, and question → command.
+
+        Both may use the functions of `templates/sites/discover.sh`.
+        """
+        return "", {}
+
+    def read_offer(self, answers: Answers) -> Offer | None:
+        """Return what the answers say that it offers; None if it is not there."""
+        return Offer()
 
     def prologue(self) -> str:
         """Return what the scripts of one call have in common, so that they do it once."""
-        ...
+        return ""
+
+    def chaining_script(self, partition: str | None, account: str | None) -> str:
+        """Return what the doctor's job runs to tell whether it can start the next attempt.
+
+        It calls `tell submit COMMAND` to try a submission, and `tell control COMMAND` to try
+        whether the job could ask for another run of itself.
+        """
+        return ""
 
     def submit_script(self, plan: Plan, attempt: int | str) -> str:
         """Return the script that submits `job.sbatch <attempt>` and prints the answer.
@@ -107,7 +128,6 @@ class Scheduler(Protocol):
         Args:
             attempt: a number, or `contract.NEXT` for one that is put in its place later.
         """
-        ...
 
     def successors_script(self, plan: Plan, attempt: int) -> str:
         """Return the script that submits the jobs that are to begin after the attempt's job.
@@ -115,7 +135,7 @@ class Scheduler(Protocol):
         `$answered` is the file with the answer to the submission of that job. The ids go to
         `contract.successors_file`. Empty if the plan has none.
         """
-        ...
+        return ""
 
     def workers_script(self, plan: Plan, script: str, output: str) -> str:
         """Return the script that submits `$count` workers of a search as the group `$group`.
@@ -128,7 +148,6 @@ class Scheduler(Protocol):
             script: The batch script, in the job directory; its argument is the group's name.
             output: The folder in the job directory below which the group's folder lies.
         """
-        ...
 
     def workers_alive_script(self, plan: Plan) -> str:
         """Return the script that prints a line for each of a search's workers in the queue.
@@ -136,14 +155,13 @@ class Scheduler(Protocol):
         The line is `<group> <job id> <state>`, the state being Slurm's word. Workers that wait, run
         or are ending count.
         """
-        ...
 
     def dismiss_script(self, job_dir: str) -> str:
         """Return the script that cancels a training's successors that have not begun.
 
         Empty if this scheduler has none.
         """
-        ...
+        return ""
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Return the job id.
@@ -152,11 +170,9 @@ class Scheduler(Protocol):
             SubmitRejected: the scheduler refused or was unreachable; nothing was submitted.
             SubmitUnknown: the answer was lost; the job may exist, or appear later.
         """
-        ...
 
     def queue_script(self, root: str) -> str:
         """Return the script that lists those of this user's jobs that the scheduler remembers."""
-        ...
 
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
         """Return the jobs.
@@ -164,34 +180,32 @@ class Scheduler(Protocol):
         Raises:
             SchedulerUnavailable: the controller does not answer (the state is stale, not FAILED).
         """
-        ...
 
     def history_script(self, job_ids: list[str]) -> str | None:
         """Return the script that asks the accounting about these jobs; None without accounting."""
-        ...
+        return None
 
     def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
         """Return what the accounting knows: nothing if it is absent or down."""
-        ...
+        return []
 
     def usage_script(self, job_ids: list[str]) -> str | None:
         """Return the script that asks what jobs have used; None without accounting."""
-        ...
+        return None
 
     def parse_usage(self, stdout: str) -> dict[str, Usage]:
         """Return what is known, by job id: nothing if the accounting does not answer."""
-        ...
+        return {}
 
     def cancel_script(self, job_id: str, root: str) -> str:
         """Return the script that ends a job; it is no failure if the job is already gone."""
-        ...
 
     def halt_script(self, job_id: str, root: str) -> str | None:
         """Return the script that signals a job to save and end; None if there is no such way.
 
         It is for a job directory that can't be written; `parse_cancel` reads its answer.
         """
-        ...
+        return None
 
     def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:
         """Return normally if the job is ending or gone.
@@ -199,11 +213,11 @@ class Scheduler(Protocol):
         Raises:
             SchedulerUnavailable: the request may not have arrived; cancelling again is safe.
         """
-        ...
 
     def node_script(self, plan: Plan, script: str) -> str:
         """Return the script that runs another script on a node for the plan's jobs, now or later.
 
-        It waits in the queue, and passes on the other script's output and exit code.
+        It waits in the queue, and passes on the other script's output and exit code. Without nodes
+        of others it is that script.
         """
-        ...
+        return script

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import ClassVar
 
 from dlctl import contract
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import SubmitRejected, SubmitUnknown
-from dlctl.scheduler.base import Job, Usage
+from dlctl.scheduler.base import Job, Scheduler
 from dlctl.scheduler.rows import parse_rows, unavailable
 
 QUEUE_PROGRAM = "learner/localqueue.py"
@@ -21,7 +20,7 @@ _GROUP, _OUTPUT = "@GROUP@", "@OUTPUT@"
 
 
 @dataclass(frozen=True)
-class LocalQueue:
+class LocalQueue(Scheduler):
     """Jobs under bash on one machine, detached from the terminal, first in first out."""
 
     python: str = "python3"
@@ -31,16 +30,6 @@ class LocalQueue:
     """The CPUs that the jobs share; all of the machine's by default."""
     kind = "local"
     allocates = False
-    no_more: ClassVar[tuple[str, ...]] = ()
-
-    @staticmethod
-    def header(plan: contract.Plan) -> list[str]:  # noqa: ARG004
-        """Return nothing: the submit call says it all."""
-        return []
-
-    def prologue(self) -> str:
-        """Return nothing."""
-        return ""
 
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the queue's submit call; submitting a token again returns the first job's id."""
@@ -96,14 +85,6 @@ done
         arguments = [f"--{name}={value}" for name, value in options.items()]
         return f'{shlex.join([*program, *arguments])} --job-dir="$PWD" </dev/null\n'
 
-    def successors_script(self, plan: contract.Plan, attempt: int) -> str:  # noqa: ARG002
-        """Return nothing: an ending job can always submit the next one."""
-        return ""
-
-    def dismiss_script(self, job_dir: str) -> str:  # noqa: ARG002
-        """Return nothing."""
-        return ""
-
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Return the job id: the last line that is a number."""
         numbers = [line.strip() for line in lines_of(stdout) if line.strip().isdecimal()]
@@ -132,38 +113,14 @@ done
             raise unavailable("The local queue", exit_code, stderr)
         return parse_rows(stdout)
 
-    def history_script(self, job_ids: list[str]) -> str | None:  # noqa: ARG002
-        """Return None: the queue itself remembers its jobs."""
-        return None
-
-    def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:  # noqa: ARG002
-        """Return nothing."""
-        return []
-
-    def usage_script(self, job_ids: list[str]) -> str | None:  # noqa: ARG002
-        """Return None: there is no accounting."""
-        return None
-
-    def parse_usage(self, stdout: str) -> dict[str, Usage]:  # noqa: ARG002
-        """Return nothing."""
-        return {}
-
     def cancel_script(self, job_id: str, root: str) -> str:
         """Return the cancel call."""
         return self._program(root, ["cancel", f"--root={root}", "--", job_id])
-
-    def halt_script(self, job_id: str, root: str) -> str | None:  # noqa: ARG002
-        """Return None: this queue passes no signals."""
-        return None
 
     def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:  # noqa: ARG002
         """Accept a job that is gone: the queue returns 0 for it."""
         if exit_code != 0:
             raise unavailable("The local queue", exit_code, stderr)
-
-    def node_script(self, plan: contract.Plan, script: str) -> str:  # noqa: ARG002
-        """Return the script: this machine is the node."""
-        return script
 
     def _program(self, root: str, arguments: list[str]) -> str:
         """Return a call of any queue program below the root, ours first; none means no jobs."""

@@ -10,34 +10,17 @@ from dlctl.units import format_slurm_time
 
 _MEBIBYTE = 1 << 20
 
-_LONG: dict[str, str] = {
-    "account": "scheduler.account",
-    "constraint": "scheduler.constraint",
-    "cpus-per-gpu": "cpus",
-    "cpus-per-task": "cpus",
-    "gpus": "gpus",
-    "gpus-per-node": "gpus",
-    "gpus-per-socket": "gpus",
-    "gpus-per-task": "gpus",
-    "gres": "gpus or scheduler.gres",
-    "mem": "memory",
-    "mem-per-cpu": "memory",
-    "mem-per-gpu": "memory",
-    "nodes": "nodes",
-    "ntasks": "learners",
-    "ntasks-per-gpu": "learners_per_node",
-    "ntasks-per-node": "learners_per_node",
-    "ntasks-per-tres": "learners_per_node",
-    "partition": "scheduler.partition",
-    "qos": "scheduler.qos",
-    "tasks-per-node": "learners_per_node",
-    "time": "time",
-    "tres-per-task": "gpus",
-    **dict.fromkeys(
-        ("array", "chdir", "cluster", "clusters", "comment", "distribution", "error", "help",
-         "job-name", "no-kill", "no-requeue", "open-mode", "output", "parsable", "quiet", "requeue",
-         "signal", "test-only", "usage", "version", "wait", "workdir", "wrap"), ""),
+_KEYS = {
+    "scheduler.account": "account", "scheduler.constraint": "constraint",
+    "scheduler.partition": "partition", "scheduler.qos": "qos",
+    "cpus": "cpus-per-gpu cpus-per-task", "gpus or scheduler.gres": "gres",
+    "gpus": "gpus gpus-per-node gpus-per-socket gpus-per-task tres-per-task",
+    "memory": "mem mem-per-cpu mem-per-gpu", "nodes": "nodes", "learners": "ntasks", "time": "time",
+    "learners_per_node": "ntasks-per-gpu ntasks-per-node ntasks-per-tres tasks-per-node",
+    "": "array chdir cluster clusters comment distribution error help job-name no-kill no-requeue"
+        " open-mode output parsable quiet requeue signal test-only usage version wait workdir wrap",
 }  # fmt: skip
+_LONG = {option: key for key, options in _KEYS.items() for option in options.split()}
 """Options that no one else may set → the key of a manifest to use instead, if there is one.
 `clusters` would hide the job from squeue, `quiet` its id, and `distribution` moves the ranks."""
 
@@ -92,12 +75,7 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
         "ntasks": resources.tasks,
         "ntasks-per-node": max(resources.learners_per_node),
         "cpus-per-task": resources.cpus_per_learner,
-        "mem": _mebibytes(resources.memory_bytes_per_node),
-        "time": None if resources.time_s is None else format_slurm_time(resources.time_s),
-        "partition": batch.partition,
-        "account": batch.account,
-        "qos": batch.qos,
-        "constraint": batch.constraint,
+        **where(plan, resources.memory_bytes_per_node),
         "gres": batch.gres,
         "signal": f"B:USR2@{resources.halt_margin_s}",
     }
@@ -148,5 +126,12 @@ def _word(name: str, value: object) -> str:
     return shlex.quote(text)
 
 
-def _mebibytes(memory_bytes: int | None) -> str | None:
-    return None if memory_bytes is None else f"{-(-memory_bytes // _MEBIBYTE)}M"
+def where(plan: contract.Plan, memory_bytes: int | None) -> dict[str, str | None]:
+    """Return the options of a job and of a step that say how long and on which nodes it runs."""
+    batch, time_s = plan.batch, plan.resources.time_s
+    return {
+        "mem": None if memory_bytes is None else f"{-(-memory_bytes // _MEBIBYTE)}M",
+        "time": None if time_s is None else format_slurm_time(time_s),
+        "partition": batch.partition, "account": batch.account, "qos": batch.qos,
+        "constraint": batch.constraint,
+    }  # fmt: skip

@@ -14,12 +14,11 @@ from dlctl import contract
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from dlctl.errors import SubmitRejected, SubmitUnknown
-from dlctl.scheduler import usage
-from dlctl.scheduler.base import Job, Usage
-from dlctl.scheduler.rows import RECORD, UNIT, parse_rows, plain, unavailable
-from dlctl.scheduler.sbatch import sbatch_options
-from dlctl.scheduler.states import job_state
-from dlctl.units import format_slurm_time
+from dlctl.package_data import data_path
+from dlctl.scheduler import slurm_answers
+from dlctl.scheduler.base import Job, Scheduler, Usage
+from dlctl.scheduler.rows import RECORD, UNIT, job_state, parse_rows, plain, unavailable
+from dlctl.scheduler.sbatch import sbatch_options, where
 
 # A variable like SBATCH_PARTITION or SLURM_NNODES would change the job, SQUEUE_FORMAT the answer.
 # Variables that only name the controller and the caller stay.
@@ -51,7 +50,6 @@ HISTORY_FIELDS = "JobID,JobName,State,ExitCode,NodeList,Submit,Start"
 HISTORY_LIMIT_S = 30
 """A slow slurmdbd must not delay a status: a later answer of sacct is ignored."""
 
-_MEBIBYTE = 1 << 20
 _EXTRA_OF_SRUN = ("--reservation=", "--exclude=", "--nodelist=", "--licenses=", "--wckey=")
 """Further sbatch options that restrict where a step runs; others are about output and mail."""
 
@@ -136,7 +134,7 @@ def _avoid_bad_nodes(plan: contract.Plan, script: str, attempt: int | str) -> st
 
 
 @dataclass(frozen=True)
-class Slurm:
+class Slurm(Scheduler):
     """sbatch, squeue, sacct and scancel."""
 
     path: str | None = None
@@ -145,10 +143,9 @@ class Slurm:
     kind = "slurm"
     allocates = True
     no_more: ClassVar[tuple[str, ...]] = (
-        "MaxSubmitJob",
-        "GrpSubmitJob",
-        "Resource temporarily unavailable",
-    )
+        "MaxSubmitJob", "GrpSubmitJob", "Resource temporarily unavailable",
+    )  # fmt: skip
+    read_offer = staticmethod(slurm_answers.read_offer)
 
     @staticmethod
     def header(plan: contract.Plan) -> list[str]:
@@ -157,12 +154,26 @@ class Slurm:
         lines = [f"#SBATCH {option}" for option in sbatch_options(plan)]
         return [*lines, contract.AVOID + ",".join(avoided)] if avoided else lines
 
+    def questions(self) -> tuple[str, dict[str, str]]:
+        """Return Slurm's commands; `slurm-site.sh` looks in the site's folder for them first."""
+        file = data_path("templates") / "schedulers" / "slurm-site.sh"
+        before = f"given={shlex.quote(self.path or '')}\n{file.read_text(encoding='utf-8')}"
+        return before, slurm_answers.QUESTIONS
+
+    def chaining_script(self, partition: str | None, account: str | None) -> str:
+        """Return a submission that Slurm only tests, and a question about the job itself."""
+        chosen = {"partition": partition, "account": account}
+        options = shlex.join(f"--{name}={value}" for name, value in chosen.items() if value)
+        return (
+            f"job=$SLURM_JOB_ID\n{self.prologue()}"
+            f"tell submit sbatch --test-only --time=2 {options} --wrap=true\n"
+            'tell control scontrol show job "$job"\n'
+        )
+
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the sbatch call; options that don't depend on the attempt are in the script."""
         token = contract.token(plan.training_id, attempt)
-        arguments = [
-            "--parsable", f"--job-name={token}", f"--comment=dlctl:{token}",
-        ]  # fmt: skip
+        arguments = ["--parsable", f"--job-name={token}", f"--comment=dlctl:{token}"]
         output = shlex.quote("/" + contract.job_output(attempt))
         script = shlex.quote(contract.script_file(attempt))
         return (
@@ -250,7 +261,11 @@ done
 
     def queue_script(self, root: str) -> str:  # noqa: ARG002 - Slurm's queue has no folder
         """Return the squeue call: this user's jobs, including recently ended ones."""
-        return self.prologue() + self._squeue()
+        return (
+            f"{self.prologue()}export SLURM_TIME_FORMAT=%s\n"
+            'squeue --noheader --states=all --user="$dlctl_user_id"'
+            f" --format='{QUEUE_FORMAT}' </dev/null\n"
+        )
 
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
         """Return the jobs, array and heterogeneous ones as squeue names them (`4_[1-3]`, `9+0`)."""
@@ -285,12 +300,12 @@ done
         if not self.accounting or not job_ids:
             return None
         asked = f"--jobs={shlex.quote(','.join(job_ids))}"
-        call = self._sacct(asked, usage.FIELDS, "")
+        call = self._sacct(asked, slurm_answers.USAGE_FIELDS, "")
         return f"{self.prologue()}export SLURM_TIME_FORMAT=%s\n{call}"
 
     def parse_usage(self, stdout: str) -> dict[str, Usage]:
         """Return what sacct printed, whatever its exit code."""
-        return usage.parse_usage(stdout, UNIT)
+        return slurm_answers.parse_usage(stdout, UNIT)
 
     def cancel_script(self, job_id: str, root: str) -> str:  # noqa: ARG002
         """Return the scancel call."""
@@ -307,22 +322,13 @@ done
 
     def node_script(self, plan: contract.Plan, script: str) -> str:
         """Return an srun call with the plan's partition, account and time, for one task."""
-        resources, batch = plan.resources, plan.batch
-        memory = resources.memory_bytes_per_learner
         chosen = {
-            "job-name": "dlctl",
-            "nodes": 1,
-            "ntasks": 1,
-            "cpus-per-task": resources.cpus_per_learner,
-            "mem": None if memory is None else f"{-(-memory // _MEBIBYTE)}M",
-            "time": None if resources.time_s is None else format_slurm_time(resources.time_s),
-            "partition": batch.partition,
-            "account": batch.account,
-            "qos": batch.qos,
-            "constraint": batch.constraint,
-        }
+            "job-name": "dlctl", "nodes": 1, "ntasks": 1,
+            "cpus-per-task": plan.resources.cpus_per_learner,
+            **where(plan, plan.resources.memory_bytes_per_learner),
+        }  # fmt: skip
         options = [f"--{name}={value}" for name, value in chosen.items() if value is not None]
-        options += [option for option in batch.extra if option.startswith(_EXTRA_OF_SRUN)]
+        options += [option for option in plan.batch.extra if option.startswith(_EXTRA_OF_SRUN)]
         argv = ["srun", "--input=none", "--mpi=none", *options, "/bin/sh", "-c", script]
         return f"{self.prologue()}exec {shlex.join(argv)}\n"
 
@@ -330,14 +336,6 @@ done
         """Return what the scripts of one call have in common."""
         prefix = f"PATH={shlex.quote(self.path)}:$PATH; export PATH\n" if self.path else ""
         return prefix + CLEAN_ENVIRONMENT
-
-    @staticmethod
-    def _squeue() -> str:
-        return (
-            "export SLURM_TIME_FORMAT=%s\n"
-            'squeue --noheader --states=all --user="$dlctl_user_id"'
-            f" --format='{QUEUE_FORMAT}' </dev/null\n"
-        )
 
     @staticmethod
     def _sacct(selection: str, fields: str = HISTORY_FIELDS, rows: str = "--allocations") -> str:

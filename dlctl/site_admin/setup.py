@@ -89,7 +89,9 @@ def setup_script(site: Site) -> str:
         f'packages() {{ "$@" {shlex.join(packages)}; }}',
         "pip_options() { " + " ".join(['"$@"', *map(shlex.quote, site.environment.pip)]) + "; }",
     ]
-    return under_bash("\n".join([*lines, environment_script(site), site_template("setup.sh")]))
+    return under_bash(
+        "\n".join([*lines, shell_environment(site.environment), site_template("setup.sh")])
+    )
 
 
 def under_bash(script: str) -> str:
@@ -99,13 +101,8 @@ def under_bash(script: str) -> str:
     return f"{choose}\nexec $shell /dev/fd/9 9<<'{end}' </dev/null\n{script}\n{end}\n"
 
 
-def environment_script(site: Site) -> str:
-    """Return shell functions: `site_environment` (what runs before a job) and `in_container`."""
-    return shell_environment(site.environment)
-
-
 def shell_environment(settings: EnvironmentSettings | contract.Environment) -> str:
-    """Return the functions of `environment_script`, for a site's settings or a plan's."""
+    """Return shell functions: `site_environment` (what runs before a job) and `in_container`."""
     body = [f"load_module {shlex.quote(module)}" for module in settings.modules]
     body += settings.setup
     body += [f"export {name}={shlex.quote(value)}" for name, value in settings.variables.items()]
@@ -140,17 +137,23 @@ def parse_setup(name: str, exit_code: int, text: str, errors: str) -> SetupAnswe
     Raises:
         SiteError: one sentence that says why the setup failed.
     """
-    said = [line.partition(" ") for line in lines_of(text) if line.startswith("dlctl-")]
-    words = {kind: rest for kind, _, rest in said}
-    if exit_code == 0 and words.get("dlctl-python"):
-        notes = [rest for kind, _, rest in said if kind == "dlctl-note"]
-        return SetupAnswer(words["dlctl-python"], notes)
+    words = said(text)
+    if exit_code == 0 and words.get("python"):
+        return SetupAnswer(words["python"][-1], words.get("note", []))
     last = ([line.strip() for line in lines_of(errors) if line.strip()] or ["no message"])[-1]
-    why = words.get("dlctl-failed", f"the setup ended with exit code {exit_code}: {last}")
-    raise SiteError(
-        f"{name}: {why}",
-        hint=words.get("dlctl-hint", "run the same command again; it starts over"),
-    )
+    why = words.get("failed", [f"the setup ended with exit code {exit_code}: {last}"])[-1]
+    hint = words.get("hint", ["run the same command again; it starts over"])[-1]
+    raise SiteError(f"{name}: {why}", hint=hint)
+
+
+def said(text: str) -> dict[str, list[str]]:
+    """Return what a script has said in lines `dlctl-KIND TEXT`, by kind. Pure."""
+    found: dict[str, list[str]] = {}
+    for line in lines_of(text):
+        kind, _, rest = line.partition(" ")
+        if kind.startswith("dlctl-"):
+            found.setdefault(kind.removeprefix("dlctl-"), []).append(rest.strip())
+    return found
 
 
 def site_template(name: str) -> str:

@@ -13,12 +13,13 @@ _MOST_ERROR_BYTES = 2000
 
 
 def run_each(
-    transport: Transport, scripts: Sequence[str], timeout_s: float = 90.0
+    transport: Transport, scripts: Sequence[str], timeout_s: float = 90.0, before: str = ":"
 ) -> list[Completed]:
     """Run scripts one after another, each in a shell of its own; return how each has ended.
 
     Args:
         timeout_s: For all of them together.
+        before: What the first shell runs; its functions and variables are those of all.
 
     Raises:
         TransportError: nobody knows which of them have run.
@@ -26,7 +27,9 @@ def run_each(
     if not scripts:
         return []
     token = secrets.token_hex(8)
-    whole = "\n".join(["exec 3>&1", *(framed(n, each, token) for n, each in enumerate(scripts))])
+    whole = "\n".join(
+        ["exec 3>&1", before, *(framed(n, each, token) for n, each in enumerate(scripts))]
+    )
     end = transport.run(f"{whole}\nexit 0", timeout_s=timeout_s)
     found = dict(answers(io.BytesIO(end.stdout), token.encode()))
     silent = Completed(end.exit_code or 1, b"", end.stderr)

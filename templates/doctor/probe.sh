@@ -1,4 +1,5 @@
-# What each learner of doctor's job runs: dlctl/doctor/deep.py sends this and reads the lines.
+# What each learner of doctor's job runs: dlctl/doctor/deep.py sends this and reads the lines. The scheduler's
+# `chaining_script` follows.
 # shellcheck shell=sh
 echo "dlctl-node $(uname -n)"
 [ "$(cat "$MODEL_DIR/token")" = "$DOCTOR_TOKEN" ] && echo "dlctl-shared yes"
@@ -26,15 +27,8 @@ try:
 except Exception as error:
     print("dlctl-nompi %s" % " ".join(str(error).split()), flush=True)
 PYTHON
-[ "${RANK:-0}" = 0 ] && [ -n "${SLURM_JOB_ID:-}" ] || exit 0
-for v in $(env | sed -n 's/^\(S[A-Z]*_[A-Za-z0-9_]*\)=.*/\1/p'); do
-  case $v in SBATCH_* | SLURM_* | SQUEUE_* | SRUN_*) case $v in SLURM_CONF | SLURM_JOB_ID) ;; *) unset "$v" ;; esac ;; esac
-done
-[ -z "${DOCTOR_SLURM:-}" ] || PATH=$DOCTOR_SLURM:$PATH
-said=$(sbatch --test-only --time=2 ${DOCTOR_PARTITION:+"--partition=$DOCTOR_PARTITION"} ${DOCTOR_ACCOUNT:+"--account=$DOCTOR_ACCOUNT"} --wrap=true 2>&1)
-echo "dlctl-submit $? $(printf %s "$said" | tr '\n' ' ')"
-said=$(scontrol show job "$SLURM_JOB_ID" 2>&1 >/dev/null)
-echo "dlctl-control $? $(printf %s "$said" | tr '\n' ' ')"
-said=$(unshare --user --map-root-user --mount mount -t tmpfs tmpfs /mnt 2>&1)
-echo "dlctl-namespaces $? $(printf %s "$said" | tr '\n' ' ')"
-exit 0
+[ "${RANK:-0}" = 0 ] || exit 0
+tell() { # KIND COMMAND...
+  echo "dlctl-$1 $(shift && said=$("$@" 2>&1); echo "$? $said" | tr '\n' ' ' | cut -c1-500)"
+}
+tell namespaces unshare --user --map-root-user --mount mount -t tmpfs tmpfs /mnt

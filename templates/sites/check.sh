@@ -7,6 +7,8 @@ umask go-w # a submission refuses a root that others can write to
 if why=$(mkdir -p "$root" 2>&1 && { true >"$probe"; } 2>&1); then
   rm -f "$probe"
   printf 'dlctl-root %s\n' "$(df -Pk "$root" 2>/dev/null | awk 'NR == 2 { print $4 }')" >&3
+  df -Pi "$root" 2>/dev/null | awk 'END { print "dlctl-inodes " $2 " " $4 }' >&3
+  timeout 10 quota -w 2>/dev/null | sed -n 's/^/dlctl-quota /; 1,20p' >&3
 else
   printf 'dlctl-unwritable %s\n' "$(printf %s "$why" | tail -n 1)" >&3
 fi

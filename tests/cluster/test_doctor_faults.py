@@ -67,6 +67,17 @@ def test_a_controller_that_is_down(dlctl, cluster_site):
     assert found["torch"]["state"] == "ok"
 
 
+def test_a_site_that_was_just_added_agrees_with_its_file(dlctl, cluster_site):
+    added = dlctl("sites", "add", "again", cluster_site.cluster.host, "--root", cluster_site.root,
+                  "--python", cluster_site.python, "--json", ok=True).json  # fmt: skip
+    assert added["scheduler"].startswith("Slurm 2") and "debug" in added["partitions"]
+    assert added["launcher"].startswith("srun pmix") and added["not_answered"] == ""
+    found = {each["name"]: each for each in dlctl("sites", "check", "again", "--json").json}
+    assert broken(found) == []
+    assert {found[name]["state"] for name in ("slurm", "partition debug", "account")} == {"ok"}
+    assert "local folders" not in found and "name" in found
+
+
 # --deep -------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,10 @@
-"""A scheduler that is made up runs trainings: three new files, and a line in two old ones."""
+"""A scheduler that is made up is found, checked and runs trainings: three new files, and a line in
+two old ones.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -61,9 +64,27 @@ def run(tmp_path):
             stdin=subprocess.DEVNULL, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        return done.stdout if "--json" in words else done.stdout + done.stderr
 
     return call
+
+
+@pytest.mark.slow
+def test_a_made_up_scheduler_is_found_and_checked(run, tmp_path):
+    added = json.loads(
+        run("sites", "add", "found", "local", "--root", str(tmp_path / "r"), "--json")
+    )
+    assert (added["scheduler"], added["partitions"]) == ("Toy 1", "all")
+    file = tmp_path / "config/dlctl/sites/found.yml"
+    text = file.read_text()
+    assert "all: 1 of its nodes are down" in text
+    file.write_text(
+        text.replace("cpus_per_node: 4", "cpus_per_node: 8").replace("python: null", "python: auto")
+    )
+    told = {each["name"]: each for each in json.loads(run("sites", "check", "found", "--json"))}
+    assert (told["toy"]["state"], told["toy"]["evidence"]) == ("ok", "Toy 1")
+    assert "cpus_per_node 8, the site has 4" in told["partition all"]["evidence"]
+    assert told["root"]["state"] == told["sent files"]["state"] == "ok"
 
 
 @pytest.mark.slow

@@ -9,8 +9,6 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import JSON, complete_sites
 
-_BROKEN = "broken"
-
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -34,16 +32,25 @@ def doctor(
 
     Example: dlctl doctor mycluster --deep
     """
-    from dlctl.doctor.bundle import write_bundle
-    from dlctl.doctor.examine import examine
-
     if deep and site is None:
         raise typer.BadParameter("--deep needs a site: dlctl doctor SITE --deep")
+    examined(site, as_json, deep=deep, bundle=bundle)
+
+
+def examined(
+    site: str | None, as_json: bool, *, here: bool = True, deep: bool = False,
+    bundle: Path | None = None,
+) -> None:  # fmt: skip
+    """Print the links as they become known; exit code 4 if one is broken."""
+    from dlctl.doctor.bundle import write_bundle
+    from dlctl.doctor.chain import BROKEN
+    from dlctl.doctor.examine import examine
+
     tell = (lambda _: None) if as_json else output.link
-    found = examine(site, deep=deep, prompt=output.ask, tell=tell, note=output.note)
+    found = examine(site, here=here, deep=deep, prompt=output.ask, tell=tell, note=output.note)
     output.report(found.links, as_json, lambda _: None)
     if bundle is not None:
         output.note(f"wrote {write_bundle(bundle, found, site, output.ask)}: look at it before "
                     "you send it")  # fmt: skip
-    if any(link.state == _BROKEN for link in found.links):
+    if any(link.state == BROKEN for link in found.links):
         raise typer.Exit(4)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import ClassVar
 
 from dlctl import contract
-from dlctl.scheduler.base import Job, Usage
+from dlctl.scheduler.base import Job, Scheduler
+from dlctl.scheduler.offer import Answers, FoundPartition, NodeGroup, Offer
 from dlctl.scheduler.rows import parse_rows
 
 SUBMIT = """mkdir -p {jobs}
@@ -26,19 +26,24 @@ done
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(Scheduler):
     """Runs each job at once."""
 
     kind = "toy"
     allocates = True
-    no_more: ClassVar[tuple[str, ...]] = ()
 
     @staticmethod
     def header(plan: contract.Plan) -> list[str]:
         return [f"#TOY tasks={plan.resources.tasks}"]
 
-    def prologue(self) -> str:
-        return ""
+    def questions(self) -> tuple[str, dict[str, str]]:
+        return "", {"toy": "echo version=1"}
+
+    def read_offer(self, answers: Answers) -> Offer | None:
+        told = answers["toy"].pairs
+        nodes = [NodeGroup(2, 4, None, 0, None, "idle"), NodeGroup(1, 4, None, 0, None, "down")]
+        partition = FoundPartition("all", True, "up", 3600, None, nodes)
+        return Offer(f"Toy {told['version']}", partitions=[partition]) if told else None
 
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         return SUBMIT.format(
@@ -47,17 +52,11 @@ class Toy:
             token=shlex.quote(contract.token(plan.training_id, attempt)),
         )  # fmt: skip
 
-    def successors_script(self, plan: contract.Plan, attempt: int) -> str:  # noqa: ARG002
-        return ""
-
     def workers_script(self, plan: contract.Plan, script: str, output: str) -> str:
         raise NotImplementedError
 
     def workers_alive_script(self, plan: contract.Plan) -> str:
         raise NotImplementedError
-
-    def dismiss_script(self, job_dir: str) -> str:  # noqa: ARG002
-        return ""
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:  # noqa: ARG002
         return stdout.rpartition("toy: ")[2].strip()
@@ -68,29 +67,11 @@ class Toy:
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:  # noqa: ARG002
         return parse_rows(stdout)
 
-    def history_script(self, job_ids: list[str]) -> str | None:  # noqa: ARG002
-        return None
-
-    def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:  # noqa: ARG002
-        return []
-
-    def usage_script(self, job_ids: list[str]) -> str | None:  # noqa: ARG002
-        return None
-
-    def parse_usage(self, stdout: str) -> dict[str, Usage]:  # noqa: ARG002
-        return {}
-
     def cancel_script(self, job_id: str, root: str) -> str:  # noqa: ARG002
         return f"kill -TERM -- -{shlex.quote(job_id)} 2>/dev/null || :\n"
 
-    def halt_script(self, job_id: str, root: str) -> str | None:  # noqa: ARG002
-        return None
-
     def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:
         pass
-
-    def node_script(self, plan: contract.Plan, script: str) -> str:  # noqa: ARG002
-        return script
 
     def _jobs(self, root: str) -> str:
         return shlex.quote(f"{root}/toy")

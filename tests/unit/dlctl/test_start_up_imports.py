@@ -98,7 +98,7 @@ def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dl
             "dlctl.outputs.fetch",
             "dlctl.logs.reader",
             "dlctl.site_admin.discovery",
-            "dlctl.site_admin.doctor",
+            "dlctl.doctor.at_site",
         }
         assert not modules & NODE_SIDE
     finally:

@@ -20,7 +20,7 @@ TURNED_ROUND = {
     "The process that writes checkpoints":
         ("learner/checkpoint_files/disk.py", "import torch"),
     "The search knows neither": ("search/protocol/__init__.py", "import learner.errors"),
-    "Only the lifecycle asks a scheduler":
+    "Only the lifecycle and checks of a site ask a scheduler":
         ("dlctl/logs/reader.py", "from dlctl.scheduler import base"),
 }  # fmt: skip
 """A contract → a module and one wrong line in it."""

@@ -80,7 +80,7 @@ def test_the_names_of_schemas_are_listed_and_nothing_else_is_one(dlctl):
     assert "lists their names" in " ".join(dlctl("schema", "nothing").stderr.split())
 
 
-@pytest.mark.first("[!ls]*", "s[!i]*", "site-[!c]*")
+@pytest.mark.first("[!ls]*", "s[!i]*", "site-*")
 @pytest.mark.parametrize(("name", "command", "arguments"), [
     ("version", "version", []), ("scaffold", "init", ["new"]), ("validated", "validate", []),
     ("validated", "validate", ["wrong.yml"]), ("rendered", "render", []),
@@ -90,7 +90,7 @@ def test_the_names_of_schemas_are_listed_and_nothing_else_is_one(dlctl):
     ("site-added", "sites add", ["mine", "local", "--without-slurm"]),
     ("framework", "frameworks list", []), ("framework-details", "frameworks show", ["pytorch"]),
     ("store", "stores list", []), ("store-details", "stores show", ["s3_datastore"]),
-    ("link", "doctor", []), ("site-check", "sites check", ["local"]),
+    ("link", "doctor", []), ("link", "sites check", ["local"]),
 ])  # fmt: skip
 def test_what_needs_no_training_has_its_shape(dlctl, local_site, name, command, arguments):
     (dlctl.cwd / "manifest.yml").write_text("name: t\nframework: {name: sh, command: 'true'}\n")

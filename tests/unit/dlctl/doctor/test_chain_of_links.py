@@ -7,13 +7,13 @@ import threading
 import pytest
 from login_side import make_record, make_site
 
-from dlctl.doctor.at_site import check_at_site
+from dlctl.doctor.at_site import check_at_site, check_root
 from dlctl.doctor.chain import Chain
 from dlctl.doctor.here import _record
-from dlctl.doctor.network import Facts, _shell, add_clock, check_way
+from dlctl.doctor.network import add_clock, check_shell, check_way
 from dlctl.errors import AuthError, HostKeyError, RemoteCommandError, TransportError
+from dlctl.lifecycle.session import open_session
 from dlctl.record import RecordStore
-from dlctl.site_admin.doctor import _root
 from dlctl.transport.local import LocalTransport
 
 
@@ -142,7 +142,7 @@ def test_a_server_that_says_nothing_a_closed_port_and_an_unknown_name_are_told_a
 )  # fmt: skip
 def test_what_a_login_shell_prints_and_lacks_is_told(lacks, noise, state, words):
     chain = Chain()
-    _shell(chain, Facts({"shell": "/bin/csh"}, lacks, noise, 0.0, 0.0))
+    check_shell(chain, {"shell": ["/bin/csh"], "lacks": lacks}, noise)
     assert chain.links[0].state == state and words in chain.links[0].evidence
 
 
@@ -150,7 +150,7 @@ def test_a_shell_that_runs_nothing_leaves_the_site_untried():
     chain = Chain()
     chain.add("log-in", "ok", "me")
     chain.add("shell", "broken", "nologin")
-    check_at_site(chain, make_site(), LocalTransport())
+    check_at_site(chain, open_session(make_site()))
     assert chain.links[-1].evidence == "not tried: shell is broken"
     assert {states(chain)[name] for name in ("root", "python", "slurm", "accounting")} == {
         "skipped"
@@ -158,12 +158,13 @@ def test_a_shell_that_runs_nothing_leaves_the_site_untried():
 
 
 @pytest.mark.parametrize(
-    ("kib", "outcome", "words"),
-    [("0", "warning", "writable, 0 B free"), ("1073741824", "ok", "free"), ("-", "ok", "writable")],
+    ("kib", "state", "words"),
+    [("0", "warn", "writable, 0 B free"), ("1073741824", "ok", "free"), ("-", "ok", "writable")],
 )
-def test_a_root_without_room_is_told(kib, outcome, words):
-    check = _root(make_site(), {"root": [kib]})
-    assert check.outcome == outcome and words in check.seen
+def test_a_root_without_room_is_told(kib, state, words):
+    chain = Chain()
+    check_root(chain, make_site(), {"root": [kib]})
+    assert chain.links[0].state == state and words in chain.links[0].evidence
 
 
 def test_a_shell_of_this_machine(server):

@@ -8,7 +8,7 @@ from login_side import make_record, make_site
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.doctor.chain import Chain
-from dlctl.doctor.judged import Job, judge_job
+from dlctl.doctor.judged import Job, check_chaining, judge_job
 
 GPUS = "partitions: {debug: {nodes: 4, gpus_per_node: 2, default: true}}\n"
 
@@ -25,8 +25,12 @@ def report(rank, size=2, mpi_size=2):
     return contract.Preflight(rank, f"n{rank + 1}", "3.11.2", size, mpi_size, rank, clock_at=1005.0)
 
 
+DENIED = (
+    "sbatch: error: Batch job submission failed: Access/permission denied "
+    "(submission from compute nodes is not allowed)"
+)
 JOB = Job(make_record(job_id="7", state=State.COMPLETED), 2, [log(), log("n2")],
-          [report(0), report(1)], None, "t", 1000.0, 1010.0)  # fmt: skip
+          [report(0), report(1)], None, 1000.0, 1010.0)  # fmt: skip
 
 
 def judged(job, more=""):
@@ -43,6 +47,7 @@ def test_all_is_well():
     found = judged(JOB)
     assert {link.state for link in found.values()} == {"ok"}
     assert found["gpus of nodes"].evidence.startswith("there are none")
+    assert found["clocks of nodes"].evidence == "n1, n2 agree with this machine"
 
 
 @pytest.mark.parametrize(
@@ -92,3 +97,33 @@ def test_a_job_that_left_nothing_has_not_seen_the_root():
     assert broken(judged(silent)) == ["job", "shared root"]
     spoke = replace(silent, own_logs={"slurm.out": "no Python"})
     assert broken(judged(spoke)) == ["job"]
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "evidence", "fix"),
+    [
+        ({"submit": "0 sbatch: Job 7 to start", "control": "0"}, "ok", "n3 can submit jobs", ""),
+        ({"submit": f"1 {DENIED}", "control": "0"}, "warn",
+         f"not possible from n3: job: {DENIED}",
+         "set scheduler.next_attempt: [in_allocation, successor, requeue, client]"),
+        ({"submit": "127 sbatch: not found", "control": "127 not found"}, "warn",
+         "not possible from n3: job: sbatch: not found; requeue: not found",
+         "set scheduler.next_attempt: [in_allocation, successor, client]"),
+        ({}, "skipped", "not tried: the job's first learner did not come so far", ""),
+    ],
+)  # fmt: skip
+def test_who_can_start_the_next_attempt_from_a_node(told, state, evidence, fix):
+    chain = Chain()
+    check_chaining(chain, make_site(), {"node": "n3", **told})
+    link = chain.links[0]
+    assert (link.name, link.state, link.evidence) == ("chaining", state, evidence)
+    assert link.fix.startswith(fix)
+
+
+def test_a_node_without_user_namespaces_is_named():
+    said = "unshare: Operation not permitted"
+    found = judged(replace(JOB, logs=[log("n7", namespaces=f"1 {said}"), log("n2")]))
+    link = found["paths of the service"]
+    assert (link.state, link.evidence) == ("warn", f"n7 allows no user namespaces: {said}")
+    assert "$DATA_DIR" in link.fix
+    assert judged(JOB)["paths of the service"].state == "ok"

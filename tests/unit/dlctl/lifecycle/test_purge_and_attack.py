@@ -11,6 +11,8 @@ from odd_names import ODD_NAMES, write_odd_names
 
 from dlctl import contract
 from dlctl.contract import State
+from dlctl.doctor.at_site import check_folders
+from dlctl.doctor.chain import Chain
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.site_folders import damaged
 from dlctl.lifecycle import changed_since_sent, resume
@@ -18,7 +20,6 @@ from dlctl.manifest.overrides import Overrides
 from dlctl.outputs.fetch import fetch
 from dlctl.outputs.insight import told_by_site
 from dlctl.request.build import prepare_again
-from dlctl.site_admin.doctor import check_above, check_sent
 
 DAY_S = 86400
 
@@ -28,6 +29,12 @@ def purge(folder, older_than_s):
     for path in folder.rglob("*"):
         if path.is_file() and time.time() - path.stat().st_mtime > older_than_s:
             path.unlink()
+
+
+def checked(scene):
+    """Return what the doctor sees of the site's folders: name → state and evidence."""
+    check_folders(chain := Chain(), scene.site, scene.session.transport)
+    return {link.name: (link.state, link.evidence) for link in chain.links}
 
 
 def go_on(scene, **asked):
@@ -68,7 +75,7 @@ def test_files_of_a_job_that_waits_in_the_queue_are_not_old_once_dlctl_has_asked
     purge(scene.root, 30 * DAY_S)
     assert all(path.exists() for path in files)
     assert not result.exists()
-    assert check_sent(scene.site, scene.session.transport).outcome == "ok"
+    assert checked(scene)["sent files"][0] == "ok"
 
 
 def test_results_of_a_training_whose_plan_was_purged_are_fetched(scene, tmp_path):
@@ -142,12 +149,11 @@ def test_what_was_damaged_is_sent_again(scene, kind, harm):
     else:
         (folder / contract.SENT_INDEX).write_text("")
     assert damaged(scene.session.transport, str(scene.root), [f"{kind}/{name}"])
-    seen = check_sent(scene.site, scene.session.transport).seen
-    assert seen == f"no longer what was sent: {kind}/{name}"
+    assert checked(scene)["sent files"][1] == f"no longer what was sent: {kind}/{name}"
     send(scene)
     assert file.read_bytes() == content
     assert not (folder / "sitecustomize.py").exists()
-    assert check_sent(scene.site, scene.session.transport).outcome == "ok"
+    assert checked(scene)["sent files"][0] == "ok"
     assert len(scene.scheduler.jobs()) == 2
 
 
@@ -191,7 +197,7 @@ def test_a_folder_that_is_not_the_users_own_is_refused(scene, tmp_path, place, h
     with pytest.raises(RemoteCommandError, match="nothing was sent") as refused:
         send(scene)
     assert str(folder) in refused.value.message
-    assert check_sent(scene.site, scene.session.transport).seen == refused.value.message
+    assert checked(scene)["sent files"][1] == refused.value.message
     assert scene.scheduler.jobs() == {}
     assert scene.store.all() == []
 
@@ -212,7 +218,7 @@ def test_a_root_that_any_user_can_rename_is_refused(scene, tmp_path, named_by):
     with pytest.raises(RemoteCommandError, match="nothing was sent") as refused:
         send(scene)
     assert f"{shared} can be written by other users" in refused.value.message
-    assert check_sent(scene.site, scene.session.transport).outcome == "failed"
+    assert checked(scene)["sent files"][0] == "broken"
     shared.chmod(0o1777)  # as /tmp and /scratch are
     send(scene)
 
@@ -227,9 +233,7 @@ def test_a_folder_above_the_root_that_another_user_opened_to_all_is_refused(scen
     for mode in (0o755, 0o1777):  # of a project's leader, or a scratch of a service account
         shared.chmod(mode)
         send(scene)
-        assert [c.seen for c in check_above(scene.site, scene.session.transport)] == [
-            f"{shared} belongs to another user"
-        ]
+        assert checked(scene)["above the root"][1] == f"{shared} belongs to another user"
     shared.chmod(0o777)
     with pytest.raises(RemoteCommandError, match="lets other users replace") as refused:
         send(scene)
@@ -244,9 +248,8 @@ def test_a_folder_that_its_group_can_write_to_is_told_of_but_not_refused(
     move_root(scene, tmp_path / "project/me/dlctl")
     monkeypatch.setenv("PATH", f"{group_with_members(tmp_path)}:{os.environ['PATH']}")
     send(scene)
-    (check,) = check_above(scene.site, scene.session.transport)
-    assert (check.outcome, check.seen) == (
-        "warning", f"{tmp_path}/project can be written by its group",
+    assert checked(scene)["above the root"] == (
+        "warn", f"{tmp_path}/project can be written by its group",
     )  # fmt: skip
 
 
@@ -258,7 +261,7 @@ def test_a_root_in_a_home_that_all_can_write_to_is_accepted(scene, tmp_path, mon
     monkeypatch.setenv("HOME", str(tmp_path / "volume/home"))
     move_root(scene, tmp_path / "volume/home/dlctl")
     send(scene)
-    assert check_above(scene.site, scene.session.transport) == []
+    assert "above the root" not in checked(scene)
 
 
 def test_a_group_of_the_users_name_that_has_members_may_not_write(scene, tmp_path, monkeypatch):

@@ -1,5 +1,5 @@
 from dlctl.scheduler.base import JobState
-from dlctl.scheduler.states import SHORT_WORDS, WORDS, job_state
+from dlctl.scheduler.rows import SHORT_WORDS, WORDS, job_state
 
 # job_state_string() and job_state_string_compact() of Slurm 20.02 to 25.11, word by word.
 TEXT = """

@@ -11,8 +11,7 @@ from login_side import make_record
 from dlctl.contract import State, to_json
 from dlctl.contract.search import BrokerTold, WorkerTold
 from dlctl.lifecycle import waiting
-from dlctl.scheduler.base import Job
-from dlctl.scheduler.states import JobState
+from dlctl.scheduler.base import Job, JobState
 from dlctl.search import overview
 from dlctl.search.overview import SearchReader
 

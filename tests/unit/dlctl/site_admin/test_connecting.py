@@ -3,7 +3,7 @@
 import pytest
 
 from dlctl.errors import SiteError
-from dlctl.site_admin.connecting import connect, disconnect
+from dlctl.site_admin.actions import connect, disconnect
 from dlctl.sites.files import save_site
 
 

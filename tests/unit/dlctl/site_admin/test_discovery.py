@@ -1,57 +1,62 @@
 """What a site says about itself: recorded answers, and the script itself under several shells."""
 
+import shutil
 import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_site import ALL, answers, recorded, text_of
 from repository import RECORDED
 from shell_check import check_script
 
 from dlctl.errors import SiteError
-from dlctl.site_admin.discovery import (
-    CommandAnswer,
-    Discovered,
-    discovery_script,
-    parse_discovery,
+from dlctl.scheduler.offer import Answer, Answers
+from dlctl.scheduler.slurm_answers import (
     parse_gpus,
     parse_max_nodes,
     parse_mpi_types,
     parse_sinfo,
     parse_time_limit,
 )
+from dlctl.site_admin.discovery import QUESTIONS, Discovered, discover, read_answers
 from dlctl.site_admin.draft import make_site, site_text
+from dlctl.site_admin.setup import site_template
 from dlctl.sites.files import TransportSettings, parse_site
+from dlctl.transport.base import Completed
+from dlctl.transport.local import LocalTransport
 
 SSH = TransportSettings(kind="ssh", host="login")
 
 
-def recorded(name: str) -> Discovered:
-    return parse_discovery((RECORDED / f"discovery-{name}.txt").read_text())
+def with_answers(**texts: str) -> Discovered:
+    changed = {name: Answer(text, 0) for name, text in texts.items()}
+    return read_answers(Answers(answers(text_of("slurm-22.05")) | changed), ALL)
 
 
 def with_sinfo(name: str) -> Discovered:
-    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
-    before, rest = text.split("==dlctl== sinfo\n")
-    after = rest.split("==dlctl== rc 0\n", 1)[1]
-    sinfo = (RECORDED / f"sinfo-{name}.txt").read_text()
-    return parse_discovery(f"{before}==dlctl== sinfo\n{sinfo}\n==dlctl== rc 0\n{after}")
+    return with_answers(sinfo=(RECORDED / f"sinfo-{name}.txt").read_text())
 
 
 def test_a_real_cluster_is_understood():
     found = recorded("slurm-22.05")
-    assert (found.user, found.home, found.slurm_version) == ("dluser", "/home/dluser", "22.05.8")
-    assert (found.slurm_found, found.slurm_folder) == ("path", "/usr/bin")
-    assert [p.name for p in found.partitions] == ["debug", "scavenge"]
-    debug = found.partitions[0]
+    offer = found.offer
+    assert (found.user, found.home, found.kind) == ("dluser", "/home/dluser", "slurm")
+    assert (offer.title, offer.path) == ("Slurm 22.05.8 in /usr/bin", None)
+    assert [p.name for p in found.offer.partitions] == ["debug", "scavenge"]
+    debug = found.offer.partitions[0]
     assert debug.default and debug.max_time_s is None and debug.max_nodes is None
     assert (debug.groups[0].cpus, debug.groups[0].gpus) == (2, 2)
     assert debug.groups[0].memory_bytes == 4000 * 1024**2
-    assert found.default_account == "dl" and found.accounts == ["dl"] and found.accounting
-    assert found.mpi_types == ["pmix", "none", "cray_shasta", "pmi2", "pmix_v4"]
-    assert found.mpi_default == "pmix"
-    assert [str(p) for p in found.pythons] == ["3.11.2 (/usr/bin/python3)"]
-    assert found.problems == [] and found.free_bytes and found.free_bytes > 1024**3
+    assert (
+        found.offer.default_account == "dl"
+        and found.offer.accounts == ["dl"]
+        and found.offer.accounting
+    )
+    assert found.offer.mpi_types == ["pmix", "none", "cray_shasta", "pmi2", "pmix_v4"]
+    assert found.offer.mpi_default == "pmix"
+    assert found.pythons == ["3.11.2 (/usr/bin/python3)"]
+    assert found.offer.problems == [] and found.free_bytes and found.free_bytes > 1024**3
 
 
 def test_a_busy_cluster_has_the_same_limits_and_says_what_is_down():
@@ -62,21 +67,20 @@ def test_a_busy_cluster_has_the_same_limits_and_says_what_is_down():
     text = site_text(site, found)
     assert "# debug: 1 of its nodes are down or drained now" in text
     assert "# scavenge is down: left out" in text
-    assert found.partitions[1].max_nodes == 2
+    assert found.offer.partitions[1].max_nodes == 2
 
 
 def test_a_controller_that_is_away_is_an_error_and_no_empty_site():
     found = recorded("slurm-22.05-no-controller")
     with pytest.raises(SiteError, match="Unable to contact slurm controller") as caught:
         make_site("x", found, SSH)
-    assert "sinfo" in caught.value.hint
-    assert found.default_account == "dl"
+    assert "controller" in caught.value.hint
+    assert found.offer.default_account == "dl"
 
 
 def test_slurm_off_the_path_gets_its_folder_into_the_file():
     found = recorded("slurm-22.05-off-path")
     site = make_site("x", found, SSH)
-    assert found.slurm_found == "folder"
     assert site.scheduler.path == "/home/dluser/slurm/bin"
 
 
@@ -98,14 +102,14 @@ def test_unlike_nodes_give_the_limits_of_the_largest_with_a_comment():
 
 def test_states_and_words_of_other_versions():
     found = with_sinfo("states")
-    main = found.partitions[0]
+    main = found.offer.partitions[0]
     usable = {group.state: group.usable for group in main.groups}
     assert usable == {
         "idle": True, "mixed": True, "down": False, "draining": False, "reserved": True,
         "maint": False,
     }  # fmt: skip
-    assert [p.available for p in found.partitions] == ["up", "down", "inact", "drain", "up"]
-    assert found.partitions[1].groups[0].memory_bytes is None
+    assert [p.available for p in found.offer.partitions] == ["up", "down", "inact", "drain", "up"]
+    assert found.offer.partitions[1].groups[0].memory_bytes is None
     site = make_site("x", found, SSH)
     assert list(site.partitions) == ["main", "empty"]
     assert site.partitions["empty"].nodes == 0
@@ -136,14 +140,14 @@ def test_node_limits_and_mpi_lists():
         4, None, 3, None, None, None,
     ]  # fmt: skip
     old = (RECORDED / "mpi-list-20.02-stderr.txt").read_text().splitlines()
-    assert parse_mpi_types(CommandAnswer("", 0, old)) == [
+    assert parse_mpi_types(Answer("", 0, "\n".join(old))) == [
         "pmix_v3",
         "openmpi",
         "pmi2",
         "none",
         "pmix",
     ]
-    assert parse_mpi_types(None) == []
+    assert parse_mpi_types(Answer()) == []
 
 
 @given(st.text())
@@ -152,9 +156,11 @@ def test_no_answer_crashes_the_parsers(text):
     parse_gpus(text)
     parse_time_limit(text)
     parse_max_nodes(text)
-    for framed in (text, f"==dlctl== account\nhome=/h\n==dlctl== rc 0\n{text}\n==dlctl== end\n"):
+    parse_mpi_types(Answer(text, 0, text))
+    told = dict.fromkeys(answers(text_of("slurm-22.05")), Answer(text, 0, text))
+    for account in (text, "home=/h"):
         try:
-            parse_discovery(framed)
+            read_answers(Answers(told | {"account": Answer(account, 0)}), ALL)
         except SiteError as error:
             assert error.hint
 
@@ -174,25 +180,22 @@ def test_the_file_of_a_hand_made_cluster_is_right(name):
 
 
 def test_a_hostile_answer_can_not_leave_its_comment():
-    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
-    text = text.replace("host=head", "host=a\x1b[2J\u2028root: /evil")
-    found = parse_discovery(text.replace("dl||normal|", "dl||normal|\nx\x0broot: /evil||normal|"))
+    found = with_answers(
+        account="home=/h\nhost=a\x1b[2J\u2028root: /evil", assoc="dl|\nx\x0broot: /evil|normal|"
+    )
+    assert "root: /evil" in found.host
     site = make_site("x", found, SSH)
     assert parse_site("x", site_text(site, found)) == site
 
 
 def test_an_answer_that_was_cut_off_is_refused():
-    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
-    for part in (text[: len(text) // 2], text.removesuffix("==dlctl== end\n"), "", "welcome\n"):
-        with pytest.raises(SiteError, match="cut off|did not run"):
-            parse_discovery(part)
+    with pytest.raises(SiteError, match="cut off"):
+        read_answers(Answers(sinfo=Answer("p*|up|1:00|1-2|3|4|5|gpu:2|idle", 0)), ALL)
 
 
 def test_without_slurm_the_site_runs_jobs_itself():
-    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
-    start, end = text.index("==dlctl== slurm\n"), text.index("==dlctl== pythons\n")
-    found = parse_discovery(text[:start] + "==dlctl== slurm\n\n==dlctl== rc 0\n" + text[end:])
-    chosen = make_site("x", recorded("slurm-22.05-off-path"), SSH, without_slurm=True)
+    found = with_answers(slurm="")
+    chosen = make_site("x", recorded("slurm-22.05-off-path"), SSH, alone=True)
     for site in (make_site("x", found, SSH), chosen):
         assert (site.scheduler.kind, site.launcher.kind) == ("local", "mpirun")
         assert (site.scheduler.path, site.scheduler.account, site.partitions) == (None, None, {})
@@ -221,25 +224,30 @@ def test_the_script_answers_here(shell, tmp_path):
     for name in ("sed", "tail", "head", "tr", "awk", "id", "uname", "df", "grep", "timeout", "env"):
         target = subprocess.run(["which", name], capture_output=True, text=True).stdout.strip()
         (tools / name).symlink_to(target)
-    (tmp_path / "script").write_text(
-        discovery_script().replace(" /usr/bin ", " ").replace(":/usr/bin:", ":")
-    )
-    program = subprocess.run(["which", shell], capture_output=True, text=True).stdout.strip()
-    end = subprocess.run(
-        [program, str(tmp_path / "script")],
-        env={"HOME": str(tmp_path), "SHELL": "/bin/bash", "PATH": str(tools), "SINFO_FORMAT": "%x"},
-        capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    found = parse_discovery(end.stdout)
-    assert (found.slurm_found, found.slurm_folder) == ("folder", str(fake))
-    assert found.slurm_version == "24.11.1"
-    assert found.partitions[0].groups[0].cpus == 4
-    assert found.mpi_types == ["pmi2"] and found.mpi_default is None
-    assert not found.accounting and found.default_account is None
-    assert "sacctmgr gave no answer: hello" in found.problems
+
+    class Shell(LocalTransport):
+        """Runs scripts in a shell and an environment of the test."""
+
+        def run(self, script, **how):
+            env = {"HOME": str(tmp_path), "SHELL": "/bin/bash", "PATH": str(tools),
+                   "SINFO_FORMAT": "%x"}  # fmt: skip
+            script = script.replace(" /usr/bin ", " ").replace(":/usr/bin:", ":")
+            end = subprocess.run([shutil.which(shell)], input=script.encode(), env=env,
+                                 capture_output=True, timeout=120)  # fmt: skip
+            return Completed(end.returncode, end.stdout, end.stderr)
+
+    found = discover(Shell())
+    assert (found.offer.title, found.offer.path) == (f"Slurm 24.11.1 in {fake}", str(fake))
+    assert found.offer.partitions[0].groups[0].cpus == 4
+    assert found.offer.mpi_types == ["pmi2"] and found.offer.mpi_default == "none"
+    assert not found.offer.accounting and found.offer.default_account is None
+    assert "sacctmgr gave no answer: hello" in found.offer.problems
     assert found.home == str(tmp_path)
     assert make_site("x", found, SSH).launcher.kind == "mpirun"
 
 
 def test_the_script_passes_shellcheck():
-    check_script(discovery_script())
+    before, commands = ALL[0].questions()
+    names = ("environment.sh", "discover.sh")
+    check_script("\n".join([*map(site_template, names), before, *commands.values(),
+                            *QUESTIONS.values()]))  # fmt: skip

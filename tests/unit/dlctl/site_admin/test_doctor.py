@@ -7,19 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from repository import RECORDED
+from recorded_site import recorded
 from shell_check import check_script
 from typer.testing import CliRunner
 from wheels import make_node_python
 
 from dlctl.cli.sites import app
+from dlctl.doctor.at_site import check_at_site, check_environment, check_scheduler, node_script
+from dlctl.doctor.chain import Chain, Link
+from dlctl.doctor.examine import examine
+from dlctl.doctor.here import check_machine
 from dlctl.errors import ConnectError, SiteError
-from dlctl.site_admin.actions import add_site, failed, parse_target
-from dlctl.site_admin.check import Check
-from dlctl.site_admin.discovery import parse_discovery
-from dlctl.site_admin.doctor import check_here, check_node, check_site, node_script
+from dlctl.lifecycle.session import open_session
+from dlctl.site_admin.actions import add_site, parse_target
 from dlctl.site_admin.draft import make_site, site_text
-from dlctl.site_admin.slurm_checks import check_accounting, check_slurm
 from dlctl.sites.files import Partition, Site, TransportSettings, load_site, parse_site
 from dlctl.transport import open_transport
 from dlctl.transport.base import Completed
@@ -30,8 +31,11 @@ class NoConnection:
     name = "me@far:22"
     closed = False
 
-    def run(self, script, *, stdin=b"", timeout_s=60.0) -> Completed:
+    def start(self, script, **how) -> Completed:
         raise ConnectError("me@far:22: connection refused", hint="look at the address")
+
+    def is_open(self) -> bool:
+        return True
 
     def close(self) -> None:
         self.closed = True
@@ -61,27 +65,25 @@ def local(root: Path, python: str = sys.executable, more: str = "", launcher: st
     )
 
 
-def named(checks: list[Check]) -> dict[str, Check]:
-    return {check.name: check for check in checks}
+def links(check, *about) -> dict[str, Link]:
+    check(chain := Chain(), *about)
+    return {link.name: link for link in chain.links}
 
 
-def on_nodes(site: Site) -> dict[str, Check]:
-    """Return what a check finds where jobs run; what it looks for before is recorded."""
-    found = parse_discovery((RECORDED / "discovery-slurm-22.05.txt").read_text())
-    return named(check_node(site, found, LocalTransport()))
+def on_nodes(site: Site) -> dict[str, Link]:
+    """Return what is found where jobs run; what the site says before is recorded."""
+    return links(check_environment, site, recorded().offer, LocalTransport())
 
 
 def test_a_file_that_agrees_with_the_cluster_is_ok():
-    found = parse_discovery((RECORDED / "discovery-slurm-22.05.txt").read_text())
-    checks = check_slurm(slurm(account="dl"), found)
-    assert {check.outcome for check in checks} == {"ok"}
-    assert named(checks)["partition debug"].seen == "4 of 4 nodes usable"
-    assert named(checks)["partitions"].seen == "the file does not name scavenge"
-    assert not failed(checks)
+    checks = links(check_scheduler, slurm(account="dl"), recorded().offer)
+    assert {check.state for check in checks.values()} == {"ok"}
+    assert checks["slurm"].evidence == "Slurm 22.05.8 in /usr/bin"
+    assert checks["partition debug"].evidence == "4 of 4 nodes usable"
+    assert checks["partitions"].evidence == "the file does not name scavenge"
 
 
 def test_each_difference_is_named_with_what_to_do():
-    found = parse_discovery((RECORDED / "discovery-slurm-22.05-busy.txt").read_text())
     site = parse_site(
         "x",
         "transport: {kind: ssh, host: h}\nroot: /r\n"
@@ -89,55 +91,80 @@ def test_each_difference_is_named_with_what_to_do():
         "partitions:\n  debug: {cpus_per_node: 64, gpus_per_node: 4}\n  gone: {}\n  scavenge: {}\n"
         "launcher: {kind: srun}\nenvironment: {}\n",
     )
-    checks = named(check_slurm(site, found))
-    assert checks["partition debug"].outcome == "warning"
-    assert "cpus_per_node 64, Slurm says 2" in checks["partition debug"].seen
-    assert "gpus_per_node 4, Slurm says 2" in checks["partition debug"].seen
-    assert checks["partition gone"].outcome == "failed"
-    assert "debug, scavenge" in checks["partition gone"].hint
-    assert (checks["partition scavenge"].outcome, checks["partition scavenge"].seen) == (
-        "warning",
+    checks = links(check_scheduler, site, recorded("slurm-22.05-busy").offer)
+    assert checks["partition debug"].state == "warn"
+    assert "cpus_per_node 64, the site has 2" in checks["partition debug"].evidence
+    assert "gpus_per_node 4, the site has 2" in checks["partition debug"].evidence
+    assert checks["partition gone"].state == "broken"
+    assert "debug, scavenge" in checks["partition gone"].fix
+    assert (checks["partition scavenge"].state, checks["partition scavenge"].evidence) == (
+        "warn",
         "is down now",
     )
-    assert checks["account"].outcome == "failed" and "dl" in checks["account"].hint
+    assert checks["account"].state == "broken" and "dl" in checks["account"].fix
 
 
 def test_a_partition_whose_nodes_may_not_submit_is_told_before_a_training_relies_on_it():
-    found = parse_discovery((RECORDED / "discovery-slurm-22.05.txt").read_text())
-    closed = replace(found, alloc_nodes={"debug": "login1"})
-    check = named(check_slurm(slurm(account="dl"), closed))["next attempt"]
-    assert check.outcome == "warning" and "submitted from login1 only" in check.seen
-    assert check.hint == (
+    def submitting_from(hosts):
+        return replace(found, offer=replace(found.offer, submit_hosts=hosts))
+
+    found = recorded()
+    closed = submitting_from({"debug": "login1"})
+    check = links(check_scheduler, slurm(account="dl"), closed.offer)["next attempt"]
+    assert check.state == "warn" and "submitted from login1 only" in check.evidence
+    assert check.fix == (
         "set scheduler.next_attempt: [in_allocation, successor, requeue, client] in the site's file"
     )
-    everywhere = replace(found, alloc_nodes={p.name: "login1" for p in found.partitions})
+    everywhere = submitting_from({p.name: "login1" for p in found.offer.partitions})
     site = make_site("x", everywhere, TransportSettings(kind="local"))
     assert "job" not in site.scheduler.next_attempt
-    assert named(check_slurm(site, everywhere))["next attempt"].outcome == "ok"
+    assert links(check_scheduler, site, everywhere.offer)["next attempt"].state == "ok"
     text = site_text(site, everywhere)
     assert parse_site("x", text).scheduler.next_attempt == site.scheduler.next_attempt
     assert "next_attempt" not in site_text(make_site("x", found, site.transport), found)
 
 
 def test_slurm_that_is_away_or_off_the_path():
-    away = parse_discovery((RECORDED / "discovery-slurm-22.05-no-controller.txt").read_text())
-    assert "Unable to contact" in named(check_slurm(slurm(), away))["partitions"].seen
-    off = parse_discovery((RECORDED / "discovery-slurm-22.05-off-path.txt").read_text())
-    check = named(check_slurm(slurm(), off))["slurm"]
-    assert check.outcome == "failed"
-    assert check.hint == "set scheduler.path: /home/dluser/slurm/bin in the site's file"
-    there = named(check_slurm(slurm(path="/home/dluser/slurm/bin"), off))["slurm"]
-    assert there.outcome == "ok"
-    silent = check_accounting(slurm(accounting="true"), replace(away, accounting=False))
-    assert (silent.outcome, silent.seen) == ("warning", "sacct does not answer")
+    away = recorded("slurm-22.05-no-controller")
+    found = links(check_scheduler, slurm(), away.offer)
+    assert "Unable to contact" in found["partitions"].evidence
+    assert found["account"].evidence == "not tried: partitions is broken"
+    off = recorded("slurm-22.05-off-path")
+    check = links(check_scheduler, slurm(), off.offer)["slurm"]
+    assert check.state == "broken"
+    assert check.fix == "set scheduler.path: /home/dluser/slurm/bin in the site's file"
+    there = links(check_scheduler, slurm(path="/home/dluser/slurm/bin"), off.offer)["slurm"]
+    assert there.state == "ok"
+    silent = replace(away, offer=replace(away.offer, accounting=False))
+    accounting = links(check_scheduler, slurm(accounting="true"), silent.offer)["accounting"]
+    assert (accounting.state, accounting.evidence) == ("warn", "does not answer")
+    none = links(check_scheduler, slurm(), None)
+    assert [name for name, link in none.items() if link.state == "broken"] == ["slurm"]
+    assert "scheduler.path" in none["slurm"].fix
+
+
+def test_slurm_is_found_in_the_folder_that_only_the_file_names(tmp_path):
+    folder = tmp_path / "sl urm"
+    folder.mkdir()
+    (folder / "sinfo").write_text(
+        "#!/bin/sh\n[ $1 = --version ] && echo slurm 24.11.1 || "
+        "echo 'p*|up|1:00|1-2|3|4|5|gpu:2|idle'\n"
+    )
+    (folder / "sinfo").chmod(0o755)
+    site = slurm(path=str(folder)).model_copy(update={"transport": TransportSettings(kind="local")})
+    found = links(
+        check_at_site, open_session(site.model_copy(update={"root": str(tmp_path / "r")}))
+    )
+    assert (found["slurm"].state, found["slurm"].evidence) == ("ok", f"Slurm 24.11.1 in {folder}")
 
 
 def test_this_pythons_packages_and_the_root_are_ok(tmp_path):
     root = tmp_path / "ro ot's"
-    checks = named(check_site(local(root), LocalTransport()))
-    for name in ("connection", "root", "python", "torch", "mpi4py", "h5py", "numpy", "watchdog"):
-        assert checks[name].outcome in ("ok", "warning"), checks[name]
-    assert checks["torch"].seen.startswith("2.")
+    checks = links(check_at_site, open_session(local(root)))
+    for name in ("root", "python", "torch", "mpi4py", "h5py", "numpy", "watchdog"):
+        assert checks[name].state in ("ok", "warn"), checks[name]
+    assert checks["torch"].evidence.startswith("2.")
+    assert "quota" in checks["room"].evidence
     assert list(root.iterdir()) == []
 
 
@@ -146,11 +173,23 @@ def test_a_python_that_lacks_things_and_one_that_is_not_there(tmp_path):
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
     checks = on_nodes(local(tmp_path / "r", str(bare)))
-    assert checks["torch"].outcome == "failed"
-    assert "No module named 'torch'" in checks["torch"].seen
-    assert checks["torch"].hint == "dlctl sites setup here"
+    assert checks["torch"].state == "broken"
+    assert "No module named 'torch'" in checks["torch"].evidence
+    assert checks["torch"].fix == "dlctl sites setup here"
     none = on_nodes(local(tmp_path / "r", "/no/python"))
-    assert none["python"].seen == "/no/python does not start on the site"
+    assert none["python"].evidence == "/no/python does not start on the site"
+
+
+def test_few_inodes_and_the_quota_are_told(tmp_path, monkeypatch):
+    tools = {"df": 'case $1 in -Pi) echo "h"; echo "fs 1000000 999000 1000 99% /" ;; esac',
+             "quota": "printf 'Disk quotas\\n Filesystem blocks\\n /home  5 6\\n'"}  # fmt: skip
+    for name, text in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    room = on_nodes(local(tmp_path / "r", "/no/python"))["room"]
+    assert (room.state, room.evidence) == ("warn", "room for 1,000 more files; quota: /home 5 6")
+    assert room.fix == "remove files there: dlctl du here"
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -167,60 +206,65 @@ def test_whether_the_nodes_gpus_can_be_measured(tmp_path, installed):
     with_gpus = site.model_copy(update={"partitions": {"p": Partition(gpus_per_node=4)}})
     check = on_nodes(with_gpus)["gpus"]
     if installed:
-        assert (check.outcome, check.seen) == ("ok", "can be measured (nvidia-ml-py 12.9)")
+        assert (check.state, check.evidence) == ("ok", "can be measured (nvidia-ml-py 12.9)")
     else:
-        assert check.outcome == "warning" and "lacks nvidia-ml-py" in check.seen
-        assert check.hint == f"on the site: {python} -m pip install nvidia-ml-py"
+        assert check.state == "warn" and "lacks nvidia-ml-py" in check.evidence
+        assert check.fix == f"on the site: {python} -m pip install nvidia-ml-py"
 
 
 def test_failures_of_the_sites_shell_lines_and_of_modules_differ(tmp_path):
     module = local(tmp_path, more="  modules: [no-such]\n")
-    assert "no-such" in on_nodes(module)["environment"].seen
+    assert "no-such" in on_nodes(module)["environment"].evidence
     ends = local(tmp_path, more="  setup: ['exit 3']\n")
     check = on_nodes(ends)["environment"]
-    assert "exit code 3" in check.seen and "environment.setup" in check.hint
+    assert "exit code 3" in check.evidence and "environment.setup" in check.fix
     noisy = local(tmp_path, "/no/python", "  setup: ['echo dlctl-root lies']\n")
-    assert on_nodes(noisy)["root"].seen.startswith(str(tmp_path))
+    assert on_nodes(noisy)["root"].evidence.startswith(str(tmp_path))
 
 
 def test_a_root_that_can_not_be_made_and_a_launcher_that_is_away(tmp_path):
     (tmp_path / "file").write_text("")
     site = local(tmp_path / "file/root", "/no/python", launcher=", executable: /no/mpirun")
     checks = on_nodes(site)
-    assert checks["root"].outcome == "failed" and "set root" in checks["root"].hint
-    assert checks["launcher"].outcome == "warning"
+    assert checks["root"].state == "broken" and "set root" in checks["root"].fix
+    assert checks["launcher"].state == "warn"
 
 
-def test_a_site_that_does_not_answer(tmp_path):
-    assert check_site(slurm(), NoConnection()) == [
-        Check("connection", "failed", "me@far:22: connection refused", "look at the address")
-    ]
+def test_a_site_that_does_not_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr("dlctl.lifecycle.session.open_transport", lambda *_: NoConnection())
+    monkeypatch.setattr("dlctl.doctor.examine.load_site", lambda _: slurm())
+    found = {link.name: link for link in examine("x", here=False).links}
+    assert found["log-in"] == Link(
+        "log-in", "broken", "me@far:22: connection refused", "look at the address", "x"
+    )
+    assert [n for n, link in found.items() if link.state not in ("ok", "skipped")] == ["log-in"]
 
 
 def test_the_agent_is_asked(tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    assert named(check_here())["ssh agent"].outcome == "warning"
+    assert links(check_machine)["ssh agent"].state == "warn"
     with socket.socket(socket.AF_UNIX) as listening:
         monkeypatch.chdir(tmp_path)
         listening.bind("agent")
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
-    assert "no answer" in named(check_here())["ssh agent"].seen
+    assert "no answer" in links(check_machine)["ssh agent"].evidence
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert named(check_here())["ssh client"].outcome == "warning"
+    assert links(check_machine)["ssh client"].state == "warn"
 
 
 def test_add_asks_this_machine_and_refuses_to_overwrite(tmp_path):
     here, root = TransportSettings(kind="local"), str(tmp_path / "root")
-    added = add_site("mine", here, root=root, without_slurm=True)
-    assert added.site.scheduler.kind == "local"
-    assert added.site == load_site("mine")
-    assert added.summary()["root"] == str(tmp_path / "root")
+    added = add_site("mine", here, root=root, alone=True)
+    assert load_site("mine").scheduler.kind == "local"
+    assert (
+        (added.root, added.scheduler) == (load_site("mine").root, "not used") == (root, "not used")
+    )
     with pytest.raises(SiteError, match="already exists"):
         add_site("mine", here)
-    forced = add_site("mine", here, root="/other", without_slurm=True, force=True)
-    assert load_site("mine").root == forced.site.root == "/other"
+    forced = add_site("mine", here, root="/other", alone=True, force=True)
+    assert load_site("mine").root == forced.root == "/other"
     with pytest.raises(SiteError, match="absolute"):
-        add_site("two", here, root="relative", without_slurm=True)
+        add_site("two", here, root="relative", alone=True)
 
 
 def test_targets():
@@ -265,12 +309,12 @@ def test_an_environment_without_its_python_is_named(tmp_path):
     python = str(make_node_python(tmp_path))
     environments = "environments:\n  good: {{frameworks: {{jax: 1}}, python: {}}}\n{}"
     bad = "  bad: {frameworks: {tensorflow: 2}, python: /absent/python}\n"
-    for more, outcome, seen in (
-        (bad, "failed", "bad: there is no /absent/python"), ("", "ok", "good (jax)"),
+    for more, state, evidence in (
+        (bad, "broken", "bad: there is no /absent/python"), ("", "ok", "good (jax)"),
     ):  # fmt: skip
         site = local(tmp_path / "root", python, more=environments.format(python, more))
         check = on_nodes(site)["environments"]
-        assert (check.outcome, check.seen) == (outcome, seen)
+        assert (check.state, check.evidence) == (state, evidence)
 
 
 def test_the_name_of_the_mpi_library_is_short(tmp_path):
