@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dlctl.contract.ground.safe_text import lines_of
 
 if TYPE_CHECKING:
-    from dlctl.dashboard.versions import Versions
+    from dlctl.live.versions import Versions
     from dlctl.series import Run
 
 Json = dict[str, Any]

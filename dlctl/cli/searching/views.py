@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,20 +44,20 @@ def watch(
 
     Example: dlctl search watch digits-3k9f
     """
-    from dlctl.search.overview import SearchReader
     from dlctl.terminal import search_watch
 
     mine = client()
-    with mine.looks([mine.store.find_search(search_id)], SearchReader) as looking:
+    watched = search_watch.Watched(mine.store, mine.open, mine.store.find_search(search_id))
+    with closing(watched.live):
         if as_json:
-            search_watch.watch_search_in_pipe(looking, output.raw, output.json_line, once)
+            search_watch.watch_search_in_pipe(watched, output.raw, output.json_line, once)
         elif once:
             columns = shutil.get_terminal_size((80, 24)).columns
-            search_watch.watch_search_once(looking, columns, output.raw)
+            search_watch.watch_search_once(watched, columns, output.raw)
         elif output.has_whole_screen():
-            search_watch.watch_search_on_terminal(looking)
+            search_watch.watch_search_on_terminal(watched)
         else:
-            search_watch.watch_search_in_pipe(looking, output.raw, None, once)
+            search_watch.watch_search_in_pipe(watched, output.raw, None, once)
 
 
 def show(

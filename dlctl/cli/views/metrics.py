@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from dlctl.cli import output
 from dlctl.cli.common import ago, client, complete_ids, open_record, opened, writing
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
     from dlctl.outputs.metrics.platform import Platform
     from dlctl.record import Record
     from dlctl.series.merged import Entry
@@ -160,15 +162,23 @@ def _print_table(found: dict[str, list[Entry]], what: str) -> None:
 
 def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bool) -> None:
     """Print new records until all trainings have ended; Ctrl-C leaves them running."""
-    from dlctl.outputs.metrics import EntryReader, follow_entries
+    from dlctl.live.sites import live_of
+    from dlctl.outputs.metrics import EntryReader
     from dlctl.outputs.metrics.formats import chosen
 
-    with client().looks(records, EntryReader) as looking:
-        head = True
-        for training_id, entries in follow_entries(looking):
-            some = list(chosen(entries, since, names))
-            _print_records({training_id: some}, as_csv, head)
-            head = False
+    readers = {record.training_id: EntryReader(record) for record in records}
+
+    def read(session: Session, mine: list[Record]) -> set[str]:
+        return {r.training_id for r in mine if readers[r.training_id].refresh(session, r)}
+
+    mine, head = client(), True
+    with closing(live_of(mine.store, mine.open, records, read)) as live:
+        for found, _ in live.looks():
+            for training_id in sorted(found):
+                if entries := readers[training_id].take():
+                    some = list(chosen(entries, since, names))
+                    _print_records({training_id: some}, as_csv, head)
+                    head = False
 
 
 def _platform(sites: Sequence[str], as_json: bool) -> None:

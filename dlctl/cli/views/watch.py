@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 
 import typer
 
@@ -23,14 +24,13 @@ def watch(
 
     Example: dlctl watch digits-3k9f
     """
-    from dlctl.outputs.training_reader import TrainingReader, refresh_details
-    from dlctl.terminal.watch import watch_in_pipe, watch_on_terminal
+    from dlctl.terminal.watch import Watched, watch_in_pipe, watch_on_terminal
 
     mine = client()
-    records = mine.store.find_all(training_ids or [])
-    with mine.looks(records, TrainingReader, more=refresh_details) as looking:
+    watched = Watched(mine.store, mine.open, mine.store.find_all(training_ids or []))
+    with closing(watched.live):
         if output.has_whole_screen() and not once:
-            watch_on_terminal(looking)
+            watch_on_terminal(watched)
         else:
             columns = shutil.get_terminal_size((80, 24)).columns
-            watch_in_pipe(looking, output.raw, columns, follow=not once)
+            watch_in_pipe(watched, output.raw, columns, follow=not once)

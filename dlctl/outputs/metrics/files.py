@@ -6,7 +6,6 @@ files by their bins (`dlctl.outputs.metrics.bins`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +22,6 @@ from dlctl.series.replays import Origin
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
-    from dlctl.outputs.looks import Looks
     from dlctl.record import Record
     from dlctl.transport import Transport
     from dlctl.transport.resident import Look
@@ -223,21 +221,6 @@ class EntryReader:
         """Return the entries that have come since the last call."""
         fresh, self._fresh = self._fresh, []
         return fresh
-
-
-def follow_entries(
-    looking: Looks[EntryReader], pause_s: float = 1.0
-) -> Iterator[tuple[str, list[Entry]]]:
-    """Yield new entries of each training until all have ended."""
-    while True:
-        ended = looking.ended
-        for training_id in looking.look():
-            if fresh := looking.readers[training_id].take():
-                yield training_id, fresh
-        if ended:  # and looked at once more since
-            return
-        if not looking.ended:
-            time.sleep(pause_s)
 
 
 def read_metrics(
