@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocketDisconnect
 
 from dlctl.dashboard.curves import curves, parse_wanted, wanted_steps
-from dlctl.dashboard.feed import Feed, Refused, Unknown
+from dlctl.dashboard.feed import Refused, Unknown
 from dlctl.dashboard.guard import WEBSOCKET_PROTOCOL, Guard
 from dlctl.dashboard.report import report
 from dlctl.series.smooth import Smoother
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.websockets import WebSocket
 
+    from dlctl.dashboard.live import LiveFeed
+
 STATIC = Path(__file__).with_name("static")
 _BEAT_S = 10.0
 """How often an idle stream of changes says that it lives."""
@@ -36,7 +38,7 @@ MOST_BYTES = 64 * 1024
 """Of an action's arguments, and of a message that a page sends."""
 
 
-def make_app(feed: Feed, *, token: str, port: int) -> Starlette:
+def make_app(feed: LiveFeed, *, token: str, port: int) -> Starlette:
     """Return the application that shows a feed's trainings to clients that send the token."""
     pages = Pages(feed)
     one = "/api/trainings/{id}"
@@ -62,7 +64,7 @@ def _page(_: Request) -> Response:
 class Pages:
     """The answers to requests; plain methods run in threads, so that none keeps others waiting."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: LiveFeed) -> None:
         self._feed, self._smoother = feed, Smoother()
 
     def trainings(self, _: Request) -> Response:

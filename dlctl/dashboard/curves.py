@@ -14,9 +14,9 @@ from dlctl.series.smooth import Smoother, make_smoothing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from dlctl.dashboard.feed import Json
     from dlctl.series import Columns, Curve, Event, Run
 
+Json = dict[str, Any]
 MOST_CURVES = 240
 """A page of more is no use to anybody; `find` chooses others."""
 _MOST_NAMES = 2000

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlctl import contract
-from dlctl.dashboard.feed import Json, Refused, Unknown, last_lines
+from dlctl.dashboard.curves import Json
+from dlctl.dashboard.feed import Refused, Unknown, last_lines, row
 from dlctl.dashboard.searches import Searches
-from dlctl.dashboard.summary import row
 from dlctl.errors import DlctlError, TransportError
 from dlctl.files.small_files import read_texts
 from dlctl.live.sites import Live

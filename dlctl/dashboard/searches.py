@@ -12,7 +12,7 @@ from dlctl.search.overview import SearchReader
 from dlctl.search.page import page_of
 
 if TYPE_CHECKING:
-    from dlctl.dashboard.feed import Json
+    from dlctl.dashboard.curves import Json
     from dlctl.lifecycle import Session
     from dlctl.record import Record
     from dlctl.search.overview import Overview

@@ -25,7 +25,7 @@ from dlctl.dashboard.guard import make_token
 from dlctl.errors import RecordError
 
 if TYPE_CHECKING:
-    from dlctl.dashboard.feed import Feed
+    from dlctl.dashboard.live import LiveFeed
 
 _LEAVE_S = 1
 """How long open connections have to end."""
@@ -108,7 +108,7 @@ def _be_silent(loop: asyncio.AbstractEventLoop) -> None:
 class _Server(uvicorn.Server):
     """Ends the streams of changes and logs first: they would keep the server from ending."""
 
-    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+    def __init__(self, config: uvicorn.Config, feed: LiveFeed) -> None:
         super().__init__(config)
         self._feed = feed
 
@@ -124,7 +124,7 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def prepared(feed: Feed, port: int = 0, page: str = "") -> Iterator[tuple[str, uvicorn.Server]]:
+def prepared(feed: LiveFeed, port: int = 0, page: str = "") -> Iterator[tuple[str, uvicorn.Server]]:
     """Yield the URL, which holds a token, and the server, which `run` starts.
 
     Args:
@@ -167,7 +167,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def serve(
-    feed: Feed, port: int, page: str, *, open_browser: bool, tell: Callable[[str], None],
+    feed: LiveFeed, port: int, page: str, *, open_browser: bool, tell: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Serve the page until Ctrl-C.
