@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dlctl.contract import State
 from dlctl.search.summary import (
     best_words,
     count_words,
@@ -18,7 +18,8 @@ from dlctl.search.waits import why_trials_wait
 from dlctl.series.curve import Columns
 from dlctl.series.readable import exact_span
 from dlctl.terminal.plot import Drawn, Plot, draw
-from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, width_of, wrapped
+from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, page, width_of, wrapped
+from dlctl.terminal.words import heading, help_on, why
 from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from dlctl.search.overview import Overview
     from dlctl.search.trials import TrialRow, Trials
 
-_STATES = {"FAILED": RED, "COMPLETED": GREEN, "HALTED": YELLOW, "CANCELLED": YELLOW}
 _PLOT_ROWS = 9
 _MOST_WAITS = 3
 _LABEL = 9
@@ -70,40 +70,25 @@ class View:
 def frame(
     shown: Shown, view: View, columns: int, rows: int, now: float, *, keys: bool = True
 ) -> list[Line]:
-    """Return at most `rows` lines, none wider than `columns`.
+    """Return exactly `rows` lines, none wider than `columns`.
 
     Args:
         now: Unix seconds.
         keys: whether the last line tells the keys.
     """
-    foot = [Line().add(KEYS, DIM)] if keys else []
-    head = _head(shown, columns, now)
-    room = max(0, rows - len(head) - len(foot))
+    head, body = _head(shown, columns, now), list[Line]()
     if view.help:
-        body = [Line().add(f"{key:>8}  ", BOLD).add(what) for key, what in HELP]
-    elif shown.seen is None:
-        body = []
-    else:
-        body = _body(shown.seen, shown.record, view, columns, room)
-    lines = [*head, *body][: max(0, rows - len(foot))]
-    if keys:
-        lines += [Line()] * (rows - len(lines) - len(foot))
-    return [line.fitted(columns) for line in [*lines, *foot]][:rows]
+        body = help_on(HELP)
+    elif shown.seen is not None:
+        body = _body(shown.seen, shown.record, view, columns, max(0, rows - len(head) - keys))
+    return page(head, body, KEYS if keys else "", columns, rows)
 
 
 def _head(shown: Shown, columns: int, now: float) -> list[Line]:
     record, seen = shown.record, shown.seen
-    line = Line().add(record.training_id, BOLD).add(" ")
-    line.add(str(record.state), _STATES.get(str(record.state), CURVES[0]))
-    if record.attempt > 1:
-        line.add(f" · attempt {record.attempt}")
-    if record.stale_since is not None:
-        line.add(f" · stale for {format_span(now - record.stale_since)}", YELLOW)
-    lines = [line]
-    if shown.trouble:
-        lines += wrapped(Line(), shown.trouble, columns, YELLOW)[:_MOST_WAITS]
-    elif record.reason and str(record.state) not in ("TRAINING", "COMPLETED"):
-        lines += wrapped(Line(), record.reason, columns, DIM)[:_MOST_WAITS]
+    is_known = record.state in (State.TRAINING, State.COMPLETED)
+    lines = [heading(Line(), record, (), now),
+             *why(shown.trouble, "" if is_known else record.reason, columns)]  # fmt: skip
     if seen is None:
         return lines
     lines += wrapped(_label("strategy"), strategy_words(seen), columns)
@@ -222,11 +207,3 @@ def trial_line(row: TrialRow, trials: Trials, is_best: bool) -> str:
     parts = [f"trial {row.number}", row.outcome_words, value, exact_span(row.seconds),
              row.worker or "-", point_words(row.point, 10_000)]  # fmt: skip
     return "  ".join([*parts, row.error] if row.error else parts)
-
-
-def texts(lines: Sequence[Line]) -> list[str]:
-    """Return lines without colours, and without empty ones at the end."""
-    found = [line.render(False) for line in lines]
-    while found and not found[-1]:
-        found.pop()
-    return found

@@ -12,7 +12,8 @@ from dlctl.errors import RecordError
 from dlctl.live.sites import live_of
 from dlctl.search.overview import SearchReader
 from dlctl.search.summary import whole
-from dlctl.terminal.search_frame import Shown, View, frame, texts, trial_line
+from dlctl.terminal.search_frame import Shown, View, frame, trial_line
+from dlctl.terminal.text import texts
 from dlctl.terminal.watch import draw_until_left
 from dlctl.units import format_span
 

@@ -113,6 +113,21 @@ def wrapped(head: Line, text: str, columns: int, style: int = 0) -> list[Line]:
     ]  # fmt: skip
 
 
+def page(
+    head: Iterable[Line], body: Iterable[Line], keys: str, columns: int, rows: int
+) -> list[Line]:
+    """Return exactly `rows` lines, none wider than `columns`; the last one tells the keys."""
+    foot = [Line().add(keys, DIM)] if keys else []
+    lines = [*head, *body][: max(0, rows - len(foot))]
+    lines += [Line()] * (rows - len(lines) - len(foot))
+    return [line.fitted(columns) for line in [*lines, *foot]][:rows]
+
+
+def texts(lines: Iterable[Line]) -> list[str]:
+    """Return lines without colours, and without empty ones at the end."""
+    return "\n".join(line.render(False) for line in lines).rstrip("\n").split("\n")
+
+
 def beside(left: Iterable[Line], right: Iterable[Line], width: int, gap: int = 2) -> list[Line]:
     """Return two blocks side by side.
 

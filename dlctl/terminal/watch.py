@@ -13,7 +13,7 @@ from dlctl.live.sites import live_of
 from dlctl.live.training import Training, read_details, read_news
 from dlctl.series.smooth import Smoother
 from dlctl.terminal.frame import View, frame, metric_names
-from dlctl.terminal.text import Line
+from dlctl.terminal.text import Line, texts
 from dlctl.terminal.words import Shown
 from dlctl.units import format_span
 
@@ -170,8 +170,4 @@ def watch_in_pipe(
 
 def _whole(frames: Sequence[Shown], columns: int, now: float) -> list[str]:
     """Return a frame as high as it needs to be, without empty lines at its end."""
-    lines = frame(frames, View(), columns, 32 + len(frames), now, keys=False)
-    texts = [line.render(False) for line in lines]
-    while texts and not texts[-1]:
-        texts.pop()
-    return texts
+    return texts(frame(frames, View(), columns, 32 + len(frames), now, keys=False))

@@ -73,14 +73,9 @@ class MetricsFiles:
     @property
     def look(self) -> Look | None:
         """Return what to read for `news`; None before the first look."""
-        if (offsets := self.offsets) is None:
+        if not self._opened or self._overlaps:
             return None
-        return look_at(self.folder, [FILES], offsets, _LOOK_BYTES)
-
-    @property
-    def offsets(self) -> dict[str, int] | None:
-        """Return how far each file was read; None before the first look."""
-        return self._offsets if self._opened and not self._overlaps else None
+        return look_at(self.folder, [FILES], self._offsets, _LOOK_BYTES)
 
     def restore(self, kept: dict[str, KeptFile]) -> Iterator[tuple[Origin, MetricsLine | Block]]:
         """Yield what a cache has kept; the next look checks that the files are still the same."""
@@ -115,7 +110,7 @@ class MetricsFiles:
         """Yield what has arrived since the last call, by attempt and learner.
 
         Args:
-            found: What another look has read behind the `offsets`, if there was one.
+            found: What another look has read that `look` asks for, if there was one.
 
         Raises:
             Changed: a file is not what a cache has kept of it; nothing was yielded.

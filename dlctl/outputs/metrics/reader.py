@@ -77,11 +77,6 @@ class MetricsReader:
         self._kept_budget_bytes, self._unconfirmed = cached.budget_bytes, True
 
     @property
-    def offsets(self) -> dict[str, int] | None:
-        """Return how far each file was read; None before the first look."""
-        return self._files.offsets
-
-    @property
     def look(self) -> Look | None:
         """Return what to read for `refresh`; None before the first look."""
         return None if self._unconfirmed else self._files.look
@@ -90,7 +85,7 @@ class MetricsReader:
         """Bring what is new; return whether anything was.
 
         Args:
-            found: What another look has read behind the `offsets`, if there was one.
+            found: What another look has read that `look` asks for, if there was one.
 
         Raises:
             TransportError

@@ -8,7 +8,8 @@ from made_search import T0, job, overview_of, trials_of, worker
 
 from dlctl.contract import State
 from dlctl.search.overview import Overview
-from dlctl.terminal.search_frame import Shown, View, frame, texts, trial_line
+from dlctl.terminal.search_frame import Shown, View, frame, trial_line
+from dlctl.terminal.text import texts
 
 RECORD = make_record(state=State.TRAINING, training_id="made-3k9f")
 HOSTILE = "\x1b[31m<b>\t数据 " + "y" * 300
