@@ -21,7 +21,7 @@ from dlctl.files.small_files import read_texts
 from dlctl.live.sites import Live
 from dlctl.live.training import Training, read_details, read_news
 from dlctl.logs.beginning import begin_at_tail
-from dlctl.logs.reader import LogReader
+from dlctl.logs.reader import LogReader, read
 from dlctl.service.describe import plain, told_by_site
 from dlctl.service.made import told_output
 from dlctl.service.verbs import act, offers
@@ -76,7 +76,7 @@ class LiveFeed:
         for place, record in enumerate(reversed(self._records())):
             tracked = self._track(record)
             if place < _SPARKS:
-                tracked.restore()
+                tracked.metrics.restore()
             with tracked.run() as run:
                 rows.append(self._row(tracked, run if tracked.metrics_known else None))
         return rows
@@ -124,7 +124,7 @@ class LiveFeed:
         with tracked.run():
             is_fine = tracked.metrics.is_fine(begin, end, width)
         if not is_fine and tracked.record.site not in self._live.errors:
-            refine = lambda session: tracked.refine(session, begin, end, width)  # noqa: E731
+            refine = lambda session: tracked.metrics.refine(session.transport, begin, end, width)  # noqa: E731
             self._at(tracked.record, refine, _REFINE_S)
 
     async def log_pieces(self, training_id: str) -> AsyncIterator[Json]:
@@ -162,15 +162,12 @@ class LiveFeed:
         """Return the last lines of the newest attempt's log."""
         record = self._find(training_id).record
 
-        def read(session: Session) -> list[Json]:
+        def tail(session: Session) -> list[Json]:
             reader = LogReader(record.job_dir, (), record.attempt)
             begin_at_tail(reader, session.transport, lines)
-            found = reader.news(session.transport)
-            while reader.advanced:
-                found += reader.news(session.transport)
-            return last_lines([_lines(piece) for piece in [*found, *reader.rest()]], lines)
+            return last_lines([*map(_lines, read(session.transport, reader))], lines)
 
-        return self._at(record, read, _REFINE_S) or []
+        return self._at(record, tail, _REFINE_S) or []
 
     def act(self, training_id: str, verb: str, arguments: Mapping[str, Any]) -> str:
         """Do what a person asked for, and return a sentence about it."""
@@ -210,7 +207,7 @@ class LiveFeed:
         """End all threads and connections; idempotent."""
         self._live.close()
         for tracked in list(self._tracked.values()):
-            tracked.save()
+            tracked.metrics.save()
 
     def _records(self) -> list[Record]:
         return [
@@ -232,7 +229,7 @@ class LiveFeed:
         for record in self._records():
             if record.training_id == training_id:
                 tracked = self._track(record)
-                tracked.restore()
+                tracked.metrics.restore()
                 return tracked
         raise Unknown(f"no training {training_id!r} is known here")
 
@@ -247,14 +244,14 @@ class LiveFeed:
     def _wait_for(self, tracked: Training) -> None:
         """Wait a moment for what a site tells about a training; more is told as news."""
 
-        def read(session: Session) -> None:
+        def first(session: Session) -> None:
             if not tracked.record.state.final:
                 tracked.record = self._live.refresh(session, [tracked.record])[0]
             if read_news(session, [tracked]) | read_details(session, [tracked]):
                 self.versions.bump([tracked.record.training_id])
 
         if tracked.record.site not in self._live.errors:
-            self._at(tracked.record, read, _FIRST_S)
+            self._at(tracked.record, first, _FIRST_S)
 
     # What follows runs in the thread of a site.
 

@@ -124,6 +124,7 @@ class Live:
 
     def start(self) -> None:
         """Look on in threads, until `close`; `versions` tell of news, `check` of trouble."""
+        self._choose()
         for name in {record.site for record in self.records}:
             self._started(name)
 

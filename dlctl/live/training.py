@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from dlctl.record import Record
     from dlctl.series import Run
     from dlctl.series.pace import JobLimit
-    from dlctl.transport import Completed, Process, Transport
     from dlctl.transport.resident import Look
 
 _DETAILS_EVERY_S, _QUIET_DETAILS_EVERY_S = 20.0, 40.0
@@ -60,8 +58,6 @@ class Training:
         changed: Callable[[list[str]], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.record = record
-        self.lock = threading.RLock()
-        """Held while metrics are drawn, so that they do not grow meanwhile."""
         self.metrics = MetricsReader(record, budget_bytes, restore)
         self.details: dict[str, Any] | None = None
         self.plan: Plan | None = None
@@ -82,7 +78,7 @@ class Training:
     @contextmanager
     def run(self) -> Iterator[Run]:
         """Yield the metrics; they don't grow meanwhile."""
-        with self.lock:
+        with self.metrics.lock:
             yield self.metrics.run
 
     @property
@@ -108,8 +104,8 @@ class Training:
         began = time.monotonic()
         if now is None and began < self._rests_until:
             return self._insight
-        with self.lock:
-            found = insight(self.metrics.run, self.record, self.plan, self._saved, now)
+        with self.run() as run:
+            found = insight(run, self.record, self.plan, self._saved, now)
         if now is None:
             took_s = time.monotonic() - began
             self._insight, self._rests_until = found, began + _REST * took_s
@@ -118,25 +114,6 @@ class Training:
     def expect_news(self) -> None:
         """Read the details often for a while: something was requested."""
         self._busy_until = time.monotonic() + _BUSY_S
-
-    def restore(self) -> None:
-        """Begin with what the cache of this machine holds."""
-        with self.lock:
-            self.metrics.restore()
-
-    def save(self) -> None:
-        """Keep the metrics on this machine."""
-        with self.lock:
-            self.metrics.save()
-
-    def refine(self, session: Session, begin: float, end: float, width: int) -> None:
-        """Bring finer bins of a window of steps.
-
-        Raises:
-            TransportError
-        """
-        with self.lock:
-            self.metrics.refine(_Unlocking(session.transport, self.lock), begin, end, width)
 
     @property
     def news_are_due(self) -> bool:
@@ -172,17 +149,17 @@ class Training:
             with suppress(RecordError):  # the details say what is wrong
                 self.plan = read_plan(session, record)
         measured = found.get(f"{record.job_dir}/{METRICS}")
-        with self.lock:
-            grew = self.metrics.refresh(_Unlocking(session.transport, self.lock), measured)
-            self._metrics_of = record.state
-            if record.state.final:
-                self.metrics.save()
+        grew = self.metrics.refresh(session.transport, measured)
+        self._metrics_of = record.state
+        if record.state.final:
+            self.metrics.save()
+        pieces = self._logs.take(self._wanted, found.get(record.job_dir, {}))
+        for piece in pieces:
+            for text in piece.content.decode(errors="replace").splitlines():
+                with self.metrics.lock:
+                    self.lines.append(f"{piece.source} | {text}")
         if grew or not was_known:
             self._changed([record.training_id])
-        pieces = self._logs.take(self._wanted, found.get(record.job_dir, {}))
-        for piece in pieces if self._keeps_log else ():
-            for text in piece.content.decode(errors="replace").splitlines():
-                self.lines.append(f"{piece.source} | {text}")
         # What nodes measure comes every ten seconds, whatever happens.
         told = grew if measured is None else any(map(_is_told, measured))
         self._is_lively = told or bool(pieces)
@@ -274,27 +251,3 @@ def _is_told(name: str) -> bool:
     """Return whether a file of metrics holds more than what a node measures."""
     known = parse_metrics_name(name)
     return known is not None and known[2] is not Source.NODE
-
-
-class _Unlocking:
-    """A transport that lets go of a lock while it waits for the site."""
-
-    def __init__(self, transport: Transport, lock: threading.RLock) -> None:  # type: ignore[valid-type, unused-ignore]
-        self._transport, self._lock, self.name = transport, lock, transport.name
-        self.close = transport.close
-
-    def start(self, script: str, **options: Any) -> Process:
-        with self._released():
-            return self._transport.start(script, **options)
-
-    def run(self, script: str, **options: Any) -> Completed:
-        with self._released():
-            return self._transport.run(script, **options)
-
-    @contextmanager
-    def _released(self) -> Iterator[None]:
-        self._lock.release()
-        try:
-            yield
-        finally:
-            self._lock.acquire()

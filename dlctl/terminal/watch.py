@@ -61,12 +61,14 @@ class Watched:
                 why = f"{why}; the metrics are as of {format_span(max(0.0, at - seen_at))} ago"
             return why or training.problem
 
-        pairs = [(record, self.trainings[record.training_id]) for record in self.live.records]
-        return [
-            Shown(record, each.metrics.run, each.insight(now),
-                  (each.details or {}).get("learners", []), list(each.lines), trouble(record, each))
-            for record, each in pairs
-        ]  # fmt: skip
+        found = []
+        for record in self.live.records:
+            each = self.trainings[record.training_id]
+            learners = (each.details or {}).get("learners", [])
+            with each.run() as run:
+                found.append(Shown(record, run, each.insight(now), learners, list(each.lines),
+                                   trouble(record, each)))  # fmt: skip
+        return found
 
 
 def colours() -> bool:
@@ -90,7 +92,7 @@ def watch_on_terminal(watched: Watched, now: Callable[[], float] = time.time) ->
     def draw(frames: list[Shown], view: View, columns: int, rows: int) -> list[Line]:
         with ExitStack() as locks:  # nothing grows meanwhile
             for each in trainings:
-                locks.enter_context(each.lock)
+                locks.enter_context(each.metrics.lock)
             return frame(frames, view, columns, rows, now(), smoother=smoother)
 
     draw_until_left(

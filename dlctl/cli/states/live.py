@@ -63,7 +63,7 @@ def _on_terminal(live: Live, shown: Fits) -> None:
         return _shown(live, shown)
 
     def draw(records: list[Record], view: _View, columns: int, rows: int) -> list[Line]:  # noqa: ARG001
-        trouble = {site: error.message for site, error in live.errors.items()}
+        trouble = {site: error.message for site, error in [*live.errors.items()]}
         return frame(records, trouble, columns, rows, time.time())
 
     try:

@@ -79,7 +79,7 @@ def kept(job, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     job.measure("", 1, loss=2.0)
     job.live.look()
-    job.training.save()
+    job.training.metrics.save()
     day_ago = time.time() - 86400
     for file in (tmp_path / "cache/dlctl/metrics").iterdir():
         os.utime(file, (day_ago, day_ago))
