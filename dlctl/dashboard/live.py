@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, TimeoutError
@@ -22,6 +23,7 @@ from dlctl.live.sites import Live
 from dlctl.live.training import Training, read_details, read_news
 from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader, read
+from dlctl.outputs.insight import job_limit
 from dlctl.service.describe import plain, told_by_site
 from dlctl.service.made import told_output
 from dlctl.service.verbs import act, offers
@@ -78,7 +80,7 @@ class LiveFeed:
             if place < _SPARKS:
                 tracked.metrics.restore()
             with tracked.run() as run:
-                rows.append(self._row(tracked, run if tracked.metrics_known else None))
+                rows.append(self._row(tracked, run if tracked.metrics.seen_at else None))
         return rows
 
     def _row(self, tracked: Training, run: Run | None) -> Json:
@@ -86,27 +88,28 @@ class LiveFeed:
         if (error := self._live.errors.get(tracked.record.site)) is not None:
             how = "dlctl keeps trying" if _may_pass(error) else "load this page again to try again"
             trouble = f"{how}: {error.message.rstrip('.')}."
-        known = {"trouble": trouble, "metrics_known": tracked.metrics_known,
-                 "metrics_at": tracked.metrics.seen_at}  # fmt: skip
-        return row(tracked.record, run, tracked.limit) | known
+        limit = job_limit(tracked.plan, tracked.record, time.time())
+        seen_at = tracked.metrics.seen_at
+        known = {"trouble": trouble, "metrics_known": seen_at > 0, "metrics_at": seen_at}
+        return row(tracked.record, run, limit) | known
 
     def details(self, training_id: str) -> Json:
         """Return all about one training but its curves."""
         tracked = self._find(training_id)
-        if tracked.details is None:
+        if not tracked.details:
             self._wait_for(tracked)
         with tracked.run() as run:
             found = plain(tracked.record) | self._row(tracked, run)
         found["output"] = told_output(tracked.record)
         found["offers"] = [dataclasses.asdict(each) for each in offers(tracked.record.state)]
-        meaning = tracked.insight().plain() if tracked.metrics_known else {}
-        return found | (tracked.details or {}) | meaning
+        meaning = tracked.insight().plain() if tracked.metrics.seen_at else {}
+        return found | tracked.details | meaning
 
     @contextmanager
     def run(self, training_id: str) -> Iterator[Run]:
         """Yield the metrics; they don't grow meanwhile."""
         tracked = self._find(training_id)
-        if not tracked.metrics_known:
+        if not tracked.metrics.seen_at:
             self._wait_for(tracked)
         with tracked.run() as run:
             yield run

@@ -17,6 +17,7 @@ from dlctl.lifecycle import QueuePace, refresh, stale
 from dlctl.live.versions import Versions
 from dlctl.logs.reader import RETRY_S
 from dlctl.service.client import may_pass
+from dlctl.units import format_span
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -133,6 +134,23 @@ class Live:
         for error in (self._fault, *self.errors.values()):
             if error is not None and not (isinstance(error, DlctlError) and may_pass(error)):
                 raise error
+
+    def trouble(self, record: Record, seen_at: float, what: str, now: float) -> str:
+        """Return why the site of a training has not answered, and how old what is known is; or "".
+
+        Args:
+            seen_at: when the site last answered; 0 if never.
+            what: is known, as the beginning of a sentence.
+            now: Unix seconds.
+        """
+        if (error := self.errors.get(record.site)) is not None:
+            why = error.message
+        elif self._site(record.site).told:
+            return ""
+        else:
+            why = f"asking {record.site}"
+        ago = format_span(max(0.0, now - seen_at))
+        return f"{why}; {what} as of {ago} ago" if seen_at else why
 
     def call(self, name: str, work: Callable[[Session], T]) -> Future[T]:
         """Let the thread of a site run something there, and look for news then."""

@@ -19,7 +19,7 @@ from dlctl.lifecycle import learner_statuses, read_plan
 from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader, Wanted
 from dlctl.outputs.checkpoints import Checkpoint, list_checkpoints_of_many
-from dlctl.outputs.insight import Insight, insight, job_limit, saved_of
+from dlctl.outputs.insight import Insight, insight, saved_of
 from dlctl.outputs.metrics import BUDGET_BYTES, MetricsReader
 from dlctl.series.answers import Saved
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record
     from dlctl.series import Run
-    from dlctl.series.pace import JobLimit
     from dlctl.transport.resident import Look
 
 _DETAILS_EVERY_S, _QUIET_DETAILS_EVERY_S = 20.0, 40.0
@@ -59,14 +58,14 @@ class Training:
     ) -> None:  # fmt: skip
         self.record = record
         self.metrics = MetricsReader(record, budget_bytes, restore)
-        self.details: dict[str, Any] | None = None
+        self.details: dict[str, Any] = {}
+        """What changes seldom, as JSON has it; `problem` tells why there is no plan."""
         self.plan: Plan | None = None
         self.lines: deque[str] = deque(maxlen=_LINES_KEPT)
         """The newest lines of the logs, each after its source."""
         self._tell, self._changed, self._keeps_log = tell, changed, keeps_log
         self._logs, self._wanted = LogReader(record.job_dir, (), record.attempt), Wanted([], {}, 0)
-        self._tailed = self._is_lively = False
-        self._metrics_of: State | None = None
+        self._tailed = self._is_lively = self._has_end = False
         self._plan_of = 0
         """The attempt for which the plan was asked for."""
         self._saved: list[Saved] | None = None
@@ -80,21 +79,6 @@ class Training:
         """Yield the metrics; they don't grow meanwhile."""
         with self.metrics.lock:
             yield self.metrics.run
-
-    @property
-    def metrics_known(self) -> bool:
-        """Return whether they were read at least once, if only into the cache."""
-        return self._metrics_of is not None or self.metrics.seen_at > 0
-
-    @property
-    def limit(self) -> JobLimit | None:
-        """Return how long its jobs may train, once its plan is known."""
-        return job_limit(self.plan, self.record, time.time())
-
-    @property
-    def problem(self) -> str:
-        """Return why there is no plan."""
-        return str((self.details or {}).get("problem", ""))
 
     def insight(self, now: float | None = None) -> Insight:
         """Return what it means, with the ages of a time (Unix seconds), by default the present.
@@ -118,8 +102,7 @@ class Training:
     @property
     def news_are_due(self) -> bool:
         """Return whether there may be more: the last metrics are read after the end."""
-        was_final = self._metrics_of is not None and self._metrics_of.final
-        return not (was_final and self.record.state.final) or self._logs.advanced
+        return not (self._has_end and self.record.state.final) or self._logs.advanced
 
     def looks(self, session: Session) -> list[Look]:
         """Return what to read for `take`.
@@ -143,15 +126,15 @@ class Training:
         Raises:
             TransportError
         """
-        record, was_known = self.record, self.metrics_known
+        record, was_known = self.record, self.metrics.seen_at > 0
         if self._plan_of != record.attempt and not record.state.final:
             self._plan_of = record.attempt
             with suppress(RecordError):  # the details say what is wrong
                 self.plan = read_plan(session, record)
         measured = found.get(f"{record.job_dir}/{METRICS}")
         grew = self.metrics.refresh(session.transport, measured)
-        self._metrics_of = record.state
-        if record.state.final:
+        self._has_end = record.state.final
+        if self._has_end:
             self.metrics.save()
         pieces = self._logs.take(self._wanted, found.get(record.job_dir, {}))
         for piece in pieces:

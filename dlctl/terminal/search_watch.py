@@ -15,7 +15,6 @@ from dlctl.search.summary import whole
 from dlctl.terminal.search_frame import Shown, View, frame, trial_line
 from dlctl.terminal.text import texts
 from dlctl.terminal.watch import draw_until_left
-from dlctl.units import format_span
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -41,10 +40,7 @@ class Watched:
     def shown(self) -> Shown:
         """Return what is known of the search."""
         (record,), seen_at = self.live.records, self._reader.seen_at
-        silent = self.live.errors.get(record.site)
-        why = "" if silent is None else silent.message
-        if why and seen_at:
-            why = f"{why}; what is shown is as of {format_span(time.time() - seen_at)} ago"
+        why = self.live.trouble(record, seen_at, "what is shown is", time.time())
         try:
             return Shown(record, self._reader.overview, why)
         except RecordError as error:

@@ -15,7 +15,6 @@ from dlctl.series.smooth import Smoother
 from dlctl.terminal.frame import View, frame, metric_names
 from dlctl.terminal.text import Line, texts
 from dlctl.terminal.words import Shown
-from dlctl.units import format_span
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -46,28 +45,16 @@ class Watched:
             training.record = record
         return read_news(session, mine) | read_details(session, mine)
 
-    def shown(self, now: float | None = None, *, asked: bool = True) -> list[Shown]:
-        """Return what is known of each training, with the ages of a time (Unix seconds).
-
-        Args:
-            asked: whether the sites were asked; otherwise all is from the cache.
-        """
-        at = time.time() if now is None else now
-
-        def trouble(record: Record, training: Training) -> str:
-            error, seen_at = self.live.errors.get(record.site), training.metrics.seen_at
-            why = f"asking {record.site}" if not asked else error.message if error else ""
-            if why and seen_at:
-                why = f"{why}; the metrics are as of {format_span(max(0.0, at - seen_at))} ago"
-            return why or training.problem
-
-        found = []
+    def shown(self, now: float | None = None) -> list[Shown]:
+        """Return what is known of each training, with the ages of a time (Unix seconds)."""
+        found, at = [], time.time() if now is None else now
         for record in self.live.records:
             each = self.trainings[record.training_id]
-            learners = (each.details or {}).get("learners", [])
+            learners = each.details.get("learners", [])
+            why = self.live.trouble(record, each.metrics.seen_at, "the metrics are", at)
             with each.run() as run:
                 found.append(Shown(record, run, each.insight(now), learners, list(each.lines),
-                                   trouble(record, each)))  # fmt: skip
+                                   why or each.details.get("problem", "")))  # fmt: skip
         return found
 
 
@@ -84,9 +71,8 @@ def watch_on_terminal(watched: Watched, now: Callable[[], float] = time.time) ->
         DlctlError: a site can't be reached, and waiting would not help.
     """
     trainings = watched.trainings.values()
-    if not (kept := all(each.metrics.seen_at for each in trainings)):
+    if not all(each.metrics.seen_at for each in trainings):
         watched.live.look()
-    first = watched.shown(asked=False) if kept else None
     smoother = Smoother()
 
     def draw(frames: list[Shown], view: View, columns: int, rows: int) -> list[Line]:
@@ -97,7 +83,7 @@ def watch_on_terminal(watched: Watched, now: Callable[[], float] = time.time) ->
 
     draw_until_left(
         watched.live, watched.shown, View(), draw,
-        lambda view, key, frames: view.pressed(key, len(metric_names(frames)), len(frames)), first,
+        lambda view, key, frames: view.pressed(key, len(metric_names(frames)), len(frames)),
     )  # fmt: skip
 
 
@@ -114,7 +100,7 @@ V = TypeVar("V", bound=Pausable)
 
 def draw_until_left(
     live: Live, make: Callable[[], F], view: V, draw: Callable[[F, V, int, int], list[Line]],
-    pressed: Callable[[V, str, F], V], first: F | None = None,
+    pressed: Callable[[V, str, F], V],
 ) -> None:  # fmt: skip
     """Draw what is new until `q` or Ctrl-C; sites are asked in threads, so none delays a key.
 
@@ -122,22 +108,19 @@ def draw_until_left(
         make: returns what is to be drawn.
         draw: returns the lines of a frame for so many columns and rows.
         pressed: returns the view after a key.
-        first: what is drawn before the first news; None: what `make` returns.
 
     Raises:
         DlctlError: a site can't be reached, and waiting would not help.
     """
     from dlctl.terminal.screen import full_screen
 
-    frames, size, seen, due_at = make() if first is None else first, (0, 0), 0, 0.0
-    if first is None:
-        seen, due_at = live.versions.newest, time.monotonic() + _AGE_S
+    frames, size, seen, due_at = make(), (0, 0), live.versions.newest, time.monotonic() + _AGE_S
     with full_screen(colours()) as screen:
         live.start()
         while True:
             live.check()
             began_at, newest = time.monotonic(), live.versions.newest
-            if not view.paused and (newest != seen or began_at >= due_at > 0):
+            if not view.paused and (newest != seen or began_at >= due_at):
                 frames, size, seen = make(), (0, 0), newest
                 now = time.monotonic()
                 due_at = now + max(_AGE_S, _RESTS * (now - began_at))

@@ -100,6 +100,6 @@ def test_kept_metrics_are_shown_with_their_age_while_a_site_does_not_answer(kept
 
 
 def test_before_a_site_has_answered_what_is_kept_is_shown_as_such(kept):
-    (each,) = kept.watched.shown(asked=False)
+    (each,) = kept.watched.shown()
     assert each.trouble == "asking testbed; the metrics are as of 24 h ago"
     assert each.names == ["loss"]
