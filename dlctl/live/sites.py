@@ -177,7 +177,7 @@ class Live:
 
     def refresh(self, session: Session, records: Sequence[Record]) -> list[Record]:
         """Return records as their site knows them now; for the thread of that site."""
-        known = refresh(session, records, self._store, self._site(session.site.name).pace)
+        known = refresh(session, records, self._store, self._site(records[0].site).pace)
         fresh = {record.training_id: record for record in known}
         with self._lock:
             self.records = [fresh.get(r.training_id, r) for r in self.records]

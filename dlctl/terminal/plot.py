@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 from dlctl.series.curve import Columns
 from dlctl.terminal.text import DIM, Line
@@ -52,13 +54,12 @@ class Canvas:
             self._dots[row][place] |= mask
             self._colours[row][place] = colour
 
-    def cells(self) -> Sequence[Sequence[tuple[str, int]]]:
-        """Return each row's characters with their colours; 0 is none, and a blank is a space."""
-        return [
-            [(chr(_BLANK + dots) if dots else " ", colour)
-             for dots, colour in zip(row, colours, strict=True)]
-            for row, colours in zip(self._dots, self._colours, strict=True)
-        ]  # fmt: skip
+    def pieces(self) -> Iterator[list[tuple[str, int]]]:
+        """Yield the pieces of each row with their colours; 0 is none, and a blank is a space."""
+        for dots, colours in zip(self._dots, self._colours, strict=True):
+            signs = (chr(_BLANK + each) if each else " " for each in dots)
+            runs = groupby(zip(signs, colours, strict=True), itemgetter(1))
+            yield [("".join(sign for sign, _ in run), colour) for colour, run in runs]
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,10 @@ def draw(plot: Plot, columns: int, rows: int) -> list[Line]:
         _draw(canvas, curve, plot, low, high)
     lines = []
     ticks = _ticks(low, high, height)
-    for row, cells in enumerate(canvas.cells()):
+    for row, pieces in enumerate(canvas.pieces()):
         label = _label(ticks[row], plot.logarithmic) if row in ticks else ""
         line = Line().add(label.rjust(_LEFT - 1) + " ", DIM).add("┤" if label else "│", DIM)
-        for text, colour in _grouped(cells):
+        for text, colour in pieces:
             line.add(text, colour)
         lines.append(line)
     lines.append(_marks(plot, inner))
@@ -198,16 +199,6 @@ def _connect(canvas: Canvas, a: tuple[int, int], b: tuple[int, int], colour: int
         following = a[1] + round((b[1] - a[1]) * i / width)
         canvas.column(a[0] + i, min(y, following), max(y, following), colour)
         y = following
-
-
-def _grouped(cells: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    for text, colour in cells:
-        if found and found[-1][1] == colour:
-            found[-1] = (found[-1][0] + text, colour)
-        else:
-            found.append((text, colour))
-    return found
 
 
 def _ticks(low: float, high: float, rows: int) -> dict[int, float]:

@@ -113,7 +113,7 @@ def _body(seen: Overview, record: Record, view: View, columns: int, rows: int) -
     left = rows - len(lines)
     workers = _workers(seen, columns, max(1, left // 3)) if not record.state.final else []
     lines += [*workers[: max(0, left - 2)]]
-    return [*lines, *_newest(seen.trials, columns, rows - len(lines))]
+    return [*lines, *_newest(seen.trials, rows - len(lines))]
 
 
 def _plot(trials: Trials, view: View, columns: int, rows: int) -> list[Line]:
@@ -173,7 +173,7 @@ def _workers(seen: Overview, columns: int, rows: int) -> list[Line]:
     return lines
 
 
-def _newest(trials: Trials, columns: int, rows: int) -> list[Line]:
+def _newest(trials: Trials, rows: int) -> list[Line]:
     """Return the newest trials that have ended, the newest first."""
     if rows < 2:
         return []
@@ -188,8 +188,10 @@ def _newest(trials: Trials, columns: int, rows: int) -> list[Line]:
     best = trials.best
     lines = []
     for row, values in zip([None, *newest], cells, strict=True):
-        text = "  ".join(c.ljust(w) for c, w in zip(values, widths, strict=False))
-        lines.append(Line().add(f"{text}  {values[-1]}", _style(row, best)).fitted(columns))
+        style, line = _style(row, best), Line()
+        for text, width in zip(values, widths, strict=False):
+            line.pieces += Line().add(f"{text}  ", style).padded(width + 2).pieces
+        lines.append(line.add(values[-1], style))
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import State, tell_output
 from dlctl.service.describe import starts
-from dlctl.terminal.text import BOLD, DIM, GREEN, RED, YELLOW, Line, cut, page, width_of
+from dlctl.terminal.text import BOLD, DIM, GREEN, RED, YELLOW, Line, page, width_of
 from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
@@ -106,19 +106,12 @@ def _row(
     for name, text in row.items():
         line.add("  " if line.pieces else "")
         own = _STYLES.get(state, _CYAN) if state and name == "state" else style
-        line.add(_padded(text, widths[name]), own)
+        line.pieces += Line().add(text, own).padded(widths[name]).pieces
     return line
 
 
 def _total(widths: dict[str, int], names: Sequence[str]) -> int:
     return sum(widths[name] + 2 for name in names) - 2
-
-
-def _padded(text: str, width: int) -> str:
-    """Return a text of exactly this width; of one that is cut off, `…` is the end."""
-    if width_of(text) > width:
-        text = cut(text, max(0, width - 1)) + "…"
-    return text + " " * (width - width_of(text))
 
 
 def frame(
