@@ -95,10 +95,10 @@ def _register() -> None:
     from dlctl.cli.sending import submit, tags
     from dlctl.cli.stored import models, stores
     from dlctl.cli.upkeep import adopt, doctor, du, prune
-    from dlctl.cli.views import dashboard, metrics, watch
+    from dlctl.cli.views import metrics, watching
 
-    groups = (manifests, schema, rehearse, submit, jobs, tags, reading, logs, metrics, watch,
-              dashboard, report, checkpoints, export, models, search, sites, frameworks, stores,
+    groups = (manifests, schema, rehearse, submit, jobs, tags, reading, logs, metrics,
+              watching, report, checkpoints, export, models, search, sites, frameworks, stores,
               config, adopt, doctor, du, prune)  # fmt: skip
     for group in groups:
         group.register(app)

@@ -1,8 +1,9 @@
-"""What pages are told of a training, and what they are refused."""
+"""What pages are told of trainings and searches, and what they are refused."""
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,23 @@ from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.measured.judged import TRIALS
 from dlctl.contract.metrics import LOSS, Source
 from dlctl.dashboard.curves import Json, spark
+from dlctl.errors import RecordError
+from dlctl.search.importance import Importance, importances
+from dlctl.search.overview import SearchReader
+from dlctl.search.page import page_of
 from dlctl.series.answers import main_curve
 from dlctl.series.pace import JobLimit, progress, time_left
 from dlctl.series.utilisation import utilisation
 from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
     from dlctl.record import Record
+    from dlctl.search.overview import Overview
     from dlctl.series import Curve, Run
 
+_FEW_MORE = 0.02
+"""Importance is derived anew when there are so many more trials, as a share."""
 _SPARK_WIDTH = 60
 _COPIED = ("name", "site", "state", "reason", "attempt", "epochs", "stale_since", "created_at",
            "started_at", "ended_at", "is_search")  # fmt: skip
@@ -83,3 +92,46 @@ def last_lines(pieces: Sequence[Json], lines: int) -> list[Json]:
         lines -= len(text)
         kept.append({**piece, "text": "".join(f"{line}\n" for line in text)})
     return kept[::-1]
+
+
+class Searches:
+    """The searches that pages have asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: dict[str, SearchReader] = {}
+        self._important: dict[str, tuple[int, list[Importance]]] = {}
+        """Search → of how many ended trials, and what it was."""
+
+    def refresh(self, session: Session, record: Record) -> None:
+        """Bring what is new of a search.
+
+        Raises:
+            TransportError
+        """
+        self._reader(record).refresh(session, record)
+
+    def page(self, record: Record) -> Json:
+        """Return what a page shows of a search.
+
+        Raises:
+            Unknown: it is no search, or nothing is known of it.
+        """
+        try:
+            seen = self._reader(record).overview
+        except RecordError as error:
+            raise Unknown(error.message) from error
+        return page_of(seen, record, self._importances(seen, record))
+
+    def _importances(self, seen: Overview, record: Record) -> list[Importance]:
+        count = len(seen.trials.order)
+        of, known = self._important.get(record.training_id, (-1, []))
+        if of < 0 or count > of * (1 + _FEW_MORE) or (record.state.final and count != of):
+            spec = seen.spec
+            known = importances(spec.space, seen.trials.ended, maximize=spec.maximize)
+            self._important[record.training_id] = count, known
+        return known
+
+    def _reader(self, record: Record) -> SearchReader:
+        with self._lock:
+            return self._readers.setdefault(record.training_id, SearchReader(record))

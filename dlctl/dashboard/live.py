@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlctl import contract
 from dlctl.dashboard.curves import Json
-from dlctl.dashboard.feed import Refused, Unknown, last_lines, row
-from dlctl.dashboard.searches import Searches
+from dlctl.dashboard.feed import Refused, Searches, Unknown, last_lines, row
 from dlctl.errors import DlctlError, TransportError
 from dlctl.files.small_files import read_texts
 from dlctl.live.sites import Live

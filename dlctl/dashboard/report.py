@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import __version__
 from dlctl.contract.search import FRAMEWORK
-from dlctl.dashboard.axis import KINDS
-from dlctl.dashboard.curves import Wanted, curves
+from dlctl.dashboard.curves import KINDS, Wanted, curves
 from dlctl.dashboard.feed import Unknown
 from dlctl.series.smooth import Smoother
 

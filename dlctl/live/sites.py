@@ -218,18 +218,14 @@ class Live:
             if self._closed:
                 break
             call()
-            pause_s = self._look_safely(site)
+            try:
+                self._look_at(site)
+                pause_s = site.pause_s
+            except Exception as error:  # without this thread all listeners would wait for ever
+                self._fault, pause_s = error, _AFTER_FAULT_S
+                if os.environ.get("DLCTL_DEBUG"):
+                    traceback.print_exc()
         site.close()
-
-    def _look_safely(self, site: _Site) -> float | None:
-        try:
-            self._look_at(site)
-        except Exception as error:  # without this thread all listeners would wait for ever
-            self._fault = error
-            if os.environ.get("DLCTL_DEBUG"):
-                traceback.print_exc()
-            return _AFTER_FAULT_S
-        return site.pause_s
 
     def _choose(self) -> None:
         with self._lock:
@@ -284,7 +280,7 @@ class Live:
 
 def live_of(
     store: RecordStore, open_site: Callable[[str], Session], records: Sequence[Record],
-    read: Read | None = None,
+    read: Read,
 ) -> Live:  # fmt: skip
     """Return what keeps some trainings new; one that is deleted meanwhile stays as it was."""
 

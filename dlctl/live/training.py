@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dlctl.series import Run
     from dlctl.transport.resident import Look
 
-_DETAILS_EVERY_S, _QUIET_DETAILS_EVERY_S = 20.0, 40.0
+_DETAILS_EVERY_S, _QUIET_DETAILS_EVERY_S = 30.0, 40.0
 """How often to read what changes seldom: while the program tells news, and while it does not."""
 _FIRST_DETAILS_S = 1.0
 """How soon after a change of state."""

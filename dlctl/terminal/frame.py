@@ -14,7 +14,7 @@ from dlctl.series.run import Run
 from dlctl.series.smooth import Smoother, make_smoothing
 from dlctl.terminal.plot import Drawn, Plot, beyond, draw, robust_limits
 from dlctl.terminal.text import BOLD, CURVES, DIM, Line, beside, page
-from dlctl.terminal.words import Shown, heading, help_on, why, words
+from dlctl.terminal.words import Shown, Still, heading, help_on, why, words
 
 _MARKS = {
     EventKind.BEGIN.value: "▲", EventKind.CHECKPOINT.value: "┴", EventKind.ORDER.value: "◆",
@@ -41,7 +41,7 @@ HELP = (
 
 
 @dataclass(frozen=True)
-class View:
+class View(Still):
     """What the person chose to see."""
 
     metric: int = 0

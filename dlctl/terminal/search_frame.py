@@ -19,7 +19,7 @@ from dlctl.series.curve import Columns
 from dlctl.series.readable import exact_span
 from dlctl.terminal.plot import Drawn, Plot, draw
 from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, page, width_of, wrapped
-from dlctl.terminal.words import heading, help_on, why
+from dlctl.terminal.words import Still, heading, help_on, why
 from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class View:
+class View(Still):
     """What the person chose to see."""
 
     by_time: bool = False

@@ -7,14 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dlctl.live.sites import live_of
 from dlctl.live.training import Training, read_details, read_news
 from dlctl.series.smooth import Smoother
 from dlctl.terminal.frame import View, frame, metric_names
 from dlctl.terminal.text import Line, texts
-from dlctl.terminal.words import Shown
+from dlctl.terminal.words import Shown, Still
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore
 
 F = TypeVar("F")
+V = TypeVar("V", bound=Still)
 _PIPE_EVERY_S = 5.0
 _KEY_S = 0.25
 _AGE_S = 5.0
@@ -85,17 +86,6 @@ def watch_on_terminal(watched: Watched, now: Callable[[], float] = time.time) ->
         watched.live, watched.shown, View(), draw,
         lambda view, key, frames: view.pressed(key, len(metric_names(frames)), len(frames)),
     )  # fmt: skip
-
-
-class Pausable(Protocol):
-    """What a person chose to see."""
-
-    @property
-    def paused(self) -> bool:
-        """Return whether news waits."""
-
-
-V = TypeVar("V", bound=Pausable)
 
 
 def draw_until_left(

@@ -27,6 +27,13 @@ _QUIET_BEATS = 3
 """A learner is quiet after so many heartbeats that did not come."""
 
 
+class Still:
+    """What a person chose to see: here, nothing can be chosen."""
+
+    paused: bool = False
+    """Whether news waits."""
+
+
 @dataclass(frozen=True)
 class Shown:
     """What is known of one training."""

@@ -14,6 +14,7 @@ from dlctl.cli.choosing import NOTHING
 from dlctl.live.sites import Live
 from dlctl.service.describe import plain
 from dlctl.terminal.trainings import frame, reason_of, table
+from dlctl.terminal.words import Still
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -49,10 +50,6 @@ def _shown(live: Live, shown: Fits) -> list[Record]:
     ]  # fmt: skip
 
 
-class _View:
-    paused = False
-
-
 def _on_terminal(live: Live, shown: Fits) -> None:
     import shutil
 
@@ -62,12 +59,12 @@ def _on_terminal(live: Live, shown: Fits) -> None:
         live.start()  # a site may be new
         return _shown(live, shown)
 
-    def draw(records: list[Record], view: _View, columns: int, rows: int) -> list[Line]:  # noqa: ARG001
+    def draw(records: list[Record], view: Still, columns: int, rows: int) -> list[Line]:  # noqa: ARG001
         trouble = {site: error.message for site, error in [*live.errors.items()]}
         return frame(records, trouble, columns, rows, time.time())
 
     try:
-        draw_until_left(live, make, _View(), draw, lambda view, key, records: view)  # noqa: ARG005
+        draw_until_left(live, make, Still(), draw, lambda view, key, records: view)  # noqa: ARG005
     finally:  # the picture is gone with its screen
         columns = shutil.get_terminal_size().columns
         output.raw("".join(

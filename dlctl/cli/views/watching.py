@@ -1,7 +1,8 @@
-"""`dlctl dashboard`: trainings in the browser, or in one file."""
+"""`dlctl watch` and `dlctl dashboard`: trainings that stay new, in terminal or browser."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -10,15 +11,36 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import client, complete_ids, complete_sites, open_record, writing
+from dlctl.cli.common import IDS, client, complete_ids, complete_sites, open_record, writing
 
 if TYPE_CHECKING:
     from dlctl.dashboard.live import LiveFeed
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
+    app.command()(watch)
     app.command()(dashboard)
+
+
+def watch(
+    training_ids: list[str] = IDS,
+    once: bool = typer.Option(False, "--once", help="Print one picture and end."),
+) -> None:  # fmt: skip
+    """Watch trainings: curves, the six answers, learners, the log; a pipe gets plain text.
+
+    Example: dlctl watch digits-3k9f
+    """
+    from dlctl.terminal.watch import Watched, watch_in_pipe, watch_on_terminal
+
+    mine = client()
+    watched = Watched(mine.store, mine.open, mine.store.find_all(training_ids or []))
+    with closing(watched.live):
+        if output.has_whole_screen() and not once:
+            watch_on_terminal(watched)
+        else:
+            columns = shutil.get_terminal_size((80, 24)).columns
+            watch_in_pipe(watched, output.raw, columns, follow=not once)
 
 
 def dashboard(
