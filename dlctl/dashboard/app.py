@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -54,7 +54,13 @@ def make_app(feed: LiveFeed, *, token: str, port: int) -> Starlette:
         WebSocketRoute("/ws/trainings/{id}/logs", pages.logs),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, port=port)])
+    return Starlette(
+        routes=routes, middleware=[Middleware(Guard, token=token, port=port)],
+        exception_handlers={
+            Unknown: lambda _, error: _problem(404, str(error)),
+            Refused: lambda _, error: _problem(409, str(error)),
+        },
+    )  # fmt: skip
 
 
 def _page(_: Request) -> Response:
@@ -73,39 +79,28 @@ class Pages:
 
     def details(self, request: Request) -> Response:
         """Return all about one training but its curves."""
-        try:
-            return _json(self._feed.details(request.path_params["id"]))
-        except Unknown as error:
-            return _problem(404, str(error))
+        return _json(self._feed.details(request.path_params["id"]))
 
     def search(self, request: Request) -> Response:
         """Return the trials of a search, and what they tell."""
-        try:
-            return _json(self._feed.search(request.path_params["id"]))
-        except Unknown as error:
-            return _problem(404, str(error))
+        return _json(self._feed.search(request.path_params["id"]))
 
     def curves(self, request: Request) -> Response:
         """Return the columns of a window of a training's curves."""
         try:
             wanted = parse_wanted(request.query_params, request.query_params.getlist("name"))
-            training_id = request.path_params["id"]
-            with self._feed.run(training_id) as run:
-                window = wanted_steps(run, wanted)
-            self._feed.refine(training_id, *window, wanted.width)
-            with self._feed.run(training_id) as run:
-                return _json(curves(run, wanted, self._smoother))
         except ValueError as error:
             return _problem(400, str(error))
-        except Unknown as error:
-            return _problem(404, str(error))
+        training_id = request.path_params["id"]
+        with self._feed.run(training_id) as run:
+            window = wanted_steps(run, wanted)
+        self._feed.refine(training_id, *window, wanted.width)
+        with self._feed.run(training_id) as run:
+            return _json(curves(run, wanted, self._smoother))
 
     def report(self, request: Request) -> Response:
         """Return the trainings that a page shows as one file that needs no server."""
-        try:
-            text = report(self._feed, request.query_params.getlist("id"))
-        except Unknown as error:
-            return _problem(404, str(error))
+        text = report(self._feed, request.query_params.getlist("id"))
         return Response(text, media_type="text/html; charset=utf-8")
 
     async def changes(self, request: Request) -> Response:
@@ -155,17 +150,11 @@ class Pages:
                 arguments = None
             if not isinstance(arguments, dict):
                 return _problem(400, "the arguments of an action are one small JSON object")
-            return await run_in_threadpool(self._act, request.path_params["id"], verb, arguments)
+            training_id = request.path_params["id"]
+            told = await run_in_threadpool(self._feed.act, training_id, verb, arguments)
+            return _json({"told": told})
 
         return answer
-
-    def _act(self, training_id: str, verb: str, arguments: dict[str, Any]) -> Response:
-        try:
-            return _json({"told": self._feed.act(training_id, verb, arguments)})
-        except Unknown as error:
-            return _problem(404, str(error))
-        except Refused as error:
-            return _problem(409, str(error))
 
 
 async def _body(request: Request) -> bytes | None:
