@@ -99,12 +99,6 @@ class _Connection(H11Protocol):
             self._late.cancel()
 
 
-def _be_silent(loop: asyncio.AbstractEventLoop) -> None:
-    """Print nothing of what goes wrong with connections, unless DLCTL_DEBUG is set."""
-    if not os.environ.get("DLCTL_DEBUG"):
-        loop.set_exception_handler(lambda loop, context: None)  # noqa: ARG005
-
-
 class _Server(uvicorn.Server):
     """Ends the streams of changes and logs first: they would keep the server from ending."""
 
@@ -113,8 +107,9 @@ class _Server(uvicorn.Server):
         self._feed = feed
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve."""
-        _be_silent(asyncio.get_running_loop())
+        """Begin to serve; print nothing of what goes wrong with connections."""
+        if not os.environ.get("DLCTL_DEBUG"):
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
@@ -149,27 +150,21 @@ class Training:
         return self._is_lively
 
     @property
-    def details_may_change(self) -> bool:
-        """Return whether the details may be others than when they were read."""
-        settled = self.record.state.final or self.record.state in (State.QUEUED, State.PENDING)
-        is_busy = time.monotonic() < self._busy_until and not self.record.state.final
-        return is_busy or not settled or self._details_of != self._now_of
+    def details_every_s(self) -> float:
+        """Return how often to read the details; infinity: they don't change now."""
+        state = self.record.state
+        if self._details_of != (state, self.record.attempt):
+            return _FIRST_DETAILS_S
+        if not state.final and time.monotonic() < self._busy_until:
+            return _BUSY_EVERY_S
+        if state.final or state in (State.QUEUED, State.PENDING):
+            return inf
+        return _DETAILS_EVERY_S if self._is_lively else _QUIET_DETAILS_EVERY_S
 
     @property
     def details_are_due(self) -> bool:
         """Return whether it is time to read them again."""
-        now, every_s = time.monotonic(), _QUIET_DETAILS_EVERY_S
-        if self._details_of != self._now_of:
-            every_s = _FIRST_DETAILS_S
-        elif now < self._busy_until:
-            every_s = _BUSY_EVERY_S
-        elif self._is_lively:
-            every_s = _DETAILS_EVERY_S
-        return self.details_may_change and now - self._details_at >= every_s
-
-    @property
-    def _now_of(self) -> tuple[State, int]:
-        return self.record.state, self.record.attempt
+        return time.monotonic() - self._details_at >= self.details_every_s
 
     def take_details(self, session: Session, saved: Sequence[Checkpoint]) -> bool:
         """Bring plan, learners and what else `tell` reads; return whether anything has changed.
@@ -184,7 +179,7 @@ class Training:
         except RecordError as error:  # its folder is gone, or another version's
             found = {"problem": error.message}
         changed = found != self.details
-        self.details, self._details_of = found, self._now_of
+        self.details, self._details_of = found, (self.record.state, self.record.attempt)
         return changed
 
     def _read_details(self, session: Session) -> dict[str, Any]:
@@ -219,7 +214,7 @@ def read_details(session: Session, trainings: Iterable[Training]) -> set[str]:
     Raises:
         TransportError
     """
-    mine = [each for each in trainings if each.details_may_change]
+    mine = [each for each in trainings if each.details_every_s < inf]
     if not any(each.details_are_due for each in mine):
         return set()
     folders = [each.record.job_dir for each in mine]
