@@ -143,12 +143,9 @@ class Live:
             what: is known, as the beginning of a sentence.
             now: Unix seconds.
         """
-        if (error := self.errors.get(record.site)) is not None:
-            why = error.message
-        elif self._site(record.site).told:
+        if (error := self.errors.get(record.site)) is None and self._site(record.site).told:
             return ""
-        else:
-            why = f"asking {record.site}"
+        why = error.message if error else f"asking {record.site}"
         ago = format_span(max(0.0, now - seen_at))
         return f"{why}; {what} as of {ago} ago" if seen_at else why
 
@@ -231,13 +228,13 @@ class Live:
         with self._lock:
             self.records = self._chosen()
 
-    def _mine(self, site: _Site) -> list[Record]:
+    def _of(self, site: _Site) -> list[Record]:
         return [record for record in self.records if record.site == site.name]
 
     def _look_at(self, site: _Site) -> set[str]:
         """Look for news of a site's trainings; return the ids of those that have any."""
         self._choose()
-        mine = self._mine(site)
+        mine = self._of(site)
         if not self._is_wanted(mine):
             site.pause_s = None
             return set()
@@ -247,7 +244,7 @@ class Live:
             if asked and time.monotonic() - site.asked_at >= _STATE_EVERY_S:
                 site.asked_at = time.monotonic()
                 self.refresh(site.session, asked)
-            mine = self._mine(site)
+            mine = self._of(site)
             changed = _untold(site, mine)
             self.versions.bump(changed)
             if self._read is not None and mine:

@@ -43,9 +43,10 @@ def watch_list(mine: Client, fits: Fits, shown: Fits, *, as_json: bool) -> None:
 
 def _shown(live: Live, shown: Fits) -> list[Record]:
     """Return what is shown, newest first; of a silent site with the reason."""
+    silent = dict(live.errors)  # threads change it
     return [
-        replace(r, reason=f"{r.reason} [{live.errors[r.site].message}]".strip())
-        if r.site in live.errors and not r.state.final else r
+        replace(r, reason=f"{r.reason} [{silent[r.site].message}]".strip())
+        if r.site in silent and not r.state.final else r
         for r in reversed(live.records) if shown(r)
     ]  # fmt: skip
 
@@ -60,7 +61,7 @@ def _on_terminal(live: Live, shown: Fits) -> None:
         return _shown(live, shown)
 
     def draw(records: list[Record], view: Still, columns: int, rows: int) -> list[Line]:  # noqa: ARG001
-        trouble = {site: error.message for site, error in [*live.errors.items()]}
+        trouble = {site: error.message for site, error in dict(live.errors).items()}
         return frame(records, trouble, columns, rows, time.time())
 
     try:
