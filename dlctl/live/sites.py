@@ -184,12 +184,14 @@ class Live:
         """End all threads and connections; idempotent."""
         self._closed = True
         self.versions.close()
-        for site in list(self._sites.values()):
+        sites, until = list(self._sites.values()), time.monotonic() + _LEAVE_S
+        for site in sites:
+            site.calls.put(_nothing)
+        for site in sites:
             if site.thread is None:
                 site.close()
-                continue
-            site.calls.put(_nothing)
-            site.thread.join(_LEAVE_S)
+            else:
+                site.thread.join(max(0.0, until - time.monotonic()))
 
     def _site(self, name: str) -> _Site:
         with self._lock:

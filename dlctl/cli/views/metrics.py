@@ -167,18 +167,21 @@ def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bo
     from dlctl.outputs.metrics.formats import chosen
 
     readers = {record.training_id: EntryReader(record) for record in records}
+    fresh: dict[str, list[Entry]] = {}
 
     def read(session: Session, mine: list[Record]) -> set[str]:
-        return {r.training_id for r in mine if readers[r.training_id].refresh(session, r)}
+        for training_id in (record.training_id for record in mine):
+            if entries := readers[training_id].news(session.transport):
+                fresh[training_id] = list(chosen(entries, since, names))
+        return set(fresh)
 
     mine, head = client(), True
     with closing(live_of(mine.store, mine.open, records, read)) as live:
-        for found, _ in live.looks():
-            for training_id in sorted(found):
-                if entries := readers[training_id].take():
-                    some = list(chosen(entries, since, names))
-                    _print_records({training_id: some}, as_csv, head)
-                    head = False
+        for _ in live.looks():
+            for training_id, some in fresh.items():
+                _print_records({training_id: some}, as_csv, head)
+                head = False
+            fresh.clear()
 
 
 def _platform(sites: Sequence[str], as_json: bool) -> None:

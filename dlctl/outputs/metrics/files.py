@@ -21,7 +21,6 @@ from dlctl.series.merged import Entry, Merger, merge
 from dlctl.series.replays import Origin
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
     from dlctl.record import Record
     from dlctl.transport import Transport
     from dlctl.transport.resident import Look
@@ -203,19 +202,15 @@ class EntryReader:
     def __init__(self, record: Record) -> None:
         self._files = MetricsFiles(record.job_dir)
         self._merger = Merger()
-        self._fresh: list[Entry] = []
 
-    def refresh(self, session: Session, _: Record) -> bool:
-        """Bring what is new; return whether anything was."""
-        for origin, line in _only_lines(self._files.news(session.transport)):
-            if self._merger.add(origin, line):
-                self._fresh.append(Entry(origin, line))
-        return bool(self._fresh)
+    def news(self, transport: Transport) -> list[Entry]:
+        """Return the entries that have come since the last call.
 
-    def take(self) -> list[Entry]:
-        """Return the entries that have come since the last call."""
-        fresh, self._fresh = self._fresh, []
-        return fresh
+        Raises:
+            TransferError: a file can't be read.
+        """
+        lines = _only_lines(self._files.news(transport))
+        return [Entry(*each) for each in lines if self._merger.add(*each)]
 
 
 def read_metrics(
