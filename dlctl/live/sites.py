@@ -257,8 +257,7 @@ class Live:
         if self.errors.pop(site.name, None) is not None:
             changed |= {record.training_id for record in mine}
         self.versions.bump(changed)
-        slower = min((site.pause_s or _FAST_S) * _SLOWER, _SLOWEST_S)
-        site.pause_s = _FAST_S if changed else slower
+        site.pause_s = _FAST_S if changed else min((site.pause_s or _FAST_S) * _SLOWER, _SLOWEST_S)
         return changed
 
     def _failed(self, site: _Site, mine: list[Record], error: DlctlError) -> set[str]:

@@ -36,6 +36,8 @@ _FIRST_DETAILS_S = 1.0
 """How soon after a change of state."""
 _BUSY_EVERY_S, _BUSY_S = 5.0, 30.0
 """How often, and for how long, after something was requested."""
+_AFTER_CHANGE_S = 11.0
+"""For how long after a change of state."""
 _REST = 10
 """How many times as long as it takes to find the answers they hold, at least."""
 _LINES_KEPT = 200
@@ -155,10 +157,10 @@ class Training:
         state = self.record.state
         if self._details_of != (state, self.record.attempt):
             return _FIRST_DETAILS_S
-        if not state.final and time.monotonic() < self._busy_until:
-            return _BUSY_EVERY_S
         if state.final or state in (State.QUEUED, State.PENDING):
             return inf
+        if time.monotonic() < self._busy_until:
+            return _BUSY_EVERY_S
         return _DETAILS_EVERY_S if self._is_lively else _QUIET_DETAILS_EVERY_S
 
     @property
@@ -178,8 +180,10 @@ class Training:
             found["checkpoints"] = [asdict(each) for each in saved]
         except RecordError as error:  # its folder is gone, or another version's
             found = {"problem": error.message}
-        changed = found != self.details
-        self.details, self._details_of = found, (self.record.state, self.record.attempt)
+        changed, now_of = found != self.details, (self.record.state, self.record.attempt)
+        if self._details_of not in (None, now_of):  # learners may tell of themselves soon
+            self._busy_until = max(self._busy_until, self._details_at + _AFTER_CHANGE_S)
+        self.details, self._details_of = found, now_of
         return changed
 
     def _read_details(self, session: Session) -> dict[str, Any]:

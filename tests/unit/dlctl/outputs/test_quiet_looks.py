@@ -1,9 +1,14 @@
 """A look brings metrics and logs in one script, and a quiet training is looked at seldom."""
 
 from contextlib import closing
+from dataclasses import replace
+from math import inf
 
 import pytest
 from watched_job import WatchedJob
+
+from dlctl.contract import State
+from dlctl.live.training import read_details
 
 
 @pytest.fixture
@@ -64,3 +69,24 @@ def test_what_happens_makes_the_looks_frequent_again(job):
     assert max(pauses) == 5.0
     next(looks)
     assert job.now_s - before == 2.0  # after each of two looks with news, a second
+
+
+def test_details_are_read_again_soon_after_a_change_of_state_and_never_after_the_end(job):
+    training, session = job.training, job.live._sites["testbed"].session
+
+    def change(state):
+        job.now_s += 1
+        training.record = replace(training.record, state=state)
+        assert training.details_every_s == 1.0 and training.details_are_due
+        read_details(session, [training])
+
+    assert training.details_every_s == inf, "it waits"
+    change(State.TRAINING)
+    assert training.details_every_s == 5.0
+    job.now_s += 12
+    assert training.details_every_s == 40.0
+    change(State.PENDING)
+    assert training.details_every_s == inf
+    training.expect_news()
+    change(State.COMPLETED)
+    assert training.details_every_s == inf
