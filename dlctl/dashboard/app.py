@@ -24,8 +24,6 @@ from dlctl.series.smooth import Smoother
 from dlctl.service.verbs import OFFERED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from starlette.requests import Request
     from starlette.websockets import WebSocket
 
@@ -50,7 +48,7 @@ def make_app(feed: LiveFeed, *, token: str, port: int) -> Starlette:
         Route(one, pages.details),
         Route(f"{one}/curves", pages.curves),
         Route(f"{one}/search", pages.search),
-        *(Route(f"{one}/{verb}", pages.act(verb), methods=["POST"]) for verb in OFFERED),
+        Route(f"{one}/{{verb}}", pages.act, methods=["POST"]),
         WebSocketRoute("/ws/trainings/{id}/logs", pages.logs),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
@@ -139,22 +137,20 @@ class Pages:
         except WebSocketDisconnect:
             return
 
-    def act(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
-        """Return what answers an action."""
-
-        async def answer(request: Request) -> Response:
-            body = await _body(request)
-            try:
-                arguments = None if body is None else json.loads(body or b"{}")
-            except ValueError:
-                arguments = None
-            if not isinstance(arguments, dict):
-                return _problem(400, "the arguments of an action are one small JSON object")
-            training_id = request.path_params["id"]
-            told = await run_in_threadpool(self._feed.act, training_id, verb, arguments)
-            return _json({"told": told})
-
-        return answer
+    async def act(self, request: Request) -> Response:
+        """Do what a person asked for."""
+        training_id, verb = request.path_params["id"], request.path_params["verb"]
+        if verb not in OFFERED:
+            return _problem(404, f"nothing here is called {verb!r}")
+        body = await _body(request)
+        try:
+            arguments = None if body is None else json.loads(body or b"{}")
+        except ValueError:
+            arguments = None
+        if not isinstance(arguments, dict):
+            return _problem(400, "the arguments of an action are one small JSON object")
+        told = await run_in_threadpool(self._feed.act, training_id, verb, arguments)
+        return _json({"told": told})
 
 
 async def _body(request: Request) -> bytes | None:
