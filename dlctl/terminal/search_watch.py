@@ -61,29 +61,28 @@ def watch_search_on_terminal(watched: Watched) -> None:
     )  # fmt: skip
 
 
-def watch_search_once(watched: Watched, columns: int, write: Write) -> None:
-    """Print one picture."""
+def watch_search_once(
+    watched: Watched, columns: int, write: Write, write_json: WriteJson | None
+) -> None:
+    """Print one picture, or the state and the overview as an object."""
     watched.live.look()
-    write("\n".join(texts(frame(watched.shown(), View(), columns, _ONCE_ROWS, time.time(),
+    now = watched.shown()
+    if write_json is not None:
+        seen = None if now.seen is None else dataclasses.asdict(whole(now.seen, now.record))
+        return write_json(_plain_state(now) | {"overview": seen})
+    return write("\n".join(texts(frame(now, View(), columns, _ONCE_ROWS, time.time(),
                                 keys=False))) + "\n")  # fmt: skip
 
 
-def watch_search_in_pipe(
-    watched: Watched, write: Write, write_json: WriteJson | None, once: bool
-) -> None:
+def watch_search_in_pipe(watched: Watched, write: Write, write_json: WriteJson | None) -> None:
     """Print a line for each trial that has ended, and for each change of state, until the end.
 
     Args:
         write_json: takes objects; None: lines of text are written.
-        once: end after one look: with JSON, print the state and the overview alone.
     """
     told, state, best = 0, "", -1
     for _ in watched.live.looks():
         now = watched.shown()
-        if once and write_json is not None:
-            seen = None if now.seen is None else dataclasses.asdict(whole(now.seen, now.record))
-            write_json(_plain_state(now) | {"overview": seen})
-            return
         said = f"{now.record.training_id} {now.record.state}"
         is_done = now.record.state is State.COMPLETED  # then the reason is the hub's exit code
         if why := now.trouble or ("" if is_done else now.record.reason):
@@ -106,8 +105,6 @@ def watch_search_in_pipe(
                     write_json({"search": now.record.training_id, "event": "trial",
                                 "trial": dataclasses.asdict(row)})  # fmt: skip
             told = len(trials.order)
-        if once:
-            return
 
 
 def _plain_state(now: Shown) -> dict[str, Any]:

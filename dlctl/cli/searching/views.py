@@ -49,15 +49,14 @@ def watch(
     mine = client()
     watched = search_watch.Watched(mine.store, mine.open, mine.store.find_search(search_id))
     with closing(watched.live):
-        if as_json:
-            search_watch.watch_search_in_pipe(watched, output.raw, output.json_line, once)
-        elif once:
+        write_json = output.json_line if as_json else None
+        if once:
             columns = shutil.get_terminal_size((80, 24)).columns
-            search_watch.watch_search_once(watched, columns, output.raw)
-        elif output.has_whole_screen():
+            search_watch.watch_search_once(watched, columns, output.raw, write_json)
+        elif output.has_whole_screen() and not as_json:
             search_watch.watch_search_on_terminal(watched)
         else:
-            search_watch.watch_search_in_pipe(watched, output.raw, None, once)
+            search_watch.watch_search_in_pipe(watched, output.raw, write_json)
 
 
 def show(
