@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,17 +12,17 @@ from dlctl.contract.measured.judged import TRIALS
 from dlctl.contract.metrics import LOSS, Source
 from dlctl.dashboard.curves import Json, spark
 from dlctl.errors import RecordError
-from dlctl.search.importance import Importance, importances
 from dlctl.search.overview import SearchReader
 from dlctl.search.page import page_of
+from dlctl.search.summary import importance_of
 from dlctl.series.answers import main_curve
 from dlctl.series.pace import JobLimit, progress, time_left
 from dlctl.series.utilisation import utilisation
 from dlctl.service.describe import plain
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
     from dlctl.record import Record
+    from dlctl.search.importance import Importance
     from dlctl.search.overview import Overview
     from dlctl.series import Curve, Run
 
@@ -98,18 +97,13 @@ class Searches:
     """The searches that pages have asked for."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._readers: dict[str, SearchReader] = {}
         self._important: dict[str, tuple[int, list[Importance]]] = {}
         """Search → of how many ended trials, and what it was."""
 
-    def refresh(self, session: Session, record: Record) -> None:
-        """Bring what is new of a search.
-
-        Raises:
-            TransportError
-        """
-        self._reader(record).refresh(session, record)
+    def reader(self, record: Record) -> SearchReader:
+        """Return what keeps a search new."""
+        return self._readers.setdefault(record.training_id, SearchReader(record))
 
     def page(self, record: Record) -> Json:
         """Return what a page shows of a search.
@@ -118,7 +112,7 @@ class Searches:
             Unknown: it is no search, or nothing is known of it.
         """
         try:
-            seen = self._reader(record).overview
+            seen = self.reader(record).overview
         except RecordError as error:
             raise Unknown(error.message) from error
         return page_of(seen, record, self._importances(seen, record))
@@ -127,11 +121,6 @@ class Searches:
         count = len(seen.trials.order)
         of, known = self._important.get(record.training_id, (-1, []))
         if of < 0 or count > of * (1 + _FEW_MORE) or (record.state.final and count != of):
-            spec = seen.spec
-            known = importances(spec.space, seen.trials.ended, maximize=spec.maximize)
+            known = importance_of(seen)
             self._important[record.training_id] = count, known
         return known
-
-    def _reader(self, record: Record) -> SearchReader:
-        with self._lock:
-            return self._readers.setdefault(record.training_id, SearchReader(record))

@@ -117,7 +117,7 @@ class LiveFeed:
         """Return what a page shows of a search; if the site does not answer, what was known."""
         tracked = self._find(training_id)
         record = tracked.record
-        self._at(record, lambda session: self._searches.refresh(session, record), _FIRST_S)
+        self._at(record, lambda s: self._searches.reader(record).refresh(s, record), _FIRST_S)
         return self._searches.page(tracked.record)
 
     def refine(self, training_id: str, begin: float, end: float, width: int) -> None:
