@@ -22,7 +22,7 @@ from dlctl.cli.common import (
     tell_failures,
     training,
 )
-from dlctl.cli.following import LogLines, end_of_following, follow
+from dlctl.cli.states.following import LogLines, end_of_following, follow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import ID, training
-from dlctl.cli.following import LogLines, end_of_following, follow, print_pieces
 from dlctl.cli.manners import paged
+from dlctl.cli.states.following import LogLines, end_of_following, follow, print_pieces
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session

@@ -89,26 +89,22 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import costs, fetch, folders, jobs, manifests, reading, sites
+    from dlctl.cli import costs, fetch, folders, jobs, manifests, reading, room, sites
     from dlctl.cli.logs import logs
     from dlctl.cli.manners import config, schema
+    from dlctl.cli.measured import dashboard, metrics, watch
     from dlctl.cli.searching import search
     from dlctl.cli.stored import models
-    from dlctl.cli.upkeep import doctor, room
-    from dlctl.cli.views import watch
-    from dlctl.cli.views.measured import dashboard, metrics
 
     for each in (
         manifests.init, manifests.validate, manifests.render, schema, costs.rehearse,
         manifests.submit, *jobs.COMMANDS, manifests.tag, reading.list_, reading.status,
         reading.show, fetch.fetch, logs, metrics, watch, dashboard, costs.report, fetch,
-        fetch.export, models, search, sites, folders, config, room.adopt, doctor, room.du,
+        fetch.export, models, search, sites, folders, config, room.adopt, sites.doctor, room.du,
         room.prune,
     ):  # fmt: skip
         if not isinstance(each, ModuleType):
             _add(app, each)
-        elif not hasattr(each, "GROUPS"):
-            each.register(app)
         else:
             for name, (text, commands) in each.GROUPS.items():
                 group = typer.Typer(no_args_is_help=True, help=text)

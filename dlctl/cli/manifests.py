@@ -20,8 +20,8 @@ from dlctl.cli.common import (
     opened,
     overriding,
 )
-from dlctl.cli.following import LogLines, end_of_following, follow
 from dlctl.cli.manners import paged
+from dlctl.cli.states.following import LogLines, end_of_following, follow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

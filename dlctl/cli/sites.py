@@ -1,8 +1,9 @@
-"""`dlctl sites …`: where trainings can run, and whether they can."""
+"""`dlctl sites …` and `dlctl doctor`: where trainings can run, and whether they can."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import typer
 
@@ -10,18 +11,9 @@ from dlctl.cli import output
 from dlctl.cli.common import DRY_RUN, JSON, ago, complete_sites
 from dlctl.contract.ground.amounts import format_span
 
-app = typer.Typer(help="The sites: clusters and machines that trainings run on.",
-                  no_args_is_help=True)  # fmt: skip
-
 NAME = typer.Argument(..., metavar="NAME", help="The site.", autocompletion=complete_sites)
 
 
-def register(main: typer.Typer) -> None:
-    """Add the commands."""
-    main.add_typer(app, name="sites")
-
-
-@app.command("list")
 def list_(as_json: bool = JSON) -> None:
     """List the sites; your own file takes precedence over a shipped one of the same name.
 
@@ -38,7 +30,6 @@ def list_(as_json: bool = JSON) -> None:
     output.report(known, as_json, lambda _: output.table(["site", "kind", "file"], rows))
 
 
-@app.command()
 def show(name: str = NAME, as_json: bool = JSON) -> None:
     """Print a site's file, or its settings as JSON.
 
@@ -54,7 +45,6 @@ def show(name: str = NAME, as_json: bool = JSON) -> None:
     output.document(file.path.read_text(encoding="utf-8", errors="replace"))
 
 
-@app.command()
 def add(
     name: str = typer.Argument(..., metavar="NAME", help="The name of the new site."),
     target: str = typer.Argument(..., metavar="USER@HOST", help="Or an ssh alias, or `local`."),
@@ -82,7 +72,6 @@ def add(
     output.hint(f"dlctl sites {'check' if python else 'setup'} {name}")
 
 
-@app.command()
 def remove(name: str = NAME, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
     """Remove your own site file; everything on the site itself stays.
 
@@ -96,7 +85,6 @@ def remove(name: str = NAME, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> N
     output.report(done, as_json, lambda _: output.line(f"{verb} {file}"))
 
 
-@app.command()
 def connect(name: str = NAME, as_json: bool = JSON) -> None:
     """Log in to a site once: its connection stays open for the commands that follow.
 
@@ -113,7 +101,6 @@ def connect(name: str = NAME, as_json: bool = JSON) -> None:
     output.report(made, as_json, lambda _: output.line(text))
 
 
-@app.command()
 def disconnect(name: str = NAME, as_json: bool = JSON) -> None:
     """End the connection that `dlctl sites connect` opened, and what runs by it.
 
@@ -128,7 +115,6 @@ def disconnect(name: str = NAME, as_json: bool = JSON) -> None:
     )
 
 
-@app.command()
 def check(
     name: str = NAME,
     on_node: bool = typer.Option(
@@ -140,12 +126,9 @@ def check(
 
     Example: dlctl sites check mycluster
     """
-    from dlctl.cli.upkeep.doctor import examined
-
     examined(name, as_json, here=False, deep=on_node)
 
 
-@app.command()
 def setup(name: str = NAME, as_json: bool = JSON) -> None:
     """Install a Python for a site's nodes, with torch, mpi4py, h5py, numpy and watchdog.
 
@@ -159,7 +142,6 @@ def setup(name: str = NAME, as_json: bool = JSON) -> None:
     output.hint(f"dlctl sites check {name}")
 
 
-@app.command()
 def nodes(
     name: str = NAME,
     forget: str | None = typer.Option(None, "--forget", metavar="HOST", help="Use it again."),
@@ -179,3 +161,50 @@ def nodes(
              format_span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
     columns = ["node", "kind", "training", "seen", "avoided for", "why"]
     output.report(known, as_json, lambda _: output.table(columns, rows, "no node is avoided"))
+
+
+def doctor(
+    site: str | None = typer.Argument(
+        None, metavar="SITE", autocompletion=complete_sites, show_default=False,
+        help="The site; without one, this machine and the way to each site.",
+    ),
+    deep: bool = typer.Option(False, "--deep", help="Also send a job of some seconds, which tries "
+                              "the nodes, the launcher, MPI, torch and GPUs."),
+    bundle: Path | None = typer.Option(None, "--bundle", metavar="FILE", help="Write an archive "
+                                       "for a bug report: no credential, no code of yours."),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Test each link from this machine to the learners in order, and say what to fix.
+
+    What hangs on a broken link is skipped. Exit code 4 if a link is broken.
+
+    Example: dlctl doctor mycluster --deep
+    """
+    if deep and site is None:
+        raise typer.BadParameter("--deep needs a site: dlctl doctor SITE --deep")
+    examined(site, as_json, deep=deep, bundle=bundle)
+
+
+def examined(
+    site: str | None, as_json: bool, *, here: bool = True, deep: bool = False,
+    bundle: Path | None = None,
+) -> None:  # fmt: skip
+    """Print the links as they become known; exit code 4 if one is broken."""
+    from dlctl.doctor.bundle import write_bundle
+    from dlctl.doctor.chain import BROKEN
+    from dlctl.doctor.examine import examine
+
+    tell = (lambda _: None) if as_json else output.link
+    found = examine(site, here=here, deep=deep, prompt=output.ask, tell=tell, note=output.note)
+    output.report(found.links, as_json, lambda _: None)
+    if bundle is not None:
+        output.note(f"wrote {write_bundle(bundle, found, site, output.ask)}: look at it before "
+                    "you send it")  # fmt: skip
+    if any(link.state == BROKEN for link in found.links):
+        raise typer.Exit(4)
+
+
+GROUPS = {
+    "sites": ("The sites: clusters and machines that trainings run on.",
+              (list_, show, add, remove, connect, disconnect, check, setup, nodes)),
+}  # fmt: skip

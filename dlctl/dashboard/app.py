@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -17,17 +17,17 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocketDisconnect
 
 from dlctl.dashboard.curves import curves, parse_wanted, wanted_steps
-from dlctl.dashboard.feed import Feed, Refused, Unknown
+from dlctl.dashboard.feed import Refused, Unknown
 from dlctl.dashboard.guard import WEBSOCKET_PROTOCOL, Guard
 from dlctl.dashboard.report import report
 from dlctl.series.smooth import Smoother
 from dlctl.service.verbs import OFFERED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from starlette.requests import Request
     from starlette.websockets import WebSocket
+
+    from dlctl.dashboard.live import LiveFeed
 
 STATIC = Path(__file__).with_name("static")
 _BEAT_S = 10.0
@@ -36,7 +36,7 @@ MOST_BYTES = 64 * 1024
 """Of an action's arguments, and of a message that a page sends."""
 
 
-def make_app(feed: Feed, *, token: str, port: int) -> Starlette:
+def make_app(feed: LiveFeed, *, token: str, port: int) -> Starlette:
     """Return the application that shows a feed's trainings to clients that send the token."""
     pages = Pages(feed)
     one = "/api/trainings/{id}"
@@ -48,11 +48,17 @@ def make_app(feed: Feed, *, token: str, port: int) -> Starlette:
         Route(one, pages.details),
         Route(f"{one}/curves", pages.curves),
         Route(f"{one}/search", pages.search),
-        *(Route(f"{one}/{verb}", pages.act(verb), methods=["POST"]) for verb in OFFERED),
+        Route(f"{one}/{{verb}}", pages.act, methods=["POST"]),
         WebSocketRoute("/ws/trainings/{id}/logs", pages.logs),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, port=port)])
+    return Starlette(
+        routes=routes, middleware=[Middleware(Guard, token=token, port=port)],
+        exception_handlers={
+            Unknown: lambda _, error: _problem(404, str(error)),
+            Refused: lambda _, error: _problem(409, str(error)),
+        },
+    )  # fmt: skip
 
 
 def _page(_: Request) -> Response:
@@ -62,7 +68,7 @@ def _page(_: Request) -> Response:
 class Pages:
     """The answers to requests; plain methods run in threads, so that none keeps others waiting."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: LiveFeed) -> None:
         self._feed, self._smoother = feed, Smoother()
 
     def trainings(self, _: Request) -> Response:
@@ -71,39 +77,28 @@ class Pages:
 
     def details(self, request: Request) -> Response:
         """Return all about one training but its curves."""
-        try:
-            return _json(self._feed.details(request.path_params["id"]))
-        except Unknown as error:
-            return _problem(404, str(error))
+        return _json(self._feed.details(request.path_params["id"]))
 
     def search(self, request: Request) -> Response:
         """Return the trials of a search, and what they tell."""
-        try:
-            return _json(self._feed.search(request.path_params["id"]))
-        except Unknown as error:
-            return _problem(404, str(error))
+        return _json(self._feed.search(request.path_params["id"]))
 
     def curves(self, request: Request) -> Response:
         """Return the columns of a window of a training's curves."""
         try:
             wanted = parse_wanted(request.query_params, request.query_params.getlist("name"))
-            training_id = request.path_params["id"]
-            with self._feed.run(training_id) as run:
-                window = wanted_steps(run, wanted)
-            self._feed.refine(training_id, *window, wanted.width)
-            with self._feed.run(training_id) as run:
-                return _json(curves(run, wanted, self._smoother))
         except ValueError as error:
             return _problem(400, str(error))
-        except Unknown as error:
-            return _problem(404, str(error))
+        training_id = request.path_params["id"]
+        with self._feed.run(training_id) as run:
+            window = wanted_steps(run, wanted)
+        self._feed.refine(training_id, *window, wanted.width)
+        with self._feed.run(training_id) as run:
+            return _json(curves(run, wanted, self._smoother))
 
     def report(self, request: Request) -> Response:
         """Return the trainings that a page shows as one file that needs no server."""
-        try:
-            text = report(self._feed, request.query_params.getlist("id"))
-        except Unknown as error:
-            return _problem(404, str(error))
+        text = report(self._feed, request.query_params.getlist("id"))
         return Response(text, media_type="text/html; charset=utf-8")
 
     async def changes(self, request: Request) -> Response:
@@ -142,28 +137,20 @@ class Pages:
         except WebSocketDisconnect:
             return
 
-    def act(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
-        """Return what answers an action."""
-
-        async def answer(request: Request) -> Response:
-            body = await _body(request)
-            try:
-                arguments = None if body is None else json.loads(body or b"{}")
-            except ValueError:
-                arguments = None
-            if not isinstance(arguments, dict):
-                return _problem(400, "the arguments of an action are one small JSON object")
-            return await run_in_threadpool(self._act, request.path_params["id"], verb, arguments)
-
-        return answer
-
-    def _act(self, training_id: str, verb: str, arguments: dict[str, Any]) -> Response:
+    async def act(self, request: Request) -> Response:
+        """Do what a person asked for."""
+        training_id, verb = request.path_params["id"], request.path_params["verb"]
+        if verb not in OFFERED:
+            return _problem(404, f"nothing here is called {verb!r}")
+        body = await _body(request)
         try:
-            return _json({"told": self._feed.act(training_id, verb, arguments)})
-        except Unknown as error:
-            return _problem(404, str(error))
-        except Refused as error:
-            return _problem(409, str(error))
+            arguments = None if body is None else json.loads(body or b"{}")
+        except ValueError:
+            arguments = None
+        if not isinstance(arguments, dict):
+            return _problem(400, "the arguments of an action are one small JSON object")
+        told = await run_in_threadpool(self._feed.act, training_id, verb, arguments)
+        return _json({"told": told})
 
 
 async def _body(request: Request) -> bytes | None:

@@ -1,18 +1,35 @@
-"""What the server knows about trainings; `live` implements it with real ones."""
+"""What pages are told of trainings and searches, and what they are refused."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from dlctl.contract import State
 from dlctl.contract.ground.safe_text import lines_of
+from dlctl.contract.measured.judged import TRIALS
+from dlctl.contract.metrics import LOSS, Source
+from dlctl.dashboard.curves import Json, spark
+from dlctl.errors import RecordError
+from dlctl.search.overview import SearchReader
+from dlctl.search.page import page_of
+from dlctl.search.summary import importance_of
+from dlctl.series.answers import main_curve
+from dlctl.series.pace import JobLimit, progress, time_left
+from dlctl.series.utilisation import utilisation
 
 if TYPE_CHECKING:
-    from dlctl.dashboard.versions import Versions
-    from dlctl.series import Run
+    from dlctl.record import Record
+    from dlctl.search.importance import Importance
+    from dlctl.search.overview import Overview
+    from dlctl.series import Curve, Run
 
-Json = dict[str, Any]
+_FEW_MORE = 0.02
+"""Importance is derived anew when there are so many more trials, as a share."""
+_SPARK_WIDTH = 60
+_COPIED = ("name", "site", "state", "reason", "attempt", "epochs", "stale_since", "created_at",
+           "started_at", "ended_at", "is_search")  # fmt: skip
 
 
 class Unknown(LookupError):
@@ -23,92 +40,44 @@ class Refused(Exception):  # noqa: N818
     """An action was refused; the text says why, in words for people."""
 
 
-class Feed(Protocol):
-    """Where the dashboard learns about trainings. Every method may be called from any thread."""
+def row(record: Record, run: Run | None, limit: JobLimit | None = None) -> Json:
+    """Return what the list shows of a training.
 
-    versions: Versions
-    """Counts the changes, and lets the server wait for the next one."""
+    Args:
+        run: None if it is not read yet.
+        limit: of its jobs, if one is known; the time left then counts the waits in the queue.
+    """
+    shown, left, loss, known = _main_curve(run), None, record.loss, record.plain()
+    if run is not None and record.state is State.TRAINING:
+        left = time_left(run, record.step, record.done, limit)
+    if shown is not None and shown.key.name == LOSS and math.isfinite(shown.last):
+        loss = shown.last
+    return {
+        "id": record.training_id, "live": not record.state.final, "loss": loss,
+        "spark": [] if shown is None else spark(shown.view(-math.inf, math.inf, _SPARK_WIDTH)),
+        "spark_name": "" if shown is None else shown.key.shown,
+        "spark_last": None if shown is None or not math.isfinite(shown.last) else shown.last,
+        "left_s": None if left is None else [left.low_s, left.middle_s, left.high_s],
+        "gpu": None if run is None else utilisation(run).gpu_percent,
+        **{name: known[name] for name in _COPIED},
+        **progress(run, record)._asdict(),
+    }  # fmt: skip
 
-    def trainings(self) -> list[Json]:
-        """Return a row for each training, the newest first; see `summary.row`."""
-        ...
 
-    def details(self, training_id: str) -> Json:
-        """Return what `dlctl show --json` prints, and more.
+def _main_curve(run: Run | None) -> Curve | None:
+    """Return the loss, or what the training is judged by, or whatever it measures.
 
-        `answers`: objects with `question`, `answer`, `evidence`, `state` (good, bad, unclear).
-        `utilisation`: sentences. `checkpoints`: objects. `verdicts`: one for each ended attempt.
-        `offers`: what a person may have done with it.
-
-        Raises:
-            Unknown
-        """
-        ...
-
-    def run(self, training_id: str) -> AbstractContextManager[Run]:
-        """Return the metrics; they do not grow inside the `with` block.
-
-        Raises:
-            Unknown
-        """
-        ...
-
-    def search(self, training_id: str) -> Json:
-        """Return what a page shows of a search: see `dlctl.search.page`.
-
-        Raises:
-            Unknown: there is no such training, or it is no search.
-        """
-        ...
-
-    def refine(self, training_id: str, begin: float, end: float, width: int) -> None:
-        """Bring finer bins of a window of steps, where curves are known by coarse ones.
-
-        Args:
-            width: how many bins of each curve the window should have.
-
-        Raises:
-            Unknown
-        """
-        ...
-
-    def log_pieces(self, training_id: str) -> AsyncIterator[Json]:
-        """Yield pieces of the log as they come: `attempt`, `source`, and `text` of whole lines.
-
-        Raises:
-            Unknown
-        """
-        ...
-
-    def log_tail(self, training_id: str, lines: int) -> list[Json]:
-        """Return the last lines of the newest attempt's log; nothing if the site does not answer.
-
-        Raises:
-            Unknown
-        """
-        ...
-
-    def act(self, training_id: str, verb: str, arguments: Mapping[str, Any]) -> str:
-        """Do what a person asked for, and return a sentence about it.
-
-        Args:
-            verb: one of `dlctl.service.verbs.OFFERED`.
-
-        Raises:
-            Unknown, Refused
-        """
-        ...
-
-    def look(self, training_ids: Sequence[str]) -> AbstractContextManager[None]:
-        """Note that a page shows these trainings (none: the list of all) inside the `with` block.
-
-        What nobody looks at is asked for less often.
-        """
-        ...
-
-    def close(self) -> None:
-        """End all connections; idempotent."""
-        ...
+    Of a search it is the best value so far.
+    """
+    if run is None:
+        return None
+    # Without sorting: there may be a million names.
+    own = [c for key, c in run.curves.items() if key.source != Source.NODE.value and len(c)]
+    if best := [c for c in own if c.key.group == TRIALS and c.key.name.startswith("best ")]:
+        return best[0]
+    if losses := [curve for curve in own if curve.key.name == LOSS]:
+        return min(losses, key=lambda curve: (curve.key.learner, -len(curve)))
+    return main_curve(run) or min(own, key=lambda curve: curve.key, default=None)
 
 
 def last_lines(pieces: Sequence[Json], lines: int) -> list[Json]:
@@ -121,3 +90,36 @@ def last_lines(pieces: Sequence[Json], lines: int) -> list[Json]:
         lines -= len(text)
         kept.append({**piece, "text": "".join(f"{line}\n" for line in text)})
     return kept[::-1]
+
+
+class Searches:
+    """The searches that pages have asked for."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, SearchReader] = {}
+        self._important: dict[str, tuple[int, list[Importance]]] = {}
+        """Search → of how many ended trials, and what it was."""
+
+    def reader(self, record: Record) -> SearchReader:
+        """Return what keeps a search new."""
+        return self._readers.setdefault(record.training_id, SearchReader(record))
+
+    def page(self, record: Record) -> Json:
+        """Return what a page shows of a search.
+
+        Raises:
+            Unknown: it is no search, or nothing is known of it.
+        """
+        try:
+            seen = self.reader(record).overview
+        except RecordError as error:
+            raise Unknown(error.message) from error
+        return page_of(seen, record, self._importances(seen, record))
+
+    def _importances(self, seen: Overview, record: Record) -> list[Importance]:
+        count = len(seen.trials.order)
+        of, known = self._important.get(record.training_id, (-1, []))
+        if of < 0 or count > of * (1 + _FEW_MORE) or (record.state.final and count != of):
+            known = importance_of(seen)
+            self._important[record.training_id] = count, known
+        return known

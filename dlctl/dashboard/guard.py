@@ -9,12 +9,12 @@ refused, because a name of an attacker's may lead to 127.0.0.1 (DNS rebinding).
 
 from __future__ import annotations
 
-import json
 import secrets
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -62,7 +62,8 @@ class Guard:
             return await self._app(scope, receive, send_safely)
         if scope["type"] == "websocket":
             return await send({"type": "websocket.close", "code": 1008, "reason": refusal[1]})
-        return await _refuse(send_safely, *refusal)
+        status, why = refusal
+        return await JSONResponse({"error": why}, status)(scope, receive, send_safely)
 
     def _refusal(self, scope: Scope) -> tuple[HTTPStatus, str] | None:
         headers = Headers(scope=scope)
@@ -95,10 +96,3 @@ def _add_headers(headers: MutableHeaders, host: str) -> None:
     headers["cross-origin-opener-policy"] = "same-origin"
     headers["cross-origin-resource-policy"] = "same-origin"
     headers["cache-control"] = "no-store"
-
-
-async def _refuse(send: Send, status: HTTPStatus, why: str) -> None:
-    body = json.dumps({"error": why}).encode()
-    kind = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": status.value, "headers": kind})
-    await send({"type": "http.response.body", "body": body})

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from dlctl import __version__
 from dlctl.contract.search import FRAMEWORK
-from dlctl.dashboard.axis import KINDS
-from dlctl.dashboard.curves import Wanted, curves
+from dlctl.dashboard.curves import KINDS, Wanted, curves
 from dlctl.dashboard.feed import Unknown
 from dlctl.series.smooth import Smoother
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dlctl.dashboard.feed import Feed, Json
+    from dlctl.dashboard.curves import Json
+    from dlctl.dashboard.live import LiveFeed
 
 _STATIC = Path(__file__).with_name("static")
 _WIDTH = 1500
@@ -32,7 +32,7 @@ _BY_KIND = ("span", "problem", "events", "attempts")
 _IMPORT = re.compile(r"^import\s[^;]*?from\s+'\./(?P<name>[\w.]+)';\n", re.MULTILINE)
 
 
-def report(feed: Feed, training_ids: Sequence[str] = ()) -> str:
+def report(feed: LiveFeed, training_ids: Sequence[str] = ()) -> str:
     """Return the file's text.
 
     Args:
@@ -76,7 +76,7 @@ def _empty() -> Json:
     }  # fmt: skip
 
 
-def _all_curves(feed: Feed, training_id: str) -> Json:
+def _all_curves(feed: LiveFeed, training_id: str) -> Json:
     """Return the curves by step; those by epoch and time share all but `x`."""
     with feed.run(training_id) as run:
         by_kind = {kind: curves(run, Wanted(kind, width=_WIDTH), Smoother()) for kind in KINDS}

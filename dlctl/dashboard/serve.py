@@ -25,7 +25,7 @@ from dlctl.dashboard.guard import make_token
 from dlctl.errors import RecordError
 
 if TYPE_CHECKING:
-    from dlctl.dashboard.feed import Feed
+    from dlctl.dashboard.live import LiveFeed
 
 _LEAVE_S = 1
 """How long open connections have to end."""
@@ -99,22 +99,17 @@ class _Connection(H11Protocol):
             self._late.cancel()
 
 
-def _be_silent(loop: asyncio.AbstractEventLoop) -> None:
-    """Print nothing of what goes wrong with connections, unless DLCTL_DEBUG is set."""
-    if not os.environ.get("DLCTL_DEBUG"):
-        loop.set_exception_handler(lambda loop, context: None)  # noqa: ARG005
-
-
 class _Server(uvicorn.Server):
     """Ends the streams of changes and logs first: they would keep the server from ending."""
 
-    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+    def __init__(self, config: uvicorn.Config, feed: LiveFeed) -> None:
         super().__init__(config)
         self._feed = feed
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve."""
-        _be_silent(asyncio.get_running_loop())
+        """Begin to serve; print nothing of what goes wrong with connections."""
+        if not os.environ.get("DLCTL_DEBUG"):
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -124,7 +119,7 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def prepared(feed: Feed, port: int = 0, page: str = "") -> Iterator[tuple[str, uvicorn.Server]]:
+def prepared(feed: LiveFeed, port: int = 0, page: str = "") -> Iterator[tuple[str, uvicorn.Server]]:
     """Yield the URL, which holds a token, and the server, which `run` starts.
 
     Args:
@@ -167,7 +162,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def serve(
-    feed: Feed, port: int, page: str, *, open_browser: bool, tell: Callable[[str], None],
+    feed: LiveFeed, port: int, page: str, *, open_browser: bool, tell: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Serve the page until Ctrl-C.

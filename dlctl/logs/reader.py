@@ -46,7 +46,8 @@ _FASTEST_S, _SLOWEST_S = 1.0, 4.0
 _PAUSE_PER_LOG_S = 0.001
 """How much longer to wait for each log: a look sends the names of all, and asks for their sizes."""
 _STATE_EVERY_S = 2.0
-_RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""After how long to ask a site again that did not answer so many times."""
 _END_IS_TOLD = re.compile(
     rb"^\S+ (?:%s): " % b"|".join(state.value.encode() for state in State if state.final),
     re.MULTILINE,
@@ -281,7 +282,7 @@ def follow(
                 raise
             if failures == 0:
                 on_trouble(error)
-            time.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+            time.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
             continue
         failures = 0

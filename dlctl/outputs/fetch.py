@@ -20,13 +20,12 @@ from dlctl.errors import ResultsError, TransferError
 from dlctl.files.download import Wishes, download
 from dlctl.files.listing import SiteFile, listing_script, parsed_listing
 from dlctl.files.made import look_at_made
-from dlctl.files.small_files import read_files, read_files_after
+from dlctl.files.small_files import read_appended, read_files, read_files_after
 from dlctl.lifecycle.end import unless_deleted
 from dlctl.logs.reader import LogPiece, LogReader, read
 from dlctl.outputs.checkpoints import whole_checkpoints
 from dlctl.outputs.fetched_folder import FetchedFolder
-from dlctl.outputs.joint_look import look
-from dlctl.outputs.metrics import read_metrics
+from dlctl.outputs.metrics import FILES, read_metrics
 from dlctl.record import GONE, Record
 from dlctl.transport import Transport
 
@@ -317,9 +316,16 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
         """Yield the logs; the first look also brings the metrics, which are fetched next."""
         reader = LogReader(self._record.job_dir, by_time=False)
         if RESULTS in self._wanted.parts:
-            found = look(self._transport, reader, {}, once=True)
-            self._metrics = found.metrics
-            yield from reader.take(found.asked, found.logs)
+            asked = reader.wanted(once=True)
+            found = read_appended(
+                self._transport, reader.job_dir, [*asked.globs, f"{contract.METRICS}/{FILES}"],
+                asked.offsets, asked.limit_bytes,
+            )  # fmt: skip
+            begin = f"{contract.METRICS}/"
+            news = {n.removeprefix(begin): found.pop(n) for n in [*found] if n.startswith(begin)}
+            if all(len(content) < asked.limit_bytes for content in news.values()):
+                self._metrics = news  # nothing is left to read
+            yield from reader.take(asked, found)
             if not reader.advanced:
                 return
         yield from read(self._transport, reader)

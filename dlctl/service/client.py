@@ -8,9 +8,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dlctl.contract import State
 from dlctl.errors import DlctlError, Misused, TransportError, TransportTimeout
@@ -18,12 +18,9 @@ from dlctl.tell import SILENT, Tell
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
-    from dlctl.outputs.looks import Looks, Reader
     from dlctl.record import Record, RecordStore
     from dlctl.transport.base import Prompt
 
-
-R = TypeVar("R", bound="Reader")
 Answer = TypeVar("Answer")
 LIMIT_S = 10.0
 """How long the sites have for their answers, all at the same time."""
@@ -140,16 +137,6 @@ class Client:
                 told = stale(mine, told, self.store) if isinstance(told, TransportError) else mine
             known |= {record.training_id: record for record in told}
         return [known[record.training_id] for record in records], problems
-
-    @contextmanager
-    def looks(
-        self, records: Sequence[Record], make_reader: Callable[[Record], R], **how: Any
-    ) -> Iterator[Looks[R]]:
-        """Look at trainings again and again; the connections are closed at the end."""
-        from dlctl.outputs.looks import Looks
-
-        with closing(Looks(records, self.store, self.open, make_reader, **how)) as looking:
-            yield looking
 
 
 def may_pass(error: DlctlError) -> bool:

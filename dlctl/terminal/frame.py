@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dlctl.contract import State
 from dlctl.contract.metrics import NO_STEP, EventKind
 from dlctl.series.curve import Curve
 from dlctl.series.pace import progress
@@ -12,11 +13,9 @@ from dlctl.series.readable import readable
 from dlctl.series.run import Run
 from dlctl.series.smooth import Smoother, make_smoothing
 from dlctl.terminal.plot import Drawn, Plot, beyond, draw, robust_limits
-from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, beside, wrapped
-from dlctl.terminal.words import Shown, words
-from dlctl.units import format_span
+from dlctl.terminal.text import BOLD, CURVES, DIM, Line, beside, page
+from dlctl.terminal.words import Shown, Still, heading, help_on, why, words
 
-_STATES = {"FAILED": RED, "COMPLETED": GREEN, "HALTED": YELLOW, "CANCELLED": YELLOW}
 _MARKS = {
     EventKind.BEGIN.value: "▲", EventKind.CHECKPOINT.value: "┴", EventKind.ORDER.value: "◆",
     EventKind.VERDICT.value: "■", EventKind.LEARNING_RATE.value: "◇",
@@ -26,8 +25,6 @@ _WIDE = 130
 """From this width on, answers and log stand beside the curves."""
 _SMOOTH = 0.97
 """The share that the past keeps after a thousandth of a run."""
-_MOST_REASONS = 3
-"""Lines."""
 KEYS = "←→ metric  ↑↓ run  l log  s smooth  r robust  t time  +- zoom  ? help  q quit"
 HELP = (
     ("← →", "another metric"), ("↑ ↓", "another training"), ("l", "logarithmic, or not"),
@@ -44,7 +41,7 @@ HELP = (
 
 
 @dataclass(frozen=True)
-class View:
+class View(Still):
     """What the person chose to see."""
 
     metric: int = 0
@@ -98,11 +95,10 @@ def frame(
     """
     chosen = shown[view.training % len(shown)]
     head = _heads(shown, view, columns, now)
-    foot = [Line().add(KEYS, DIM)] if keys else []
-    room = max(6, rows - len(head) - len(foot))
+    room = max(6, rows - len(head) - keys)
     smoother = smoother or Smoother()
     if view.help:
-        body = [Line().add(f"{key:>8}  ", BOLD).add(what) for key, what in HELP]
+        body = help_on(HELP)
     elif columns >= _WIDE:
         left = columns * 3 // 5
         curves = _curves(shown, view, left, room, smoother)
@@ -110,9 +106,7 @@ def frame(
     else:
         told = words(chosen, columns, max(3, room - max(10, room * 2 // 5)))
         body = [*_curves(shown, view, columns, room - len(told), smoother), *told]
-    lines = [*head, *body]
-    lines = [*lines[: rows - len(foot)], *[Line()] * (rows - len(foot) - len(lines)), *foot]
-    return [line.fitted(columns) for line in lines][:rows]
+    return page(head, body, KEYS if keys else "", columns, rows)
 
 
 def _heads(shown: Sequence[Shown], view: View, columns: int, now: float) -> list[Line]:
@@ -125,30 +119,20 @@ def _heads(shown: Sequence[Shown], view: View, columns: int, now: float) -> list
             line.add("▸ " if each is chosen else "  ", BOLD)
             line.add("● ", CURVES[index % len(CURVES)])
         lines.append(_head(line, each, now))
-    record = chosen.record
-    why = chosen.trouble or (record.reason if str(record.state) != "TRAINING" else "")
-    style = YELLOW if chosen.trouble else DIM
-    return [*lines, *(wrapped(Line(), why, columns, style)[:_MOST_REASONS] if why else [])]
+    is_known = chosen.record.state is State.TRAINING
+    return [*lines, *why(chosen.trouble, "" if is_known else chosen.record.reason, columns)]
 
 
 def _head(line: Line, each: Shown, now: float) -> Line:
-    record, run = each.record, each.run
-    line.add(record.training_id, BOLD).add(" ")
-    line.add(str(record.state), _STATES.get(str(record.state), CURVES[0]))
-    known = progress(run, record)
+    record, known = each.record, progress(each.run, each.record)
     of = f" of {record.epochs}" if record.epochs else ""
-    parts = [f"attempt {record.attempt}" if record.attempt > 1 else ""]
-    parts.append("" if known.epoch is None else f"epoch {known.epoch}{of}")
+    parts = ["" if known.epoch is None else f"epoch {known.epoch}{of}"]
     parts.append("" if known.step is None or known.step < 0 else f"step {known.step:,}")
     if known.done is not None and not record.state.final:
         parts.append(f"{100 * known.done:.0f} %")
     if (left := each.insight.left) is not None:
         parts.append(left.text)
-    for part in filter(None, parts):
-        line.add(f" · {part}")
-    if record.stale_since is not None:
-        line.add(f" · stale for {format_span(now - record.stale_since)}", YELLOW)
-    return line
+    return heading(line, record, parts, now)
 
 
 # Curves ------------------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 from dlctl.series.curve import Columns
-from dlctl.terminal.braille import Canvas
 from dlctl.terminal.text import DIM, Line
 
 _FARTHEST = 8e307
@@ -16,6 +17,49 @@ _FEW = 20
 """Of so many values none is rare."""
 _LEFT = 9
 """Columns for the numbers beside the vertical axis."""
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_MASKS = [
+    [[sum(_DOTS[y][side] for y in range(top, bottom + 1)) for bottom in range(4)]
+     for top in range(4)]
+    for side in range(2)
+]  # fmt: skip
+"""The dots of a part of a character's column, by side, first and last dot."""
+_BLANK = 0x2800
+
+
+class Canvas:
+    """Dots, two across and four down in each character (Unicode's braille patterns).
+
+    Each character has one colour: the last one drawn wins.
+
+    Args:
+        columns, rows: in characters.
+    """
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.columns, self.rows = columns, rows
+        self.width, self.height = 2 * columns, 4 * rows
+        self._dots = [[0] * columns for _ in range(rows)]
+        self._colours = [[0] * columns for _ in range(rows)]
+
+    def column(self, x: int, top: int, bottom: int, colour: int) -> None:
+        """Draw a vertical line, a character at a time."""
+        top, bottom = max(0, top), min(self.height - 1, bottom)
+        if not 0 <= x < self.width or top > bottom:
+            return
+        place, masks = x >> 1, _MASKS[x & 1]
+        begin, end = top >> 2, bottom >> 2
+        for row in range(begin, end + 1):
+            mask = masks[top & 3 if row == begin else 0][bottom & 3 if row == end else 3]
+            self._dots[row][place] |= mask
+            self._colours[row][place] = colour
+
+    def pieces(self) -> Iterator[list[tuple[str, int]]]:
+        """Yield the pieces of each row with their colours; 0 is none, and a blank is a space."""
+        for dots, colours in zip(self._dots, self._colours, strict=True):
+            signs = (chr(_BLANK + each) if each else " " for each in dots)
+            runs = groupby(zip(signs, colours, strict=True), itemgetter(1))
+            yield [("".join(sign for sign, _ in run), colour) for colour, run in runs]
 
 
 @dataclass(frozen=True)
@@ -56,10 +100,10 @@ def draw(plot: Plot, columns: int, rows: int) -> list[Line]:
         _draw(canvas, curve, plot, low, high)
     lines = []
     ticks = _ticks(low, high, height)
-    for row, cells in enumerate(canvas.cells()):
+    for row, pieces in enumerate(canvas.pieces()):
         label = _label(ticks[row], plot.logarithmic) if row in ticks else ""
         line = Line().add(label.rjust(_LEFT - 1) + " ", DIM).add("┤" if label else "│", DIM)
-        for text, colour in _grouped(cells):
+        for text, colour in pieces:
             line.add(text, colour)
         lines.append(line)
     lines.append(_marks(plot, inner))
@@ -155,16 +199,6 @@ def _connect(canvas: Canvas, a: tuple[int, int], b: tuple[int, int], colour: int
         following = a[1] + round((b[1] - a[1]) * i / width)
         canvas.column(a[0] + i, min(y, following), max(y, following), colour)
         y = following
-
-
-def _grouped(cells: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    for text, colour in cells:
-        if found and found[-1][1] == colour:
-            found[-1] = (found[-1][0] + text, colour)
-        else:
-            found.append((text, colour))
-    return found
 
 
 def _ticks(low: float, high: float, rows: int) -> dict[int, float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dlctl.contract import State
 from dlctl.search.summary import (
     best_words,
     count_words,
@@ -18,7 +18,8 @@ from dlctl.search.waits import why_trials_wait
 from dlctl.series.curve import Columns
 from dlctl.series.readable import exact_span
 from dlctl.terminal.plot import Drawn, Plot, draw
-from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, width_of, wrapped
+from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, page, width_of, wrapped
+from dlctl.terminal.words import Still, heading, help_on, why
 from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from dlctl.search.overview import Overview
     from dlctl.search.trials import TrialRow, Trials
 
-_STATES = {"FAILED": RED, "COMPLETED": GREEN, "HALTED": YELLOW, "CANCELLED": YELLOW}
 _PLOT_ROWS = 9
 _MOST_WAITS = 3
 _LABEL = 9
@@ -51,7 +51,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class View:
+class View(Still):
     """What the person chose to see."""
 
     by_time: bool = False
@@ -70,40 +70,25 @@ class View:
 def frame(
     shown: Shown, view: View, columns: int, rows: int, now: float, *, keys: bool = True
 ) -> list[Line]:
-    """Return at most `rows` lines, none wider than `columns`.
+    """Return exactly `rows` lines, none wider than `columns`.
 
     Args:
         now: Unix seconds.
         keys: whether the last line tells the keys.
     """
-    foot = [Line().add(KEYS, DIM)] if keys else []
-    head = _head(shown, columns, now)
-    room = max(0, rows - len(head) - len(foot))
+    head, body = _head(shown, columns, now), list[Line]()
     if view.help:
-        body = [Line().add(f"{key:>8}  ", BOLD).add(what) for key, what in HELP]
-    elif shown.seen is None:
-        body = []
-    else:
-        body = _body(shown.seen, shown.record, view, columns, room)
-    lines = [*head, *body][: max(0, rows - len(foot))]
-    if keys:
-        lines += [Line()] * (rows - len(lines) - len(foot))
-    return [line.fitted(columns) for line in [*lines, *foot]][:rows]
+        body = help_on(HELP)
+    elif shown.seen is not None:
+        body = _body(shown.seen, shown.record, view, columns, max(0, rows - len(head) - keys))
+    return page(head, body, KEYS if keys else "", columns, rows)
 
 
 def _head(shown: Shown, columns: int, now: float) -> list[Line]:
     record, seen = shown.record, shown.seen
-    line = Line().add(record.training_id, BOLD).add(" ")
-    line.add(str(record.state), _STATES.get(str(record.state), CURVES[0]))
-    if record.attempt > 1:
-        line.add(f" · attempt {record.attempt}")
-    if record.stale_since is not None:
-        line.add(f" · stale for {format_span(now - record.stale_since)}", YELLOW)
-    lines = [line]
-    if shown.trouble:
-        lines += wrapped(Line(), shown.trouble, columns, YELLOW)[:_MOST_WAITS]
-    elif record.reason and str(record.state) not in ("TRAINING", "COMPLETED"):
-        lines += wrapped(Line(), record.reason, columns, DIM)[:_MOST_WAITS]
+    is_known = record.state in (State.TRAINING, State.COMPLETED)
+    lines = [heading(Line(), record, (), now),
+             *why(shown.trouble, "" if is_known else record.reason, columns)]  # fmt: skip
     if seen is None:
         return lines
     lines += wrapped(_label("strategy"), strategy_words(seen), columns)
@@ -128,7 +113,7 @@ def _body(seen: Overview, record: Record, view: View, columns: int, rows: int) -
     left = rows - len(lines)
     workers = _workers(seen, columns, max(1, left // 3)) if not record.state.final else []
     lines += [*workers[: max(0, left - 2)]]
-    return [*lines, *_newest(seen.trials, columns, rows - len(lines))]
+    return [*lines, *_newest(seen.trials, rows - len(lines))]
 
 
 def _plot(trials: Trials, view: View, columns: int, rows: int) -> list[Line]:
@@ -188,7 +173,7 @@ def _workers(seen: Overview, columns: int, rows: int) -> list[Line]:
     return lines
 
 
-def _newest(trials: Trials, columns: int, rows: int) -> list[Line]:
+def _newest(trials: Trials, rows: int) -> list[Line]:
     """Return the newest trials that have ended, the newest first."""
     if rows < 2:
         return []
@@ -203,8 +188,10 @@ def _newest(trials: Trials, columns: int, rows: int) -> list[Line]:
     best = trials.best
     lines = []
     for row, values in zip([None, *newest], cells, strict=True):
-        text = "  ".join(c.ljust(w) for c, w in zip(values, widths, strict=False))
-        lines.append(Line().add(f"{text}  {values[-1]}", _style(row, best)).fitted(columns))
+        style, line = _style(row, best), Line()
+        for text, width in zip(values, widths, strict=False):
+            line.pieces += Line().add(f"{text}  ", style).padded(width + 2).pieces
+        lines.append(line.add(values[-1], style))
     return lines
 
 
@@ -222,11 +209,3 @@ def trial_line(row: TrialRow, trials: Trials, is_best: bool) -> str:
     parts = [f"trial {row.number}", row.outcome_words, value, exact_span(row.seconds),
              row.worker or "-", point_words(row.point, 10_000)]  # fmt: skip
     return "  ".join([*parts, row.error] if row.error else parts)
-
-
-def texts(lines: Sequence[Line]) -> list[str]:
-    """Return lines without colours, and without empty ones at the end."""
-    found = [line.render(False) for line in lines]
-    while found and not found[-1]:
-        found.pop()
-    return found

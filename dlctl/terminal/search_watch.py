@@ -9,71 +9,80 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
 from dlctl.errors import RecordError
+from dlctl.live.sites import live_of
+from dlctl.search.overview import SearchReader
 from dlctl.search.summary import whole
-from dlctl.terminal.search_frame import Shown, View, frame, texts, trial_line
-from dlctl.terminal.watch import Background, draw_until_left, next_pause_s
-from dlctl.units import format_span
+from dlctl.terminal.search_frame import Shown, View, frame, trial_line
+from dlctl.terminal.text import texts
+from dlctl.terminal.watch import draw_until_left
 
 if TYPE_CHECKING:
-    from dlctl.outputs.looks import Looks
-    from dlctl.search.overview import SearchReader
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record, RecordStore
 
 _ONCE_ROWS = 30
 Write = Callable[[str], None]
 WriteJson = Callable[[dict[str, Any]], None]
 
 
-def shown(looking: Looks[SearchReader]) -> Shown:
-    """Return what is known of the search."""
-    (record,), (reader,) = looking.records.values(), looking.readers.values()
-    why = looking.trouble.get(record.site, "")
-    if why and reader.seen_at:
-        why = f"{why}; what is shown is as of {format_span(time.time() - reader.seen_at)} ago"
-    try:
-        return Shown(record, reader.overview, why)
-    except RecordError as error:
-        return Shown(record, None, why or error.message)
+class Watched:
+    """A search that is kept new."""
+
+    def __init__(
+        self, store: RecordStore, open_site: Callable[[str], Session], record: Record
+    ) -> None:
+        self._reader = SearchReader(record)
+        self.live = live_of(store, open_site, [record], self._read)
+
+    def _read(self, session: Session, records: list[Record]) -> set[str]:
+        return {r.training_id for r in records if self._reader.refresh(session, r)}
+
+    def shown(self) -> Shown:
+        """Return what is known of the search."""
+        (record,), seen_at = self.live.records, self._reader.seen_at
+        why = self.live.trouble(record, seen_at, "what is shown is", time.time())
+        try:
+            return Shown(record, self._reader.overview, why)
+        except RecordError as error:
+            return Shown(record, None, why or error.message)
 
 
-def watch_search_on_terminal(looking: Looks[SearchReader]) -> None:
+def watch_search_on_terminal(watched: Watched) -> None:
     """Draw until `q` or Ctrl-C.
 
     Raises:
         DlctlError: a site can't be reached, and waiting would not help.
     """
-    looking.look()
+    watched.live.look()
     draw_until_left(
-        Background(looking, lambda: shown(looking)), View(),
+        watched.live, watched.shown, View(),
         lambda now, view, columns, rows: frame(now, view, columns, rows, time.time()),
         lambda view, key, _: view.pressed(key),
     )  # fmt: skip
 
 
-def watch_search_once(looking: Looks[SearchReader], columns: int, write: Write) -> None:
-    """Print one picture."""
-    looking.look()
-    write("\n".join(texts(frame(shown(looking), View(), columns, _ONCE_ROWS, time.time(),
+def watch_search_once(
+    watched: Watched, columns: int, write: Write, write_json: WriteJson | None
+) -> None:
+    """Print one picture, or the state and the overview as an object."""
+    watched.live.look()
+    now = watched.shown()
+    if write_json is not None:
+        seen = None if now.seen is None else dataclasses.asdict(whole(now.seen, now.record))
+        return write_json(_plain_state(now) | {"overview": seen})
+    return write("\n".join(texts(frame(now, View(), columns, _ONCE_ROWS, time.time(),
                                 keys=False))) + "\n")  # fmt: skip
 
 
-def watch_search_in_pipe(
-    looking: Looks[SearchReader], write: Write, write_json: WriteJson | None, once: bool
-) -> None:
+def watch_search_in_pipe(watched: Watched, write: Write, write_json: WriteJson | None) -> None:
     """Print a line for each trial that has ended, and for each change of state, until the end.
 
     Args:
         write_json: takes objects; None: lines of text are written.
-        once: end after one look: with JSON, print the state and the overview alone.
     """
-    told, state, pause_s, best = 0, "", 1.0, -1
-    while True:
-        ended = looking.ended
-        found = looking.look()
-        now = shown(looking)
-        if once and write_json is not None:
-            seen = None if now.seen is None else dataclasses.asdict(whole(now.seen, now.record))
-            write_json(_plain_state(now) | {"overview": seen})
-            return
+    told, state, best = 0, "", -1
+    for _ in watched.live.looks():
+        now = watched.shown()
         said = f"{now.record.training_id} {now.record.state}"
         is_done = now.record.state is State.COMPLETED  # then the reason is the hub's exit code
         if why := now.trouble or ("" if is_done else now.record.reason):
@@ -96,10 +105,6 @@ def watch_search_in_pipe(
                     write_json({"search": now.record.training_id, "event": "trial",
                                 "trial": dataclasses.asdict(row)})  # fmt: skip
             told = len(trials.order)
-        if ended or once:
-            return
-        pause_s = next_pause_s(pause_s, bool(found))
-        time.sleep(pause_s)
 
 
 def _plain_state(now: Shown) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate, zip_longest
 
 from dlctl.contract.ground import safe_text
 
@@ -80,15 +81,9 @@ def width_of(text: str) -> int:
 
 def cut(text: str, width: int) -> str:
     """Return as much of the beginning as fits."""
-    if width_of(text) <= width:
+    if len(text) <= width and text.isascii():
         return text
-    found, left = [], width
-    for c in text:
-        left -= width_of(c)
-        if left < 0:
-            break
-        found.append(c)
-    return "".join(found)
+    return text[: sum(end <= width for end in accumulate(map(width_of, text)))]
 
 
 def wrapped(head: Line, text: str, columns: int, style: int = 0) -> list[Line]:
@@ -113,17 +108,28 @@ def wrapped(head: Line, text: str, columns: int, style: int = 0) -> list[Line]:
     ]  # fmt: skip
 
 
-def beside(left: Iterable[Line], right: Iterable[Line], width: int, gap: int = 2) -> list[Line]:
+def page(
+    head: Iterable[Line], body: Iterable[Line], keys: str, columns: int, rows: int
+) -> list[Line]:
+    """Return exactly `rows` lines, none wider than `columns`; the last one tells the keys."""
+    foot = [Line().add(keys, DIM)] if keys else []
+    lines = [*head, *body][: max(0, rows - len(foot))]
+    lines += [Line()] * (rows - len(lines) - len(foot))
+    return [line.fitted(columns) for line in [*lines, *foot]][:rows]
+
+
+def texts(lines: Iterable[Line]) -> list[str]:
+    """Return lines without colours, and without empty ones at the end."""
+    return "\n".join(line.render(False) for line in lines).rstrip("\n").split("\n")
+
+
+def beside(left: Iterable[Line], right: Iterable[Line], width: int) -> list[Line]:
     """Return two blocks side by side.
 
     Args:
         width: of the left block.
     """
-    lefts, rights = list(left), list(right)
-    count = max(len(lefts), len(rights))
-    lefts += [Line()] * (count - len(lefts))
-    rights += [Line()] * (count - len(rights))
     return [
-        Line([*a.padded(width).pieces, (" " * gap, 0), *b.pieces])
-        for a, b in zip(lefts, rights, strict=True)
+        Line([*a.padded(width).pieces, ("  ", 0), *b.pieces])
+        for a, b in zip_longest(left, right, fillvalue=Line())
     ]

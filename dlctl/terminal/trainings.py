@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import State, tell_output
 from dlctl.service.describe import starts
-from dlctl.terminal.text import BOLD, DIM, GREEN, RED, YELLOW, Line, cut, width_of
+from dlctl.terminal.text import BOLD, DIM, GREEN, RED, YELLOW, Line, page, width_of
 from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
@@ -106,19 +106,12 @@ def _row(
     for name, text in row.items():
         line.add("  " if line.pieces else "")
         own = _STYLES.get(state, _CYAN) if state and name == "state" else style
-        line.add(_padded(text, widths[name]), own)
+        line.pieces += Line().add(text, own).padded(widths[name]).pieces
     return line
 
 
 def _total(widths: dict[str, int], names: Sequence[str]) -> int:
     return sum(widths[name] + 2 for name in names) - 2
-
-
-def _padded(text: str, width: int) -> str:
-    """Return a text of exactly this width; of one that is cut off, `…` is the end."""
-    if width_of(text) > width:
-        text = cut(text, max(0, width - 1)) + "…"
-    return text + " " * (width - width_of(text))
 
 
 def frame(
@@ -129,11 +122,11 @@ def frame(
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     head = Line().add(f"{counted(len(records), 'training')}, {open_} open", BOLD)
     head.add(f" · {clock} · q leaves", DIM)
-    told = [Line().add(f"{site}: {why}", YELLOW).fitted(columns) for site, why in trouble.items()]
+    told = [Line().add(f"{site}: {why}", YELLOW) for site, why in trouble.items()]
     room = max(1, rows - 3 - len(told))
     more = len(records) - room
     shown = records if more <= 0 else records[: room - 1]
-    lines = [head.fitted(columns), *told, Line(), *table(shown, columns, now)]
+    lines = [*told, Line(), *table(shown, columns, now)]
     if more > 0:
         lines.append(Line().add(f"and {len(records) - len(shown)} more", DIM))
-    return [*lines, *[Line()] * (rows - len(lines))][:rows]
+    return page([head], lines, "", columns, rows)

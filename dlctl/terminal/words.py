@@ -15,12 +15,23 @@ from dlctl.record import Record
 from dlctl.series.answers import BAD, GOOD, UNKNOWN, Answer
 from dlctl.series.readable import memory_size
 from dlctl.series.run import Run
-from dlctl.terminal.text import DIM, GREEN, RED, YELLOW, Line, cut, wrapped
+from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, cut, wrapped
+from dlctl.units import format_span
 
 _SIGNS = {GOOD: ("✓", GREEN), BAD: ("!", RED), UNKNOWN: ("·", DIM)}
+_STATES = {State.FAILED: RED, State.COMPLETED: GREEN, State.HALTED: YELLOW, State.CANCELLED: YELLOW}
 _SHORT = {"learning_rate": "rate"}
+_MOST_REASONS = 3
+"""Lines."""
 _QUIET_BEATS = 3
 """A learner is quiet after so many heartbeats that did not come."""
+
+
+class Still:
+    """What a person chose to see: here, nothing can be chosen."""
+
+    paused: bool = False
+    """Whether news waits."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,30 @@ class Shown:
                        for k in self.run.curves})  # fmt: skip
         judged = [self.insight.judged] if self.insight.judged else []
         return list(dict.fromkeys([*judged, *(name for *_, name in keys)]))
+
+
+def heading(line: Line, record: Record, parts: Sequence[str], now: float) -> Line:
+    """Add to a line a training's id, its state, its attempt, other parts, and since when."""
+    line.add(record.training_id, BOLD).add(" ")
+    line.add(str(record.state), _STATES.get(record.state, CURVES[0]))
+    attempt = f"attempt {record.attempt}" if record.attempt > 1 else ""
+    for part in filter(None, [attempt, *parts]):
+        line.add(f" · {part}")
+    if record.stale_since is not None:
+        line.add(f" · stale for {format_span(now - record.stale_since)}", YELLOW)
+    return line
+
+
+def why(trouble: str, reason: str, columns: int) -> list[Line]:
+    """Return a few lines on why a site does not answer, or else on a state."""
+    if not (told := trouble or reason):
+        return []
+    return wrapped(Line(), told, columns, YELLOW if trouble else DIM)[:_MOST_REASONS]
+
+
+def help_on(keys: Sequence[tuple[str, str]]) -> list[Line]:
+    """Return a line for each key or mark."""
+    return [Line().add(f"{key:>8}  ", BOLD).add(what) for key, what in keys]
 
 
 def words(each: Shown, columns: int, rows: int) -> list[Line]:

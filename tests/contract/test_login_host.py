@@ -12,16 +12,15 @@ from login_host import NAMESPACE, Trainings, can_count, counted, init_of
 from login_side import make_site
 from ssh_servers import Sshd, block, start_sshd
 
-from dlctl.cli import following
-from dlctl.cli.states.live import Watched, _StateOnly
+from dlctl.cli.states import following
 from dlctl.contract import State
 from dlctl.dashboard.live import LiveFeed
 from dlctl.files.small_files import read_texts
 from dlctl.lifecycle import Session, read_queue
-from dlctl.outputs import training_reader
-from dlctl.outputs.looks import Looks
-from dlctl.outputs.training_reader import TrainingReader, refresh_details
+from dlctl.live import sites, training
+from dlctl.live.sites import Live
 from dlctl.record import RecordStore
+from dlctl.terminal.watch import Watched
 
 pytestmark = [
     pytest.mark.slow,
@@ -161,24 +160,24 @@ def watch(guests, jobs):
         folder = Path(record.job_dir, "checkpoints")
         folder.mkdir()
         (folder / "model.pt").write_text("weights")
-    return Looks(
-        jobs.records, guests.store, lambda _: guests.open(jobs), TrainingReader, refresh_details
-    )
+    return Watched(guests.store, lambda _: guests.open(jobs), jobs.records)
 
 
 def test_a_watch_of_many_trainings_reads_their_checkpoints_by_a_few_processes(guests, monkeypatch):
-    monkeypatch.setattr(training_reader, "_DETAILS_EVERY_S", 0.0)
-    monkeypatch.setattr(training_reader, "_QUIET_DETAILS_EVERY_S", 0.0)
+    monkeypatch.setattr(training, "_DETAILS_EVERY_S", 0.0)
+    monkeypatch.setattr(training, "_QUIET_DETAILS_EVERY_S", 0.0)
     jobs = guests.trainings(12)
-    looking = watch(guests, jobs)
-    with closing(looking):
+    watched = watch(guests, jobs)
+    with closing(looking := watched.live):
         looking.look()
         looking.look()
         with guests.counted() as found:
             for _ in range(5):
                 jobs.beat()
                 looking.look()
-    assert {each.name for r in looking.readers.values() for each in r.checkpoints} == {"model.pt"}
+    assert {c["name"] for t in watched.trainings.values() for c in t.details["checkpoints"]} == {
+        "model.pt"
+    }
     assert found[0] <= 5 * 5 and jobs.asked == 0  # two of the shell's own, find, and its shell
 
 
@@ -197,30 +196,30 @@ def test_a_question_about_the_queue_starts_squeue_and_nothing_more(guests):
 
 def test_a_watch_of_a_training_that_waits_reads_its_checkpoints_once(guests, monkeypatch):
     """36 processes a minute, of which nothing could come."""
-    monkeypatch.setattr(training_reader, "_DETAILS_EVERY_S", 0.0)
-    monkeypatch.setattr(training_reader, "_QUIET_DETAILS_EVERY_S", 0.0)
+    monkeypatch.setattr(training, "_DETAILS_EVERY_S", 0.0)
+    monkeypatch.setattr(training, "_QUIET_DETAILS_EVERY_S", 0.0)
     jobs = guests.trainings(state=State.PENDING)
     jobs.queue({"1": "PENDING"})
-    looking = watch(guests, jobs)
-    with closing(looking):
+    watched = watch(guests, jobs)
+    with closing(looking := watched.live):
         looking.look()
         looking.look()
         with guests.counted() as found:
             for _ in range(5):
                 looking.look()
-    assert looking.records["t-0"].state is State.PENDING
+    assert looking.records[0].state is State.PENDING
     assert found == [0]
 
 
-def test_a_list_that_stays_starts_no_process_while_trainings_live(guests):
+def test_a_list_that_stays_starts_no_process_while_trainings_live(guests, monkeypatch):
+    monkeypatch.setattr(sites, "_STATE_EVERY_S", 0.0)
     jobs = guests.trainings(12)
-    looking = Looks([], guests.store, lambda _: guests.open(jobs), _StateOnly, quiet_s=0.0)
-    with closing(looking):
-        watched = Watched(looking, guests.store, lambda _: True, lambda _: True)
-        watched.look()
-        watched.look()
+    live = Live(guests.store, lambda _: guests.open(jobs), guests.store.all)
+    with closing(live):
+        live.look()
+        live.look()
         with guests.counted() as found:
             for _ in range(5):
                 jobs.beat()
-                watched.look()
+                live.look()
     assert (found, jobs.asked) == ([0], 0)

@@ -10,10 +10,9 @@ from dlctl import contract
 from dlctl.contract import State, Status, to_json
 from dlctl.contract.metrics import MetricsLine
 from dlctl.lifecycle.session import Session
-from dlctl.outputs import looks, training_reader
-from dlctl.outputs.looks import Looks
-from dlctl.outputs.training_reader import TrainingReader, refresh_details
+from dlctl.live import sites, training
 from dlctl.record import RecordStore
+from dlctl.terminal.watch import Watched
 from dlctl.transport.local import LocalTransport
 from dlctl.transport.resident import Resident
 
@@ -35,10 +34,10 @@ class WatchedJob:
     """A job directory that grows, and those who look at it, with a clock of their own."""
 
     def __init__(self, folder, monkeypatch):
-        self.record = make_record(folder, state=State.TRAINING)
+        self.record = make_record(folder, state=State.TRAINING, job_id="7")
         self.now_s, self.transport = 1000.0, Counted()
-        clock = SimpleNamespace(monotonic=lambda: self.now_s)
-        for module in (looks, training_reader):
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=lambda s: self.sleep(s))
+        for module in (sites, training):
             monkeypatch.setattr(module, "time", clock)
         ask = Resident._ask
 
@@ -55,11 +54,17 @@ class WatchedJob:
         session = Session(make_site(folder), self.transport, ScriptedScheduler(folder))
         store = RecordStore(folder / "trainings.db")
         store.add(self.record)
-        self.looks = Looks([self.record], store, lambda _: session, TrainingReader, refresh_details)
-        self.reader = self.looks.readers["t-1"]
+        self.store = store
+        self.watched = Watched(store, lambda _: session, [self.record])
+        self.training = self.watched.trainings["t-1"]
+        self.live = self.watched.live
 
     def close(self):
-        self.looks.close()
+        self.live.close()
+
+    def sleep(self, seconds):
+        """Let time pass."""
+        self.now_s += seconds
 
     def write(self, name, content, mode="ab"):
         path = self.folder / name

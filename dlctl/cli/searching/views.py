@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from dlctl.cli.common import (
     client,
     searched,
 )
-from dlctl.cli.following import LogLines, end_of_following, follow, print_pieces
+from dlctl.cli.states.following import LogLines, end_of_following, follow, print_pieces
 from dlctl.units import unix_seconds
 
 if TYPE_CHECKING:
@@ -42,20 +43,19 @@ def watch(
 
     Example: dlctl search watch digits-3k9f
     """
-    from dlctl.search.overview import SearchReader
     from dlctl.terminal import search_watch
 
     mine = client()
-    with mine.looks([mine.store.find_search(search_id)], SearchReader) as looking:
-        if as_json:
-            search_watch.watch_search_in_pipe(looking, output.raw, output.json_line, once)
-        elif once:
+    watched = search_watch.Watched(mine.store, mine.open, mine.store.find_search(search_id))
+    with closing(watched.live):
+        write_json = output.json_line if as_json else None
+        if once:
             columns = shutil.get_terminal_size((80, 24)).columns
-            search_watch.watch_search_once(looking, columns, output.raw)
-        elif output.has_whole_screen():
-            search_watch.watch_search_on_terminal(looking)
+            search_watch.watch_search_once(watched, columns, output.raw, write_json)
+        elif output.has_whole_screen() and not as_json:
+            search_watch.watch_search_on_terminal(watched)
         else:
-            search_watch.watch_search_in_pipe(looking, output.raw, None, once)
+            search_watch.watch_search_in_pipe(watched, output.raw, write_json)
 
 
 def show(

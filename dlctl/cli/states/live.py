@@ -5,138 +5,85 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dlctl.cli import output
 from dlctl.cli.common import NOTHING
+from dlctl.live.sites import Live
 from dlctl.terminal.trainings import frame, reason_of, table
+from dlctl.terminal.words import Still
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
-    from dlctl.outputs.looks import Looks
-    from dlctl.record import Record, RecordStore
+    from dlctl.record import Record
     from dlctl.service.client import Client
     from dlctl.terminal.text import Line
 
-_SLOW_S, _FAST_S = 5.0, 1.0
+Fits = Callable[["Record"], bool]
 
 
-class _StateOnly:
-    """Brings no more than the state, which a look asks for anyway."""
+def watch_list(mine: Client, fits: Fits, shown: Fits, *, as_json: bool) -> None:
+    """Show trainings until `q` or Ctrl-C; in a pipe until all have ended.
 
-    def __init__(self, record: Record) -> None:
-        pass
-
-    def refresh(self, session: Session, record: Record) -> bool:  # noqa: ARG002
-        return False
-
-
-class Watched:
-    """The trainings that fit, those that come meanwhile, too; the open ones are asked for.
+    Trainings that come meanwhile are shown, too.
 
     Args:
         fits: whether a training is meant, whatever its state.
         shown: whether it is shown.
     """
-
-    def __init__(
-        self,
-        looking: Looks[_StateOnly],
-        store: RecordStore,
-        fits: Callable[[Record], bool],
-        shown: Callable[[Record], bool],
-    ) -> None:
-        self.looking, self._store, self._fits, self._shown = looking, store, fits, shown
-        self._known: dict[str, Record] = {}
-        self._take_in()
-
-    @property
-    def ended(self) -> bool:
-        """Return whether all trainings have ended."""
-        return self.looking.ended
-
-    @property
-    def records(self) -> list[Record]:
-        """Return what is shown, newest first."""
-        return [record for record in reversed(self._known.values()) if self._shown(record)]
-
-    def look(self) -> set[str]:
-        """Ask the sites; return the ids of trainings of which anything is new."""
-        found = self._take_in()
-        found |= self.looking.look()
-        for training_id, record in self.looking.records.items():
-            if training_id in self._known:
-                self._known[training_id] = record
-        return found
-
-    def _take_in(self) -> set[str]:
-        """Read the record: other commands may have added and deleted trainings, or resumed one."""
-        meant = {r.training_id: r for r in self._store.all() if self._fits(r)}
-        changed = set(self._known) ^ set(meant)
-        for training_id in set(self.looking.records) - set(meant):
-            del self.looking.records[training_id], self.looking.readers[training_id]
-        for training_id, record in meant.items():
-            asked = self.looking.records.get(training_id)
-            if record.state.final or (asked is not None and asked.attempt >= record.attempt):
-                continue
-            self.looking.records[training_id] = record
-            self.looking.readers.setdefault(training_id, _StateOnly(record))
-        self._known = {i: self.looking.records.get(i, record) for i, record in meant.items()}
-        return changed
-
-
-def watch_list(
-    mine: Client,
-    fits: Callable[[Record], bool],
-    shown: Callable[[Record], bool],
-    *,
-    as_json: bool,
-) -> None:
-    """Show the trainings until `q` or Ctrl-C; in a pipe until all have ended."""
-    with mine.looks([], _StateOnly, quiet_s=_SLOW_S) as looking:
-        watched = Watched(looking, mine.store, fits, shown)
+    live = Live(mine.store, mine.open, lambda: list(filter(fits, mine.store.all())))
+    with closing(live):
         if sys.stdout.isatty() and sys.stdin.isatty() and not as_json:
-            _on_terminal(watched)
+            _on_terminal(live, shown)
         else:
-            _in_pipe(watched, as_json=as_json)
+            _in_pipe(live, shown, as_json=as_json)
 
 
-class _View:
-    paused = False
+def _shown(live: Live, shown: Fits) -> list[Record]:
+    """Return what is shown, newest first; of a silent site with the reason."""
+    silent = dict(live.errors)  # threads change it
+    return [
+        replace(r, reason=f"{r.reason} [{silent[r.site].message}]".strip())
+        if r.site in silent and not r.state.final else r
+        for r in reversed(live.records) if shown(r)
+    ]  # fmt: skip
 
 
-def _on_terminal(watched: Watched) -> None:
+def _on_terminal(live: Live, shown: Fits) -> None:
     import shutil
 
-    from dlctl.terminal.watch import Background, colours, draw_until_left
+    from dlctl.terminal.watch import colours, draw_until_left
 
-    def draw(records: list[Record], view: _View, columns: int, rows: int) -> list[Line]:  # noqa: ARG001
-        return frame(records, watched.looking.trouble, columns, rows, time.time())
+    def make() -> list[Record]:
+        live.start()  # a site may be new
+        return _shown(live, shown)
 
-    background = Background(watched, lambda: watched.records, watched.records)
+    def draw(records: list[Record], view: Still, columns: int, rows: int) -> list[Line]:  # noqa: ARG001
+        trouble = {site: error.message for site, error in dict(live.errors).items()}
+        return frame(records, trouble, columns, rows, time.time())
+
     try:
-        draw_until_left(background, _View(), draw, lambda view, key, records: view)  # noqa: ARG005
+        draw_until_left(live, make, Still(), draw, lambda view, key, records: view)  # noqa: ARG005
     finally:  # the picture is gone with its screen
         columns = shutil.get_terminal_size().columns
         output.raw("".join(
-            f"{line.render(colours())}\n" for line in table(watched.records, columns, time.time())
+            f"{line.render(colours())}\n"
+            for line in table(_shown(live, shown), columns, time.time())
         ))  # fmt: skip
 
 
-def _in_pipe(watched: Watched, *, as_json: bool) -> None:
+def _in_pipe(live: Live, shown: Fits, *, as_json: bool) -> None:
     told: dict[str, tuple[str, str]] = {}
-    pause_s = _FAST_S
-    while True:
-        found = watched.look()
-        for record in watched.records:
+    for _ in live.looks():
+        for record in _shown(live, shown):
             now = (str(record.state), record.reason)
             if told.get(record.training_id) != now:
                 told[record.training_id] = now
                 _tell(record, as_json=as_json)
-        if watched.ended:
-            return output.note("" if told else NOTHING)
-        pause_s = _FAST_S if found else min(_SLOW_S, pause_s * 1.5)
-        time.sleep(pause_s)
+        if live.ended:
+            break
+    output.note("" if told else NOTHING)
 
 
 def _tell(record: Record, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from dlctl.cli import output
-from dlctl.cli.following import BAR, bar
+from dlctl.cli.states.following import BAR, bar
 from dlctl.cli.states.processes import print_learners, print_servers, server_line, speed_line
 from dlctl.contract import Next, Plan, State, attempt_dir
 from dlctl.contract.ground.amounts import format_span

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dlctl.outputs.metrics.files import (
     FILES,
     EntryReader,
-    follow_entries,
     kept_metrics,
     read_metrics,
 )
@@ -20,7 +19,6 @@ __all__ = [
     "FILES",
     "EntryReader",
     "MetricsReader",
-    "follow_entries",
     "kept_metrics",
     "read_metrics",
 ]

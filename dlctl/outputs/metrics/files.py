@@ -6,7 +6,6 @@ files by their bins (`dlctl.outputs.metrics.bins`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,8 +21,6 @@ from dlctl.series.merged import Entry, Merger, merge
 from dlctl.series.replays import Origin
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
-    from dlctl.outputs.looks import Looks
     from dlctl.record import Record
     from dlctl.transport import Transport
     from dlctl.transport.resident import Look
@@ -75,14 +72,9 @@ class MetricsFiles:
     @property
     def look(self) -> Look | None:
         """Return what to read for `news`; None before the first look."""
-        if (offsets := self.offsets) is None:
+        if not self._opened or self._overlaps:
             return None
-        return look_at(self.folder, [FILES], offsets, _LOOK_BYTES)
-
-    @property
-    def offsets(self) -> dict[str, int] | None:
-        """Return how far each file was read; None before the first look."""
-        return self._offsets if self._opened and not self._overlaps else None
+        return look_at(self.folder, [FILES], self._offsets, _LOOK_BYTES)
 
     def restore(self, kept: dict[str, KeptFile]) -> Iterator[tuple[Origin, MetricsLine | Block]]:
         """Yield what a cache has kept; the next look checks that the files are still the same."""
@@ -117,7 +109,7 @@ class MetricsFiles:
         """Yield what has arrived since the last call, by attempt and learner.
 
         Args:
-            found: What another look has read behind the `offsets`, if there was one.
+            found: What another look has read that `look` asks for, if there was one.
 
         Raises:
             Changed: a file is not what a cache has kept of it; nothing was yielded.
@@ -210,34 +202,15 @@ class EntryReader:
     def __init__(self, record: Record) -> None:
         self._files = MetricsFiles(record.job_dir)
         self._merger = Merger()
-        self._fresh: list[Entry] = []
 
-    def refresh(self, session: Session, _: Record) -> bool:
-        """Bring what is new; return whether anything was."""
-        for origin, line in _only_lines(self._files.news(session.transport)):
-            if self._merger.add(origin, line):
-                self._fresh.append(Entry(origin, line))
-        return bool(self._fresh)
+    def news(self, transport: Transport) -> list[Entry]:
+        """Return the entries that have come since the last call.
 
-    def take(self) -> list[Entry]:
-        """Return the entries that have come since the last call."""
-        fresh, self._fresh = self._fresh, []
-        return fresh
-
-
-def follow_entries(
-    looking: Looks[EntryReader], pause_s: float = 1.0
-) -> Iterator[tuple[str, list[Entry]]]:
-    """Yield new entries of each training until all have ended."""
-    while True:
-        ended = looking.ended
-        for training_id in looking.look():
-            if fresh := looking.readers[training_id].take():
-                yield training_id, fresh
-        if ended:  # and looked at once more since
-            return
-        if not looking.ended:
-            time.sleep(pause_s)
+        Raises:
+            TransferError: a file can't be read.
+        """
+        lines = _only_lines(self._files.news(transport))
+        return [Entry(*each) for each in lines if self._merger.add(*each)]
 
 
 def read_metrics(

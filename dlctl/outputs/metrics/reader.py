@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ class MetricsReader:
         self, record: Record, budget_bytes: int = BUDGET_BYTES, restore: bool = True
     ) -> None:
         self._record, self._budget_bytes = record, budget_bytes
+        self.lock = threading.RLock()
+        """Held while the run grows; who holds it reads the run in peace."""
         self.run = Run(record.training_id)
         self._files = MetricsFiles(record.job_dir, budget_bytes)
         self.seen_at = 0.0
@@ -62,24 +65,22 @@ class MetricsReader:
 
     def restore(self) -> None:
         """Begin with what the cache holds, unless something was read already."""
-        if not self._fresh:
-            return
-        self._fresh = False
+        with self.lock:  # another page may be at it
+            if self._fresh:
+                self._fresh = False
+                self._restore()
+
+    def _restore(self) -> None:
         if (cached := cache.load(self._record)) is None:
             return
         run, files = self._empty()
         try:
-            _add_all(run, files.restore(cached.files))
+            self._add_all(run, files.restore(cached.files))
         except (ArithmeticError, LookupError, ValueError):  # it was damaged before it was kept
             return
         self.run, self._files, self.seen_at = run, files, cached.seen_at
         self._fill(None)
         self._kept_budget_bytes, self._unconfirmed = cached.budget_bytes, True
-
-    @property
-    def offsets(self) -> dict[str, int] | None:
-        """Return how far each file was read; None before the first look."""
-        return self._files.offsets
 
     @property
     def look(self) -> Look | None:
@@ -90,7 +91,7 @@ class MetricsReader:
         """Bring what is new; return whether anything was.
 
         Args:
-            found: What another look has read behind the `offsets`, if there was one.
+            found: What another look has read that `look` asks for, if there was one.
 
         Raises:
             TransportError
@@ -100,7 +101,7 @@ class MetricsReader:
             found_any = self._confirm(transport)
             self._unconfirmed = False
         else:
-            found_any = _add_all(self.run, self._files.news(transport, found))
+            found_any = self._add_all(self.run, self._files.news(transport, found))
         if self.run.out_of_order:  # the file system showed an attempt's last lines late
             self._read_anew(transport)
         self._fill(transport)
@@ -139,7 +140,8 @@ class MetricsReader:
             finer = refine(transport, self._files.folder, file, begin, end, width)
             for named, parts in finer.items():
                 for bins in parts:
-                    self.run.refine(origin, named.group, named.name, bins)
+                    with self.lock:
+                        self.run.refine(origin, named.group, named.name, bins)
                 found = True
         return found
 
@@ -157,14 +159,14 @@ class MetricsReader:
         if is_coarse or self._files.is_far_behind(self._files.read_sizes(transport)):
             return self._read_anew(transport)
         try:
-            return _add_all(self.run, self._files.news(transport))
+            return self._add_all(self.run, self._files.news(transport))
         except Changed:
             return self._read_anew(transport)
 
     def _read_anew(self, transport: Transport) -> bool:
         """Read all files; what was known stays until that has succeeded."""
         run, files = self._empty()
-        found_any = _add_all(run, files.news(transport))
+        found_any = self._add_all(run, files.news(transport))
         self.run, self._files = run, files
         self._kept_budget_bytes, self._unsaved = self._budget_bytes, True
         return found_any
@@ -205,12 +207,11 @@ class MetricsReader:
             for piece in file.pieces:
                 for series, points in points_of(file, piece).items():
                     named = file.names[series]
-                    if (
-                        key_of(origin.source, origin.learner, named.group, named.name) == halved.key
-                        and points[0].step_first <= first and points[-1].step_last >= last
-                        and self.run.fill(origin, halved, points)
-                    ):  # fmt: skip
-                        return True
+                    key = key_of(origin.source, origin.learner, named.group, named.name)
+                    holds = points[0].step_first <= first and points[-1].step_last >= last
+                    with self.lock:
+                        if key == halved.key and holds and self.run.fill(origin, halved, points):
+                            return True
         return False
 
     def _bound(self, transport: Transport) -> None:
@@ -223,16 +224,16 @@ class MetricsReader:
         if _size_bytes((self._files.kept or {}).values()) > _MOST_KEPT_BYTES:
             self._files.kept = None
 
-
-def _add_all(run: Run, news: Iterable[tuple[Origin, MetricsLine | Block]]) -> bool:
-    found_any = False
-    for origin, each in news:
-        found_any = True
-        if isinstance(each, Block):
-            run.add_bins(origin, each.group, each.name, each.bins)
-        else:
-            run.add(origin, each)
-    return found_any
+    def _add_all(self, run: Run, news: Iterable[tuple[Origin, MetricsLine | Block]]) -> bool:
+        found_any = False
+        for origin, each in news:  # it may wait for the site, and does not keep the lock then
+            found_any = True
+            with self.lock:
+                if isinstance(each, Block):
+                    run.add_bins(origin, each.group, each.name, each.bins)
+                else:
+                    run.add(origin, each)
+        return found_any
 
 
 def _size_bytes(files: Iterable[cache.KeptFile]) -> int:

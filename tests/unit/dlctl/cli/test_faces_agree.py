@@ -219,6 +219,13 @@ def check_drawn(curve, expected):
     assert curve["newest"] == curve["last"][-1] == expected["last"][1]
 
 
+def test_what_is_followed_to_the_end_is_what_is_listed(faces):
+    faces.write(1, range(20), lambda step: {"loss": 1 / (1 + step)})
+    followed = faces.told("metrics", ONE, "--follow", "--csv", "--since", "5")
+    assert followed == faces.told("metrics", ONE, "--csv", "--since", "5")
+    assert followed.count("\n") == 16  # with a head
+
+
 def test_faces_agree_after_a_program_went_back(faces, trainings, tmp_path):
     draw = random.Random(7)
     for steps in (range(60), range(30, 45)):

@@ -11,7 +11,7 @@ from synthetic_feed import HTML, T0, details, resumed, spiked, training
 from dlctl.contract import State
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.dashboard.curves import Wanted, curves
-from dlctl.dashboard.summary import row
+from dlctl.dashboard.feed import row
 from dlctl.series import Key, Run
 from dlctl.series.pace import JobLimit
 from dlctl.series.replays import Origin

@@ -63,15 +63,15 @@ class Sites:
     def __call__(self, name: str) -> Session:
         if self.fails:
             raise ConnectionLost("the network is down")
-        session, close = open_session(load_site(name)), None
-        close = session.close
+        session = open_session(load_site(name))
+        close = session.transport.close
         self.open += 1
 
         def closed() -> None:
             self.open -= 1
             close()
 
-        session.close = closed  # type: ignore[method-assign]
+        session.transport.close = closed  # type: ignore[method-assign]
         return session
 
 
@@ -155,7 +155,7 @@ def test_no_name_of_a_training_is_more_than_text_in_an_answer(feed, store, job):
 def test_a_page_that_looks_hears_of_news(
     feed: LiveFeed, store: RecordStore, job: Path, wait_until, monkeypatch
 ):
-    monkeypatch.setattr("dlctl.dashboard.live.refresh", lambda _, records, *__: records)
+    monkeypatch.setattr("dlctl.live.sites.refresh", lambda _, records, *__: records)
     store.update(replace(store.find(ONE), state=State.TRAINING))
     write(job, 1)
     with feed.look([ONE]):

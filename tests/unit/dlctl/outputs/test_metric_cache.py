@@ -11,8 +11,8 @@ from test_fetch import HERE
 from dlctl import contract
 from dlctl.contract.metrics import EventKind, make_line
 from dlctl.errors import ConnectionLost
+from dlctl.live.training import Training
 from dlctl.outputs.metrics import MetricsReader, bins, cache, kept_metrics, read_metrics
-from dlctl.outputs.training_reader import TrainingReader
 from dlctl.record import Record
 from learner.job.metrics import MetricsFile
 
@@ -239,4 +239,4 @@ def test_the_lines_where_attempts_meet_are_kept(record):
 def test_a_watched_training_begins_with_the_cache(record):
     write(record, 1, 101)
     read(record)
-    assert TrainingReader(record).run.last_step == 100
+    assert Training(record).metrics.run.last_step == 100

@@ -1,11 +1,14 @@
 """A look brings metrics and logs in one script, and a quiet training is looked at seldom."""
 
 from contextlib import closing
+from dataclasses import replace
+from math import inf
 
 import pytest
 from watched_job import WatchedJob
 
-from dlctl.terminal.watch import next_pause_s
+from dlctl.contract import State
+from dlctl.live.training import read_details
 
 
 @pytest.fixture
@@ -15,9 +18,9 @@ def job(tmp_path, monkeypatch):
         job.measure("", 1, loss=2.0)
         job.measure("node", 1, cpu_percent=50.0)
         job.beat()
-        assert job.looks.look() == {"t-1"}
+        assert job.live.look() == {"t-1"}
         job.now_s += 1
-        job.looks.look()
+        job.live.look()
         yield job
 
 
@@ -25,38 +28,65 @@ def test_one_script_brings_metrics_and_logs(job):
     job.log("more\n")
     job.measure("", 2, loss=1.0)
     job.transport.moved.clear()
-    assert job.reader.refresh(job.looks.session("testbed"), job.record)
+    assert job.live.look() == {"t-1"}
     assert len(job.transport.moved) == 1
-    assert job.reader.lines[-1] == "learner-0 | more"
-    assert job.reader.run.named("loss")[0].values() == [(1, 2.0), (2, 1.0)]
+    assert job.training.lines[-1] == "learner-0 | more"
+    assert job.training.metrics.run.named("loss")[0].values() == [(1, 2.0), (2, 1.0)]
 
 
 def test_lines_beyond_what_a_look_reads_are_not_lost(job, monkeypatch):
-    monkeypatch.setattr("dlctl.logs.reader._CHUNK_BYTES", 100)
-    for step in range(2, 50):
+    monkeypatch.setattr("dlctl.outputs.metrics.files._LOOK_BYTES", 40_000)
+    for step in range(2, 2000):
         job.measure("", step, loss=1.0 / step)
-    assert job.reader.refresh(job.looks.session("testbed"), job.record)
-    assert len(job.reader.run.named("loss")[0]) == 49
+    looks = 0
+    while job.live.look():
+        looks += 1
+    assert looks > 2
+    assert len(job.training.metrics.run.named("loss")[0]) == 1999
 
 
 def test_a_quiet_minute_costs_less_than_a_kilobyte_a_second(job):
     """The collector and the heartbeat go on; nothing else does."""
     job.transport.moved.clear()
-    begin, pause_s = job.now_s, 1.0
+    begin, looks = job.now_s, job.live.looks()
     while job.now_s < begin + 60:
         job.measure("node", 1, cpu_percent=50.0)
         job.beat()
-        pause_s = next_pause_s(pause_s, bool(job.looks.look()))
-        job.now_s += pause_s
+        next(looks)
     moved = sum(len(script) + len(answer) for script, answer in job.transport.moved)
     assert moved < 60_000
-    assert job.reader.run.named("cpu_percent")[0].values()
+    assert job.training.metrics.run.named("cpu_percent")[0].values()
 
 
 def test_what_happens_makes_the_looks_frequent_again(job):
-    pause_s = 5.0
-    for step in range(2, 6):
-        job.measure("", step, loss=1.0 / step)
-        pause_s = next_pause_s(pause_s, bool(job.looks.look()))
-        job.now_s += pause_s
-    assert pause_s == 1.0
+    looks, pauses = job.live.looks(), []
+    for step in [1] * 8 + [2, 3]:
+        if step > 1:
+            job.measure("", step, loss=1.0 / step)
+        before = job.now_s
+        next(looks)
+        pauses.append(job.now_s - before)
+    assert max(pauses) == 5.0
+    next(looks)
+    assert job.now_s - before == 2.0  # after each of two looks with news, a second
+
+
+def test_details_are_read_again_soon_after_a_change_of_state_and_never_after_the_end(job):
+    training, session = job.training, job.live._sites["testbed"].session
+
+    def change(state):
+        job.now_s += 1
+        training.record = replace(training.record, state=state)
+        assert training.details_every_s == 1.0 and training.details_are_due
+        read_details(session, [training])
+
+    assert training.details_every_s == inf, "it waits"
+    change(State.TRAINING)
+    assert training.details_every_s == 5.0
+    job.now_s += 12
+    assert training.details_every_s == 40.0
+    change(State.PENDING)
+    assert training.details_every_s == inf
+    training.expect_news()
+    change(State.COMPLETED)
+    assert training.details_every_s == inf

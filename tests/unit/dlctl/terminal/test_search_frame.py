@@ -8,7 +8,8 @@ from made_search import T0, job, overview_of, trials_of, worker
 
 from dlctl.contract import State
 from dlctl.search.overview import Overview
-from dlctl.terminal.search_frame import Shown, View, frame, texts, trial_line
+from dlctl.terminal.search_frame import Shown, View, frame, trial_line
+from dlctl.terminal.text import texts, width_of
 
 RECORD = make_record(state=State.TRAINING, training_id="made-3k9f")
 HOSTILE = "\x1b[31m<b>\t数据 " + "y" * 300
@@ -59,6 +60,17 @@ def test_the_newest_trials_come_first_and_the_best_is_marked():
     lines = drawn(shown(trials))
     first = next(i for i, line in enumerate(lines) if line.startswith("trial  outcome"))
     assert [line.split()[0] for line in lines[first + 1 :]] == ["5", "4", "3", "2", "1", "0"]
+
+
+def test_columns_stand_below_their_names_whatever_the_metric_is_called():
+    trials = trials_of(3, failed=0.0)
+    trials = replace(trials, spec=replace(trials.spec, metric="验证集上的损失值"))
+    lines = drawn(shown(trials))
+    head = next(i for i, line in enumerate(lines) if line.startswith("trial  outcome"))
+    row, took = lines[head + 1], lines[head].index("took")
+    before = width_of(lines[head][:took])
+    start = next(i for i in range(len(row)) if width_of(row[:i]) == before)
+    assert row[start - 2 : start] == "  " and row[start] != " "
 
 
 def test_without_a_trial_it_says_so():

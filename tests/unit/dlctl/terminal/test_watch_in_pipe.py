@@ -12,10 +12,8 @@ from dlctl import contract
 from dlctl.contract import State, Verdict
 from dlctl.contract.metrics import EventKind, MetricsLine
 from dlctl.errors import ConnectError
-from dlctl.outputs.looks import Looks
-from dlctl.outputs.training_reader import TrainingReader
 from dlctl.terminal import watch
-from dlctl.terminal.watch import watch_in_pipe
+from dlctl.terminal.watch import Watched, watch_in_pipe
 
 
 class Enough(Exception):
@@ -42,9 +40,10 @@ def test_a_frame_in_a_pipe_is_printed_only_when_something_but_ages_changed(job, 
         if len(pauses) == 5:
             raise Enough
 
-    monkeypatch.setattr(watch, "time", SimpleNamespace(time=lambda: job.now_s, sleep=sleep))
+    monkeypatch.setattr(watch, "time", SimpleNamespace(time=lambda: job.now_s))
+    job.sleep = sleep
     with pytest.raises(Enough):
-        watch_in_pipe(job.looks, frames.append, 80, follow=True)
+        watch_in_pipe(job.watched, frames.append, 80, follow=True)
     assert pauses == [1, 1, 1, 2, 2]
     assert "0 s ago" in frames[0]
     assert "5 min ago" in frames[1]  # what is printed has the ages of now
@@ -61,14 +60,15 @@ def test_an_end_is_told_once_with_all_that_came_before_it(job, monkeypatch):
         job.write(contract.verdict_file(1), contract.to_json(verdict).encode(), "wb")
         job.measure("", int(job.now_s), loss=2.0)
 
-    monkeypatch.setattr(watch, "time", SimpleNamespace(time=lambda: job.now_s, sleep=sleep))
-    watch_in_pipe(job.looks, frames.append, 80, follow=True)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(time=lambda: job.now_s))
+    job.sleep = sleep
+    watch_in_pipe(job.watched, frames.append, 80, follow=True)
     assert sum("COMPLETED" in each for each in frames) == 1
 
 
 def test_one_frame_ends_the_watch(job):
     frames = []
-    watch_in_pipe(job.looks, frames.append, 80, follow=False)
+    watch_in_pipe(job.watched, frames.append, 80, follow=False)
     assert len(frames) == 1
     assert "nothing has been measured yet\n·" in frames[0]  # the answers follow at once
 
@@ -78,8 +78,8 @@ def kept(job, tmp_path, monkeypatch):
     """A job whose site does not answer any more, of which this machine keeps the metrics."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     job.measure("", 1, loss=2.0)
-    job.reader.refresh(job.looks.session("testbed"), job.record)
-    job.reader._metrics.save()
+    job.live.look()
+    job.training.metrics.save()
     day_ago = time.time() - 86400
     for file in (tmp_path / "cache/dlctl/metrics").iterdir():
         os.utime(file, (day_ago, day_ago))
@@ -87,19 +87,19 @@ def kept(job, tmp_path, monkeypatch):
     def unreachable(_):
         raise ConnectError("no answer in time")
 
-    job.looks.close()
-    job.looks = Looks([job.record], job.looks._store, unreachable, TrainingReader)
+    job.close()
+    job.watched = Watched(job.store, unreachable, [job.record])
     return job
 
 
 def test_kept_metrics_are_shown_with_their_age_while_a_site_does_not_answer(kept):
     frames = []
-    watch_in_pipe(kept.looks, frames.append, 100, follow=False)
+    watch_in_pipe(kept.watched, frames.append, 100, follow=False)
     assert "no answer in time; the metrics are as of 24 h ago" in frames[0]
     assert "loss" in frames[0] and "checkpoint" not in frames[0]  # whether there is one: unknown
 
 
 def test_before_a_site_has_answered_what_is_kept_is_shown_as_such(kept):
-    (each,) = watch.shown(kept.looks, asked=False)
+    (each,) = kept.watched.shown()
     assert each.trouble == "asking testbed; the metrics are as of 24 h ago"
     assert each.names == ["loss"]

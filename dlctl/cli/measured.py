@@ -1,7 +1,8 @@
-"""What was measured: `dlctl metrics` prints it as one list, `dlctl dashboard` shows a page."""
+"""What was measured: `dlctl metrics` lists it, `watch` draws it, `dashboard` shows a page."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -11,9 +12,19 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, client, complete_ids, complete_sites, opened, write_text, writing
+from dlctl.cli.common import (
+    IDS,
+    ago,
+    client,
+    complete_ids,
+    complete_sites,
+    opened,
+    write_text,
+    writing,
+)
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
     from dlctl.outputs.metrics.platform import Platform
     from dlctl.record import Record
     from dlctl.series.merged import Entry
@@ -152,15 +163,26 @@ def _print_table(found: dict[str, list[Entry]], what: str) -> None:
 
 def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bool) -> None:
     """Print new records until all trainings have ended; Ctrl-C leaves them running."""
-    from dlctl.outputs.metrics import EntryReader, follow_entries
+    from dlctl.live.sites import live_of
+    from dlctl.outputs.metrics import EntryReader
     from dlctl.outputs.metrics.formats import chosen
 
-    with client().looks(records, EntryReader) as looking:
-        head = True
-        for training_id, entries in follow_entries(looking):
-            some = list(chosen(entries, since, names))
-            _print_records({training_id: some}, as_csv, head)
-            head = False
+    readers = {record.training_id: EntryReader(record) for record in records}
+    fresh: dict[str, list[Entry]] = {}
+
+    def read(session: Session, mine: list[Record]) -> set[str]:
+        for training_id in (record.training_id for record in mine):
+            if entries := readers[training_id].news(session.transport):
+                fresh[training_id] = list(chosen(entries, since, names))
+        return set(fresh)
+
+    mine, head = client(), True
+    with closing(live_of(mine.store, mine.open, records, read)) as live:
+        for _ in live.looks():
+            for training_id, some in fresh.items():
+                _print_records({training_id: some}, as_csv, head)
+                head = False
+            fresh.clear()
 
 
 def _platform(sites: Sequence[str], as_json: bool) -> None:
@@ -196,6 +218,26 @@ def _platform_row(each: Platform) -> list[str]:
     return [each.site, str(each.trainings), str(each.running), str(each.nodes_held), idle,
             f"{each.node_hours:.4g}", share(each.lost_node_hours),
             share(each.exchange_node_hours), share(each.idle_node_hours)]  # fmt: skip
+
+
+def watch(
+    training_ids: list[str] = IDS,
+    once: bool = typer.Option(False, "--once", help="Print one picture and end."),
+) -> None:  # fmt: skip
+    """Watch trainings: curves, the six answers, learners, the log; a pipe gets plain text.
+
+    Example: dlctl watch digits-3k9f
+    """
+    from dlctl.terminal.watch import Watched, watch_in_pipe, watch_on_terminal
+
+    mine = client()
+    watched = Watched(mine.store, mine.open, mine.store.find_all(training_ids or []))
+    with closing(watched.live):
+        if output.has_whole_screen() and not once:
+            watch_on_terminal(watched)
+        else:
+            columns = shutil.get_terminal_size((80, 24)).columns
+            watch_in_pipe(watched, output.raw, columns, follow=not once)
 
 
 def dashboard(

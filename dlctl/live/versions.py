@@ -13,14 +13,10 @@ class Versions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}
-        self._newest = 0
+        self.newest = 0
+        """The number of the last change of any training."""
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self.closed = False
-
-    @property
-    def newest(self) -> int:
-        """Return the number of the last change of any training."""
-        return self._newest
 
     def bump(self, training_ids: Iterable[str]) -> None:
         """Note that trainings have changed, and wake the waiting threads."""
@@ -28,8 +24,8 @@ class Versions:
             changed = list(training_ids)
             if not changed:
                 return
-            self._newest += 1
-            self._numbers |= dict.fromkeys(changed, self._newest)
+            self.newest += 1
+            self._numbers |= dict.fromkeys(changed, self.newest)
             self._wake()
 
     def after(self, seen: int) -> list[str]:
@@ -41,7 +37,7 @@ class Versions:
         """Wait until the newest number is above `seen`, the time is up, or all is closed."""
         mine = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
-            if self._newest > seen or self.closed:
+            if self.newest > seen or self.closed:
                 return
             self._waiting.add(mine)
         try:

@@ -1,1 +1,0 @@
-"""Commands that keep sites and records in order: `doctor`, `adopt`, `du`, `prune`."""
