@@ -16,7 +16,7 @@ from dlctl.cli.manifests import MANIFEST
 from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
-    from dlctl.data.cache import SiteCache
+    from dlctl.data import SiteCache
     from dlctl.errors import DlctlError
 
 
@@ -175,7 +175,7 @@ def check(
 
     Example: dlctl stores check manifest.yml --site mycluster --from login
     """
-    from dlctl.data.checks import ask_here, ask_there, check_stores
+    from dlctl.data import ask_here, ask_there, check_stores
     from dlctl.manifest.overrides import Overrides
     from dlctl.request.build import prepare
 
@@ -204,7 +204,7 @@ def cache(
 
     Example: dlctl stores cache --site mycluster --keep 500GB
     """
-    from dlctl.data.cache import look_into_cache, try_emptying
+    from dlctl.data import look_into_cache, try_emptying
     from dlctl.units import UnitError, parse_size
 
     try:
@@ -238,7 +238,7 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
 
     Example: dlctl stores save digits-3k9f
     """
-    from dlctl.data.results import store_again
+    from dlctl.data import store_again
 
     with training(training_id) as (session, record, store):
         lines = store_again(session, record, store, output.note)

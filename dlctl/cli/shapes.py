@@ -167,11 +167,11 @@ SHAPES = {
         _all(str, "type description folder") | _all(_TEXTS, "scripts")], {"stores list": LIST}),
     "store-details": Shape("all about a type of data store", [
         _all(str, "type folder"), "dlctl.stores.types:Schema"], {"stores show": OBJECT}),
-    "store-check": Shape("a check of a data store", ["dlctl.data.checks:StoreCheck"], {
+    "store-check": Shape("a check of a data store", ["dlctl.data:StoreCheck"], {
         "stores check": LIST}),
     "results-stored": Shape("results that went to data stores", [
         _all(str, "training_id") | _all(_TEXTS, "stored")], {"stores save": OBJECT}),
-    "cache": Shape("the cache of a site", ["dlctl.data.cache:SiteCache"], {"stores cache": OBJECT}),
+    "cache": Shape("the cache of a site", ["dlctl.data:SiteCache"], {"stores cache": OBJECT}),
     "setting": Shape("a setting", [_all(str, "name value from meaning")], {"config": LIST}),
     "schema": Shape("a schema", [_all(str, "name what") | _all(dict[str, str], "commands")], {
         "schema": LIST}),

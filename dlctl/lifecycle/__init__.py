@@ -7,10 +7,10 @@ If dlctl claims it before (`fence`), a lost job can never run beside its success
 """
 
 from dlctl.lifecycle.end import cancel, cancel_all, delete, delete_all, halt, halt_all
-from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.many import submit, submit_all
 from dlctl.lifecycle.resumption import changed_since_sent, repeats_error, resume
 from dlctl.lifecycle.session import Session, open_session
+from dlctl.lifecycle.staging import make_environment
 from dlctl.lifecycle.waiting import QueuePace
 from dlctl.lifecycle.watch import (
     check_learner,

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RemoteCommandError, TransportError
-from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.staging.stores import bring
+from dlctl.lifecycle.staging import bring, make_environment
 from dlctl.lifecycle.submit import (
     NOT_ASKED,
     answer_lost,

@@ -38,15 +38,6 @@ class SiteRuntime:
     environment: Environment
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The answer of a node-side module."""
-
-    value: Any
-    """JSON."""
-    exit_code: int
-
-
 def run_module(
     session: Session,
     plan: Plan | SiteRuntime,
@@ -56,8 +47,8 @@ def run_module(
     timeout_s: float = 900.0,
     on_node: bool = False,
     on_line: Callable[[str], None] | None = None,
-) -> Answer:
-    """Run `python -m MODULE ARGUMENTS` of a training's runtime, in the runtime's folder.
+) -> Any:
+    """Run `python -m MODULE ARGUMENTS` in the folder of a training's runtime; return its JSON.
 
     Args:
         on_node: In a job step of its own on a compute node (it waits in the queue), instead of
@@ -81,7 +72,7 @@ def run_module(
         raise _unanswered(session.transport, module, end.exit_code, end.text, lines.told, on_node)
     if "fault" in found:
         raise ResultsError(str(found["fault"]), hint=str(found.get("hint", "")))
-    return Answer(found.get("value"), end.exit_code)
+    return found.get("value")
 
 
 def module_script(

@@ -14,10 +14,9 @@ from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.files.upload import Tree, read_files
 from dlctl.lifecycle.end import fence, interrupted, unless_deleted
-from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.observe import JOB_HAS_ENDED
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.staging.stores import bring
+from dlctl.lifecycle.staging import bring, make_environment
 from dlctl.lifecycle.submit import (
     ask,
     ask_again,

@@ -215,7 +215,7 @@ def verify(session: Session, record: Record, steps: list[int], *, on_node: bool)
         return _tool(session, record, ["verify", record.job_dir, *told], on_node=on_node)
     words = ["verify", record.job_dir, plan.checkpoint.files or "", *told]
     module = "learner.frameworks.own_checkpoints"
-    return run_module(session, plan, module, words, on_node=on_node, timeout_s=_TIMEOUT_S).value
+    return run_module(session, plan, module, words, on_node=on_node, timeout_s=_TIMEOUT_S)
 
 
 def diff(
@@ -249,7 +249,7 @@ def _tool(session: Session, record: Record, arguments: list[str], *, on_node: bo
 
     plan = read_plan(session, record)
     module = "learner.checkpoint.tool"
-    return run_module(session, plan, module, arguments, on_node=on_node, timeout_s=_TIMEOUT_S).value
+    return run_module(session, plan, module, arguments, on_node=on_node, timeout_s=_TIMEOUT_S)
 
 
 def _markers(transport: Transport, job_dir: str) -> dict[int, tuple[str, bytes | None]]:

@@ -71,11 +71,10 @@ def export_model(
     if wanted.fixed_batch:
         arguments += ["--fixed-batch"]
     make_environment(session, plan, on_line)  # somebody may have removed it to free space
-    answer = run_module(
+    found = run_module(
         session, plan, "learner.export", arguments, on_node=wanted.on_node, on_line=on_line,
         timeout_s=_WITH_QUEUE_S if wanted.on_node else _TIMEOUT_S,
     )  # fmt: skip
-    found = answer.value
     if not isinstance(found, dict) or not {"path", "sha256"} <= found.keys():
         raise ResultsError(
             f"{session.transport.name}: the answer of the export can't be understood"

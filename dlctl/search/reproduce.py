@@ -78,6 +78,6 @@ def replay(session: Session, record: Record, timings: int | None) -> dict[str, A
     """
     plan = read_plan(session, record)
     arguments = [record.job_dir] if timings is None else [record.job_dir, str(timings)]
-    value = run_module(session, plan, "search.model.replay", arguments).value
+    value = run_module(session, plan, "search.model.replay", arguments)
     assert isinstance(value, dict)
     return value

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.contract import State
-from dlctl.data.results import store_again
+from dlctl.data import store_again
 from dlctl.errors import RecordError
 from dlctl.lifecycle import refresh
 from dlctl.outputs import fetch as outputs

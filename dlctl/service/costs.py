@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Rehearsed
-from dlctl.data.checks import refuse_wrong_stores
+from dlctl.data import refuse_wrong_stores
 from dlctl.errors import DlctlError, TrainingFailed
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle import delete, submit

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.contract.programs.lone_program import saves_beside_itself, warn_if_alone
-from dlctl.data.checks import refuse_wrong_stores
+from dlctl.data import refuse_wrong_stores
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.request.left_out import listing, rows
 from dlctl.tell import SILENT, Tell

@@ -18,7 +18,7 @@ from typing import Any
 
 from dlctl import contract
 from dlctl.contract.stores import CACHE, CachedData
-from dlctl.data.cache import look_into_cache
+from dlctl.data import look_into_cache
 from dlctl.errors import DlctlError, RemoteCommandError
 from dlctl.files.site_folders import UNSAFE, guard, refusal
 from dlctl.lifecycle.session import Session

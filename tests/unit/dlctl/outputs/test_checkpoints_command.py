@@ -18,7 +18,6 @@ from login_side import MANIFEST, make_record, plan_of
 
 from dlctl import lifecycle
 from dlctl.errors import ResultsError
-from dlctl.lifecycle.remote_module import Answer
 from dlctl.lifecycle.session import Session
 from dlctl.outputs import checkpoints
 from dlctl.outputs.insight import saved_of
@@ -274,9 +273,9 @@ def test_diff_says_what_differs_and_by_how_much(
 def test_the_tool_is_run_at_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
 
-    def run_module(session: Any, plan: Any, module: str, arguments: Any, **how: Any) -> Answer:
+    def run_module(session: Any, plan: Any, module: str, arguments: Any, **how: Any) -> Any:
         calls.append((module, list(arguments), how["on_node"]))
-        return Answer([], 0)
+        return []
 
     monkeypatch.setattr(checkpoints, "run_module", run_module)
     monkeypatch.setattr(lifecycle, "read_plan", lambda session, record: plan_of(MANIFEST))

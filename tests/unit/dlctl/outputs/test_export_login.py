@@ -8,7 +8,6 @@ from login_side import MANIFEST, make_record, plan_of
 from dlctl import lifecycle
 from dlctl.contract import State
 from dlctl.errors import RecordError, ResultsError, TransferError
-from dlctl.lifecycle.remote_module import Answer
 from dlctl.lifecycle.session import Session
 from dlctl.outputs import export
 from dlctl.outputs.export import ExportRequest, bring, export_model
@@ -24,7 +23,7 @@ def asked(monkeypatch):
 
     def run_module(session, plan, module, arguments, **how):
         calls.append((module, list(arguments), how))
-        return Answer({"path": "results/model.onnx", "sha256": "0"}, 0)
+        return {"path": "results/model.onnx", "sha256": "0"}
 
     monkeypatch.setattr(export, "run_module", run_module)
     monkeypatch.setattr(lifecycle, "refresh", lambda session, records, store: records)

@@ -6,8 +6,9 @@ import pytest
 from login_side import make_site
 
 from dlctl.contract.stores import store_script
-from dlctl.data.checks import refuse_wrong_stores
+from dlctl.data import refuse_wrong_stores
 from dlctl.errors import ManifestError, PlanError
+from dlctl.lifecycle.staging import RUNTIME
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.request.build import look_over, prepare
@@ -207,3 +208,7 @@ def test_validate_finds_what_is_wrong_with_a_stores_script(tmp_path, script, sai
     with pytest.raises(ManifestError) as caught:
         look_over(load_manifest(tmp_path / "m.yml"), tmp_path)
     assert "tape/load.sh.j2: " in caught.value.message and said in caught.value.message
+
+
+def test_this_machine_runs_the_nodes_program_from_beside_this_package():
+    assert (RUNTIME / "learner" / "storage").is_dir()

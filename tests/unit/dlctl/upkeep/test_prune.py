@@ -13,7 +13,7 @@ from login_side import BadTransport, Scene, run_everything, send
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.stores import CachedData
-from dlctl.data.cache import SiteCache
+from dlctl.data import SiteCache
 from dlctl.errors import DlctlError, RecordError, RemoteCommandError
 from dlctl.files.site_folders import all_damaged, damaged
 from dlctl.lifecycle import cancel, delete, refresh, resume, submit

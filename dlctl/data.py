@@ -1,4 +1,8 @@
-"""Ask data stores for their containers, from this machine or from a site."""
+"""The data stores of trainings and the caches of sites, asked and changed from this machine.
+
+Imports `dlctl.lifecycle` for an open site. What passes through are answers of stores, and what a
+site's cache holds. What a submission itself needs of stores is in `dlctl.lifecycle.staging`.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,27 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract.ground.safe_text import lines_of
-from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX
-from dlctl.errors import PlanError
+from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX, STORE, CachedData
+from dlctl.errors import PlanError, RecordError
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree
+from dlctl.lifecycle import read_plan, refresh
 from dlctl.lifecycle.remote_module import run_module
-from dlctl.lifecycle.staging.by_laptop import RUNTIME
-from dlctl.lifecycle.submit import lacking_runtime, send
+from dlctl.lifecycle.staging import MOVE_TIMEOUT_S, RUNTIME, bring_runtime, last_sentence, save
+from dlctl.lifecycle.submit import lacking_runtime, renew_credentials, send
+from dlctl.request.attempts import read_newest
 from dlctl.stores.types import find_type
 
 if TYPE_CHECKING:
     from dlctl.lifecycle.session import Session
+    from dlctl.record import Record, RecordStore
     from dlctl.request.request import Request
 
-_HINT = "  HINT: "
 _AT_ONCE = 8
 _QUICK_S, _WHOLE_S = 8.0, 600.0
 """How long a check may take: of what is there at all, and of everything that is there."""
@@ -103,11 +109,8 @@ def _told(asked: Question, answer: tuple[int, str] | None) -> StoreCheck:
         seen = "its type has scripts of its own, which only a job runs"
         return StoreCheck(asked.store, asked.container, "unknown", seen)
     code, text = answer
-    lines = [line for line in lines_of(text) if line.strip()]
-    hint = lines.pop().removeprefix(_HINT) if lines and lines[-1].startswith(_HINT) else ""
     state = {0: "ok", EXIT_TRY_LATER: "unknown"}.get(code, "failed")
-    seen = lines[-1] if lines else "no answer"
-    return StoreCheck(asked.store, asked.container, state, seen, hint)
+    return StoreCheck(asked.store, asked.container, state, *last_sentence(text))
 
 
 def ask_here(questions: Sequence[Question]) -> list[tuple[int, str]]:
@@ -149,7 +152,7 @@ def ask_there(session: Session, plan: contract.Plan, *, on_node: bool) -> Ask:
             found = run_module(
                 session, plan, "learner.supervisor.check_stores",
                 [f"{plan.root}/{folder}/asked.json"], on_node=on_node,
-            ).value  # fmt: skip
+            )  # fmt: skip
         finally:  # the module removes the folder, too, if it begins
             session.transport.run(f"rm -rf -- {shlex.quote(f'{plan.root}/{folder}')}")
         return [(int(code), str(text)) for code, text in found]
@@ -175,3 +178,82 @@ def refuse_wrong_stores(request: Request, on_line: Callable[[str], None]) -> Non
             told.add(f"data store {check.store}: not checked from this machine: {check.seen}")
     for line in sorted(told):
         on_line(line)
+
+
+def store_again(
+    session: Session, record: Record, store: RecordStore,
+    on_line: Callable[[str], None] | None = None,
+) -> list[str]:  # fmt: skip
+    """Have the login node, or this machine, store a training's results; return a line a store.
+
+    Raises:
+        RecordError: the training has not ended, or no data store takes its results.
+        ResultsError: they can't be stored.
+        TransportError
+    """
+    record = refresh(session, [record], store)[0]
+    if not record.state.final:
+        raise RecordError(
+            f"{record.training_id} is {record.state}: its results are stored when it has ended",
+            hint=f"dlctl show {record.training_id}",
+        )
+    plan = read_plan(session, record)
+    if not any(STORE in each.scripts for each in plan.data_stores):
+        raise RecordError(
+            f"no data store of {record.training_id} takes results by a script",
+            hint=f"dlctl fetch {record.training_id}",
+        )
+    manifest = read_newest(session.transport, record).manifest
+    renew_credentials(session, plan, manifest, Path(record.folder))
+    return save(session, plan, record.attempt, on_line)
+
+
+@dataclass(frozen=True)
+class SiteCache:
+    """The cache of a site: what it holds, and what was removed just now."""
+
+    held: list[CachedData]
+    """The longest unused first."""
+    removed: list[CachedData]
+    total_bytes: int
+    """Less than all of `held` together if they share contents."""
+    would_remove: list[CachedData] = field(default_factory=list)
+    """What a dry run would have removed."""
+
+
+def look_into_cache(
+    session: Session, keep_bytes: int | None = None, unused_s: float = 0.0
+) -> SiteCache:
+    """Return what a site's cache holds; first remove what no training uses, down to a size.
+
+    Args:
+        keep_bytes: How much may stay; None removes nothing.
+        unused_s: Remove only what no training has asked for in this time.
+
+    Raises:
+        SiteError: the site has no Python for its nodes.
+        TransportError
+    """
+    words = [session.site.root]
+    if keep_bytes is not None:
+        words += [str(keep_bytes), str(unused_s)]
+    runtime = bring_runtime(session)
+    told = run_module(
+        session, runtime, "learner.supervisor.cached", words, timeout_s=MOVE_TIMEOUT_S
+    )
+    held, removed = ([CachedData(**row) for row in told[name]] for name in ("held", "removed"))
+    return SiteCache(held, removed, int(told["total_bytes"]))
+
+
+def try_emptying(session: Session, keep_bytes: int) -> SiteCache:
+    """Return what a site's cache holds, and what `look_into_cache` would remove of it.
+
+    It may be more if several folders share contents: removing one of them then frees less.
+    """
+    found = look_into_cache(session)
+    excess_bytes, going = found.total_bytes - keep_bytes, list[CachedData]()
+    for each in found.held:
+        if excess_bytes > 0 and not each.users:
+            going.append(each)
+            excess_bytes -= each.size_bytes
+    return replace(found, would_remove=going)
