@@ -82,7 +82,7 @@ def schema(
     Example: dlctl schema manifest > manifest.schema.json
     """
     from dlctl.cli.shapes import SHAPES, schema_of
-    from dlctl.manifest.schema import json_schema
+    from dlctl.manifest.model import json_schema
 
     if name == _MANIFEST:
         return output.report(json_schema(), True, lambda _: None)

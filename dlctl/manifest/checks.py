@@ -1,11 +1,14 @@
-"""Finds settings of a manifest that contradict each other, and files it names that are missing."""
+"""Finds what is wrong with a manifest as a whole: contradictions, missing files, stores' types."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from dlctl.contract.stores import LOAD, STORE
 from dlctl.errors import ManifestError
+from dlctl.manifest.errors import unknown_key
 from dlctl.manifest.model import MOST_LEARNERS, Manifest
 from dlctl.manifest.parameter_server import (
     MOST_IN_ROUNDS,
@@ -14,7 +17,9 @@ from dlctl.manifest.parameter_server import (
     TRAITS,
     ParameterServerSection,
 )
+from dlctl.manifest.parts import DataStoreSection, Reference
 from dlctl.manifest.requirements import named_file, requirement_lines
+from dlctl.stores.types import Key, StoreType, find_type
 from dlctl.yaml_source import Trail
 
 _NOT_ALL_USE = ("staleness", "learning_rate", "momentum", "adagrad", "moving_rate")
@@ -168,15 +173,102 @@ def named_files(manifest: Manifest) -> list[tuple[str, str]]:
     framework, found = manifest.framework, []
     if framework.job is not None:
         found.append(("framework.job", framework.job))
-    if framework.job is not None:
         weights = framework.arguments.get("weights")
-        in_store = any(store.training_data for store in manifest.data_stores)
-        if (
-            weights is not None and not in_store and not framework.stored_weights
-        ):  # else it may be a file of DATA_DIR
+        in_store = any(store.training_data for store in manifest.data_stores)  # or in DATA_DIR
+        if weights is not None and not in_store and not framework.stored_weights:
             found.append(("framework.arguments.weights", str(weights)))
     metrics = manifest.evaluation_metrics
     if metrics is not None and metrics.parser is not None:
         found.append(("evaluation_metrics.parser", metrics.parser))
     files = map(named_file, manifest.requirements)
     return found + [("requirements", name) for name in files if name]
+
+
+def type_problems(data: Any, folder: Path) -> list[tuple[Trail, str]]:
+    """Return which types of stores a raw manifest names that there are none of."""
+    stores = data.get("data_stores") if isinstance(data, dict) else None
+    found: list[tuple[Trail, str]] = []
+    for position, store in enumerate(stores if isinstance(stores, list) else ()):
+        name = store.get("type") if isinstance(store, dict) else None
+        if isinstance(name, str) and name:
+            try:
+                find_type(name, folder)
+            except ManifestError as error:
+                trail: Trail = ("data_stores", position, "type")
+                found += [(trail, problem) for problem in error.problems]
+    return found
+
+
+def store_problems(manifest: Manifest, folder: Path) -> list[tuple[Trail, str]]:
+    """Return what is wrong with the stores: the place of each problem, and a sentence."""
+    found: list[tuple[Trail, str]] = []
+    for position, store in enumerate(manifest.data_stores):
+        trail: Trail = ("data_stores", position)
+        try:
+            known = find_type(store.type, folder)
+        except ManifestError:
+            continue  # `type_problems` tells
+        if not known.is_mounted:
+            found += [((*trail, *at), what) for at, what in _of_one(store, known)]
+        elif store.training_results and store.training_results.checkpoints:
+            at = (*trail, "training_results", "checkpoints")
+            found.append((at, f"a {store.type} takes no checkpoints"))
+    return found
+
+
+def _of_one(store: DataStoreSection, known: StoreType) -> list[tuple[Trail, str]]:
+    found: list[tuple[Trail, str]] = []
+    for key, settings in known.connection.items():
+        value = store.connection.get(key)
+        if settings.required and (value is None or value == ""):
+            found.append((("connection",), f"{key} is missing{_what(settings)}"))
+    for key, value in store.connection.items():
+        if key not in known.connection:
+            found.append((("connection", key), unknown_key(key, list(known.connection))))
+        elif isinstance(value, str) and any(c in value for c in "\r\n"):
+            found.append((("connection", key), "one line is allowed"))
+        elif key.endswith("url") and isinstance(value, Reference):
+            what = "holds a credential, or refers to one; the address alone is allowed"
+            found.append((("connection", key), what))
+        elif key.endswith("url") and not str(value).startswith(("http://", "https://")):
+            found.append((("connection", key), "is no URL; http://… or https://… is allowed"))
+        elif key.endswith("url") and set(str(value)) & set("?#"):
+            found.append((("connection", key), "must end before `?` or `#`"))
+    for name, place in ((LOAD, "training_data"), (STORE, "training_results")):
+        if getattr(store, place) is not None and name not in known.scripts:
+            what = "gives no training data" if name == LOAD else "takes no results"
+            found.append(((place,), f"a store of the type {store.type} {what}"))
+    return found
+
+
+def _what(settings: Key) -> str:
+    return f" ({settings.description.rstrip('.')})" if settings.description else ""
+
+
+_LACKS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
+    (
+        lambda m: m.parameter_server is None and "parameter_server" in m.model_fields_set,
+        "parameter_server is empty: there is none; {{}} is one with its defaults.",
+    ),
+    (
+        lambda m: m.parameter_server is not None and m.learners == 1,
+        "One learner needs no parameter server: it trains alone, and none is started.",
+    ),
+    (
+        lambda m: (
+            m.parameter_server
+            and m.learners > 1
+            and (m.parameter_server.min_learners or 0) > m.learners
+            and m.learners
+        ),
+        "parameter_server.min_learners exceeds the number of learners: all {} are needed.",
+    ),
+    (lambda m: m.gpu_type, "This version does not use gpu_type; use scheduler.constraint."),
+    (lambda m: m.storage, "This version does not use storage."),
+)
+
+
+def not_in_this_version(manifest: Manifest) -> list[str]:
+    """Return one sentence for each requested feature that this version lacks."""
+    found = ((seen(manifest), sentence) for seen, sentence in _LACKS)
+    return list(dict.fromkeys(sentence.format(seen) for seen, sentence in found if seen))

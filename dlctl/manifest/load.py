@@ -10,11 +10,10 @@ from pydantic import ValidationError
 
 from dlctl.errors import ManifestError
 from dlctl.manifest import secrets as credentials
-from dlctl.manifest.checks import conflicts
+from dlctl.manifest.checks import conflicts, store_problems, type_problems
 from dlctl.manifest.errors import dotted, named, place, sentences
 from dlctl.manifest.model import LATER, Manifest, Places
 from dlctl.manifest.overrides import Overrides, apply, put
-from dlctl.manifest.stores import store_problems, type_problems
 from dlctl.stores.types import secret_keys
 from dlctl.yaml_source import Document, YamlError, load_bytes, load_file
 
@@ -103,7 +102,9 @@ def _from_yaml(
     if problems:
         raise _error(problems)
     manifest._secrets = secrets
-    manifest._places = Places({key: place(document, t, options) for key, t in LATER.items()})
+    manifest._places = Places(
+        {key: place(document, tuple(key.split(".")), options) for key in LATER}
+    )
     return manifest
 
 

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from dlctl.contract.stores import MOUNTED_STORES
+from dlctl.manifest.evaluation_metrics import EvaluationMetricsSection
 from dlctl.manifest.parameter_server import ParameterServerSection
 from dlctl.manifest.parts import (
     CheckpointSection,
@@ -42,18 +43,12 @@ from dlctl.manifest.parts import (
     Value,
     VariableName,
     inside_the_folder,
+    section,
     whole_cpus,
 )
-from dlctl.manifest.running.evaluation_metrics import EvaluationMetricsSection
-from dlctl.manifest.running.hang import HangSection
-from dlctl.manifest.running.notify import NotifySection
-from dlctl.manifest.running.retry import RetrySection
-from dlctl.manifest.running.stop import StopSection
+from dlctl.manifest.running import HangSection, NotifySection, RetrySection, StopSection
 from dlctl.units import parse_duration, parse_size
-from dlctl.yaml_source import (
-    Trail,
-    parse_scalar,
-)
+from dlctl.yaml_source import parse_scalar
 
 
 def _requirement_lines(value: Any) -> Any:
@@ -69,14 +64,10 @@ Requirements = Annotated[
 
 MOST_LEARNERS = 100_000
 
-LATER: dict[str, Trail] = {
-    "framework.name": ("framework", "name"),
-    "framework.job": ("framework", "job"),
-    "framework.command": ("framework", "command"),
-    "framework.arguments.weights": ("framework", "arguments", "weights"),
-    "requirements": ("requirements",),
-    "evaluation_metrics.parser": ("evaluation_metrics", "parser"),
-}
+LATER = (
+    "framework.name", "framework.job", "framework.command", "framework.arguments.weights",
+    "requirements", "evaluation_metrics.parser",
+)  # fmt: skip
 """Keys that are checked later, with the manifest's folder at hand."""
 
 
@@ -113,19 +104,11 @@ class Manifest(Section):
     data_stores: list[DataStoreSection] = Field(
         default_factory=list, description="Where data comes from and where results go."
     )
-    training: TrainingSection = Field(
-        default_factory=lambda: TrainingSection.model_validate({}), description="The built-in loop."
-    )
-    checkpoint: CheckpointSection = Field(
-        default_factory=lambda: CheckpointSection.model_validate({}), description="When to save."
-    )
-    output: OutputSection = Field(
-        default_factory=lambda: OutputSection.model_validate({}),
-        description="What the program writes into its own folder.",
-    )
-    scheduler: SchedulerSection = Field(
-        default_factory=lambda: SchedulerSection.model_validate({}),
-        description="Further settings for Slurm, besides the resources.",
+    training: TrainingSection = section(TrainingSection, "The built-in loop.")
+    checkpoint: CheckpointSection = section(CheckpointSection, "When to save.")
+    output: OutputSection = section(OutputSection, "What the program writes into its own folder.")
+    scheduler: SchedulerSection = section(
+        SchedulerSection, "Further settings for Slurm, besides the resources."
     )
     env: dict[VariableName, Value] = Field(
         default_factory=dict, description="Environment variables of the learners."
@@ -133,15 +116,11 @@ class Manifest(Section):
     retries: Count | None = Field(
         None, ge=0, le=1000, description="Restarts after faults of the infrastructure."
     )
-    retry: RetrySection = Field(
-        default_factory=lambda: RetrySection.model_validate({}),
-        description="How the next attempt differs from the one that failed.",
+    retry: RetrySection = section(
+        RetrySection, "How the next attempt differs from the one that failed."
     )
     stop: StopSection | None = Field(None, description="Guards that end the training.")
-    hang: HangSection = Field(
-        default_factory=lambda: HangSection.model_validate({}),
-        description="When learners that make no step are taken for hung.",
-    )
+    hang: HangSection = section(HangSection, "When learners that make no step are taken for hung.")
     notify: NotifySection | None = Field(None, description="Notices to people.")
     requirements: Requirements = Field(
         default_factory=list, description="pip requirements: a list, or the path of a file."
@@ -153,7 +132,7 @@ class Manifest(Section):
         None, description="How learners share parameters without waiting; without it, by allreduce."
     )
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
-    _places: Places = PrivateAttr(default_factory=lambda: Places())
+    _places: Places = PrivateAttr(default_factory=Places)
 
     @field_validator("data_stores")
     @classmethod
@@ -258,3 +237,28 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represent_text)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a manifest, for editors."""
+    schema = _with_bounds(Manifest.model_json_schema(mode="validation"))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "dlctl manifest",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+
+
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+def _with_bounds(schema: Any) -> Any:
+    """Rename bounds to JSON Schema's keywords: pydantic 2 keeps its own within `anyOf`."""
+    if isinstance(schema, list):
+        return [_with_bounds(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    known = {key: _with_bounds(value) for key, value in schema.items()}
+    if "type" not in known:
+        return known
+    return {_BOUNDS.get(key, key): value for key, value in known.items()}

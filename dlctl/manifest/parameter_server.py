@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from dlctl.manifest.parts import Count, Duration, Real, Section
-
-if TYPE_CHECKING:
-    pass
 
 MOST_IN_ROUNDS = 62
 """How many learners can wait for one another: one word of a shard's file holds their ranks."""

@@ -68,7 +68,9 @@ def inside_the_folder(value: str) -> str:
     return value
 
 
-def _checked(parse: Any) -> Any:
+def checked(parse: Any) -> Any:
+    """Return what validates a text by parsing it, and keeps it as it was written."""
+
     def check(value: str) -> str:
         parse(value)
         return value
@@ -86,6 +88,7 @@ Line = Annotated[
     Field(min_length=1),
     WithJsonSchema({**_NUMBER_OR_TEXT, "minLength": 1}),
 ]
+InsidePath = Annotated[Line, AfterValidator(inside_the_folder)]
 
 
 def _no_option_of_ours(value: str) -> str:
@@ -115,10 +118,10 @@ Description = Annotated[
     Text, _at_most(10_000), WithJsonSchema({**_NUMBER_OR_TEXT, "maxLength": 10_000})
 ]
 Size = Annotated[
-    str, BeforeValidator(as_written), _checked(parse_size), WithJsonSchema({"type": "string"})
+    str, BeforeValidator(as_written), checked(parse_size), WithJsonSchema({"type": "string"})
 ]
 Duration = Annotated[
-    str, BeforeValidator(as_written), _checked(parse_duration), WithJsonSchema({"type": "string"})
+    str, BeforeValidator(as_written), checked(parse_duration), WithJsonSchema({"type": "string"})
 ]
 Count = Annotated[int, BeforeValidator(_no_boolean)]
 Real = Annotated[float, BeforeValidator(_no_boolean), AllowInfNan(False)]
@@ -132,6 +135,11 @@ class Section(BaseModel):
     """A part of the manifest: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def section(kind: type[Section], description: str) -> Any:
+    """Return a section that need not be there: then it has its defaults."""
+    return Field(default_factory=lambda: kind.model_validate({}), description=description)
 
 
 class Reference(Section):
@@ -187,7 +195,7 @@ class FrameworkSection(Section, title="Framework"):
     command: Text | None = Field(
         None, min_length=1, description="Shell text, run once per learner in the code folder."
     )
-    job: Line | None = Field(
+    job: InsidePath | None = Field(
         None,
         description="A file in the folder, such as train.py; for pytorch it has build(arguments).",
     )
@@ -196,11 +204,6 @@ class FrameworkSection(Section, title="Framework"):
         description="What the job gets: build(arguments), or options of its command line; "
         "`weights` names a file to start from, or a stored model: model:ID@best.",
     )
-
-    @field_validator("job")
-    @classmethod
-    def _job_stays_inside(cls, value: str | None) -> str | None:
-        return None if value is None else inside_the_folder(value)
 
     @field_validator("arguments")
     @classmethod
@@ -298,9 +301,8 @@ class TrainingSection(Section, title="Training"):
     classes: Count | None = Field(
         None, ge=2, description="Classes that the model chooses among, to compare with guessing."
     )
-    learning_rate_schedule: ScheduleSection = Field(
-        default_factory=lambda: ScheduleSection.model_validate({}),
-        description="How the learning rate changes.",
+    learning_rate_schedule: ScheduleSection = section(
+        ScheduleSection, "How the learning rate changes."
     )
     clip_gradient_norm: Real | None = Field(
         None, gt=0, description="The largest norm of all gradients together."
@@ -321,36 +323,17 @@ class TrainingSection(Section, title="Training"):
 class CheckpointSection(Section, title="Checkpoint"):
     """When checkpoints are taken and how many are kept."""
 
-    every: Line = Field(
+    every: Annotated[Line, checked(parse_every)] = Field(
         "1 epoch", description="`auto`, `10 steps`, `1 epoch`, or a time such as `5m`."
     )
     keep: Count = Field(2, ge=2, description="How many of the newest are kept; at least 2.")
-    keep_every: Line | None = Field(
+    keep_every: Annotated[Line, checked(parse_steps)] | None = Field(
         None, description="`1000 steps`: checkpoints at every so many steps are kept forever."
     )
-
-    files: Line | None = Field(
+    files: InsidePath | None = Field(
         None, description="Your program's own checkpoints, as in 'ckpt-*': files or folders of "
         "CHECKPOINT_DIR; the last number of a name is the step.",
     )  # fmt: skip
-
-    @field_validator("files")
-    @classmethod
-    def _files(cls, value: str | None) -> str | None:
-        return None if value is None else inside_the_folder(value)
-
-    @field_validator("every")
-    @classmethod
-    def _every(cls, value: str) -> str:
-        parse_every(value)
-        return value
-
-    @field_validator("keep_every")
-    @classmethod
-    def _keep_every(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_steps(value)
-        return value
 
 
 class OutputSection(Section, title="Output"):

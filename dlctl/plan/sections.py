@@ -9,17 +9,19 @@ from dlctl.contract.measured.judged import is_better_lower
 from dlctl.contract.measured.parsers import LINE_LOOKAHEAD, ParserType
 from dlctl.contract.stores import MOUNTED_STORES
 from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
-from dlctl.manifest.running.notify import PASSWORD, SERVER, WEBHOOK
-from dlctl.manifest.running.retry import parse_factor
+from dlctl.manifest.running import PASSWORD, SERVER, WEBHOOK, parse_factor
 from dlctl.units import parse_duration
 
 if TYPE_CHECKING:
+    from dlctl.manifest.evaluation_metrics import EvaluationMetricsSection, GroupSection
     from dlctl.manifest.model import Manifest
-    from dlctl.manifest.running.evaluation_metrics import EvaluationMetricsSection, GroupSection
-    from dlctl.manifest.running.hang import HangSection
-    from dlctl.manifest.running.notify import NotifySection
-    from dlctl.manifest.running.retry import RetrySection
-    from dlctl.manifest.running.stop import PlateauSection, StopSection
+    from dlctl.manifest.running import (
+        HangSection,
+        NotifySection,
+        PlateauSection,
+        RetrySection,
+        StopSection,
+    )
 
 FLOOR_S = 600.0
 OWN_PROGRAMS_FLOOR_S = 1800.0

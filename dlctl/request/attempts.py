@@ -152,8 +152,8 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
         ManifestError: an override is invalid.
         PlanError: the request fits no partition.
     """
+    from dlctl.manifest.checks import not_in_this_version
     from dlctl.manifest.load import parse_manifest
-    from dlctl.manifest.unsupported import not_in_this_version
     from dlctl.plan.decide import Identity, make_plan
     from dlctl.plan.render import render
     from dlctl.request.request import this_machine

@@ -30,12 +30,11 @@ from dlctl.frameworks import (
     remarks,
     train_script,
 )
-from dlctl.manifest.checks import check_files, named_files
+from dlctl.manifest.checks import check_files, named_files, not_in_this_version
 from dlctl.manifest.load import load_manifest, parse_manifest
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
-from dlctl.manifest.unsupported import not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.environments import chosen_environment
 from dlctl.plan.render import render

@@ -11,7 +11,7 @@ from pathlib import Path
 from dlctl.errors import ManifestError
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.parts import Reference
-from dlctl.manifest.running.notify import WEBHOOK
+from dlctl.manifest.running import WEBHOOK
 
 _PROFILE_KEYS = {"user_name": "aws_access_key_id", "password": "aws_secret_access_key"}
 

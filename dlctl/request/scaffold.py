@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from dlctl.errors import ManifestError
-from dlctl.manifest.schema import json_schema
+from dlctl.manifest.model import json_schema
 from dlctl.package_data import data_path
 
 SCHEMA_FILE = ".dlctl/manifest.schema.json"

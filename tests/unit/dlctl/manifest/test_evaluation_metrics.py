@@ -6,9 +6,8 @@ import pytest
 
 from dlctl.contract.measured.parsers import SPELLINGS, ParserType
 from dlctl.errors import ManifestError
-from dlctl.manifest.checks import check_files
+from dlctl.manifest.checks import check_files, not_in_this_version
 from dlctl.manifest.load import parse_manifest
-from dlctl.manifest.unsupported import not_in_this_version
 from dlctl.plan.sections import metrics_plan
 
 HEAD = "name: x\nframework: {name: f, command: run}\nevaluation_metrics:\n"

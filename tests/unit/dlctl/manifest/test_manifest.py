@@ -13,13 +13,11 @@ from repository import MANIFESTS
 
 from dlctl.contract import CheckpointPolicy
 from dlctl.errors import ManifestError
-from dlctl.manifest.checks import check_files
+from dlctl.manifest.checks import check_files, not_in_this_version
 from dlctl.manifest.load import load_manifest, parse_manifest
-from dlctl.manifest.model import Manifest
+from dlctl.manifest.model import Manifest, json_schema
 from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
-from dlctl.manifest.schema import json_schema
-from dlctl.manifest.unsupported import not_in_this_version
 from dlctl.plan.sections import checkpoint_policy, plain_env, plan_stores, training_settings
 
 SMALL = "name: mine\nframework:\n  name: pytorch\n  job: train.py\n"

@@ -6,8 +6,8 @@ import pytest
 from login_side import MANIFEST, make_manifest, make_site, plan_of
 
 from dlctl.errors import ManifestError, PlanError
+from dlctl.manifest.checks import not_in_this_version
 from dlctl.manifest.parameter_server import MOST_IN_ROUNDS
-from dlctl.manifest.unsupported import not_in_this_version
 from dlctl.plan import parameter_server
 from psrv.shard.format import SLOTS
 from psrv.shard.membership import RANKS

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlctl.errors import ManifestError
+from dlctl.manifest.checks import not_in_this_version
 from dlctl.manifest.load import load_manifest, parse_manifest
-from dlctl.manifest.unsupported import not_in_this_version
 from dlctl.request.scaffold import _texts, scaffold
 
 

@@ -22,7 +22,7 @@ from dlctl.contract.measured.parsers import (
     ParserType,
     compile_regex,
 )
-from dlctl.manifest.parts import Count, Free, Line, Section, Text, inside_the_folder
+from dlctl.manifest.parts import Count, Free, InsidePath, Line, Section, Text
 from dlctl.yaml_source import plain
 
 _WORDS = sorted(word for word in SPELLINGS if word)
@@ -81,17 +81,14 @@ class GroupSection(Section, title="ExtractedGroup"):
     regex: Annotated[Text, AfterValidator(_regex)] = Field(
         min_length=1, description="Matched at the start of the window; may use `%{INT:name}`."
     )
-    meta: Free = Field(default_factory=dict, description="`time` and `subid`, like a value.")
+    meta: Annotated[Free, BeforeValidator(_nothing_is_empty)] = Field(
+        default_factory=dict, description="`time` and `subid`, like a value."
+    )
     scalars: Values = Field(default_factory=dict, description="The values, by name.")
     values: Values = Field(default_factory=dict, description="Another word for `scalars`.")
     etimes: Values = Field(
         default_factory=dict, description="`iteration`, `epoch`, `timestamp`, `wall_time`."
     )
-
-    @field_validator("meta", mode="before")
-    @classmethod
-    def _meta_may_be_empty(cls, value: Any) -> Any:
-        return _nothing_is_empty(value)
 
     @field_validator("meta")
     @classmethod
@@ -132,24 +129,16 @@ class EvaluationMetricsSection(Section, title="EvaluationMetrics"):
     linelookahead: Count | None = Field(
         None, ge=1, le=MOST_LOOKAHEAD, description="Another word for `line_lookahead`."
     )
-    eventTypes: Any = Field(None, description="FfDL's; not used.")
+    eventTypes: Annotated[Any, BeforeValidator(plain)] = Field(
+        None, description="FfDL's; not used."
+    )
     image_tag: Line | None = Field(None, description="FfDL's; not used.")
     groups: dict[Line, GroupSection] | None = Field(
         None, description="regex_extractor: kinds of records by name; the first that fits counts."
     )
-    parser: Line | None = Field(
+    parser: InsidePath | None = Field(
         None, description="python: a file in the folder that defines parse(lines)."
     )
-
-    @field_validator("eventTypes", mode="before")
-    @classmethod
-    def _plain_types(cls, value: Any) -> Any:
-        return plain(value)
-
-    @field_validator("parser")
-    @classmethod
-    def _parser_stays_inside(cls, value: str | None) -> str | None:
-        return None if value is None else inside_the_folder(value)
 
     @model_validator(mode="after")
     def _what_the_type_needs(self) -> EvaluationMetricsSection:

@@ -1,1 +1,0 @@
-"""The sections about a training that runs: retries, hangs, ends, notices, its output's metrics."""
