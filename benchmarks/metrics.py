@@ -39,7 +39,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.outputs.insight import insight
-from dlctl.outputs.metrics import MetricsReader
+from dlctl.outputs.metrics.reader import MetricsReader
 from dlctl.record import Record
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run

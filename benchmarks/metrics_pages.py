@@ -40,7 +40,7 @@ from benchmarks.start_up import dlctl_argv
 from dlctl import contract
 from dlctl.contract.ground.tfrecord import record as event_record
 from dlctl.contract.metrics import Source
-from dlctl.outputs.metrics.event_file import scalar_event, write_events
+from dlctl.outputs.metrics.formats import scalar_event, write_events
 from dlctl.record import Record, RecordStore
 from learner.job.metrics import MetricsFile
 

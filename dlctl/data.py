@@ -182,7 +182,7 @@ def refuse_wrong_stores(request: Request, on_line: Callable[[str], None]) -> Non
 
 def store_again(
     session: Session, record: Record, store: RecordStore,
-    on_line: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] = lambda _: None,
 ) -> list[str]:  # fmt: skip
     """Have the login node, or this machine, store a training's results; return a line a store.
 

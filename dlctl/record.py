@@ -363,8 +363,7 @@ class RecordStore:
             RecordError: there is none, or several.
         """
         records = self.all()
-        by_id = {record.training_id: record for record in records}
-        found = [by_id.get(name) or fitting(name, records) for name in wanted]
+        found = [fitting(name, records) for name in wanted]
         if not found:
             return [latest(records, folder or Path.cwd())]
         return list({record.training_id: record for record in found}.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -45,28 +46,51 @@ def _counted_back(wanted: str, records: list[T]) -> T:
     return records[-back]
 
 
+def ids_fitting(wanted: str, ids: Sequence[str]) -> list[str]:
+    """Return the id that this is; else those that begin with it; else those that end with it."""
+    if wanted in ids:
+        return [wanted]
+    return [i for i in ids if i.startswith(wanted)] or [i for i in ids if i.endswith(wanted)]
+
+
+def only_fitting(
+    wanted: str, ids: Sequence[str], noun: str, unknown: str, hint: str, hint_if_odd: str = ""
+) -> str:
+    """Return the only id that fits.
+
+    Args:
+        unknown: What is said if none does.
+        hint_if_odd: What the hint says, too, if none is even near.
+
+    Raises:
+        RecordError: there is none, or several.
+    """
+    found = ids_fitting(wanted, ids)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        what = f"{wanted!r} fits {len(found)} {noun}s"
+        raise RecordError(what, hint=f"such as {', '.join(found[-5:])}")
+    near = difflib.get_close_matches(wanted, ids, 1)
+    raise RecordError(
+        unknown, hint=f"did you mean {near[0]}? {hint}" if near else hint + hint_if_odd
+    )
+
+
 def fitting(wanted: str, records: list[T]) -> T:
-    """Return the training with this beginning or end of its id, or so many before the newest.
+    """Return the training with this id, a beginning or end of it, or so many before the newest.
 
     Raises:
         RecordError: there is none, or several.
     """
     if wanted.startswith("@"):
         return _counted_back(wanted, records)
-    found = [r for r in records if r.training_id.startswith(wanted)] or [
-        r for r in records if r.training_id.endswith(wanted)
-    ]
-    if len(found) > 1:
-        names = ", ".join(r.training_id for r in found[-5:])
-        raise RecordError(f"{wanted!r} fits {len(found)} trainings", hint=f"such as {names}")
-    if not found:
-        near = difflib.get_close_matches(wanted, [r.training_id for r in records], 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        hint += "`dlctl list` shows them all"
-        if not near:
-            hint += ", `dlctl adopt SITE` finds what another machine has submitted"
-        raise RecordError(f"no training {wanted!r} is known here", hint=hint)
-    return found[0]
+    by_id = {record.training_id: record for record in records}
+    return by_id[only_fitting(
+        wanted, list(by_id), "training", f"no training {wanted!r} is known here",
+        "`dlctl list` shows them all",
+        ", `dlctl adopt SITE` finds what another machine has submitted",
+    )]  # fmt: skip
 
 
 def latest(records: list[T], folder: Path) -> T:

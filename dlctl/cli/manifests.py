@@ -248,7 +248,7 @@ def _print_table(rows: Sequence[tuple[Record, DlctlError | None]]) -> None:
 
 def _site_of(model: str, site: str) -> str:
     """Return the site that has a stored model, as far as is known; refuse another one."""
-    from dlctl.models.record import sites_of, the_site_of
+    from dlctl.models.known import sites_of, the_site_of
 
     sites = sites_of(model)
     if site in sites or not sites:

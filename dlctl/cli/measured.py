@@ -36,7 +36,7 @@ def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
     They are those of the trainings on the command line, or of the latest one of this folder.
     """
     from dlctl.errors import RecordError
-    from dlctl.outputs.metrics import kept_metrics
+    from dlctl.outputs.metrics.files import kept_metrics
     from dlctl.record import RecordStore
 
     try:
@@ -110,7 +110,7 @@ def metrics(
 
 def _read(record: Record, since: int, names: str | None) -> Iterator[Entry]:
     from dlctl.errors import TransportError
-    from dlctl.outputs.metrics import kept_metrics, read_metrics
+    from dlctl.outputs.metrics.files import kept_metrics, read_metrics
     from dlctl.outputs.metrics.formats import chosen
 
     try:
@@ -164,7 +164,7 @@ def _print_table(found: dict[str, list[Entry]], what: str) -> None:
 def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bool) -> None:
     """Print new records until all trainings have ended; Ctrl-C leaves them running."""
     from dlctl.live.sites import live_of
-    from dlctl.outputs.metrics import EntryReader
+    from dlctl.outputs.metrics.files import EntryReader
     from dlctl.outputs.metrics.formats import chosen
 
     readers = {record.training_id: EntryReader(record) for record in records}

@@ -12,17 +12,15 @@ import os
 import secrets
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dlctl.contract import SENT_INDEX
 from dlctl.contract.ground.safe_text import printable
-from dlctl.errors import ConnectionLost, TransferError, TransportTimeout
+from dlctl.errors import ConnectionLost
 from dlctl.files.archive import Entry, read_exactly
 from dlctl.files.listing import SHA256, batches
-from dlctl.files.sending import NO_FOLDER, NO_MATCH, NO_UNPACK, explained, feed
-from dlctl.files.site_folders import UNSAFE, guard, refusal
+from dlctl.files.site_folders import NO_FOLDER, NO_MATCH, NO_UNPACK, explained, feed, guard
 from dlctl.transport.base import Transport
 
 FOLDER = "store/.contents"
@@ -33,19 +31,10 @@ LEAST_BYTES = 64 * 1024
 """Smaller files are not worth a line of the question."""
 ALONE_BYTES = 32 * 1024 * 1024
 """From this size on a content goes alone, and its beginning is kept."""
-_TRIES = 3
+TRIES = 3
 _ASK_TIMEOUT_S = 3600.0
 _SHORT, _OTHER, GONE = 77, 78, 79
 """Exit codes: the stream was cut short, somebody else sends the same content or has taken it."""
-
-
-@dataclass(frozen=True)
-class There:
-    """What a site has of some contents."""
-
-    whole: frozenset[str]
-    begun: Mapping[str, int]
-    """How many bytes have arrived of a content by an earlier try."""
 
 
 def large_contents(entries: Iterable[Entry]) -> dict[str, Entry]:
@@ -61,8 +50,10 @@ def large_contents(entries: Iterable[Entry]) -> dict[str, Entry]:
 
 def ask(
     transport: Transport, root: str, wanted: Mapping[str, Entry], mine: str, umask: int
-) -> There:
-    """Return what a site has of contents; those of other folders there are copied first.
+) -> tuple[set[str], dict[str, int]]:
+    """Return which contents a site has, and how many bytes of others by an earlier try.
+
+    Those of other folders there are copied first.
 
     Args:
         transport: To the site.
@@ -77,22 +68,16 @@ def ask(
     lines = "".join(f"{sha256} {entry.size_bytes}\n" for sha256, entry in wanted.items())
     script = _ask_script(root, mine, umask)
     end = transport.run(script, stdin=lines.encode(), timeout_s=_ASK_TIMEOUT_S)
-    if end.exit_code == UNSAFE:
-        raise refusal(transport.name, end)
     if end.exit_code:
-        raise TransferError(
-            f"{transport.name}: can't write below {root} (exit code {end.exit_code}): "
-            f"{end.last_error_line}",
-            hint=f"Check the space and the permissions there: df -h {shlex.quote(root)}",
-        )
-    whole, begun = set(), {}
+        raise explained(transport.name, root, end)
+    whole, begun = set[str](), dict[str, int]()
     for line in end.lines:
         sha256, _, told = line.partition(" ")
         if told == "whole":
             whole.add(sha256)
         elif told.strip().isdecimal():
             begun[sha256] = int(told)
-    return There(frozenset(whole), begun)
+    return whole, begun
 
 
 def _ask_script(root: str, mine: str, umask: int) -> str:
@@ -127,23 +112,9 @@ done <.wanted.$$
 exit 0"""
 
 
-def groups(entries: Sequence[tuple[str, Entry]]) -> Iterator[list[tuple[str, Entry]]]:
-    """Yield contents that go in one stream."""
-    group: list[tuple[str, Entry]] = []
-    size_bytes = 0
-    for sha256, entry in entries:
-        if group and size_bytes + (entry.size_bytes or 0) > ALONE_BYTES:
-            yield group
-            group, size_bytes = [], 0
-        group.append((sha256, entry))
-        size_bytes += entry.size_bytes or 0
-    if group:
-        yield group
-
-
 def send_alone(
     transport: Transport, root: str, sha256: str, entry: Entry, begun_bytes: int, mine: str,
-    on_sent: Callable[[int], None], idle_timeout_s: float, umask: int,
+    on_sent: Callable[[int], None], umask: int,
 ) -> None:  # fmt: skip
     """Send a content, or what follows after the bytes that have arrived.
 
@@ -153,11 +124,11 @@ def send_alone(
     """
     size_bytes, source = entry.size_bytes or 0, entry.source
     assert isinstance(source, Path)
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         begun_bytes = begun_bytes if begun_bytes <= size_bytes else 0
         script = _script(root, sha256, f"{sha256}.{mine}", begun_bytes, size_bytes, umask)
         rest = read_exactly(source, size_bytes - begun_bytes, begun_bytes)
-        end = feed(transport, script, rest, size_bytes, on_sent, idle_timeout_s)
+        end = feed(transport, script, rest, size_bytes, on_sent)
         if not end.exit_code:
             return
         if end.exit_code not in (NO_MATCH, _OTHER):
@@ -245,46 +216,3 @@ def this_machine() -> str:
 
     who = f"{socket.gethostname()} {os.getuid() if hasattr(os, 'getuid') else os.getlogin()}"
     return hashlib.sha256(who.encode()).hexdigest()[:12]
-
-
-def deposit(
-    transport: Transport, root: str, wanted: Mapping[str, Entry],
-    send_group: Callable[[Sequence[tuple[str, Entry]]], None], on_here: Callable[[int], None],
-    on_sent: Callable[[int], None], idle_timeout_s: float, umask: int,
-) -> None:  # fmt: skip
-    """See to it that a site has contents; after a lost connection, go on as long as that helps.
-
-    Args:
-        transport: To the site.
-        root: The site's root.
-        wanted: An entry for each sum.
-        send_group: Sends some small contents.
-        on_here: Called at each try with the bytes that the site has already.
-        on_sent: Called with the size of each piece that is sent.
-        idle_timeout_s: The longest time without progress.
-        umask: The permissions that nothing gets.
-
-    Raises:
-        TransferError, TransportError
-    """
-    mine, furthest, vain = this_machine(), -1, 0
-    while True:
-        there = ask(transport, root, wanted, mine, umask)
-        here_bytes = sum(wanted[s].size_bytes or 0 for s in there.whole)
-        here_bytes += sum(there.begun.values())
-        on_here(here_bytes)
-        vain = 0 if here_bytes > furthest else vain + 1
-        furthest = max(furthest, here_bytes)
-        lacking = [(s, entry) for s, entry in wanted.items() if s not in there.whole]
-        try:
-            small = [each for each in lacking if (each[1].size_bytes or 0) < ALONE_BYTES]
-            for group in groups(small):
-                send_group(group)
-            for sha256, entry in lacking:
-                if (entry.size_bytes or 0) >= ALONE_BYTES:
-                    send_alone(transport, root, sha256, entry, there.begun.get(sha256, 0), mine,
-                               on_sent, idle_timeout_s, umask)  # fmt: skip
-            return
-        except (ConnectionLost, TransportTimeout):
-            if vain >= _TRIES - 1:
-                raise

@@ -24,6 +24,7 @@ from dlctl.files.target import (
     doubles,
     is_own,
     local_failure,
+    make_executable,
     refuse_link_parents,
     remove_leftovers,
     temporary_folder,
@@ -46,22 +47,15 @@ class Wishes:
     """Called with a path and why it can't come; without it that is an error."""
     on_progress: Callable[[int, int], None] | None = None
     """Called with the bytes that are here, and all."""
-    missing_ok: bool = False
-    """A path that does not exist is no error."""
-    idle_timeout_s: float = 300.0
     listed: Sequence[SiteFile] | None = None
     """The files at the paths, if they have been listed just now."""
 
 
 def download(
-    transport: Transport,
-    base: str,
-    paths: Sequence[str] | Mapping[str, str],
-    destination: Path | Target,
-    on_progress: Callable[[int, int], None] | None = None,
-    *,
+    transport: Transport, base: str, paths: Sequence[str] | Mapping[str, str],
+    destination: Path | Target, on_progress: Callable[[int, int], None] | None = None, *,
     wishes: Wishes | None = None,
-) -> list[Path]:
+) -> list[Path]:  # fmt: skip
     """Download files and whole folders from below `base` to the same paths below `destination`.
 
     Args:
@@ -85,7 +79,7 @@ def download(
     run = _Download(transport, base, target, wishes or Wishes(on_progress=on_progress))
     files = run.wishes.listed
     if files is None:
-        files = list_files(transport, base, paths, missing_ok=run.wishes.missing_ok)
+        files = list_files(transport, base, paths)
     try:
         target.path.mkdir(parents=True, exist_ok=True)
         with target.alone():
@@ -224,9 +218,7 @@ class _Download:
         """
         changed += self._bring_small(wanted)
         while partials := [self._partial(file) for file in wanted]:
-            for partial, whole in large.bring(
-                self.transport, self.base, partials, self._arrived, self.wishes.idle_timeout_s
-            ):
+            for partial, whole in large.bring(self.transport, self.base, partials, self._arrived):
                 wanted.remove(partial.file)
                 if whole:
                     self._place(partial)
@@ -238,7 +230,7 @@ class _Download:
         refuse_link_parents(self.target.path, path)
         arrived = partial.finish()
         if file.is_executable:
-            arrived.chmod(arrived.stat().st_mode | (arrived.stat().st_mode & 0o444) >> 2)
+            make_executable(arrived)
         self.target.place(arrived, path, file.identity)
         self.here.append(path)
 
@@ -253,8 +245,7 @@ class _Download:
         try:
             with temporary_folder(self.target.path) as folder:
                 for group in small.groups(few):
-                    small.bring(self.transport, self.base, group, receiver, Path(folder),
-                                self.wishes.idle_timeout_s)  # fmt: skip
+                    small.bring(self.transport, self.base, group, receiver, Path(folder))
         finally:
             for file in few:
                 if file.path not in receiver.missing:

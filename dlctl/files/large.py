@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import TransferError, TransportError
-from dlctl.files.chunk_stream import Changed, Chunk, Ended, Stream, chunks_of, stream_script
-from dlctl.files.listing import parsed_stat
-from dlctl.files.partial import Partial
+from dlctl.files.listing import IDLE_TIMEOUT_S, parsed_stat
+from dlctl.files.partial import Changed, Chunk, Ended, Partial, Stream, chunks_of, stream_script
 from dlctl.transport.base import Transport
 
 _AHEAD = 2
@@ -40,14 +39,10 @@ class Chunks:
     Args:
         start: Starts a stream.
         files: What to bring, with what is here of each.
-        idle_timeout_s: The longest time without progress.
     """
 
-    def __init__(
-        self, start: Callable[[], Stream], files: Sequence[Partial], idle_timeout_s: float
-    ) -> None:
+    def __init__(self, start: Callable[[], Stream], files: Sequence[Partial]) -> None:
         self._start = start
-        self._idle_timeout_s = idle_timeout_s
         self._todo = self._all(files)
         self._order = threading.Condition()
         self._asked = self._next = 0
@@ -90,10 +85,8 @@ class Chunks:
             ended = first.ended()
         else:
             pieces, ended = self._wait_for(number)
-            chunk_bytes = 0
             for piece in pieces:
                 write(piece)
-                chunk_bytes += len(piece)
         return ended
 
     def _ask(self, stream: Stream) -> tuple[int, Chunk] | None:
@@ -108,7 +101,7 @@ class Chunks:
     def _wait_for(self, number: int) -> tuple[list[bytes], Ended]:
         with self._order:
             self._order.notify_all()
-            if not self._order.wait_for(lambda: number in self._brought, self._idle_timeout_s):
+            if not self._order.wait_for(lambda: number in self._brought, IDLE_TIMEOUT_S):
                 raise Changed
             found = self._brought.pop(number)
             self._order.notify_all()
@@ -205,9 +198,8 @@ class _Rate:
 
 
 def bring(
-    transport: Transport, base: str, files: Sequence[Partial], on_arrived: Callable[[int], None],
-    idle_timeout_s: float,
-) -> Iterator[tuple[Partial, bool]]:  # fmt: skip
+    transport: Transport, base: str, files: Sequence[Partial], on_arrived: Callable[[int], None]
+) -> Iterator[tuple[Partial, bool]]:
     """Yield each file that has arrived, and whether it is whole; False: it has changed.
 
     A file that has changed ends the streams, because nothing tells where the next one begins: files
@@ -219,7 +211,6 @@ def bring(
         files: What to bring.
         on_arrived: Called with the size of each piece, and with a negative one for what has to be
             sent again.
-        idle_timeout_s: The longest time without progress.
 
     Raises:
         TransferError: what has arrived is not what was sent.
@@ -228,9 +219,8 @@ def bring(
     mark = secrets.token_hex(16)
     script = stream_script(base, [partial.file for partial in files], mark)
     chunks = Chunks(
-        lambda: Stream(transport.start(script, idle_timeout_s=idle_timeout_s), mark), files,
-        idle_timeout_s,
-    )  # fmt: skip
+        lambda: Stream(transport.start(script, idle_timeout_s=IDLE_TIMEOUT_S), mark), files
+    )
     try:
         for partial in files:
             try:

@@ -5,15 +5,20 @@ Nothing is read to be listed. Sums are asked for only where a file here may be t
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import TransferError
 from dlctl.transport.base import Transport
 
+T = TypeVar("T")
+IDLE_TIMEOUT_S = 300.0
+"""The longest time without progress of an upload or a download."""
 BATCH_BYTES = 60_000
 """File names in one argument list on the site; POSIX guarantees little more."""
 SHA256 = """\
@@ -122,18 +127,26 @@ list() {{
 {lists}"""
 
 
-def batches(paths: Sequence[str] | Mapping[str, str]) -> Iterator[list[str]]:
-    """Yield quoted paths, as many as fit into one argument list."""
-    words: list[str] = []
+def grouped(
+    items: Iterable[T], size_of: Callable[[T], int], most_bytes: int, most: float = math.inf
+) -> Iterator[list[T]]:
+    """Yield items in groups: a group has one item, or no more bytes and items than these."""
+    group: list[T] = []
     size_bytes = 0
-    for path in paths:
-        word = shlex.quote(f"./{path}")
-        if size_bytes + len(word) > BATCH_BYTES:
-            yield words
-            words, size_bytes = [], 0
-        words.append(word)
-        size_bytes += len(word) + 1
-    yield words
+    for item in items:
+        if group and (size_bytes + size_of(item) > most_bytes or len(group) >= most):
+            yield group
+            group, size_bytes = [], 0
+        group.append(item)
+        size_bytes += size_of(item)
+    if group:
+        yield group
+
+
+def batches(paths: Iterable[str]) -> Iterator[list[str]]:
+    """Yield quoted paths, as many as fit into one argument list."""
+    words = (shlex.quote(f"./{path}") for path in paths)
+    return grouped(words, lambda word: len(word) + 1, BATCH_BYTES)
 
 
 def parsed_listing(name: str, answer: bytes, known: Mapping[str, str]) -> Iterator[SiteFile]:

@@ -21,7 +21,6 @@ class Range:
     path: str
     """Relative to the folder."""
     offset: int
-    """Bytes from the beginning, or from the end if negative."""
     length_bytes: int
 
 
@@ -78,6 +77,4 @@ if {packed}; then printf z; parts 2>/dev/null | gzip -c; else printf p; parts 2>
 
 def _command(wanted: Range) -> str:
     name = shlex.quote(f"./{wanted.path}")
-    if wanted.offset < 0:
-        return f"tail -c {-wanted.offset} <{name} | head -c {wanted.length_bytes}"
     return f"tail -c +{wanted.offset + 1} <{name} | head -c {wanted.length_bytes}"

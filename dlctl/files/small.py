@@ -20,8 +20,16 @@ from typing import Any
 from dlctl.contract.ground.safe_text import lines_of, printable
 from dlctl.errors import TransferError
 from dlctl.files.large import damaged
-from dlctl.files.listing import SHA256, SiteFile, batches, list_files, path_of
-from dlctl.files.target import Target, leads_out, refuse_link_parents
+from dlctl.files.listing import (
+    IDLE_TIMEOUT_S,
+    SHA256,
+    SiteFile,
+    batches,
+    grouped,
+    list_files,
+    path_of,
+)
+from dlctl.files.target import Target, leads_out, make_executable, refuse_link_parents, write_all
 from dlctl.transport.base import Process, Transport
 
 _CHUNK_BYTES = 1024 * 1024
@@ -36,21 +44,13 @@ def groups(files: Sequence[SiteFile]) -> Iterator[list[SiteFile]]:
     known = [file for file in files if file.sha256]
     if known:
         yield known
-    group: list[SiteFile] = []
-    size_bytes = 0
-    for file in (file for file in files if not file.sha256):
-        if group and (size_bytes + file.size_bytes > _GROUP_BYTES or len(group) >= _GROUP_FILES):
-            yield group
-            group, size_bytes = [], 0
-        group.append(file)
-        size_bytes += file.size_bytes
-    if group:
-        yield group
+    unknown = (file for file in files if not file.sha256)
+    yield from grouped(unknown, lambda file: file.size_bytes, _GROUP_BYTES, _GROUP_FILES)
 
 
 def bring(
     transport: Transport, base: str, wanted: Sequence[SiteFile], receiver: Receiver,
-    temporary: Path, idle_timeout_s: float,
+    temporary: Path,
 ) -> None:  # fmt: skip
     """Bring the files of one stream; `receiver.missing` has those that did not come.
 
@@ -60,10 +60,10 @@ def bring(
     """
     mark, has_sum = secrets.token_hex(16), not wanted[0].sha256
     script = _script(base, wanted, mark if has_sum else "")
-    process = transport.start(script, idle_timeout_s=idle_timeout_s)
+    process = transport.start(script, idle_timeout_s=IDLE_TIMEOUT_S)
     try:
         digest = receiver.receive(process, temporary, waits=has_sum)
-        end = process.wait(idle_timeout_s)
+        end = process.wait(IDLE_TIMEOUT_S)
     except BaseException:
         process.kill()
         raise
@@ -103,12 +103,6 @@ archives() {{
 }}
 {summed if mark else "archives"}
 exit $code"""
-
-
-def _write_all(out: io.FileIO, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[out.write(view) or 0 :]
 
 
 class _Summed(io.RawIOBase):
@@ -226,11 +220,11 @@ class Receiver:
                     out.seek(done_bytes)  # a hole
                     out.truncate()
                 else:
-                    _write_all(out, chunk)
+                    write_all(out, chunk)
                 self._on_arrived(len(chunk))
         self._check(digest.hexdigest(), file)
         if member.mode & 0o100:
-            partial.chmod(partial.stat().st_mode | (partial.stat().st_mode & 0o444) >> 2)
+            make_executable(partial)
         self._arrived(partial, file, path)
 
     def _take_whole(

@@ -17,7 +17,7 @@ from dlctl.errors import TransferError
 from dlctl.transport.base import Completed, Transport
 from dlctl.transport.resident import Look, Resident, ask
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S, _TEXTS_TIMEOUT_S = 60.0, 90.0
 _NO_FOLDER = 71
 SMALL_BYTES = 512
 """Compressing so little costs more than it saves."""
@@ -85,9 +85,7 @@ done"""
     return told, {p: content[1:] if content[:1] == b"y" else None for p, content in found}
 
 
-def read_texts(
-    transport: Transport, paths: Sequence[str], *, timeout_s: float = 90.0
-) -> dict[str, bytes | None]:
+def read_texts(transport: Transport, paths: Sequence[str]) -> dict[str, bytes | None]:
     """Return what `read_files` returns, for thousands of text files in a second.
 
     No process is started for each. A last line that lacks its newline gets one.
@@ -96,12 +94,12 @@ def read_texts(
         TransferError: as `read_files`.
     """
     if isinstance(transport, Resident):
-        return read_clock_and_texts(transport, paths, timeout_s=timeout_s)[1]
-    return read_texts_after(transport, "", paths, timeout_s=timeout_s)[1]
+        return read_clock_and_texts(transport, paths)[1]
+    return read_texts_after(transport, "", paths)[1]
 
 
 def read_texts_after(
-    transport: Transport, before: str, paths: Sequence[str], *, timeout_s: float = 90.0
+    transport: Transport, before: str, paths: Sequence[str]
 ) -> tuple[Completed, dict[str, bytes | None]]:
     """Run a script, then read files as `read_texts` does: all in one round trip.
 
@@ -112,8 +110,8 @@ def read_texts_after(
         TransferError: as `read_files`.
     """
     if isinstance(transport, Resident) and transport.is_there:
-        done = ask(transport, before, timeout_s=timeout_s)
-        return done, read_clock_and_texts(transport, paths, timeout_s=timeout_s)[1]
+        done = ask(transport, before, timeout_s=_TEXTS_TIMEOUT_S)
+        return done, read_clock_and_texts(transport, paths)[1]
     mark = _mark()
     odd = [path for path in paths if "\n" in path]
     paths = [path for path in paths if "\n" not in path]
@@ -122,7 +120,7 @@ def read_texts_after(
     chunks = [paths[at : at + at_once] for at in range(0, len(paths), at_once)]
     script = f"(:\n{before}\n)\nprintf '%s%s%s' '{mark}' \"$?\" '{mark}'\n" if before else ""
     script += "LC_ALL=C; export LC_ALL\n" + "\n".join(_texts_script(each, mark) for each in chunks)
-    end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
+    end = _checked(transport, transport.run(script, timeout_s=_TEXTS_TIMEOUT_S), "read")
     answers = _frames(transport, end.stdout, mark)
     told = answers[:2] if before else [b"", b"0"]
     answers = answers[2:] if before else answers
@@ -142,7 +140,7 @@ def read_texts_after(
 
 
 def read_clock_and_texts(
-    transport: Transport, paths: Sequence[str], *, timeout_s: float = 90.0
+    transport: Transport, paths: Sequence[str]
 ) -> tuple[float, dict[str, bytes | None]]:
     """Return the site's clock (Unix seconds) and what `read_texts` returns.
 
@@ -152,8 +150,8 @@ def read_clock_and_texts(
     if isinstance(transport, Resident) and (told := transport.read_texts(paths)) is not None:
         now, found = told
         left = [path for path in paths if path not in found]
-        return now, found | read_files(transport, left, timeout_s=timeout_s)
-    end, found = read_texts_after(transport, "date +%s", paths, timeout_s=timeout_s)
+        return now, found | read_files(transport, left, timeout_s=_TEXTS_TIMEOUT_S)
+    end, found = read_texts_after(transport, "date +%s", paths)
     return float(end.text), found
 
 
@@ -197,15 +195,9 @@ awk -v mark='{mark}' -v flags="$flags" 'BEGIN {{
 
 
 def read_appended(
-    transport: Transport,
-    folder: str,
-    globs: Sequence[str],
-    offsets: Mapping[str, int | None],
-    limit_bytes: int,
-    *,
-    log_filter: str = "",
-    timeout_s: float = _TIMEOUT_S,
-) -> dict[str, bytes]:
+    transport: Transport, folder: str, globs: Sequence[str], offsets: Mapping[str, int | None],
+    limit_bytes: int, *, log_filter: str = "",
+) -> dict[str, bytes]:  # fmt: skip
     """Return what was appended to each matching file since its offset; omit files without news.
 
     Where the site has gzip, more than a few lines come compressed.
@@ -227,7 +219,7 @@ def read_appended(
         found = stays.read_appended([look])
         if found is not None:
             return found[0]
-    news = _read_appended(transport, look, log_filter, timeout_s)
+    news = _read_appended(transport, look, log_filter)
     if stays:
         stays.note(folder, sum(map(len, news.values())))
     return news
@@ -240,12 +232,10 @@ def look_at(
     return Look(folder, _globs(globs), offsets, limit_bytes)
 
 
-def _read_appended(
-    transport: Transport, look: Look, log_filter: str, timeout_s: float
-) -> dict[str, bytes]:
+def _read_appended(transport: Transport, look: Look, log_filter: str = "") -> dict[str, bytes]:
     mark = _mark()
     script = _appended_script(look, mark, log_filter)
-    end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
+    end = _checked(transport, transport.run(script, timeout_s=_TIMEOUT_S), "read")
     answer = unpacked(end.stdout)
     if end.stdout[:1] == b"z" and not answer:
         raise _damaged(transport)
@@ -267,7 +257,7 @@ def read_appended_of_many(transport: Transport, looks: Sequence[Look]) -> list[d
     """
     if isinstance(transport, Resident) and (found := transport.read_appended(looks)) is not None:
         return found
-    return [_read_appended(transport, look, "", _TIMEOUT_S) for look in looks]
+    return [_read_appended(transport, look) for look in looks]
 
 
 _WITH_NEWS = r"""
@@ -378,14 +368,7 @@ sizes "$@"
 """
 
 
-def write_file(
-    transport: Transport,
-    path: str,
-    content: bytes,
-    mode: int = 0o600,
-    *,
-    timeout_s: float = _TIMEOUT_S,
-) -> None:
+def write_file(transport: Transport, path: str, content: bytes, mode: int = 0o600) -> None:
     """Write a file whole: a reader sees the old content or the new. Creates its folder.
 
     Raises:
@@ -403,7 +386,7 @@ cat >{temporary} || exit 1
 # A connection that was lost looks like the end of the input.
 [ $(wc -c <{temporary}) -eq {len(content)} ] || {{ echo 'the content was cut short' >&2; exit 1; }}
 chmod {mode:o} {temporary} && mv -f -- {temporary} {shlex.quote(name)}"""
-    end = transport.run(script, stdin=content, timeout_s=timeout_s)
+    end = transport.run(script, stdin=content, timeout_s=_TIMEOUT_S)
     _checked(transport, end, f"write {path}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import shlex
 import shutil
@@ -71,6 +72,19 @@ def alone(folder: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[
         yield
     finally:
         os.close(descriptor)
+
+
+def write_all(out: io.FileIO, data: bytes) -> None:
+    """Write data to an unbuffered file, which may take it in parts."""
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view) or 0 :]
+
+
+def make_executable(path: Path) -> None:
+    """Let everybody run a file who may read it."""
+    mode = path.stat().st_mode
+    path.chmod(mode | (mode & 0o444) >> 2)
 
 
 def temporary_folder(destination: Path) -> tempfile.TemporaryDirectory[str]:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dlctl.errors import ConnectionLost, TransportTimeout
 from dlctl.files import contents
 from dlctl.files.archive import END_OF_ARCHIVE, Entry, write_entry
-from dlctl.files.download import download
-from dlctl.files.sending import (
+from dlctl.files.listing import grouped
+from dlctl.files.site_folders import (
     EXISTS,
     NO_FOLDER,
     NO_MATCH,
@@ -24,21 +25,9 @@ from dlctl.files.sending import (
     NO_UNPACK,
     explained,
     feed,
-)
-from dlctl.files.site_folders import UNSAFE, guard, refusal
-from dlctl.files.small_files import (
-    read_appended,
-    read_files,
-    read_texts,
-    sizes_script,
-    write_file,
+    guard,
 )
 from dlctl.transport.base import Completed, Transport
-
-__all__ = [
-    "Entry", "Progress", "Tree", "download", "read_appended", "read_files", "read_texts",
-    "sizes_script", "upload", "write_file",
-]  # fmt: skip
 
 Progress = Callable[[int, int], None]
 """Called with the bytes transferred and the total."""
@@ -62,20 +51,14 @@ class Tree:
 
 
 def upload(
-    transport: Transport,
-    root: str,
-    trees: Sequence[Tree],
-    *,
-    on_progress: Progress | None = None,
+    transport: Transport, root: str, trees: Sequence[Tree], *, on_progress: Progress | None = None,
     umask: int = 0o077,
-    idle_timeout_s: float = 300.0,
-) -> None:
+) -> None:  # fmt: skip
     """Send all trees in one stream; each appears under `root` whole or not at all.
 
     Args:
         root: Absolute, or relative to the home directory; made if it does not exist.
         umask: The permissions that no file and no folder gets.
-        idle_timeout_s: The longest time without progress, and the least time for verification.
 
     Raises:
         TransferError: disk full, quota, permission, damage: one sentence. Nothing half-written is
@@ -87,20 +70,18 @@ def upload(
     progress = _Progress(deposited_bytes + sum(map(_size_bytes, rest)), on_progress)
     for _ in range(_TRIES):
         if wanted:
-            _deposit(transport, root, wanted, progress, umask, idle_timeout_s)
+            _deposit(transport, root, wanted, progress, umask)
             progress.set(deposited_bytes)
-        end = _send(transport, root, trees, wanted, progress, umask, idle_timeout_s)
+        end = _send(transport, root, trees, wanted, progress, umask)
         if end.exit_code != contents.GONE:
             break
-    if end.exit_code == UNSAFE:
-        raise refusal(transport.name, end)
     if end.exit_code:
         raise explained(transport.name, root, end)
 
 
 def _send(
     transport: Transport, root: str, trees: Sequence[Tree], wanted: Mapping[str, Entry],
-    progress: _Progress, umask: int, idle_timeout_s: float,
+    progress: _Progress, umask: int,
 ) -> Completed:  # fmt: skip
     """Send what has not been sent by its sum, and have the site put all of it into place."""
     sent = [replace(t, entries=[e for e in t.entries if e.sha256 not in wanted]) for t in trees]
@@ -113,7 +94,7 @@ def _send(
     temporary = f"{_TEMPORARY_PREFIX}{token}"
     script = _upload_script(root, temporary, "\n".join(place), total_bytes, umask)
     stream = _blocks(_stream(sent, parts, umask))
-    return feed(transport, script, stream, total_bytes, progress.add, idle_timeout_s)
+    return feed(transport, script, stream, total_bytes, progress.add)
 
 
 class _Progress:
@@ -137,10 +118,9 @@ class _Progress:
 
 
 def _deposit(
-    transport: Transport, root: str, wanted: Mapping[str, Entry], progress: _Progress, umask: int,
-    idle_timeout_s: float,
-) -> None:  # fmt: skip
-    """Send large contents, those of moderate size several in a stream."""
+    transport: Transport, root: str, wanted: Mapping[str, Entry], progress: _Progress, umask: int
+) -> None:
+    """Send large contents; after a lost connection, go on as long as that helps."""
 
     def send_group(group: Sequence[tuple[str, Entry]]) -> None:
         entries = [replace(entry, path=sha256, mode=0o644, sha256="") for sha256, entry in group]
@@ -152,10 +132,28 @@ def _deposit(
             done_bytes = now_bytes
 
         upload(transport, root, [Tree(contents.FOLDER, entries, "merge")], umask=umask,
-               on_progress=on_progress, idle_timeout_s=idle_timeout_s)  # fmt: skip
+               on_progress=on_progress)  # fmt: skip
 
-    contents.deposit(transport, root, wanted, send_group, progress.set, progress.add,
-                     idle_timeout_s, umask)  # fmt: skip
+    mine, furthest, vain = contents.this_machine(), -1, 0
+    while True:
+        whole, begun = contents.ask(transport, root, wanted, mine, umask)
+        here_bytes = sum(_size_bytes(wanted[s]) for s in whole) + sum(begun.values())
+        progress.set(here_bytes)
+        vain = 0 if here_bytes > furthest else vain + 1
+        furthest = max(furthest, here_bytes)
+        lacking = [(s, entry) for s, entry in wanted.items() if s not in whole]
+        try:
+            small = [each for each in lacking if _size_bytes(each[1]) < contents.ALONE_BYTES]
+            for group in grouped(small, lambda each: _size_bytes(each[1]), contents.ALONE_BYTES):
+                send_group(group)
+            for sha256, entry in lacking:
+                if _size_bytes(entry) >= contents.ALONE_BYTES:
+                    contents.send_alone(transport, root, sha256, entry, begun.get(sha256, 0), mine,
+                                        progress.add, umask)  # fmt: skip
+            return
+        except (ConnectionLost, TransportTimeout):
+            if vain >= contents.TRIES - 1:
+                raise
 
 
 def _link(part: str, tree: Tree, wanted: Mapping[str, Entry], umask: int) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dlctl import contract
 from dlctl.contract import Plan, Status, Verdict
 from dlctl.contract.metrics import MetricsLine, parse_line
-from dlctl.files.upload import read_texts
+from dlctl.files.small_files import read_texts
 from dlctl.lifecycle.session import Session
 from dlctl.record import Record
 from dlctl.scheduler.base import Usage
@@ -101,8 +101,6 @@ def _account(
 def _with_usage(
     session: Session, found: dict[str, list[AttemptAccount]]
 ) -> dict[str, list[AttemptAccount]]:
-    from dataclasses import replace
-
     ids = sorted({each.job_id for some in found.values() for each in some if each.job_id})
     script = session.scheduler.usage_script(ids)
     if script is None:

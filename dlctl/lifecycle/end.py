@@ -14,10 +14,9 @@ from dlctl.errors import (
     HasEnded,
     RecordError,
     RemoteCommandError,
-    TransferError,
     TransportError,
 )
-from dlctl.files.sending import explained
+from dlctl.files.site_folders import explained
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
 from dlctl.record import Record, RecordStore
@@ -101,7 +100,7 @@ def _running(
     return ended, [each for each in known if not each.state.final]
 
 
-def _request(session: Session, records: Sequence[Record], name: str) -> dict[str, TransferError]:
+def _request(session: Session, records: Sequence[Record], name: str) -> dict[str, TransportError]:
     """Write requests; return why even an empty file, which needs no block, can't be written."""
     folder, _, file = name.rpartition("/")
     # A submission that was interrupted may have no folder yet; nothing else gets one anew.

@@ -27,8 +27,8 @@ from dlctl.lifecycle.submit import (
     new_record,
     note_interrupted,
     noted,
+    send,
     submit_timeout_s,
-    upload_noted,
 )
 from dlctl.record import Record, RecordStore
 from dlctl.record_batches import Batch, begin, broken_off, finish
@@ -197,8 +197,9 @@ def _send(
     """Bring the files, then ask the scheduler."""
     numbers = list(requests)
     known = [sent.batch.records[number] for number in numbers]
-    with tell.progress("sending") as on_progress:
-        bring_all(session, trees, list(requests.values()), known, sent.store, on_progress)
+    if trees:
+        with tell.progress("sending") as on_progress, noted(known, sent.store):
+            send(session, requests[numbers[0]].plan.root, trees, on_progress)
     for code in {request.code.digest: request.code for request in requests.values()}.values():
         if not code.at_site and (code.files or not_sent(code)):
             tell.note(f"sent {summary(code)}")
@@ -222,8 +223,6 @@ def to_ask(records: Sequence[Record]) -> list[int]:
 
 def not_arrived(session: Session, requests: Sequence[Request]) -> list[Request]:
     """Return those whose files an interrupted submission has not brought, in one query."""
-    if not requests:
-        return []
     names = {f"{request.plan.job_dir}/{contract.PLAN}": request for request in requests}
     words = " ".join(map(shlex.quote, names))
     end = session.transport.run(
@@ -231,19 +230,6 @@ def not_arrived(session: Session, requests: Sequence[Request]) -> list[Request]:
     )
     there = set(end.text.split("\n"))
     return [request for name, request in names.items() if name not in there]
-
-
-def bring_all(
-    session: Session, trees: list[Tree], requests: Sequence[Request], records: Sequence[Record],
-    store: RecordStore, on_progress: Callable[[int, int], None] | None = None,
-) -> None:  # fmt: skip
-    """Send the files of all in one stream.
-
-    Raises:
-        TransferError, TransportError: the records say that they were interrupted.
-    """
-    if trees:
-        upload_noted(session, requests[0].plan, trees, records, store, on_progress)
 
 
 class _Together(RecordStore):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from dlctl import contract
 from dlctl.contract import Notice, NotSent, Plan, State, Verdict
 from dlctl.errors import DlctlError
-from dlctl.files.upload import read_files, read_texts
+from dlctl.files.small_files import read_files, read_texts
 from dlctl.lifecycle.session import Session
 from dlctl.record import Record
 

@@ -11,7 +11,6 @@ import contextlib
 import json
 import re
 from dataclasses import replace
-from datetime import datetime
 
 from dlctl import contract
 from dlctl.contract import State, Status, Verdict
@@ -21,7 +20,7 @@ from dlctl.lifecycle.observation import Observation
 from dlctl.record import GONE, Record
 from dlctl.scheduler.base import Job, JobState
 from dlctl.scheduler.reasons import why_it_waits
-from dlctl.units import format_duration
+from dlctl.units import format_duration, unix_seconds
 
 FRESH_S = 60.0
 """A heartbeat younger than this proves that the job lives."""
@@ -392,8 +391,4 @@ def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
 
 def _known_since(record: Record) -> float:
     """Return when the site was last seen to report on the training, or when it was created."""
-    try:
-        created = datetime.fromisoformat(record.created_at).timestamp()
-    except ValueError:
-        created = 0.0
-    return max(record.seen_at, created)
+    return max(record.seen_at, unix_seconds(record.created_at) or 0.0)

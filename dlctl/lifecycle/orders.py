@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dlctl import contract
 from dlctl.contract import Order, OrderAnswer, State
 from dlctl.errors import RecordError, RemoteCommandError
-from dlctl.files.upload import read_files
+from dlctl.files.small_files import read_files
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import read_plan, refresh
 from dlctl.record import Record, RecordStore

@@ -39,15 +39,9 @@ class SiteRuntime:
 
 
 def run_module(
-    session: Session,
-    plan: Plan | SiteRuntime,
-    module: str,
-    arguments: Sequence[str] = (),
-    *,
-    timeout_s: float = 900.0,
-    on_node: bool = False,
-    on_line: Callable[[str], None] | None = None,
-) -> Any:
+    session: Session, plan: Plan | SiteRuntime, module: str, arguments: Sequence[str] = (), *,
+    timeout_s: float = 900.0, on_node: bool = False, on_line: Callable[[str], None] | None = None,
+) -> Any:  # fmt: skip
     """Run `python -m MODULE ARGUMENTS` in the folder of a training's runtime; return its JSON.
 
     Args:

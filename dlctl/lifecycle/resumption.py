@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError
-from dlctl.files.upload import Tree, read_files
+from dlctl.files.small_files import read_files
+from dlctl.files.upload import Tree
 from dlctl.lifecycle.end import fence, interrupted, unless_deleted
 from dlctl.lifecycle.observe import JOB_HAS_ENDED
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.staging import bring, make_environment
+from dlctl.lifecycle.staging import OnLine, bring, make_environment
 from dlctl.lifecycle.submit import (
     ask,
     ask_again,
@@ -44,15 +45,9 @@ _SETTLED_S = 20.0
 
 
 def resume(
-    session: Session,
-    record: Record,
-    store: RecordStore,
-    rebuild: Callable[[Record], Request],
-    overrides: Overrides | None = None,
-    *,
-    new_code: bool = False,
-    on_line: Callable[[str], None] | None = None,
-) -> Record:
+    session: Session, record: Record, store: RecordStore, rebuild: Callable[[Record], Request],
+    overrides: Overrides | None = None, *, new_code: bool = False, on_line: OnLine = lambda _: None,
+) -> Record:  # fmt: skip
     """Resume from the newest checkpoint, or finish a submission that was interrupted.
 
     Args:
@@ -67,39 +62,35 @@ def resume(
         SiteError: the manifest's requirements can't be installed; nothing was queued.
         ResultsError: the login node can't load the training data; nothing was queued.
     """
-    if record.attempt == 1 and not record.job_id:  # its folder may not be at the site yet
-        return _resume(session, record, store, rebuild, overrides, new_code, on_line)
-    with unless_deleted(session.transport, record):
-        known = _resume(session, record, store, rebuild, overrides, new_code, on_line)
-        if known.is_gone:  # seen by the look at what became of it
+    has_folder = record.attempt > 1 or record.job_id  # else it may not be at the site yet
+    with unless_deleted(session.transport, record) if has_folder else contextlib.nullcontext():
+        asked = overrides or Overrides()
+        known = _resume(session, record, store, rebuild, asked, new_code, on_line)
+        if has_folder and known.is_gone:  # seen by the look at what became of it
             raise RecordError(known.reason, hint=known.hint)
     return known
 
 
 def _resume(
-    session: Session,
-    record: Record,
-    store: RecordStore,
-    rebuild: Callable[[Record], Request],
-    overrides: Overrides | None,
-    new_code: bool,
-    on_line: Callable[[str], None] | None,
-) -> Record:
+    session: Session, record: Record, store: RecordStore, rebuild: Callable[[Record], Request],
+    asked: Overrides, new_code: bool, on_line: OnLine,
+) -> Record:  # fmt: skip
     record = _resumable(session, record, store)
-    asked = overrides or Overrides()
     used_up: bool = False
     code: list[Tree] | None = None
     # A rebuilt request has the overrides of all resumptions so far.
     as_asked = remember(record, merged(pending(record, 0), asked))
     if _never_arrived(session, record):
-        record = as_asked
-        files = _bring(session, rebuild(record), record, store)
+        request = rebuild(as_asked)
+        store.update(record := as_asked, asked=True)  # in case sending fails
+        send(session, request.plan.root, lacking(session, [request]))
+        files = attempts.of_request(request)
     else:
-        files, asked, request = _files_for(
+        files, asked, renewed = _files_for(
             session, record, asked, lambda: rebuild(as_asked), new_code, on_line
         )
-        new_code = request is not None
-        code = lacking_code(session, request) if request else None
+        new_code = renewed is not None
+        code = lacking_code(session, renewed) if renewed else None
         renew_credentials(session, files.plan, files.manifest, Path(record.folder))
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
     wants_changes = new_code or asked != Overrides()
@@ -159,21 +150,10 @@ def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
     )
 
 
-def _bring(session: Session, request: Request, record: Record, store: RecordStore) -> AttemptFiles:
-    """Record the overrides, in case sending fails; then send a request that never arrived."""
-    store.update(record, asked=True)
-    send(session, request.plan.root, lacking(session, [request]))
-    return attempts.of_request(request)
-
-
 def _files_for(
-    session: Session,
-    record: Record,
-    asked: Overrides,
-    rebuild: Callable[[], Request],
-    new_code: bool,
-    on_line: Callable[[str], None] | None,
-) -> tuple[AttemptFiles, Overrides, Request | None]:
+    session: Session, record: Record, asked: Overrides, rebuild: Callable[[], Request],
+    new_code: bool, on_line: OnLine,
+) -> tuple[AttemptFiles, Overrides, Request | None]:  # fmt: skip
     """Return the next attempt's files, and all its changes to the previous attempt.
 
     This includes the changes of a resumption that was interrupted. With new code it also returns
@@ -189,14 +169,13 @@ def _files_for(
     asked = merged(pending(record, before.attempt), asked)
     if not new_code and is_code_pending(record, before.attempt):
         new_code = True
-        if on_line:
-            on_line("`dlctl resume --code` was interrupted before: sends your folder as it is now")
+        on_line("`dlctl resume --code` was interrupted before: sends your folder as it is now")
     if new_code:
         request = rebuild()
-        if on_line and (left_out := not_sent(request.code)):
+        if left_out := not_sent(request.code):
             on_line(left_out)
         first = attempts.read_all(session.transport, record)[0]
-        if on_line and first.attempt == 1 and first.manifest.decode() != request.manifest:
+        if first.attempt == 1 and first.manifest.decode() != request.manifest:
             on_line(
                 f"{request.manifest_path.name} differs from the one that was submitted: resume "
                 "takes only its requirements; `dlctl submit` trains with all of it"

@@ -25,10 +25,13 @@ from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.stores import CACHE, LOAD, PREFIX, STORE, listing_file
 from dlctl.errors import RemoteCommandError, ResultsError, SiteError
 from dlctl.files.archive import Entry
-from dlctl.files.upload import Tree, download, read_files
+from dlctl.files.download import download
+from dlctl.files.small_files import read_files
+from dlctl.files.upload import Tree
 from dlctl.lifecycle.remote_module import SiteRuntime, run_module
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.submit import lacking_runtime, send
+from dlctl.plan.environments import environment_of
 from dlctl.site_admin.setup import SETUP_TIMEOUT_S
 from dlctl.units import counted
 
@@ -37,7 +40,7 @@ RUNTIME = Path(__file__).resolve().parents[2]
 """The folder in which the package `learner` lies beside this one."""
 _HINT = "  HINT: "
 _EVERY_S = 2.0
-OnLine = Callable[[str], None] | None
+OnLine = Callable[[str], None]
 
 
 def bring_runtime(session: Session) -> SiteRuntime:
@@ -47,7 +50,7 @@ def bring_runtime(session: Session) -> SiteRuntime:
         SiteError: the site has no Python for its nodes.
         TransportError
     """
-    from dlctl.request.runtime import runtime_entries
+    from dlctl.request.request import runtime_entries
 
     site, settings = session.site, session.site.environment
     if settings.python is None:
@@ -55,18 +58,17 @@ def bring_runtime(session: Session) -> SiteRuntime:
             f"the site {site.name} has no Python for its nodes yet",
             hint=f"`dlctl sites setup {site.name}` makes one; or set environment.python",
         )
-    environment = contract.Environment(
-        python=sys.executable if settings.python == "auto" else settings.python,
-        modules=list(settings.modules), setup=list(settings.setup),
-        container=list(settings.container), variables=dict(settings.variables),
-    )  # fmt: skip
+    python = sys.executable if settings.python == "auto" else settings.python
+    environment = environment_of(settings, python)
     folder = f"{site.root}/runtime/{runtime_entries()[0]}"
     made = SiteRuntime(site.name, site.root, folder, f"{site.umask:03o}", environment)
     send(session, site.root, lacking_runtime(session, made))
     return made
 
 
-def make_environment(session: Session, plan: contract.Plan, on_line: OnLine = None) -> None:
+def make_environment(
+    session: Session, plan: contract.Plan, on_line: OnLine = lambda _: None
+) -> None:
     """Make the environment of a plan's requirements at the site, unless it is there.
 
     Args:
@@ -84,7 +86,7 @@ def make_environment(session: Session, plan: contract.Plan, on_line: OnLine = No
     options = json.dumps(list(session.site.environment.pip))
 
     def tell(line: str) -> None:
-        if on_line is not None and line.startswith("installing "):  # a module system may talk, too
+        if line.startswith("installing "):  # a module system may talk, too
             on_line(line)
 
     with_site_python = replace(plan, environment=replace(settings, python=settings.site_python))
@@ -101,7 +103,7 @@ def make_environment(session: Session, plan: contract.Plan, on_line: OnLine = No
         ) from fault
 
 
-def bring(session: Session, plan: contract.Plan, on_line: OnLine = None) -> None:
+def bring(session: Session, plan: contract.Plan, on_line: OnLine = lambda _: None) -> None:
     """Load the training data before the job, if the site's file says that its nodes can't.
 
     Raises:
@@ -119,7 +121,9 @@ def bring(session: Session, plan: contract.Plan, on_line: OnLine = None) -> None
                     _load_through_here(session, plan, store, Path(folder), on_line)
 
 
-def save(session: Session, plan: contract.Plan, attempt: int, on_line: OnLine = None) -> list[str]:
+def save(
+    session: Session, plan: contract.Plan, attempt: int, on_line: OnLine = lambda _: None
+) -> list[str]:
     """Store what an attempt has made, which has ended; return a line for each data store.
 
     Raises:
@@ -159,8 +163,7 @@ def _load_through_here(
         for path in [*cache.glob("*/objects/*/*"), *cache.glob("*/place.json")]
         if path not in known_paths
     ]
-    if on_line:
-        on_line(f"sending {counted(sum(1 for _ in entries), 'file')} to the cache of {plan.site}")
+    on_line(f"sending {counted(len(entries), 'file')} to the cache of {plan.site}")
     listing = Entry("listing.json", folder / "listing.json")
     job = f"jobs/{plan.training_id}/{listing_file(store.position).rpartition('/')[0]}"
     send(session, plan.root, [Tree(CACHE, entries, if_exists="merge"),
@@ -226,7 +229,7 @@ def _run_here(
         process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             while (code := _waited(process)) is None:
-                if on_line and progress.exists():
+                if progress.exists():
                     on_line(progress.read_text().strip())
         finally:
             end_child(process)

@@ -71,15 +71,6 @@ def new_record(request: Request, varied: str = "") -> Record:
     )  # fmt: skip
 
 
-def upload_noted(
-    session: Session, plan: contract.Plan, trees: list[Tree], records: Sequence[Record],
-    store: RecordStore, on_progress: Callable[[int, int], None] | None = None,
-) -> None:  # fmt: skip
-    """Send folders; note in the records if that is interrupted."""
-    with noted(records, store):
-        send(session, plan.root, trees, on_progress)
-
-
 @contextlib.contextmanager
 def noted(records: Sequence[Record], store: RecordStore) -> Iterator[None]:
     """Note in the records why their submission was interrupted."""
@@ -182,7 +173,8 @@ def ask_again(
     plan, folder = files.plan, f".sent.{secrets.token_hex(8)}"
     target = f"jobs/{record.training_id}/{contract.attempt_dir(record.attempt)}/{folder}"
     trees = [*(code or ()), *lacking_runtime(session, plan), Tree(target, files.entries())]
-    upload_noted(session, plan, trees, [record], store)
+    with noted([record], store):
+        send(session, plan.root, trees)
     return ask(session, plan, record, store, folder, renews=code is not None)
 
 
@@ -194,7 +186,7 @@ def lacking_code(session: Session, request: Request) -> list[Tree]:
 
 def runs_as_sent(session: Session, plan: contract.Plan) -> bool:
     """Return whether the plan's runtime is this version's, or is whole at the site."""
-    from dlctl.request.runtime import runtime_entries
+    from dlctl.request.request import runtime_entries
 
     target = _runtime_folder(plan)
     if target == f"runtime/{runtime_entries()[0]}":
@@ -204,7 +196,7 @@ def runs_as_sent(session: Session, plan: contract.Plan) -> bool:
 
 def lacking_runtime(session: Session, plan: contract.Plan | SiteRuntime) -> list[Tree]:
     """Return the plan's runtime if the site lacks it and it is this version's; else nothing."""
-    from dlctl.request.runtime import runtime_entries
+    from dlctl.request.request import runtime_entries
 
     digest, entries = runtime_entries()
     target = _runtime_folder(plan)
@@ -215,18 +207,17 @@ def lacking_runtime(session: Session, plan: contract.Plan | SiteRuntime) -> list
 
 def ask(
     session: Session, plan: contract.Plan, record: Record, store: RecordStore, folder: str = "",
-    *, renews: bool = False, size_bytes: int = 0,
+    *, renews: bool = False,
 ) -> Record:  # fmt: skip
     """Submit the record's attempt to the scheduler and record the answer.
 
     Args:
         folder: In the attempt's directory, with the files of the attempt.
         renews: Make the code what was sent, even what a program has changed in it since.
-        size_bytes: Of the code, which the site copies.
     """
     script = ask_script(session.scheduler, plan, record, folder, renews)
     try:
-        end = session.transport.run(script, timeout_s=submit_timeout_s(size_bytes))
+        end = session.transport.run(script, timeout_s=submit_timeout_s(0))
     except NOT_ASKED as error:
         note_interrupted([record], error, store)
         raise
@@ -252,7 +243,9 @@ def judge(session: Session, end: Completed, record: Record, store: RecordStore) 
         RemoteCommandError: the job directory can't be prepared.
     """
     if end.exit_code == _MODEL_GONE:
-        why, hint = f"nothing was queued: {end.last_error_line}", _model_hint(record.training_id)
+        why = f"nothing was queued: {end.last_error_line}"
+        hint = ("submit what another version has: `dlctl models list` shows them; "
+                f"`dlctl delete {record.training_id}` removes this training")  # fmt: skip
         store.update(replace(record, state=State.FAILED, reason=why, hint=hint,
                              seen_at=time.time()))  # fmt: skip
         raise RecordError(f"{session.transport.name}: {why}", hint=hint)
@@ -268,13 +261,6 @@ def judge(session: Session, end: Completed, record: Record, store: RecordStore) 
     accepted = _accept(session.scheduler, answer, record, store)
     # Submitted before, perhaps long ago and by another dlctl: the job may have ended since.
     return accepted if end.exit_code == 0 else refresh(session, [accepted], store)[0]
-
-
-def _model_hint(training_id: str) -> str:
-    return (
-        "submit what another version has: `dlctl models list` shows them; "
-        f"`dlctl delete {training_id}` removes this training"
-    )
 
 
 def _accept(

@@ -14,17 +14,17 @@ import contextlib
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import TransportError
-from dlctl.files.upload import read_files
+from dlctl.files.small_files import read_files
 from dlctl.lifecycle.continuation import is_due
 from dlctl.lifecycle.observation import Observation
 from dlctl.lifecycle.observe import is_alive
 from dlctl.lifecycle.session import Session
 from dlctl.record import Record
+from dlctl.units import unix_seconds
 
 _SOON_S, _SOON_AGAIN_S = 2.0, 4.0
 """How long until the queue is asked again, at first and after a change; and then once more."""
@@ -45,10 +45,11 @@ renew() {{ # plan, folders: if the plan is more than a day old
 
 def keep_files(session: Session, records: Sequence[Record]) -> None:
     """Renew the times of what jobs need that have waited for more than a day."""
+    before = time.time() - _RENEW_AFTER_S
     plans = {
         f"{record.job_dir}/{contract.plan_file(record.attempt)}": record.job_dir
         for record in records
-        if record.state is State.PENDING and _age_s(record) > _RENEW_AFTER_S
+        if record.state is State.PENDING and (unix_seconds(record.created_at) or before) < before
     }
     if not plans:
         return
@@ -67,13 +68,6 @@ def _line(path: str, job_dir: str, content: bytes | None) -> str:
         if made := plan.made_environment:
             folders.append(made.python.rpartition("/bin/")[0])
     return "renew " + " ".join(shlex.quote(word) for word in (path, *folders))
-
-
-def _age_s(record: Record) -> float:
-    try:
-        return time.time() - datetime.fromisoformat(record.created_at).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def is_proven(record: Record, seen: Observation) -> bool:

@@ -21,7 +21,7 @@ from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader, Wanted
 from dlctl.outputs.checkpoints import Checkpoint, list_checkpoints_of_many
 from dlctl.outputs.insight import Insight, insight, saved_of
-from dlctl.outputs.metrics import BUDGET_BYTES, MetricsReader
+from dlctl.outputs.metrics.reader import BUDGET_BYTES, MetricsReader
 from dlctl.series.answers import Saved
 
 if TYPE_CHECKING:

@@ -245,30 +245,18 @@ def _what(settings: Key) -> str:
     return f" ({settings.description.rstrip('.')})" if settings.description else ""
 
 
-_LACKS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
-    (
-        lambda m: m.parameter_server is None and "parameter_server" in m.model_fields_set,
-        "parameter_server is empty: there is none; {{}} is one with its defaults.",
-    ),
-    (
-        lambda m: m.parameter_server is not None and m.learners == 1,
-        "One learner needs no parameter server: it trains alone, and none is started.",
-    ),
-    (
-        lambda m: (
-            m.parameter_server
-            and m.learners > 1
-            and (m.parameter_server.min_learners or 0) > m.learners
-            and m.learners
-        ),
-        "parameter_server.min_learners exceeds the number of learners: all {} are needed.",
-    ),
-    (lambda m: m.gpu_type, "This version does not use gpu_type; use scheduler.constraint."),
-    (lambda m: m.storage, "This version does not use storage."),
-)
-
-
 def not_in_this_version(manifest: Manifest) -> list[str]:
-    """Return one sentence for each requested feature that this version lacks."""
-    found = ((seen(manifest), sentence) for seen, sentence in _LACKS)
-    return list(dict.fromkeys(sentence.format(seen) for seen, sentence in found if seen))
+    """Return one sentence for each requested feature that this version lacks: it runs without."""
+    server, learners, found = manifest.parameter_server, manifest.learners, []
+    if server is None and "parameter_server" in manifest.model_fields_set:
+        found.append("parameter_server is empty: there is none; {} is one with its defaults.")
+    if server is not None and learners == 1:
+        found.append("One learner needs no parameter server: it trains alone, and none is started.")
+    elif server is not None and (server.min_learners or 0) > learners:
+        what = "parameter_server.min_learners exceeds the number of learners"
+        found.append(f"{what}: all {learners} are needed.")
+    if manifest.gpu_type:
+        found.append("This version does not use gpu_type; use scheduler.constraint.")
+    if manifest.storage:
+        found.append("This version does not use storage.")
+    return found

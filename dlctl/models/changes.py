@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
-from dlctl.files.sending import explained
-from dlctl.files.site_folders import UNSAFE, guard, refusal
+from dlctl.files.site_folders import UNSAFE, explained, guard, refusal
 from dlctl.models.known import KnownModel
 from dlctl.script_templates import render_script
 
@@ -53,11 +52,9 @@ def change(session: Session, model: KnownModel, changes: Changes) -> None:
     if changes.description is not None:
         text = shlex.quote(contract.json_text(changes.description))
         lines.append(f"say . {contract.MODEL_DESCRIPTION} {text}")
-    folder = f"{contract.MODEL_VERSIONS}/{model.model_id}"
     still_there = f"[ -f {changes.number}.json ] || exit {_CHANGED}" if changes.aliases else ""
     token = secrets.token_hex(8)
-    end = _run(session, f"""\
-cd {folder} || exit {_CHANGED}
+    _run_in(session, model, f"""\
 {still_there}
 say() {{ # folder, name, text: replaces the file whole
     mkdir -p "$1" && printf '%s\\n' "$3" >"$1/.$2.{token}" &&
@@ -66,10 +63,6 @@ say() {{ # folder, name, text: replaces the file whole
 {chr(10).join(lines)}
 {still_there}
 exit 0""")  # fmt: skip
-    if end.exit_code == _CHANGED:
-        raise _gone_meanwhile(session, model)
-    if end.exit_code:
-        raise explained(session.transport.name, session.site.root, end)
 
 
 def refuse_unknown(model: KnownModel, changes: Changes) -> None:
@@ -123,23 +116,14 @@ def delete(session: Session, model: KnownModel, number: int | None) -> None:
         RecordError: a version or a use has come or gone since the model was read.
         TransportError
     """
-    folder = f"{contract.MODEL_VERSIONS}/{model.model_id}"
     script = _delete_model(model) if number is None else _delete_version(model, number)
     # A training that is being submitted first leaves a mark, then looks for the version.
-    end = _run(
-        session,
-        f"""\
-cd {folder} || exit {_CHANGED}
+    _run_in(session, model, f"""\
 same() {{ # versions: whether these are all that there are, and no use has come or gone
     uses=$(ls {contract.MODEL_USES} 2>/dev/null) left=$(ls *.json 2>/dev/null)
     [ "$uses" = {shlex.quote(chr(10).join(model.uses))} ] && [ "$left" = "$1" ]
 }}
-{script}""",
-    )
-    if end.exit_code == _CHANGED:
-        raise _gone_meanwhile(session, model)
-    if end.exit_code:
-        raise explained(session.transport.name, session.site.root, end)
+{script}""")  # fmt: skip
 
 
 def _delete_version(model: KnownModel, number: int) -> str:
@@ -227,11 +211,22 @@ exit 0""")  # fmt: skip
     return set(end.text.split())
 
 
-def _gone_meanwhile(session: Session, model: KnownModel) -> RecordError:
-    return RecordError(
-        f"{session.transport.name}: the model {model.model_id} has changed at this moment",
-        hint="look at it and try again: dlctl models show " + model.model_id,
-    )
+def _run_in(session: Session, model: KnownModel, script: str) -> None:
+    """Run a script in a model's folder.
+
+    Raises:
+        RecordError: the script, or that there is no such folder, says that the model has changed.
+        TransportError
+    """
+    name, folder = session.transport.name, f"{contract.MODEL_VERSIONS}/{model.model_id}"
+    end = _run(session, f"cd {folder} || exit {_CHANGED}\n{script}")
+    if end.exit_code == _CHANGED:
+        raise RecordError(
+            f"{name}: the model {model.model_id} has changed at this moment",
+            hint="look at it and try again: dlctl models show " + model.model_id,
+        )
+    if end.exit_code:
+        raise explained(name, session.site.root, end)
 
 
 @dataclass(frozen=True)

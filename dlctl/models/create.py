@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,12 +28,13 @@ from dlctl.contract import (
 )
 from dlctl.contract.stores import listing_file
 from dlctl.errors import ManifestError, ResultsError
-from dlctl.files.upload import Progress, read_files
+from dlctl.files.small_files import read_files
+from dlctl.files.upload import Progress
 from dlctl.models.publish import NewVersion, publish
 from dlctl.request.build import new_training_id, read_folder
 from dlctl.request.bundle import Bundle, collect
-from dlctl.request.git import git_state
 from dlctl.request.left_out import not_sent
+from dlctl.request.request import git_state
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -61,16 +62,6 @@ class Wish:
     """The model that gets one version more; None: a new one."""
     parent: int = 0
     """The version of that model which this one is made from; 0: the newest."""
-
-
-@dataclass(frozen=True)
-class _Content:
-    """What a version consists of, and where each content is now."""
-
-    files: list[ModelFile]
-    record: ModelVersion
-    local: Mapping[str, Path] = field(default_factory=dict)
-    there: Mapping[str, str] = field(default_factory=dict)
 
 
 def from_folder(
@@ -101,10 +92,9 @@ def from_folder(
         )
     say(not_sent(code))
     files, sources = _of_bundle(code)
-    record = ModelVersion("", 0, name, _pulled_from(folder), manifest=manifest,
+    record = ModelVersion("", 0, name, _pulled_from(folder), manifest=manifest, files=files,
                           git=git_state(folder.resolve()))  # fmt: skip
-    content = _Content(files, record, local=sources)
-    return _store(session, content, wish, on_progress)
+    return _store(session, record, wish, sources, {}, on_progress)
 
 
 def _of_bundle(code: Bundle) -> tuple[list[ModelFile], dict[str, Path]]:
@@ -175,9 +165,9 @@ def from_training(
         training_id=training.training_id, attempt=training.attempt,
         manifest=newest.manifest.decode(),
         data=[each for each in plan.data_stores if each.training_data],
-        metrics=_metrics(session, training), git=plan.git,
+        metrics=_metrics(session, training), git=plan.git, files=[*code, *files],
     )  # fmt: skip
-    return _store(session, _Content([*code, *files], record, there=sources), wish, None)
+    return _store(session, record, wish, {}, sources)
 
 
 def _no_results(training: Record, *, are_stored: bool) -> ResultsError:
@@ -246,7 +236,7 @@ def _listings(session: Session, plan: contract.Plan, job_dir: str) -> list[tuple
 
 def _metrics(session: Session, training: Record) -> dict[str, MetricSummary]:
     """Return the last and the best value of each metric that learner 0 has reported."""
-    from dlctl.outputs.metrics import MetricsReader
+    from dlctl.outputs.metrics.reader import MetricsReader
 
     reader = MetricsReader(training)
     reader.refresh(session.transport)
@@ -255,12 +245,12 @@ def _metrics(session: Session, training: Record) -> dict[str, MetricSummary]:
 
 def summaries(run: Run) -> dict[str, MetricSummary]:
     """Return what `_metrics` returns, for a run."""
-    from dlctl.contract.metrics import RESERVED, Source
+    from dlctl.contract.metrics import LOSS, RESERVED, Source
 
     found = {}
     for key, curve in sorted(run.curves.items()):
         told = key.source != Source.NODE.value and key.learner == 0
-        if not told or (key.name in RESERVED and key.name not in _JUDGED) or not len(curve):
+        if not told or (key.name in RESERVED and key.name != LOSS) or not len(curve):
             continue
         best = curve.best()
         last = None if math.isnan(curve.last) else curve.last
@@ -268,26 +258,23 @@ def summaries(run: Run) -> dict[str, MetricSummary]:
     return found
 
 
-_JUDGED = ("loss",)
-
-
 def _store(
-    session: Session, content: _Content, wish: Wish, on_progress: Progress | None
-) -> ModelVersion:
-    """Complete the record and publish it."""
-    old, files = wish.model, content.files
-    name = wish.name or (old.name if old else content.record.name)
-    parent = content.record.parent
-    if old and not parent:
-        parent = f"{old.model_id}@{wish.parent or old.numbers[-1]}"
+    session: Session, record: ModelVersion, wish: Wish, local: Mapping[str, Path],
+    there: Mapping[str, str], on_progress: Progress | None = None,
+) -> ModelVersion:  # fmt: skip
+    """Complete the record and publish it: see `NewVersion` for where the contents are."""
+    old, name, parent = wish.model, wish.name or record.name, record.parent
+    if old:
+        name = wish.name or old.name
+        parent = parent or f"{old.model_id}@{wish.parent or old.numbers[-1]}"
     record = replace(
-        content.record, name=name, parent=parent, dlctl_version=__version__,
+        record, name=name, parent=parent, dlctl_version=__version__,
         model_id=old.model_id if old else new_training_id(name),
         created_at=time.time(), created_by=f"{_user()}@{socket.gethostname()}",
-        file_count=len(files), size_bytes=sum(f.size_bytes for f in files), files=files,
+        file_count=len(record.files), size_bytes=sum(f.size_bytes for f in record.files),
     )  # fmt: skip
     words = {contract.MODEL_TAGS: wish.tags, contract.MODEL_ALIASES: wish.aliases}
-    new = NewVersion(record, old is None, content.local, content.there, words, wish.description)
+    new = NewVersion(record, old is None, local, there, words, wish.description)
     return publish(session, new, on_progress)
 
 

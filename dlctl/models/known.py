@@ -1,16 +1,84 @@
-"""A stored model as far as it is known: what a site says, and what the local record remembers."""
+"""Stored models as this machine knows them: their names, what a site said, and the local record.
+
+The record keeps what was last known about each, so that a list needs no site. It has a file of its
+own beside that of the trainings. Losing it loses no model.
+"""
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from dlctl import contract
-from dlctl.contract import LATEST, ModelVersion
+from dlctl.contract import LATEST, MODEL_PREFIX, ModelVersion
 from dlctl.errors import RecordError
+from dlctl.record import state_directory
+from dlctl.record_file import read_rows, write
+from dlctl.record_names import ids_fitting, only_fitting
+
+_WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_REFERENCE = re.compile(rf"({_WORD})(?:@({_WORD}))?(?:/(.+))?", re.DOTALL)
+_ALLOWED = "letters, digits, '.', '_' and '-' are allowed, at most 64, the first a letter or digit"
+_SCHEMA_VERSION = 1
+_TABLE = """
+CREATE TABLE IF NOT EXISTS models (
+    model_id TEXT NOT NULL, site TEXT NOT NULL, known TEXT NOT NULL, PRIMARY KEY (model_id, site)
+)"""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A model, perhaps one of its versions, perhaps a file of that."""
+
+    model: str
+    """The id, or a unique beginning or end of it."""
+    which: str = ""
+    """A version's number or an alias; empty: the newest version."""
+    path: str = ""
+
+
+def parse_reference(text: str) -> Reference:
+    """Return the reference that a person has typed, with or without `model:` before it.
+
+    Raises:
+        RecordError: the text is no reference.
+    """
+    found = _REFERENCE.fullmatch(text.removeprefix(MODEL_PREFIX))
+    if found is None:
+        raise RecordError(
+            f"{text!r} does not name a stored model",
+            hint="write ID, ID@VERSION or ID@ALIAS; `dlctl models list` shows the ids",
+        )
+    return Reference(found[1], found[2] or "", found[3] or "")
+
+
+def check_word(word: str, what: str) -> str:
+    """Return the name of a tag or an alias if it can be one.
+
+    Raises:
+        RecordError
+    """
+    if not re.fullmatch(_WORD, word) or len(word) > 64:
+        raise RecordError(f"{word!r} can't be {what}", hint=_ALLOWED)
+    return word
+
+
+def check_alias(word: str) -> str:
+    """Return an alias if it can be one: `latest` and numbers mean something else.
+
+    Raises:
+        RecordError
+    """
+    if word == LATEST or word.isdecimal():
+        means = "always the newest version" if word == LATEST else "a version's number"
+        raise RecordError(f"{word!r} can't be an alias: it is {means}", hint="choose a word")
+    return check_word(word, "an alias")
 
 
 @dataclass(frozen=True)
@@ -80,19 +148,88 @@ def find_model(models: Sequence[KnownModel], wanted: str, where: str) -> KnownMo
         RecordError: there is none, or several.
     """
     by_id = {model.model_id: model for model in models}
-    if wanted in by_id:
-        return by_id[wanted]
-    found = [each for each in by_id if each.startswith(wanted)] or [
-        each for each in by_id if each.endswith(wanted)
-    ]
-    if len(found) == 1:
-        return by_id[found[0]]
-    if found:
+    unknown, hint = f"there is no model {wanted!r} {where}", "`dlctl models list` shows them all"
+    return by_id[only_fitting(wanted, sorted(by_id), "model", unknown, hint)]
+
+
+class ModelRecord:
+    """The record's file.
+
+    Args:
+        tell: Called with one sentence about what can't be written: the site knows it all the same.
+    """
+
+    def __init__(
+        self, path: Path | None = None, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.path = path or state_directory() / "models.db"
+        self._tell = tell
+
+    def all(self) -> list[KnownModel]:
+        """Return every model that this version understands, in the order of their ids."""
+        rows = read_rows(self.path, {"models": "model_id, site"})["models"]
+        found = [contract.understood(KnownModel, row["known"]) for row in rows]
+        return [model for model in found if model and model.heads]
+
+    def remember(self, site: str, models: Iterable[KnownModel]) -> None:
+        """Replace what is known about a site's models."""
+        rows = [(model.model_id, site, contract.to_json(model)) for model in models]
+
+        def change(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM models WHERE site = ?", [site])
+            connection.executemany("INSERT OR REPLACE INTO models VALUES (?, ?, ?)", rows)
+
+        try:
+            write(self.path, _SCHEMA_VERSION, [_TABLE], change)
+        except RecordError as error:
+            self._tell(f"{error.message}; what is known is not written down")
+
+    def stale(self, site: str) -> list[KnownModel]:
+        """Return a site's models as they were last known, and remember that it does not answer."""
+        now = time.time()
+        known = [replace(m, stale_since=m.stale_since or now) for m in self.of(site)]
+        self.remember(site, known)
+        return known
+
+    def of(self, site: str) -> list[KnownModel]:
+        """Return a site's models as they were last known."""
+        return [model for model in self.all() if model.site == site]
+
+    def sites(self) -> list[str]:
+        """Return the sites that are known to have models."""
+        return sorted({model.site for model in self.all()})
+
+    def made_from(self, training_id: str) -> list[str]:
+        """Return the versions that a training made, as `ID@N`."""
+        return [
+            model.version(number).label
+            for model in self.all()
+            for number in model.numbers
+            if model.version(number).training_id == training_id
+        ]
+
+
+def sites_of(wanted: str) -> list[str]:
+    """Return the sites where the models that a person may mean were last seen.
+
+    Raises:
+        RecordError: the text names no model.
+    """
+    known = ModelRecord().all()
+    found = ids_fitting(parse_reference(wanted).model, [model.model_id for model in known])
+    return sorted({model.site for model in known if model.model_id in found})
+
+
+def the_site_of(wanted: str) -> str | None:
+    """Return the only one of these sites; None if there is none.
+
+    Raises:
+        RecordError: there are several, or the text names no model.
+    """
+    sites = sites_of(wanted)
+    if len(sites) > 1:
         raise RecordError(
-            f"{wanted!r} fits {len(found)} models", hint=f"such as {', '.join(sorted(found)[-5:])}"
+            f"{wanted!r} fits models at {' and '.join(sites)}",
+            hint="add --site, or type the whole id: `dlctl models list` shows both",
         )
-    near = difflib.get_close_matches(wanted, by_id, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise RecordError(
-        f"there is no model {wanted!r} {where}", hint=hint + "`dlctl models list` shows them all"
-    )
+    return sites[0] if sites else None

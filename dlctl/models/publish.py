@@ -8,6 +8,7 @@ which never replaces a file: of two creates at the same time each gets a number 
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +18,14 @@ from dlctl import contract
 from dlctl.contract import ModelVersion
 from dlctl.errors import RecordError, RemoteCommandError, ResultsError, TransferError
 from dlctl.files.archive import Entry
-from dlctl.files.sending import explained
-from dlctl.files.site_folders import UNSAFE, guard, refusal
+from dlctl.files.download import download
+from dlctl.files.site_folders import UNSAFE, explained, guard
 from dlctl.files.upload import Progress, Tree, upload
-from dlctl.models.reading import blobs_of, escaped, missing_blobs
+from dlctl.models.known import KnownModel
+from dlctl.models.pull import AT_ONCE
+from dlctl.models.reading import Found, blobs_of, escaped, missing_blobs
+from dlctl.record import state_directory
+from dlctl.request.build import new_training_id
 from dlctl.script_templates import render_script
 
 if TYPE_CHECKING:
@@ -90,8 +95,6 @@ def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
         return int(end.text)
     if end.exit_code == _CODES["missing"]:
         return None
-    if end.exit_code == UNSAFE:
-        raise refusal(session.transport.name, end)
     label, name = new.record.model_id, session.transport.name
     if end.exit_code == _CODES["differs"]:
         raise ResultsError(
@@ -102,7 +105,7 @@ def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
         )
     if end.exit_code == _CODES["no_model"]:
         raise RecordError(f"{name}: the model {label} was deleted meanwhile")
-    if end.exit_code in (_CODES["no_room"], _CODES["cut_short"]):
+    if end.exit_code in (UNSAFE, _CODES["no_room"], _CODES["cut_short"]):
         raise explained(name, session.site.root, end)
     raise RemoteCommandError(
         f"{name}: the version can't be stored (exit code {end.exit_code}): {end.last_error_line}",
@@ -125,3 +128,44 @@ def _script(session: Session, new: NewVersion, incoming: str, record_bytes: int)
         aliases=new.words.get(contract.MODEL_ALIASES, ()),
         tags=new.words.get(contract.MODEL_TAGS, ()),
     )  # fmt: skip
+
+
+def copy(
+    source: Session, found: Found, target: Session, there: Sequence[KnownModel],
+    aliases: Sequence[str] = (), on_progress: Progress | None = None,
+) -> ModelVersion:  # fmt: skip
+    """Copy a version to another site, through this machine; return the one that is there then.
+
+    Only contents that the other site lacks are sent, and nothing if it was copied before. It gets
+    an id and a number of that site, because both sites go on by themselves. Copies of a model's
+    versions are versions of one model there.
+
+    Args:
+        there: The models of the other site.
+        aliases: They begin to mean a version that is new there.
+
+    Raises:
+        ResultsError, TransferError: a content is missing or damaged, or a disk is full.
+        TransportError
+    """
+    original = found.version.copy_of or found.version.label
+    copies = [(m, m.version(n)) for m in there for n in m.numbers if m.version(n).copy_of]
+    if known := [v for _, v in copies if v.copy_of == original]:
+        return known[0]
+    family = original.partition("@")[0]
+    old = next((m for m, v in copies if v.copy_of.partition("@")[0] == family), None)
+    name = found.version.name
+    record = replace(found.version, version=0, copy_of=original,
+                     model_id=old.model_id if old else new_training_id(name))  # fmt: skip
+    words = {contract.MODEL_TAGS: [] if old else found.model.tags, contract.MODEL_ALIASES: aliases}
+    told = None if old else found.model.description or None
+    state_directory().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="copy.", dir=state_directory()) as folder:
+        lacking = sorted(missing_blobs(target, record.files))
+        for at in range(0, len(lacking), AT_ONCE):
+            some = {sha256: sha256 for sha256 in lacking[at : at + AT_ONCE]}
+            blobs = f"{source.site.root}/{contract.MODEL_BLOBS}"
+            download(source.transport, blobs, some, Path(folder), on_progress)
+        local = {sha256: Path(folder, sha256) for sha256 in lacking}
+        new = NewVersion(record, old is None, local, {}, words, told)
+        return publish(target, new, on_progress)

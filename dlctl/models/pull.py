@@ -15,8 +15,9 @@ from dlctl.contract import MADE_FILES, ModelFile, ModelVersion
 from dlctl.contract.ground.digests import sha256_of
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import ResultsError
-from dlctl.files.target import Target
-from dlctl.files.upload import Progress, download
+from dlctl.files.download import download
+from dlctl.files.target import Target, make_executable
+from dlctl.files.upload import Progress
 from dlctl.models.reading import Found
 
 if TYPE_CHECKING:
@@ -102,8 +103,7 @@ def _bring(
 
 def _put(arrived: Path, target: Path, mode: str) -> None:
     if mode == "755":
-        now = arrived.stat().st_mode
-        arrived.chmod(now | (now & 0o444) >> 2)
+        make_executable(arrived)
     arrived.replace(target)
 
 

@@ -16,9 +16,8 @@ from dlctl import contract
 from dlctl.contract import ModelFile, ModelVersion
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import RecordError, RemoteCommandError, ResultsError
-from dlctl.files.upload import read_files
-from dlctl.models.known import KnownModel, find_model
-from dlctl.models.reference import Reference, parse_reference
+from dlctl.files.small_files import read_files
+from dlctl.models.known import KnownModel, Reference, find_model, parse_reference
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dlctl import contract
 from dlctl.contract import (
@@ -19,11 +18,10 @@ from dlctl.contract import (
 )
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import RecordError, ResultsError
-from dlctl.files.sending import explained
-from dlctl.files.site_folders import UNSAFE, damaged, guard, refusal
+from dlctl.files.site_folders import damaged, explained, guard
 from dlctl.models.create import is_weights
+from dlctl.models.known import parse_reference
 from dlctl.models.reading import escaped, find_version, missing_blobs
-from dlctl.models.reference import parse_reference
 from dlctl.request.build import prepare, prepare_again, prepare_stored
 from dlctl.request.bundle import Bundle
 from dlctl.request.request import merged, pending, submitted_with
@@ -65,9 +63,8 @@ def build(
         )
     code = code_of(version)
     bring_code(session, version, code)
-    request = prepare_stored(version.label, version.manifest, code, overrides, session.site,
-                             training_id, lambda named: find_weights(session, named))  # fmt: skip
-    return replace(request, plan=replace(request.plan, tags=list(tags)))
+    return prepare_stored(version.label, version.manifest, code, overrides, session.site,
+                          training_id, lambda each: find_weights(session, each), tags)  # fmt: skip
 
 
 def build_again(session: Session, record: Record) -> Request:
@@ -85,10 +82,8 @@ def build_again(session: Session, record: Record) -> Request:
 def code_of(version: ModelVersion) -> Bundle:
     """Return the files of a version that a training of it runs: all but what a training made."""
     files = [file for file in version.files if file.part not in MADE_FILES]
-    kinds = {"644": "f", "755": "x"}
     index = contract.index_text(
-        contract.SentFile(f.sha256, f.size_bytes, "l" if f.link else kinds[f.mode], f.path)  # type: ignore[arg-type]
-        for f in files
+        contract.SentFile(f.sha256, f.size_bytes, _kind(f), f.path) for f in files
     )
     return Bundle((), index, sum(f.size_bytes for f in files), at_site=version.label)
 
@@ -110,18 +105,19 @@ def bring_code(session: Session, version: ModelVersion, code: Bundle) -> None:
     end = session.transport.run(
         _code_script(session, target, len(code.index)), stdin=data, timeout_s=_TIMEOUT_S
     )
-    if end.exit_code == UNSAFE:
-        raise refusal(session.transport.name, end)
     if end.exit_code == _CODES["differs"]:
         raise _damaged(session, version, end.last_error_line)
     if end.exit_code:
         raise explained(session.transport.name, session.site.root, end)
 
 
+def _kind(file: ModelFile) -> Literal["f", "x", "l"]:
+    return "l" if file.link else "x" if file.mode == "755" else "f"
+
+
 def _line(file: ModelFile) -> str:
     """Return a file on one line: what `printf %b` makes of each of the last two words is exact."""
-    kind = "l" if file.link else {"755": "x"}.get(file.mode, "f")
-    return f"{file.sha256} {kind} {escaped(file.path)}\n{escaped(file.link)}"
+    return f"{file.sha256} {_kind(file)} {escaped(file.path)}\n{escaped(file.link)}"
 
 
 def _code_script(session: Session, target: str, index_bytes: int) -> str:

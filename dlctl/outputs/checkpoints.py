@@ -37,6 +37,7 @@ fi
 }} 2>/dev/null"""
 """With GNU's `stat`, or that of busybox or BSD. A file that vanishes meanwhile shows no error."""
 _TIMEOUT_S = 3600.0
+_TOOL = "learner.checkpoint.tool"
 _FOLDER = re.compile("step-([0-9]{12,})")  # a program of the user's may write step-7
 _MARKER, _STATE = "complete.json", "state.json"
 _RECORD = re.compile(r"share-[0-9]+\.json")
@@ -212,9 +213,10 @@ def verify(session: Session, record: Record, steps: list[int], *, on_node: bool)
     if not found and not plan.framework.has_loop:
         return []
     if not any(c.name for c in found):
-        return _tool(session, record, ["verify", record.job_dir, *told], on_node=on_node)
-    words = ["verify", record.job_dir, plan.checkpoint.files or "", *told]
-    module = "learner.frameworks.own_checkpoints"
+        module, words = _TOOL, ["verify", record.job_dir, *told]
+    else:
+        module = "learner.frameworks.own_checkpoints"
+        words = ["verify", record.job_dir, plan.checkpoint.files or "", *told]
     return run_module(session, plan, module, words, on_node=on_node, timeout_s=_TIMEOUT_S)
 
 
@@ -234,22 +236,17 @@ def diff(
         ResultsError: there is no such checkpoint, or the trainings are on different sites.
         TransportError
     """
+    from dlctl.lifecycle import read_plan
+
     if record.site != other.site:
         raise ResultsError(
             f"{record.training_id} is on {record.site} and {other.training_id} on {other.site}",
             hint="dlctl compares only checkpoints on the same site",
         )
     wanted = [*map(str, steps), "-", "-"][:2]
-    pairs = [record.job_dir, wanted[0], other.job_dir, wanted[1]]
-    return _tool(session, record, ["diff", *pairs], on_node=on_node)
-
-
-def _tool(session: Session, record: Record, arguments: list[str], *, on_node: bool) -> Any:
-    from dlctl.lifecycle import read_plan
-
+    words = ["diff", record.job_dir, wanted[0], other.job_dir, wanted[1]]
     plan = read_plan(session, record)
-    module = "learner.checkpoint.tool"
-    return run_module(session, plan, module, arguments, on_node=on_node, timeout_s=_TIMEOUT_S)
+    return run_module(session, plan, _TOOL, words, on_node=on_node, timeout_s=_TIMEOUT_S)
 
 
 def _markers(transport: Transport, job_dir: str) -> dict[int, tuple[str, bytes | None]]:

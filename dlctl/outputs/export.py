@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
 from dlctl.errors import RecordError, ResultsError
-from dlctl.files.upload import download
+from dlctl.files.download import download
 from dlctl.lifecycle.remote_module import run_module
 from dlctl.outputs.fetched_folder import FetchedFolder
 
@@ -39,12 +39,9 @@ class ExportRequest:
 
 
 def export_model(
-    session: Session,
-    record: Record,
-    store: RecordStore,
-    wanted: ExportRequest,
-    on_line: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
+    session: Session, record: Record, store: RecordStore, wanted: ExportRequest,
+    on_line: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:  # fmt: skip
     """Export at the site; return the module's answer (`learner.export.write.Exported`).
 
     For a training that has not completed, this is the newest checkpoint, unless one is named.
@@ -83,12 +80,9 @@ def export_model(
 
 
 def bring(
-    session: Session,
-    record: Record,
-    exported: dict[str, Any],
-    output: Path | None,
+    session: Session, record: Record, exported: dict[str, Any], output: Path | None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Download the exported file to `output`, or to the folder of `dlctl fetch results`.
 
     Raises:

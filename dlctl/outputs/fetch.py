@@ -21,11 +21,12 @@ from dlctl.files.download import Wishes, download
 from dlctl.files.listing import SiteFile, listing_script, parsed_listing
 from dlctl.files.made import look_at_made
 from dlctl.files.small_files import read_appended, read_files, read_files_after
+from dlctl.files.target import temporary_folder
 from dlctl.lifecycle.end import unless_deleted
 from dlctl.logs.reader import LogPiece, LogReader, read
 from dlctl.outputs.checkpoints import whole_checkpoints
 from dlctl.outputs.fetched_folder import FetchedFolder
-from dlctl.outputs.metrics import FILES, read_metrics
+from dlctl.outputs.metrics.files import FILES, read_metrics
 from dlctl.record import GONE, Record
 from dlctl.transport import Transport
 
@@ -300,7 +301,7 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
     def _write_logs(self) -> list[str]:
         """Write the logs as they are now: they may grow while they are read."""
         written: dict[str, None] = {}
-        with self.folder.temporary() as temporary:
+        with temporary_folder(self.folder.path) as temporary:
             for piece in self._log_pieces():
                 name = f"attempt-{piece.attempt}-{piece.source}.log"
                 with (Path(temporary) / name).open("ab") as file:

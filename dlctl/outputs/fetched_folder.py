@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -150,15 +149,11 @@ class FetchedFolder(Target):
         if path.is_file() and not path.is_symlink() and path.read_bytes() == content:
             self.note(path)
             return self.own(name)
-        with self.temporary() as temporary:
+        with temporary_folder(self.path) as temporary:
             arrived = Path(temporary) / "own"
             arrived.write_bytes(content)
             self.place(arrived, path, grows=grows)
         return self.own(name)
-
-    def temporary(self) -> tempfile.TemporaryDirectory[str]:
-        """Return a folder for files that have not arrived as a whole."""
-        return temporary_folder(self.path)
 
     def place(self, arrived: Path, path: Path, identity: str = "", *, grows: bool = False) -> None:
         """Move a file that has arrived to its path, and note it.

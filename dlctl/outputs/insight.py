@@ -14,7 +14,7 @@ from dlctl.files.small_files import read_texts
 from dlctl.lifecycle.orders import Ordered, given_orders
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import last_lines
-from dlctl.outputs.checkpoints import Checkpoint, list_checkpoints
+from dlctl.outputs.checkpoints import Checkpoint
 from dlctl.record import Record
 from dlctl.request.attempts import read_all
 from dlctl.series.answers import Answer, Known, Saved, answers, main_curve
@@ -25,7 +25,6 @@ from dlctl.series.utilisation import sentences
 
 if TYPE_CHECKING:
     from dlctl.record import Record
-    from dlctl.transport import Transport
 
 
 @dataclass(frozen=True)
@@ -101,15 +100,6 @@ def job_limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:
         return None
     each_s = plan.resources.time_s - plan.resources.halt_margin_s
     return JobLimit(each_s, record.started_at + each_s - now)
-
-
-def saved_checkpoints(transport: Transport, record: Record) -> list[Saved]:
-    """Return the complete checkpoints of a training, or what a program has saved in their place.
-
-    Raises:
-        TransportError
-    """
-    return saved_of(list_checkpoints(transport, record.job_dir))
 
 
 def saved_of(found: Sequence[Checkpoint]) -> list[Saved]:

@@ -173,13 +173,9 @@ def _last_step(this: AttemptAccount, start_step: int) -> int:
 
 
 def _uses(
-    this: AttemptAccount,
-    started_at: float,
-    begin: float,
-    end: float,
-    start_step: int,
+    this: AttemptAccount, started_at: float, begin: float, end: float, start_step: int,
     kept: int | None,
-) -> dict[str, float]:
+) -> dict[str, float]:  # fmt: skip
     """Return the seconds by use; they sum to the time held.
 
     Until `started_at` the attempt waited in a job that it shares for its back-off: idle.

@@ -28,6 +28,7 @@ from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
 from dlctl.manifest.requirements import named_file
 from dlctl.plan import sections
+from dlctl.plan.environments import environment_of
 from dlctl.plan.parameter_server import (
     alone_on_server,
     parameter_server,
@@ -101,14 +102,13 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         batch=_batch(manifest, site, placement),
         launch=_launch(manifest, site, placement),
         environment=_environment(manifest, site, identity, has_loop),
-        learner_environment=None if has_loop else _learner_environment(manifest, site, identity),
+        learner_environment=None
+        if has_loop or identity.environment is None
+        else _with_requirements(manifest, site, identity.environment),
         framework=_framework(manifest, job_dir, identity),
         weights=identity.weights,
         training=sections.training_settings(manifest),
-        checkpoint=replace(
-            _checkpoint(manifest, site, placement, server),
-            files=manifest.checkpoint.files or identity.checkpoint_files,
-        ),
+        checkpoint=_checkpoint(manifest, site, identity, placement, server),
         parameter_server=server,
         alone_on_server=alone_on_server(manifest),
         data_stores=sections.plan_stores(manifest),
@@ -240,8 +240,9 @@ def _batch(manifest: Manifest, site: Site, placement: Placement) -> Batch:
 
 
 def _checkpoint(
-    manifest: Manifest, site: Site, placement: Placement, server: ParameterServer | None
-) -> CheckpointPolicy:
+    manifest: Manifest, site: Site, identity: Identity, placement: Placement,
+    server: ParameterServer | None,
+) -> CheckpointPolicy:  # fmt: skip
     """Return the policy with the job's mean time between failures.
 
     Any node's failure ends the job, and N nodes fail N times as often as one. With a parameter
@@ -250,7 +251,8 @@ def _checkpoint(
     node_mtbf_s, per_node = site.failures.node_mtbf_s, placement.learners_per_node
     nodes = 1 if survives_nodes(server, per_node) else len(per_node)
     mtbf_s = None if node_mtbf_s is None else node_mtbf_s / nodes
-    return replace(sections.checkpoint_policy(manifest), mtbf_s=mtbf_s)
+    files = manifest.checkpoint.files or identity.checkpoint_files
+    return replace(sections.checkpoint_policy(manifest), mtbf_s=mtbf_s, files=files)
 
 
 def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
@@ -264,17 +266,20 @@ def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
         kind, steps = found
         argv = steps.learner(manifest.cpus_per_learner(), manifest.gpus_per_learner())
         return Launch(kind, argv, step_per_learner=True)
-    settings = site.launcher
-    request = LaunchRequest(
-        manifest.learners, len(placement.learners_per_node), manifest.cpus_per_learner(),
-        settings.executable, settings.mpi, settings.extra,
-    )  # fmt: skip
-    return Launch(settings.kind, LAUNCHERS[settings.kind].argv(request))
+    nodes = len(placement.learners_per_node)
+    return Launch(site.launcher.kind, _argv(manifest, site, manifest.learners, nodes))
+
+
+def _argv(manifest: Manifest, site: Site, processes: int, nodes: int) -> list[str]:
+    settings, cpus = site.launcher, manifest.cpus_per_learner()
+    return LAUNCHERS[settings.kind].argv(
+        LaunchRequest(processes, nodes, cpus, settings.executable, settings.mpi, settings.extra)
+    )
 
 
 def _with_spares(manifest: Manifest, site: Site, placement: Placement) -> Launch:
     """Return how learners are started on some of the job's nodes, and a check on all of them."""
-    settings, launcher = site.launcher, LAUNCHERS[site.launcher.kind]
+    launcher = LAUNCHERS[site.launcher.kind]
     why_not = ""
     if not launcher.scheduler:
         why_not = f"the site {site.name} does not start its learners with srun"
@@ -284,13 +289,8 @@ def _with_spares(manifest: Manifest, site: Site, placement: Placement) -> Launch
         raise PlanError(f"spare_nodes can't be used: {why_not}", hint="remove spare_nodes")
     nodes = len(placement.learners_per_node)
     all_nodes = nodes + manifest.spare_nodes
-    learners, each = (
-        launcher.argv(
-            LaunchRequest(processes, on, manifest.cpus_per_learner(), settings.executable,
-                          settings.mpi, settings.extra)
-        )
-        for processes, on in ((manifest.learners, nodes), (all_nodes, all_nodes))
-    )  # fmt: skip
+    learners = _argv(manifest, site, manifest.learners, nodes)
+    each = _argv(manifest, site, all_nodes, all_nodes)
     # One bad node must not end the check of the others.
     return Launch(launcher.kind, learners, each_node_argv=[*each, "--kill-on-bad-exit=0"])
 
@@ -307,19 +307,8 @@ def _environment(manifest: Manifest, site: Site, identity: Identity, has_loop: b
     chosen = identity.environment
     if has_loop and chosen is not None:
         return _with_requirements(manifest, site, replace(chosen, python=chosen.python or python))
-    own = Environment(
-        python=python,
-        modules=list(settings.modules),
-        setup=list(settings.setup),
-        container=list(settings.container),
-        variables=dict(settings.variables),
-    )
+    own = environment_of(settings, python)
     return own if chosen is not None else _with_requirements(manifest, site, own)
-
-
-def _learner_environment(manifest: Manifest, site: Site, identity: Identity) -> Environment | None:
-    chosen = identity.environment
-    return None if chosen is None else _with_requirements(manifest, site, chosen)
 
 
 def _with_requirements(manifest: Manifest, site: Site, base: Environment) -> Environment:

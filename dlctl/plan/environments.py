@@ -13,7 +13,7 @@ from dlctl import contract
 
 if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
-    from dlctl.sites.model import NamedEnvironment, Site
+    from dlctl.sites.model import EnvironmentSettings, NamedEnvironment, Site
 
 
 def chosen_environment(
@@ -34,20 +34,20 @@ def chosen_environment(
     for word in asked:
         for name, settings, versions in there:
             if any(_is_version(word, version) for version in versions):
-                return _environment(name, settings), True, []
+                return environment_of(settings, settings.python or "", name), True, []
     if not there:
         tag = section.image_tag
         told = f"The site {site.name} has no environment for the image_tag {tag}: it is ignored."
         return None, False, [told] if tag else []
     name, settings, _ = there[0]
     if not asked:
-        return _environment(name, settings), True, []
+        return environment_of(settings, settings.python or "", name), True, []
     known = "; ".join(f"{', '.join(versions)} ({each})" for each, _, versions in there)
     told = (
         f"The site {site.name} has {framework} in {known}, not in {' or '.join(asked)}: "
         f"it runs in the environment {name}."
     )
-    return _environment(name, settings), False, [told]
+    return environment_of(settings, settings.python or "", name), False, [told]
 
 
 def _of_framework(site: Site, names: set[str]) -> Iterator[tuple[str, NamedEnvironment, list[str]]]:
@@ -66,12 +66,11 @@ def _is_version(asked: str, there: str) -> bool:
     return asked[:1].isdigit() and all(mine == theirs for mine, theirs in both)
 
 
-def _environment(name: str, settings: NamedEnvironment) -> contract.Environment:
+def environment_of(
+    settings: EnvironmentSettings, python: str, name: str = ""
+) -> contract.Environment:
+    """Return an environment of a site's file as plans have it."""
     return contract.Environment(
-        python=settings.python or "",
-        modules=list(settings.modules),
-        setup=list(settings.setup),
-        container=list(settings.container),
-        variables=dict(settings.variables),
-        name=name,
-    )
+        python=python, modules=list(settings.modules), setup=list(settings.setup),
+        container=list(settings.container), variables=dict(settings.variables), name=name,
+    )  # fmt: skip

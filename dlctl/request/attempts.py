@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dlctl import __version__, contract
 from dlctl.errors import RecordError
 from dlctl.files.archive import Entry
-from dlctl.files.upload import read_files
+from dlctl.files.small_files import read_files
 from dlctl.manifest.overrides import Overrides
 from dlctl.request.bundle import differences
 
@@ -156,8 +156,7 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
     from dlctl.manifest.load import parse_manifest
     from dlctl.plan.decide import Identity, make_plan
     from dlctl.plan.render import render
-    from dlctl.request.request import this_machine
-    from dlctl.request.runtime import runtime_entries
+    from dlctl.request.request import runtime_entries, this_machine
 
     old = base.plan
     name = f"{old.training_id}/{contract.manifest_file(base.attempt)}"

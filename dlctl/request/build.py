@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
 from dlctl.contract import BY_DLCTL, LeftOut
@@ -41,10 +41,16 @@ from dlctl.plan.render import render
 from dlctl.plan.sections import plan_stores
 from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect, programs
 from dlctl.request.credentials import secret_values
-from dlctl.request.git import git_state
 from dlctl.request.left_out import for_plan, named
-from dlctl.request.request import Request, merged, pending, submitted_with, this_machine
-from dlctl.request.runtime import runtime_entries
+from dlctl.request.request import (
+    Request,
+    git_state,
+    merged,
+    pending,
+    runtime_entries,
+    submitted_with,
+    this_machine,
+)
 from dlctl.sites.files import load_site
 from dlctl.stores.scripts import render_scripts, with_scripts
 
@@ -99,16 +105,16 @@ def prepare(
     folder = manifest_path.resolve().parent
     known = read.code if read else None
     manifest, literal, code = read_folder(manifest_path, overrides, known=known, site=site)
-    request = _request(manifest, literal, code, folder, site, training_id, find_weights)
-    git = read.git if read else git_state(folder)
-    plan = replace(request.plan, git=git, tags=list(tags))
-    return replace(request, plan=plan, manifest_path=manifest_path.resolve(),
-                   overrides=_resolved(overrides, plan))  # fmt: skip
+    request = _request(manifest, literal, code, folder, site, training_id, find_weights,
+                       git=read.git if read else git_state(folder), tags=list(tags))  # fmt: skip
+    return replace(request, manifest_path=manifest_path.resolve(),
+                   overrides=_resolved(overrides, request.plan))  # fmt: skip
 
 
 def prepare_stored(
     model: str, manifest: str, code: Bundle, overrides: Overrides, site: Site,
     training_id: str | None = None, find_weights: FindWeights | None = None,
+    tags: Sequence[str] = (),
 ) -> Request:  # fmt: skip
     """Return the request for a version of a stored model, which is at the site.
 
@@ -123,14 +129,14 @@ def prepare_stored(
     name = f"{model}, {contract.MANIFEST}"
     parsed, literal = parse_manifest(manifest.encode(), name, overrides).extract_secrets()
     _check_sent(parsed, code, Path(name))
-    request = _request(parsed, literal, code, Path.cwd(), site, training_id, find_weights)
-    plan = replace(request.plan, model=model)
-    return replace(request, plan=plan, overrides=_resolved(overrides, plan))
+    request = _request(parsed, literal, code, Path.cwd(), site, training_id, find_weights,
+                       model=model, tags=list(tags))  # fmt: skip
+    return replace(request, overrides=_resolved(overrides, request.plan))
 
 
 def prepare_made(
-    data: bytes, path: Path, site: Site, training_id: str, files: dict[str, str] | None = None,
-    searched: Collection[str] = (), code: Bundle | None = None,
+    data: bytes, path: Path, site: Site, training_id: str, searched: Collection[str] = (),
+    code: Bundle | None = None,
 ) -> Request:  # fmt: skip
     """Return the request for a manifest that dlctl has made, with the code of a folder.
 
@@ -139,7 +145,6 @@ def prepare_made(
         path: The user's file from which it was made: its folder's code is sent.
         site: Where it is to run.
         training_id: The id that it gets.
-        files: Further files for the job directory, by their paths there.
         searched: The arguments of which each trial of a search has values of its own.
         code: The folder's code, if it has been read already.
 
@@ -149,10 +154,9 @@ def prepare_made(
     folder = path.resolve().parent
     manifest, literal = parse_manifest(data, str(path)).extract_secrets()
     code = code or collect(folder, site=site)
-    request = _request(manifest, literal, code, folder, site, training_id, None, searched)
-    plan = replace(request.plan, git=git_state(folder))
-    scripts = {**request.scripts, **(files or {})}
-    return replace(request, plan=plan, manifest_path=path.resolve(), scripts=scripts)
+    request = _request(manifest, literal, code, folder, site, training_id, None, searched,
+                       git=git_state(folder))  # fmt: skip
+    return replace(request, manifest_path=path.resolve())
 
 
 def read_folder(
@@ -185,6 +189,7 @@ def read_folder(
 def _request(
     manifest: Manifest, literal: dict[str, str], code: Bundle, folder: Path, site: Site,
     training_id: str | None, find_weights: FindWeights | None, searched: Collection[str] = (),
+    **more_of_plan: Any,
 ) -> Request:  # fmt: skip
     framework = framework_of(manifest, folder)
     manifest, weights = _with_weights(manifest, find_weights)
@@ -208,7 +213,7 @@ def _request(
     odd = remarks(manifest, framework, texts, version_is_there=is_it)
     notes = [*not_in_this_version(manifest), *told, *odd, *_not_sent(manifest, code, texts)]
     plan = make_plan(manifest, site, identity, notes)
-    plan = replace(plan, left_out=for_plan(code.left_out))
+    plan = replace(plan, left_out=for_plan(code.left_out), **more_of_plan)
     plan = with_scripts(
         plan, folder, manifest.store_secrets(), site.endpoints, site.data_via,
         site.cache_limit_bytes,

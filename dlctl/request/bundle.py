@@ -21,9 +21,14 @@ from dlctl.contract.ground.digests import sha256_of
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import BundleError
 from dlctl.files.archive import Entry
-from dlctl.request.excluded import Excluded, exclude
-from dlctl.request.ignore import Ignore, is_left_out
-from dlctl.request.secrets_scan import secret_in_content, secret_in_name
+from dlctl.request.ignore import (
+    Excluded,
+    Ignore,
+    exclude,
+    is_left_out,
+    secret_in_content,
+    secret_in_name,
+)
 from dlctl.sites.model import Site, xdg_directory
 
 DEFAULT_LIMIT_BYTES = 16 * 1024 * 1024 * 1024

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dlctl.contract import BY_DLCTL, LeftOut
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.programs.named_paths import how_to_send, imported_paths, named_paths
-from dlctl.request.excluded import MOST_FILES, Excluded
+from dlctl.request.ignore import MOST_FILES, Excluded
 from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:

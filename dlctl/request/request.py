@@ -1,16 +1,23 @@
-"""A request, and the overrides of the command line for this and for later attempts."""
+"""A request: with the runtime that travels with it, git's word on the folder, and the overrides.
+
+The overrides are those of the command line, for this and for later attempts.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import json
 import math
 import os
+import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.contract import GitState, SentFile
 from dlctl.files.archive import Entry
 from dlctl.manifest.overrides import Overrides
 from dlctl.request.bundle import Bundle
@@ -92,3 +99,56 @@ def merged(first: Overrides, second: Overrides) -> Overrides:
     """Return both merged; the second's values win."""
     said = {k: v for k, v in dataclasses.asdict(second).items() if v not in (None, ())}
     return replace(first, **said)
+
+
+# What travels with it ----------------------------------------------------------------------------
+
+_ENDINGS = ("py", "c", "binpb", "proto")
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@functools.cache
+def runtime_entries() -> tuple[str, list[Entry]]:
+    """Return the runtime's digest and its files, in order of their names, and their index."""
+    files = {"dlctl/__init__.py": _PACKAGE / "__init__.py"}
+    for package in ("dlctl/contract", "learner", "psrv", "search"):
+        folder = _PACKAGE.parent / package
+        for path in [found for ending in _ENDINGS for found in folder.rglob(f"*.{ending}")]:
+            files[f"{package}/{path.relative_to(folder).as_posix()}"] = path
+    contents = {name: path.read_bytes() for name, path in sorted(files.items())}
+    index = contract.index_text(
+        SentFile(hashlib.sha256(content).hexdigest(), len(content), "f", name)
+        for name, content in contents.items()
+    )
+    entries = [Entry(name, content) for name, content in contents.items()]
+    return contract.index_digest(index), [*entries, Entry(contract.SENT_INDEX, index)]
+
+
+_PATIENCE_S = 5.0
+"""In a huge repository git may take longer; a submission does not wait for that."""
+
+
+def git_state(folder: Path) -> GitState | None:
+    """Return the state of a folder; None without git, outside a repository, or before a commit."""
+    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+        return None
+    command = ["git", "--no-optional-locks", "-C", str(folder), "status", "--porcelain=v2",
+               "--branch", "--", "."]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=_PATIENCE_S, stdin=subprocess.DEVNULL, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_status(done.stdout.decode(errors="replace"))
+
+
+def parse_status(text: str) -> GitState | None:
+    """Return what `git status --porcelain=v2 --branch` has printed."""
+    lines = text.splitlines()
+    told = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
+    commit, branch = told.get("branch.oid", ""), told.get("branch.head", "")
+    if not commit or commit == "(initial)":
+        return None
+    dirty = any(not line.startswith("# ") for line in lines)
+    return GitState(commit, "" if branch == "(detached)" else branch, dirty)

@@ -73,8 +73,9 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
         RecordError: files of the job directory are lost, or of another version of dlctl.
     """
     from dlctl.lifecycle import refresh, stale
-    from dlctl.outputs.insight import insight, saved_checkpoints, told_by_site
-    from dlctl.outputs.metrics import MetricsReader
+    from dlctl.outputs.checkpoints import list_checkpoints
+    from dlctl.outputs.insight import insight, saved_of, told_by_site
+    from dlctl.outputs.metrics.reader import MetricsReader
     from dlctl.series.pace import progress
 
     meaning = None
@@ -82,7 +83,7 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
         record = refresh(session, [record], store)[0]
         told, reader = told_by_site(session, record), MetricsReader(record)
         reader.refresh(session.transport)
-        saved = saved_checkpoints(session.transport, record)
+        saved = saved_of(list_checkpoints(session.transport, record.job_dir))
         meaning = insight(reader.run, record, told.plan, saved)
         record = replace(record, **progress(reader.run, record)._asdict())
     except (TransportError, RecordError) as error:
@@ -109,7 +110,7 @@ def _next_command(record: Record) -> str:
 
 def _stored_as(record: Record) -> list[str]:
     """Return the versions of stored models that the training made, as far as is known here."""
-    from dlctl.models.record import ModelRecord
+    from dlctl.models.known import ModelRecord
 
     try:
         return ModelRecord().made_from(record.training_id)

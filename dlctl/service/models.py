@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING
 
 from dlctl.errors import DlctlError, Misused, RecordError, TransportError
 from dlctl.lifecycle import refresh
-from dlctl.models import copy as copying
+from dlctl.models import publish
 from dlctl.models.changes import Changes, change, refuse_unknown
 from dlctl.models.create import Wish, from_folder, from_training
-from dlctl.models.known import KnownModel, find_model
+from dlctl.models.known import (
+    KnownModel,
+    ModelRecord,
+    check_alias,
+    check_word,
+    find_model,
+    parse_reference,
+)
 from dlctl.models.reading import Found, read_models, whole_version
-from dlctl.models.record import ModelRecord
-from dlctl.models.reference import check_alias, check_word, parse_reference
 
 if TYPE_CHECKING:
     from dlctl.contract import ModelVersion
@@ -128,7 +133,7 @@ class ModelsAt:
     def copy(self, found: Found, to: ModelsAt, said: Wish) -> ModelVersion:
         """Copy a version to another site."""
         with self.mine.tell.progress("copying") as on_progress:
-            made = copying.copy(self.session, found, to.session, to.models, said.aliases,
+            made = publish.copy(self.session, found, to.session, to.models, said.aliases,
                                 on_progress)  # fmt: skip
         to.read()
         return made

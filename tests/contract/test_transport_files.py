@@ -9,18 +9,11 @@ import pytest
 from odd_names import ODD_NAMES, write_odd_names
 
 from dlctl.errors import TransferError
-from dlctl.files.download import Wishes
+from dlctl.files.archive import Entry
+from dlctl.files.download import Wishes, download
 from dlctl.files.ranges import read_sizes
-from dlctl.files.upload import (
-    Entry,
-    Tree,
-    download,
-    read_appended,
-    read_files,
-    read_texts,
-    upload,
-    write_file,
-)
+from dlctl.files.small_files import read_appended, read_files, read_texts, write_file
+from dlctl.files.upload import Tree, upload
 
 here = pytest.mark.parametrize("transport", ["local"], indirect=True)
 """For what is the same at every site, and takes long."""

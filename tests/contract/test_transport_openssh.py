@@ -24,7 +24,8 @@ import pytest
 from ssh_servers import SSHD, block, running_sshd, served
 
 from dlctl.errors import AuthError, ConnectError, ConnectionLost, HostKeyError, TransportError
-from dlctl.files.upload import Entry, Tree, upload
+from dlctl.files.archive import Entry
+from dlctl.files.upload import Tree, upload
 from dlctl.transport.control_path import control_path
 
 PAM_OATH = next(Path("/usr/lib").glob("*/security/pam_oath.so"), None)

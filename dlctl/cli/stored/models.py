@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def complete_models(incomplete: str) -> list[str]:
     """Return the model ids with this beginning, for shell completion."""
-    from dlctl.models.record import ModelRecord
+    from dlctl.models.known import ModelRecord
 
     ids = [model.model_id for model in ModelRecord().all()]
     return [model_id for model_id in ids if model_id.startswith(incomplete)]
@@ -71,7 +71,7 @@ DESCRIPTION = typer.Option(None, "--description", help="A description for people
 
 def _where(wanted: str, site: str | None) -> str:
     """Return the site that has a model, as far as is known."""
-    from dlctl.models.record import the_site_of
+    from dlctl.models.known import the_site_of
 
     return site or the_site_of(wanted) or default_site()
 
@@ -200,7 +200,7 @@ def delete(
     Example: dlctl models delete digits@1
     """
     from dlctl.models import changes
-    from dlctl.models.reference import parse_reference
+    from dlctl.models.known import parse_reference
     from dlctl.service.models import models_at
 
     ask_nothing_in_json(as_json, answered=yes or dry_run)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
+import struct
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,11 +15,12 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
 
+from dlctl.contract.ground.protobuf import block, varint
 from dlctl.contract.ground.safe_text import cells_for
+from dlctl.contract.ground.tfrecord import record
 from dlctl.contract.measured.utilisation import maximum
 from dlctl.contract.metrics import NO_STEP, Source
 from dlctl.errors import ResultsError
-from dlctl.outputs.metrics.event_file import write_events
 from dlctl.series.curve import Curve
 from dlctl.series.merged import Entry, by_group
 from dlctl.series.readable import readable
@@ -32,6 +35,7 @@ _TAKEN = re.compile(r"learner-\d+|node", re.IGNORECASE)
 _NAME_WIDTH = 100
 """Of a name in the table."""
 _LONGEST_NAME_BYTES = 200
+_EVENT_VERSION = b"\x1a\x0dbrain.Event:2"
 
 
 def chosen(entries: Iterable[Entry], since_step: int, names: str | None) -> Iterator[Entry]:
@@ -117,6 +121,33 @@ def write_tensorboard(folder: Path, found: dict[str, Sequence[Entry]]) -> list[P
             write_events(path, began_at, some)
             written.append(path)
     return written
+
+
+def scalar_event(time: float, step: int, tag: str, value: float) -> bytes:
+    """Return an event that holds one value; time in Unix seconds."""
+    scalar = block(1, tag.encode()) + b"\x15" + struct.pack("<f", _single(value))
+    head = b"\x09" + struct.pack("<d", time) + b"\x10" + varint(max(0, step))
+    return head + block(5, block(1, scalar))
+
+
+def _single(value: float) -> float:
+    """Return a value that a float of 32 bits can hold."""
+    return value if abs(value) < 3.4e38 or value != value else math.copysign(math.inf, value)
+
+
+def write_events(
+    path: Path, began_at: float, points: Iterable[tuple[float, int, str, float]]
+) -> None:
+    """Write an event file of TensorBoard: (time, step, tag, value) each, as protobufs in TFRecords.
+
+    Args:
+        began_at: Unix seconds, of the file's first record.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(record(b"\x09" + struct.pack("<d", began_at) + _EVENT_VERSION))
+        for time, step, tag, value in points:
+            file.write(record(scalar_event(time, step, tag, value)))
 
 
 def folder_of(group: str) -> str:

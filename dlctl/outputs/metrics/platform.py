@@ -19,7 +19,7 @@ from dlctl.contract.metrics import Source
 from dlctl.lifecycle import learner_statuses, read_plan
 from dlctl.lifecycle.accounts import accounts
 from dlctl.outputs.ledger import Ledger, ledger
-from dlctl.outputs.metrics import MetricsReader
+from dlctl.outputs.metrics.reader import MetricsReader
 from dlctl.series.run import Run
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from repository import REPOSITORY
 from stored_models import write_folder
 
 from dlctl import contract
-from dlctl.models.known import KnownModel
-from dlctl.models.record import ModelRecord
+from dlctl.models.known import KnownModel, ModelRecord
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_two_that_send_the_same_content_do_not_mix_it(tmp_path, root, wait_until
         other.stdin.flush()
         other.kill()
 
-    contents.send_alone(transport, str(root), entry.sha256, entry, 0, "me", disturb, 30, UMASK)
+    contents.send_alone(transport, str(root), entry.sha256, entry, 0, "me", disturb, UMASK)
     arrived = root / contents.FOLDER / entry.sha256
     assert hashlib.sha256(arrived.read_bytes()).hexdigest() == entry.sha256
 
@@ -57,7 +57,7 @@ def test_a_content_that_another_upload_has_taken_is_sent_again(tmp_path, root, m
     for name in "ab":
         (folder / name).write_bytes(os.urandom(contents.LEAST_BYTES))
     entries = [entry_of(folder / name, name) for name in "ab"]
-    deposit, taken = contents.deposit, []
+    deposit, taken = upload._deposit, []
 
     def deposit_and_lose(*args, **more):
         deposit(*args, **more)
@@ -65,7 +65,7 @@ def test_a_content_that_another_upload_has_taken_is_sent_again(tmp_path, root, m
             taken.append(1)
             (root / contents.FOLDER / entries[0].sha256).unlink()
 
-    monkeypatch.setattr(contents, "deposit", deposit_and_lose)
+    monkeypatch.setattr(upload, "_deposit", deposit_and_lose)
     upload.upload(LocalTransport(), str(root), [Tree("store/x", entries)])
     for name in "ab":
         assert (root / "store/x" / name).read_bytes() == (folder / name).read_bytes()
@@ -80,7 +80,7 @@ def test_a_content_that_is_asked_for_is_kept_for_another_week(tmp_path, root):
     os.utime(there, (there.stat().st_mtime - 6.5 * 86400,) * 2)
     before = there.stat().st_mtime
     told = contents.ask(LocalTransport(), str(root), {entry.sha256: entry}, "me", UMASK)
-    assert told.whole == {entry.sha256}
+    assert told == ({entry.sha256}, {})
     assert there.stat().st_mtime > before + 6 * 86400
 
 
@@ -111,4 +111,4 @@ def test_a_full_disk_is_said_of_a_content_that_goes_alone(tmp_path, small_disk):
     entry = entry_of(tmp_path / "big")
     with pytest.raises(TransferError, match="the disk is full"):
         contents.send_alone(LocalTransport(), str(small), entry.sha256, entry, 0, "me",
-                            lambda n: None, 30, UMASK)  # fmt: skip
+                            lambda n: None, UMASK)  # fmt: skip

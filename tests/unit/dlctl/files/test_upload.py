@@ -9,7 +9,7 @@ import pytest
 
 from dlctl.errors import TransferError
 from dlctl.files.download import download
-from dlctl.files.sending import last_telling_line
+from dlctl.files.site_folders import last_telling_line
 from dlctl.files.small_files import read_files, write_file
 from dlctl.transport import Completed
 from dlctl.transport.local import LocalTransport

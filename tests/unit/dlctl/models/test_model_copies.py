@@ -13,7 +13,7 @@ from dlctl.contract import DATA_FILE
 from dlctl.errors import ConnectionLost, TransferError
 from dlctl.models import changes
 from dlctl.models.compare import compare
-from dlctl.models.copy import copy
+from dlctl.models.publish import copy
 from dlctl.models.pull import layout
 from dlctl.models.reading import find_version, read_models, verify
 from dlctl.models.use import code_of

@@ -17,8 +17,8 @@ from stored_models import ModelSite, write_folder
 from dlctl import contract
 from dlctl.errors import RecordError, RemoteCommandError, TransferError
 from dlctl.models import changes
+from dlctl.models.known import parse_reference
 from dlctl.models.reading import read_models, verify, whole_version
-from dlctl.models.reference import parse_reference
 from dlctl.models.use import bring_code, code_of
 
 GC = """\

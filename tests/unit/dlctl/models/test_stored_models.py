@@ -29,15 +29,22 @@ from dlctl.errors import (
 )
 from dlctl.models import changes
 from dlctl.models.compare import compare
-from dlctl.models.known import KnownModel, find_model
+from dlctl.models.known import (
+    KnownModel,
+    ModelRecord,
+    Reference,
+    check_alias,
+    check_word,
+    find_model,
+    parse_reference,
+    the_site_of,
+)
 from dlctl.models.pull import layout, pull
 from dlctl.models.reading import find_version, read_models, verify
-from dlctl.models.record import ModelRecord, the_site_of
-from dlctl.models.reference import Reference, check_alias, check_word, parse_reference
 from dlctl.models.use import bring_code, choose_weights, code_of, find_weights
 from dlctl.record import RecordStore
 from dlctl.request.bundle import collect
-from dlctl.request.git import parse_status
+from dlctl.request.request import parse_status
 from dlctl.transport.local import LocalTransport
 
 

@@ -17,7 +17,7 @@ from dlctl.contract import ResultFile, ResultsIndex, State
 from dlctl.errors import DlctlError, ResultsError, TransferError
 from dlctl.outputs.fetch import CHECKPOINTS, PARTS, Wanted, fetch
 from dlctl.outputs.fetched_folder import FetchedFolder
-from dlctl.outputs.metrics import read_metrics
+from dlctl.outputs.metrics.files import read_metrics
 from dlctl.transport.local import LocalTransport
 from dlctl.transport.script import ScriptProcess
 

@@ -9,7 +9,9 @@ from test_fetch import HERE
 from dlctl import contract
 from dlctl.contract.measured import pyramid
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
-from dlctl.outputs.metrics import MetricsReader, bins, read_metrics
+from dlctl.outputs.metrics import bins
+from dlctl.outputs.metrics.files import read_metrics
+from dlctl.outputs.metrics.reader import MetricsReader
 from dlctl.record import Record
 from learner.job.metrics import MetricsFile
 

@@ -12,7 +12,9 @@ from dlctl import contract
 from dlctl.contract.metrics import EventKind, make_line
 from dlctl.errors import ConnectionLost
 from dlctl.live.training import Training
-from dlctl.outputs.metrics import MetricsReader, bins, cache, kept_metrics, read_metrics
+from dlctl.outputs.metrics import bins, cache
+from dlctl.outputs.metrics.files import kept_metrics, read_metrics
+from dlctl.outputs.metrics.reader import MetricsReader
 from dlctl.record import Record
 from learner.job.metrics import MetricsFile
 

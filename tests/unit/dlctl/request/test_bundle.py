@@ -15,7 +15,7 @@ from repository import REPOSITORY
 from dlctl.errors import BundleError
 from dlctl.files.archive import END_OF_ARCHIVE, write_entry
 from dlctl.request.bundle import collect
-from dlctl.request.runtime import runtime_entries
+from dlctl.request.request import runtime_entries
 
 # In pieces, so that a scanner does not take this file for what it tests.
 PRIVATE_KEY = "-----BEGIN OPENSSH " + "PRIVATE KEY-----\nAAAA\n"

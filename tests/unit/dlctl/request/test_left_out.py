@@ -11,7 +11,7 @@ from dlctl.contract import LeftOut
 from dlctl.contract.programs.named_paths import allowing_line, missed, named_paths
 from dlctl.errors import ManifestError
 from dlctl.manifest.overrides import Overrides
-from dlctl.request import excluded, left_out
+from dlctl.request import ignore, left_out
 from dlctl.request.build import prepare
 from dlctl.request.bundle import collect
 from dlctl.request.scaffold import scaffold
@@ -64,7 +64,7 @@ def test_a_rule_above_the_folder_is_named(folder):
 
 
 def test_many_rules_and_a_vast_folder_are_summed_up(folder, monkeypatch):
-    monkeypatch.setattr(excluded, "MOST_FILES", 1)
+    monkeypatch.setattr(ignore, "MOST_FILES", 1)
     (folder / ".gitignore").write_text("/data/\nlib/*.py\n*.bin\nnotes.md\n")
     told = left_out.summary(collect(folder))
     assert "by .gitignore:1: data/ (more than 10,000 files)" in told
@@ -74,7 +74,7 @@ def test_many_rules_and_a_vast_folder_are_summed_up(folder, monkeypatch):
 def test_a_vast_folder_comes_first_and_what_the_program_names_in_it_is_a_warning(
     folder, monkeypatch
 ):
-    monkeypatch.setattr(excluded, "MOST_FILES", 1)
+    monkeypatch.setattr(ignore, "MOST_FILES", 1)
     (folder / ".gitignore").write_text("lib/*.py\n*.bin\nnotes.md\n/data/\n")
     assert "left out by .gitignore:4: data/ (" in left_out.summary(collect(folder))
     line = 'x = ImageFolder("data/deep")\nimport data.other\nopen("data", "w")\nopen("database/x")'
