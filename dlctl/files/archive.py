@@ -38,9 +38,20 @@ class Entry:
     """Of a file on disk, if known: then a large one is sent by it, and once."""
 
     @property
-    def is_file(self) -> bool:
-        """Return whether it has content."""
-        return self.source is not None
+    def content_bytes(self) -> int:
+        """Return how long its content is.
+
+        Raises:
+            TransferError: the file can't be read.
+        """
+        if isinstance(self.source, bytes):
+            return len(self.source)
+        if self.source is None or self.size_bytes is not None:
+            return self.size_bytes or 0
+        try:
+            return self.source.stat().st_size
+        except OSError as error:
+            raise _unreadable(self.source, error) from error
 
 
 def write_entry(
@@ -59,16 +70,14 @@ def write_entry(
         yield _header(info)
         return
     digest = hashlib.sha256()
+    info.size = entry.content_bytes
+    yield _header(info)
     if isinstance(entry.source, bytes):
-        info.size = len(entry.source)
-        yield _header(info)
         view = memoryview(entry.source)
         chunks: Iterable[bytes] = (
             bytes(view[at : at + _CHUNK_BYTES]) for at in range(0, len(view), _CHUNK_BYTES)
         )
     else:
-        info.size = _size_bytes(entry)
-        yield _header(info)
         chunks = read_exactly(entry.source, info.size)
     for chunk in chunks:
         digest.update(chunk)
@@ -80,16 +89,6 @@ def write_entry(
 
 def _header(info: tarfile.TarInfo) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-
-
-def _size_bytes(entry: Entry) -> int:
-    assert isinstance(entry.source, Path)
-    if entry.size_bytes is not None:
-        return entry.size_bytes
-    try:
-        return entry.source.stat().st_size
-    except OSError as error:
-        raise _unreadable(entry.source, error) from error
 
 
 def read_exactly(path: Path, size_bytes: int, offset: int = 0) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import ConnectionLost
 from dlctl.files.archive import Entry, read_exactly
 from dlctl.files.listing import SHA256, batches
-from dlctl.files.site_folders import NO_FOLDER, NO_MATCH, NO_UNPACK, explained, feed, guard
+from dlctl.files.site_folders import NO_FOLDER, NO_MATCH, NO_UNPACK, begin_in_root, explained, feed
 from dlctl.transport.base import Transport
 
 FOLDER = "store/.contents"
@@ -42,9 +42,9 @@ def large_contents(entries: Iterable[Entry]) -> dict[str, Entry]:
     found = {
         entry.sha256: entry for entry in entries
         if entry.sha256 and isinstance(entry.source, Path)
-        and (entry.size_bytes or 0) >= LEAST_BYTES
+        and (entry.content_bytes) >= LEAST_BYTES
     }  # fmt: skip
-    total_bytes = sum(entry.size_bytes or 0 for entry in found.values())
+    total_bytes = sum(entry.content_bytes for entry in found.values())
     return found if total_bytes >= WORTH_BYTES else {}
 
 
@@ -82,11 +82,8 @@ def ask(
 
 def _ask_script(root: str, mine: str, umask: int) -> str:
     return f"""\
-LC_ALL=C; export LC_ALL
-umask {umask:03o}
-mkdir -p -- {shlex.quote(f"{root}/{FOLDER}")} || exit {NO_FOLDER}
-{guard(root)}
-cd -- {shlex.quote(f"{root}/{FOLDER}")} || exit {NO_FOLDER}
+{begin_in_root(root, umask)}
+mkdir -p {FOLDER} && cd {FOLDER} || exit {NO_FOLDER}
 {SHA256}
 find . ! -name . -prune -mtime +6 -exec rm -rf {{}} + 2>/dev/null
 cat >.wanted.$$ || exit {NO_FOLDER}
@@ -122,7 +119,7 @@ def send_alone(
         TransferError: it does not arrive as it is here.
         TransportError
     """
-    size_bytes, source = entry.size_bytes or 0, entry.source
+    size_bytes, source = entry.content_bytes, entry.source
     assert isinstance(source, Path)
     for _ in range(TRIES):
         begun_bytes = begun_bytes if begun_bytes <= size_bytes else 0
@@ -165,7 +162,7 @@ size=$(wc -c <{part})
 mv -f {part} {sha256}"""
 
 
-def link_script(root_variable: str, part: str, entries: Sequence[Entry], umask: int) -> str:
+def link_script(part: str, entries: Sequence[Entry], umask: int) -> str:
     """Return the commands that put contents into an unpacked tree, with the time of now."""
     if not entries:
         return ""
@@ -183,12 +180,12 @@ def link_script(root_variable: str, part: str, entries: Sequence[Entry], umask: 
     index = SENT_INDEX
     return f"""\
 again() {{ # sum path: gets a copy
-    cp -- {root_variable}/{FOLDER}/"$1" "$2" && return
-    [ -f {root_variable}/{FOLDER}/"$1" ] || exit {GONE}
+    cp -- "$root"/{FOLDER}/"$1" "$2" && return
+    [ -f "$root"/{FOLDER}/"$1" ] || exit {GONE}
     exit {NO_UNPACK}
 }}
 put() {{ # sum path: the first of its paths gets the content itself
-    ln -- {root_variable}/{FOLDER}/"$1" "$2" 2>/dev/null || again "$@"
+    ln -- "$root"/{FOLDER}/"$1" "$2" 2>/dev/null || again "$@"
 }}
 (cd -- {part} || exit {NO_UNPACK}
 {news}
@@ -198,13 +195,13 @@ find . -type f -exec touch {{}} +
 ) || exit"""
 
 
-def remove_script(root_variable: str, sums: Iterable[str]) -> str:
+def remove_script(sums: Iterable[str]) -> str:
     """Return the commands that remove contents that are in their trees."""
     names = "\n".join(sorted(set(sums)))
     if not names:
         return ":"
     return f"""\
-(cd {root_variable}/{FOLDER} && xargs rm -f) <<'end of sums'
+(cd "$root"/{FOLDER} && xargs rm -f) <<'end of sums'
 {names}
 end of sums"""
 

@@ -65,6 +65,16 @@ theirs=$(folders_not_own {folders})
 [ -z "$theirs" ] || {{ printf '%s\\n' "$theirs" >&2; exit {UNSAFE}; }}"""
 
 
+def begin_in_root(root: str, umask: int) -> str:
+    """Return the first lines of a script that works in a site's root, which is made if need be."""
+    return f"""\
+LC_ALL=C; export LC_ALL
+umask {umask:03o}
+mkdir -p -- {shlex.quote(root)} || exit {NO_FOLDER}
+{guard(root)}
+cd -- {shlex.quote(root)} || exit {NO_FOLDER}"""
+
+
 def _own_folders() -> str:
     return (data_path("templates") / "own_folders.sh").read_text(encoding="utf-8")
 

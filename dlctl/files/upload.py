@@ -23,9 +23,9 @@ from dlctl.files.site_folders import (
     NO_MATCH,
     NO_RENAME,
     NO_UNPACK,
+    begin_in_root,
     explained,
     feed,
-    guard,
 )
 from dlctl.transport.base import Completed, Transport
 
@@ -65,9 +65,9 @@ def upload(
             left; trees that were complete before may stay.
     """
     wanted = contents.large_contents(entry for tree in trees for entry in tree.entries)
-    deposited_bytes = sum(_size_bytes(entry) for entry in wanted.values())
+    deposited_bytes = sum(entry.content_bytes for entry in wanted.values())
     rest = (e for tree in trees for e in tree.entries if e.sha256 not in wanted)
-    progress = _Progress(deposited_bytes + sum(map(_size_bytes, rest)), on_progress)
+    progress = _Progress(deposited_bytes + sum(entry.content_bytes for entry in rest), on_progress)
     for _ in range(_TRIES):
         if wanted:
             _deposit(transport, root, wanted, progress, umask)
@@ -85,12 +85,13 @@ def _send(
 ) -> Completed:  # fmt: skip
     """Send what has not been sent by its sum, and have the site put all of it into place."""
     sent = [replace(t, entries=[e for e in t.entries if e.sha256 not in wanted]) for t in trees]
-    total_bytes = sum(_size_bytes(entry) for tree in sent for entry in tree.entries)
+    total_bytes = sum(entry.content_bytes for tree in sent for entry in tree.entries)
     token = secrets.token_hex(8)
     parts = [f"{token}-{index}" for index in range(len(trees))]
-    place = [_link(part, tree, wanted, umask) for part, tree in zip(parts, trees, strict=True)]
+    place = [contents.link_script(part, [e for e in tree.entries if e.sha256 in wanted], umask)
+             for part, tree in zip(parts, trees, strict=True)]  # fmt: skip
     place += [_rename_command(*pair) for pair in zip(parts, trees, strict=True)]
-    place.append(contents.remove_script('"$root"', wanted))
+    place.append(contents.remove_script(wanted))
     temporary = f"{_TEMPORARY_PREFIX}{token}"
     script = _upload_script(root, temporary, "\n".join(place), total_bytes, umask)
     stream = _blocks(_stream(sent, parts, umask))
@@ -137,36 +138,23 @@ def _deposit(
     mine, furthest, vain = contents.this_machine(), -1, 0
     while True:
         whole, begun = contents.ask(transport, root, wanted, mine, umask)
-        here_bytes = sum(_size_bytes(wanted[s]) for s in whole) + sum(begun.values())
+        here_bytes = sum(wanted[s].content_bytes for s in whole) + sum(begun.values())
         progress.set(here_bytes)
         vain = 0 if here_bytes > furthest else vain + 1
         furthest = max(furthest, here_bytes)
         lacking = [(s, entry) for s, entry in wanted.items() if s not in whole]
         try:
-            small = [each for each in lacking if _size_bytes(each[1]) < contents.ALONE_BYTES]
-            for group in grouped(small, lambda each: _size_bytes(each[1]), contents.ALONE_BYTES):
+            small = [each for each in lacking if each[1].content_bytes < contents.ALONE_BYTES]
+            for group in grouped(small, lambda each: each[1].content_bytes, contents.ALONE_BYTES):
                 send_group(group)
             for sha256, entry in lacking:
-                if _size_bytes(entry) >= contents.ALONE_BYTES:
+                if entry.content_bytes >= contents.ALONE_BYTES:
                     contents.send_alone(transport, root, sha256, entry, begun.get(sha256, 0), mine,
                                         progress.add, umask)  # fmt: skip
             return
         except (ConnectionLost, TransportTimeout):
             if vain >= contents.TRIES - 1:
                 raise
-
-
-def _link(part: str, tree: Tree, wanted: Mapping[str, Entry], umask: int) -> str:
-    held = [entry for entry in tree.entries if entry.sha256 in wanted]
-    return contents.link_script('"$root"', part, held, umask)
-
-
-def _size_bytes(entry: Entry) -> int:
-    if isinstance(entry.source, bytes):
-        return len(entry.source)
-    if entry.source is None:
-        return 0
-    return entry.size_bytes if entry.size_bytes is not None else entry.source.stat().st_size
 
 
 def _stream(trees: Sequence[Tree], parts: Sequence[str], umask: int) -> Iterator[bytes]:
@@ -206,11 +194,7 @@ def _sums(digests: dict[str, str]) -> bytes:
 
 def _upload_script(root: str, temporary: str, rename: str, total_bytes: int, umask: int) -> str:
     return f"""\
-LC_ALL=C; export LC_ALL
-umask {umask:03o}
-mkdir -p -- {shlex.quote(root)} || exit {NO_FOLDER}
-{guard(root)}
-cd -- {shlex.quote(root)} || exit {NO_FOLDER}
+{begin_in_root(root, umask)}
 root=$(pwd) || exit {NO_FOLDER}
 # What uploads that were cut off left behind, a day later at the latest.
 find . ! -name . -prune -type d -name '{_TEMPORARY_PREFIX}*' -mtime +0 \\

@@ -9,13 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import (
-    DlctlError,
-    HasEnded,
-    RecordError,
-    RemoteCommandError,
-    TransportError,
-)
+from dlctl.errors import DlctlError, HasEnded, RecordError, RemoteCommandError, TransportError
 from dlctl.files.site_folders import explained
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh

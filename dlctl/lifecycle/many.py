@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract import State
 from dlctl.errors import DlctlError, RemoteCommandError, TransportError
+from dlctl.lifecycle.end import Answer, interrupted
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.staging import bring, make_environment
 from dlctl.lifecycle.submit import (
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 NO_MORE = "the site takes no more jobs of yours now"
 """What the records of trainings say that a limit keeps from being submitted."""
 _WRITE_EVERY_S = 0.3
-Answer = Record | DlctlError
 OnAnswer = Callable[[int, Answer], None]
 """Called with a training's position and its record, or why it has no job."""
 LookOver = Callable[[Sequence["Request"]], None]
@@ -217,8 +216,7 @@ def _send(
 
 def to_ask(records: Sequence[Record]) -> list[int]:
     """Return the positions of those that no scheduler is known to have."""
-    return [n for n, record in enumerate(records)
-            if record.state is State.QUEUED and not record.job_id]  # fmt: skip
+    return [number for number, record in enumerate(records) if interrupted(record)]
 
 
 def not_arrived(session: Session, requests: Sequence[Request]) -> list[Request]:
@@ -287,7 +285,10 @@ def _ask_all(
         for number, end in answers(process.stdout, token.encode()):
             if _is_limit(session, end):
                 break
-            found[number] = _judged(session, end, records[number], store)
+            try:
+                found[number] = judge(session, end, records[number], store)
+            except DlctlError as error:
+                found[number] = error
             on_answer(number, found[number])
         end = process.wait(timeout_s)
     except TransportError as error:
@@ -310,13 +311,6 @@ def _script(
         no_more=session.scheduler.no_more, jobs=[record.job_dir for record in records],
         begin=contract.submit_begin(1), answer=contract.submit_answer(1),
     )  # fmt: skip
-
-
-def _judged(session: Session, end: Completed, record: Record, store: RecordStore) -> Answer:
-    try:
-        return judge(session, end, record, store)
-    except DlctlError as error:
-        return error
 
 
 def _is_limit(session: Session, end: Completed) -> bool:

@@ -1,12 +1,16 @@
-"""What one query of the site has shown about one training. Pure."""
+"""What one query of the site has shown about a training, and whether its next attempt is due."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dlctl import contract
-from dlctl.contract import Status, Verdict
+from dlctl.contract import State, Status, Verdict
+from dlctl.record import Record
 from dlctl.scheduler.base import Job
+
+PATIENCE_S = 60.0
+"""How long a node may take to begin the attempt that it has announced."""
 
 
 @dataclass(frozen=True)
@@ -58,3 +62,55 @@ class Observation:
                 contract.StarterKind.SUCCESSOR: self.successor}  # fmt: skip
         job = {str(kind): job for kind, job in jobs.items()}.get(action.starter if action else "")
         return job if job and not job.state.final else None
+
+
+def is_due(record: Record, seen: Observation) -> bool:
+    """Return whether the login side has to see to the next attempt: nobody else does."""
+    if seen.next_begun or seen.cancel_asked or seen.halt_asked or not seen.exists:
+        return False
+    if seen.awaited is not None:
+        return False
+    if seen.verdict and seen.verdict.action is None:  # of a node that outlived the supervisor's
+        return seen.continues and seen.verdict.state in (State.FAILED, State.HALTED)
+    action = seen.verdict.action if seen.verdict else None
+    if action is not None:
+        patience_s = 0.0 if action.starter == contract.StarterKind.CLIENT else PATIENCE_S
+        return action.goes_on and seen.now >= action.not_before + patience_s
+    # A job that ended without a word: its supervisor was killed, or its first node was lost.
+    return (
+        seen.verdict is None and record.state in (State.FAILED, State.HALTED)
+        and bool(seen.claim) and seen.continues
+    )  # fmt: skip
+
+
+class JobsByName:
+    """The queue's jobs by token and by id: with a loop for each record, 1,000 take a second."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._by_token: dict[str, list[Job]] = {}
+        self._by_id: dict[str, list[Job]] = {}
+        for job in jobs:
+            for token in {job.name, job.comment.removeprefix("dlctl:")}:
+                self._by_token.setdefault(token, []).append(job)
+            self._by_id.setdefault(job.job_id, []).append(job)
+
+    def find(self, record: Record, look: Observation) -> Job | None:
+        """Return the job of the record's attempt, the one that lives rather than one that ended."""
+        mine = list(self._by_token.get(contract.token(record.training_id, record.attempt), []))
+        # Later attempts may run in an earlier one's job. The scheduler may reuse an id: a job of
+        # another training is never ours.
+        ours = f"dlctl:{record.training_id}."
+        for job_id in {look.claim, record.job_id} - {""}:
+            mine += [
+                job for job in self._by_id.get(job_id, [])
+                if not job.comment.startswith("dlctl:") or job.comment.startswith(ours)
+            ]  # fmt: skip
+        return max(
+            mine, key=lambda job: (not job.state.final, len(job.job_id), job.job_id), default=None
+        )
+
+    def successor(self, record: Record) -> Job | None:
+        """Return the first of the jobs that were submitted beforehand and have not ended."""
+        token = contract.token(record.training_id, contract.SUCCESSOR)
+        waiting = [job for job in self._by_token.get(token, []) if not job.state.final]
+        return min(waiting, key=lambda job: (len(job.job_id), job.job_id), default=None)

@@ -383,12 +383,8 @@ def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
                      )  # fmt: skip
     if asked := _as_asked(record, seen, wall_s):
         return asked
-    if seen.supervisor is None and wall_s - _known_since(record) < SETTLE_S:
+    known_since = max(record.seen_at, unix_seconds(record.created_at) or 0.0)
+    if seen.supervisor is None and wall_s - known_since < SETTLE_S:
         return record  # just submitted: the queue may not list it yet
     why = f"job {record.job_id} left the queue without a verdict"
     return _told(record, wall_s, State.FAILED, why, _see_output(record))
-
-
-def _known_since(record: Record) -> float:
-    """Return when the site was last seen to report on the training, or when it was created."""
-    return max(record.seen_at, unix_seconds(record.created_at) or 0.0)

@@ -217,7 +217,7 @@ def ask(
     """
     script = ask_script(session.scheduler, plan, record, folder, renews)
     try:
-        end = session.transport.run(script, timeout_s=submit_timeout_s(0))
+        end = session.transport.run(script, timeout_s=_SUBMIT_TIMEOUT_S)
     except NOT_ASKED as error:
         note_interrupted([record], error, store)
         raise

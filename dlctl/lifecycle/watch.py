@@ -15,7 +15,9 @@ from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.programs import last_words
 from dlctl.contract.programs.verdict_rules import without_checkpoint
 from dlctl.errors import (
+    DlctlError,
     RecordError,
+    RemoteCommandError,
     SchedulerError,
     SchedulerUnavailable,
     SubmitUnknown,
@@ -23,15 +25,11 @@ from dlctl.errors import (
     TransportError,
 )
 from dlctl.files.made import look_at_made
-from dlctl.files.small_files import (
-    read_clock_and_texts,
-    read_texts,
-    read_texts_after,
-)
+from dlctl.files.small_files import read_clock_and_texts, read_texts, read_texts_after
 from dlctl.lifecycle import notices
-from dlctl.lifecycle.continuation import go_on, is_due, newest
-from dlctl.lifecycle.observation import Observation
+from dlctl.lifecycle.observation import JobsByName, Observation, is_due
 from dlctl.lifecycle.observe import derive, observe, paths_to_read
+from dlctl.lifecycle.remote_module import run_module
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.waiting import QueuePace, is_proven, keep_files
 from dlctl.record import Record, RecordStore
@@ -65,7 +63,7 @@ def refresh(
     else:
         known, seen = proven
     due = [r for r in known if r.training_id in seen and is_due(r, seen[r.training_id])]
-    problems = {r.training_id: why for r in due if (why := go_on(session, r, seen[r.training_id]))}
+    problems = {r.training_id: why for r in due if (why := _go_on(session, r, seen[r.training_id]))}
     if due:  # what follows may have begun
         known, seen = _look(session, known)
         known = [
@@ -122,10 +120,53 @@ def _at_newest(
 ) -> tuple[list[Record], dict[str, bytes | None]]:
     """Return the records at the newest attempt that anybody has begun, and their files."""
     begun = [r for r in records if files[f"{r.job_dir}/{contract.submit_begin(r.attempt + 1)}"]]
-    moved = newest(session, begun)
+    moved = _newest(session, begun)
     if moved:
         files = files | read_texts(session.transport, _paths(moved.values()))
     return [moved.get(record.training_id, record) for record in records], files
+
+
+def _newest(session: Session, records: list[Record]) -> dict[str, Record]:
+    """Return the records of trainings whose next attempt has begun, at their newest attempt."""
+    if not records:
+        return {}
+    folders = " ".join(shlex.quote(record.job_dir) for record in records)
+    receipt = shlex.quote(contract.submit_begin("[0-9]*")).replace("'", "")
+    script = (
+        f'for d in {folders}; do (cd "$d" 2>/dev/null && for f in {receipt}; do echo "$f"; done)\n'
+        "printf '\\036'; done"
+    )
+    answers = session.transport.run(script, timeout_s=90.0).text.split("\036")
+    known = {}
+    for record, text in zip(records, answers, strict=False):
+        numbers = [word.split("/")[1] for word in text.split() if word.count("/") >= 2]
+        attempt = max((int(n) for n in numbers if n.isdecimal()), default=record.attempt)
+        known[record.training_id] = replace(
+            record, attempt=max(attempt, record.attempt), job_id="", state=State.QUEUED,
+            reason="", hint="", ended_at=0.0,
+        )  # fmt: skip
+    return known
+
+
+def _go_on(session: Session, record: Record, seen: Observation) -> str:
+    """Judge an attempt that nobody else judges, and begin the next if one follows.
+
+    The decision is the node side's alone (`learner.lifecycle`): the same program runs where the
+    transport's shell runs, and is told what the scheduler says of the end.
+
+    Returns why the site's login node could not do that; empty if it did.
+    """
+    job = seen.history or seen.job
+    word = job.state.value if job else ""
+    try:
+        plan = read_newest(session.transport, record).plan
+        arguments = [record.job_dir, str(record.attempt), word, job.reason if job else ""]
+        run_module(session, plan, "learner.supervisor.aftermath", arguments, timeout_s=300.0)
+    except DlctlError as error:
+        if isinstance(error, TransportError) and not isinstance(error, RemoteCommandError):
+            raise  # the site can't be reached, which says nothing about the training
+        return f"it can't be continued from here: {error.message}"
+    return ""
 
 
 def _paths(records: Iterable[Record]) -> list[str]:
@@ -196,7 +237,7 @@ def _observations(
 ) -> dict[str, Observation]:  # fmt: skip
     now, listed, problem = queue
     longest = {name: each.max_time_s for name, each in session.site.partitions.items()}
-    jobs = _JobsByName(listed)
+    jobs = JobsByName(listed)
     seen = {}
     for record in records:
         look = observe(record, files, now)
@@ -207,39 +248,6 @@ def _observations(
             longest_s=longest.get(job.partition) if job else None,
         )  # fmt: skip
     return seen
-
-
-class _JobsByName:
-    """The queue's jobs by token and by id: with a loop for each record, 1,000 take a second."""
-
-    def __init__(self, jobs: list[Job]) -> None:
-        self._by_token: dict[str, list[Job]] = {}
-        self._by_id: dict[str, list[Job]] = {}
-        for job in jobs:
-            for token in {job.name, job.comment.removeprefix("dlctl:")}:
-                self._by_token.setdefault(token, []).append(job)
-            self._by_id.setdefault(job.job_id, []).append(job)
-
-    def find(self, record: Record, look: Observation) -> Job | None:
-        """Return the job of the record's attempt, the one that lives rather than one that ended."""
-        mine = list(self._by_token.get(contract.token(record.training_id, record.attempt), []))
-        # Later attempts may run in an earlier one's job. The scheduler may reuse an id: a job of
-        # another training is never ours.
-        ours = f"dlctl:{record.training_id}."
-        for job_id in {look.claim, record.job_id} - {""}:
-            mine += [
-                job for job in self._by_id.get(job_id, [])
-                if not job.comment.startswith("dlctl:") or job.comment.startswith(ours)
-            ]  # fmt: skip
-        return max(
-            mine, key=lambda job: (not job.state.final, len(job.job_id), job.job_id), default=None
-        )
-
-    def successor(self, record: Record) -> Job | None:
-        """Return the first of the jobs that were submitted beforehand and have not ended."""
-        token = contract.token(record.training_id, contract.SUCCESSOR)
-        waiting = [job for job in self._by_token.get(token, []) if not job.state.final]
-        return min(waiting, key=lambda job: (len(job.job_id), job.job_id), default=None)
 
 
 def _add_history(session: Session, records: list[Record], seen: dict[str, Observation]) -> None:

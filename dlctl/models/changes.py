@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
-from dlctl.files.site_folders import UNSAFE, explained, guard, refusal
+from dlctl.files.site_folders import UNSAFE, begin_in_root, explained, refusal
 from dlctl.models.known import KnownModel
 from dlctl.script_templates import render_script
 
@@ -266,13 +266,7 @@ def _run(session: Session, script: str) -> Completed:
     Raises:
         RemoteCommandError: it is not.
     """
-    root = session.site.root
-    whole = f"""\
-LC_ALL=C; export LC_ALL
-umask {session.site.umask:03o}
-{guard(root)}
-cd -- {shlex.quote(root)} || exit 1
-{script}"""
+    whole = f"{begin_in_root(session.site.root, session.site.umask)}\n{script}"
     end = session.transport.run(whole, timeout_s=_TIMEOUT_S)
     if end.exit_code == UNSAFE:
         raise refusal(session.transport.name, end)

@@ -19,7 +19,7 @@ from dlctl.contract import ModelVersion
 from dlctl.errors import RecordError, RemoteCommandError, ResultsError, TransferError
 from dlctl.files.archive import Entry
 from dlctl.files.download import download
-from dlctl.files.site_folders import UNSAFE, explained, guard
+from dlctl.files.site_folders import NO_FOLDER, UNSAFE, begin_in_root, explained
 from dlctl.files.upload import Progress, Tree, upload
 from dlctl.models.known import KnownModel
 from dlctl.models.pull import AT_ONCE
@@ -105,7 +105,7 @@ def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
         )
     if end.exit_code == _CODES["no_model"]:
         raise RecordError(f"{name}: the model {label} was deleted meanwhile")
-    if end.exit_code in (UNSAFE, _CODES["no_room"], _CODES["cut_short"]):
+    if end.exit_code in (UNSAFE, NO_FOLDER, _CODES["no_room"], _CODES["cut_short"]):
         raise explained(name, session.site.root, end)
     raise RemoteCommandError(
         f"{name}: the version can't be stored (exit code {end.exit_code}): {end.last_error_line}",
@@ -121,8 +121,8 @@ def _differing(new: NewVersion, said: str) -> str:
 def _script(session: Session, new: NewVersion, incoming: str, record_bytes: int) -> str:
     description = None if new.description is None else contract.json_text(new.description)
     return render_script(
-        "login/model_publish.sh.j2", root=session.site.root, guard=guard(session.site.root),
-        umask=f"{session.site.umask:03o}", mode=f"{0o444 & ~session.site.umask:03o}",
+        "login/model_publish.sh.j2", mode=f"{0o444 & ~session.site.umask:03o}",
+        begin=begin_in_root(session.site.root, session.site.umask),
         model_id=new.record.model_id, is_new=new.is_new, incoming=incoming,
         record_bytes=record_bytes, description=description, codes=_CODES,
         aliases=new.words.get(contract.MODEL_ALIASES, ()),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,14 +56,16 @@ def pull(
     if found.version.manifest:
         texts[contract.MANIFEST] = found.version.manifest
     wanted: dict[str, list[tuple[Path, str]]] = {}
-    with _explained(folder):
+    try:
         for file, path in placed:
             target = folder / path
             _refuse_outside(folder, target, path)
             if file.link or not _is_here(target, file):
                 wanted.setdefault("" if file.link else file.sha256, []).append((target, file.mode))
         for name, text in texts.items():
-            _refuse_other(folder / name, text)
+            own = folder / name
+            if own.exists() and not (own.is_file() and own.read_text(encoding="utf-8") == text):
+                raise _in_the_way(own)
         folder.mkdir(parents=True, exist_ok=True)
         _bring(session, folder, wanted, on_progress)
         for file, path in placed:
@@ -73,6 +73,11 @@ def pull(
                 _link(folder, folder / path, file.link)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ResultsError(
+            f"{printable(error.filename or folder)}: {error.strerror or error}",
+            hint=f"check the space and the permissions there: df -h {folder}",
+        ) from error
     return [*(path for _, path in placed), *texts]
 
 
@@ -117,11 +122,6 @@ def _is_here(target: Path, file: ModelFile) -> bool:
     raise _in_the_way(target)
 
 
-def _refuse_other(target: Path, text: str) -> None:
-    if target.exists() and (not target.is_file() or target.read_text(encoding="utf-8") != text):
-        raise _in_the_way(target)
-
-
 def _in_the_way(target: Path) -> ResultsError:
     return ResultsError(
         f"{printable(target)} is here already and differs, so nothing was downloaded",
@@ -148,14 +148,3 @@ def _link(folder: Path, target: Path, link: str) -> None:
         raise _in_the_way(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.symlink_to(link)
-
-
-@contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ResultsError(
-            f"{printable(error.filename or folder)}: {error.strerror or error}",
-            hint=f"check the space and the permissions there: df -h {folder}",
-        ) from error

@@ -18,7 +18,7 @@ from dlctl.contract import (
 )
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import RecordError, ResultsError
-from dlctl.files.site_folders import damaged, explained, guard
+from dlctl.files.site_folders import begin_in_root, damaged, explained
 from dlctl.models.create import is_weights
 from dlctl.models.known import parse_reference
 from dlctl.models.reading import escaped, find_version, missing_blobs
@@ -122,9 +122,8 @@ def _line(file: ModelFile) -> str:
 
 def _code_script(session: Session, target: str, index_bytes: int) -> str:
     """Return a script that copies contents to their paths, verifies all, and renames the folder."""
-    root = session.site.root
     return render_script(
-        "login/model_code.sh.j2", root=root, guard=guard(root), umask=f"{session.site.umask:03o}",
+        "login/model_code.sh.j2", begin=begin_in_root(session.site.root, session.site.umask),
         token=secrets.token_hex(8), target=target, index_bytes=index_bytes, codes=_CODES,
     )  # fmt: skip
 

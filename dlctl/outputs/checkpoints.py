@@ -108,7 +108,8 @@ def whole_checkpoints(transport: Transport, job_dir: str, *, newest: bool) -> li
     Raises:
         TransferError, TransportError
     """
-    found = _markers(transport, job_dir)
+    names = _names_of(transport, [job_dir])
+    found = _markers_of(transport, names)[job_dir]
     folders = {folder.rpartition("/")[2]: _checkpoint(n, marker).complete
                for n, (folder, marker) in found.items()}  # fmt: skip
     own = [] if any(folders.values()) else own_checkpoints(*_saved(transport, [job_dir])[job_dir])
@@ -116,13 +117,9 @@ def whole_checkpoints(transport: Transport, job_dir: str, *, newest: bool) -> li
     whole = whole or [list(each.files) for each in own if each.complete]
     if newest and whole:
         return whole[0]
-    script = f"""\
-cd {shlex.quote(f"{job_dir}/{contract.CHECKPOINTS}")} 2>/dev/null || exit 0
-for f in *; do if [ -e "$f" ] || [ -L "$f" ]; then printf '%s\\0' "$f"; fi; done"""
     half = {name for name, is_whole in folders.items() if not is_whole}
     half |= {name for each in own if not each.complete for name in (each.name, *each.files)}
-    listed = transport.run(script).stdout.decode("utf-8", "surrogateescape")
-    return [name for name in listed.split("\0")[:-1] if name not in half]
+    return [name for name in names[job_dir] if name not in half]
 
 
 def _saved(
@@ -163,7 +160,7 @@ def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dic
         ResultsError: there is no such checkpoint, or it can't be understood.
         TransportError
     """
-    markers = _markers(transport, job_dir)
+    markers = _markers_of(transport, _names_of(transport, [job_dir]))[job_dir]
     complete = [n for n, (_, marker) in markers.items() if _checkpoint(n, marker).complete]
     chosen = next((n for n in complete if step in (None, n)), None)
     if chosen is None:
@@ -249,17 +246,12 @@ def diff(
     return run_module(session, plan, _TOOL, words, on_node=on_node, timeout_s=_TIMEOUT_S)
 
 
-def _markers(transport: Transport, job_dir: str) -> dict[int, tuple[str, bytes | None]]:
-    """Return the folder and the marker's content of each checkpoint by its step, newest first."""
-    return _markers_of(transport, _names_of(transport, [job_dir]))[job_dir]
-
-
 def _names_of(transport: Transport, job_dirs: Sequence[str]) -> dict[str, list[str]]:
     """Return the names in each CHECKPOINT_DIR, by job directory; but the hidden ones."""
     roots = [f"{job_dir}/{contract.CHECKPOINTS}" for job_dir in job_dirs]
     script = f"""\
 for d in {" ".join(map(shlex.quote, roots))}; do
-    for f in "$d"/*; do [ ! -e "$f" ] || printf '%s\\0' "${{f##*/}}"; done
+    for f in "$d"/*; do [ ! -e "$f" ] && [ ! -L "$f" ] || printf '%s\\0' "${{f##*/}}"; done
     printf '/\\0' # which no name is
 done"""
     listed = ask(transport, script).stdout.decode("utf-8", "surrogateescape").split("/\0")
@@ -270,7 +262,7 @@ done"""
 def _markers_of(
     transport: Transport, names: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[int, tuple[str, bytes | None]]]:
-    """Return what `_markers` returns, by job directory.
+    """Return each checkpoint's folder and marker, by job directory and step, newest first.
 
     Args:
         names: What `_names_of` returns.

@@ -125,14 +125,12 @@ class FetchedFolder(Target):
         while mark.name in self._tops or (os.path.lexists(mark) and self._read(mark) is None):
             number += 1
             mark = self.path / f"{_MARK}-{number}"
-        here = {name: known for name, known in self._files.items() if self._exists(name)}
+        there = self._files.items()
+        here = {name: known for name, known in there if os.path.lexists(self.path / name)}
         files = {name: stamp for name, (stamp, _) in here.items()}
         origins = {name: origin for name, (_, origin) in here.items() if origin}
         known = {"training_id": self._training_id, "files": files, "origins": origins}
         contract.write_whole(mark, json.dumps(known) + "\n")
-
-    def _exists(self, name: str) -> bool:
-        return os.path.lexists(self.path / name)
 
     def own(self, name: str) -> str:
         """Return the path of one of dlctl's own files, relative to the folder."""

@@ -131,7 +131,8 @@ def _spent(attempts: Sequence[AttemptAccount], now: float) -> list[Spent]:
         gpus = resources.gpus_per_learner * resources.learners
         found.append(Spent(this.attempt, resources.nodes, gpus, queued_s, end - begin, uses))
         before_end, before_job = end, this.job_id
-        start_step = kept if kept is not None else _last_step(this, start_step)
+        last_step = max([start_step, *(line.step for line in this.lines)])
+        start_step = last_step if kept is None else kept
     return found
 
 
@@ -168,10 +169,6 @@ def _kept_step(this: AttemptAccount, following: AttemptAccount | None) -> int | 
     return None
 
 
-def _last_step(this: AttemptAccount, start_step: int) -> int:
-    return max([start_step, *(line.step for line in this.lines)])
-
-
 def _uses(
     this: AttemptAccount, started_at: float, begin: float, end: float, start_step: int,
     kept: int | None,
@@ -205,7 +202,11 @@ def _add_lines(
         spent_s = count * step_s
         if before_at is None and line.time is not None:
             uses["starting"] += max(0.0, line.time - spent_s - begin)
-        elif before_at is not None and line.time is not None and _validated(line):
+        elif (
+            before_at is not None
+            and line.time is not None
+            and any(name.startswith(_VALIDATION) for name in line.values)
+        ):
             uses["useful"] += max(0.0, line.time - before_at - spent_s)
         lost = 0.0
         if kept is not None and count:
@@ -217,10 +218,6 @@ def _add_lines(
             uses[use] += part_s * shrink * (1 - lost)
         uses["useful"] += (spent_s - sum(parts.values()) * shrink) * (1 - lost)
         step, before_at = max(step, line.step), line.time or before_at
-
-
-def _validated(line: MetricsLine) -> bool:
-    return any(name.startswith(_VALIDATION) for name in line.values)
 
 
 def _add_program(uses: dict[str, float], this: AttemptAccount, begin: float, end: float) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlctl import __version__, contract
 from dlctl.contract import (
@@ -84,7 +84,8 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
     server = parameter_server(manifest, site, placement.learners_per_node)
     job_dir = f"{site.root}/jobs/{identity.training_id}"
     secret_names = manifest.secret_names()
-    has_loop = _has_loop(manifest, identity)
+    recipe = identity.recipe
+    has_loop = manifest.framework.job is not None and (recipe is None or recipe.loop)
     return Plan(
         training_id=identity.training_id,
         name=manifest.name,
@@ -128,27 +129,13 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
 
 
 def _framework(manifest: Manifest, job_dir: str, identity: Identity) -> Framework:
+    asked, arguments = manifest.framework, dict(manifest.framework.arguments)
+    if identity.weights:  # by the place where they will lie
+        arguments["weights"] = f"{job_dir}/{identity.weights.file}"
     return Framework(
-        name=manifest.framework.name,
-        version=manifest.framework.version,
-        command=manifest.framework.command,
-        job=manifest.framework.job,
-        arguments=_arguments(manifest, job_dir, identity.weights),
-        recipe=identity.recipe,
-    )
-
-
-def _arguments(
-    manifest: Manifest, job_dir: str, weights: contract.StoredWeights | None
-) -> dict[str, Any]:
-    """Return what `build` gets: stored weights by the place where they will lie."""
-    given = dict(manifest.framework.arguments)
-    return given | {"weights": f"{job_dir}/{weights.file}"} if weights else given
-
-
-def _has_loop(manifest: Manifest, identity: Identity) -> bool:
-    recipe = identity.recipe
-    return manifest.framework.job is not None and (recipe is None or recipe.loop)
+        name=asked.name, version=asked.version, command=asked.command, job=asked.job,
+        arguments=arguments, recipe=identity.recipe,
+    )  # fmt: skip
 
 
 def _without_slurm(manifest: Manifest, site: Site) -> list[str]:

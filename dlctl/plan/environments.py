@@ -6,14 +6,13 @@ site's file says which of its environments serve which of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlctl import contract
 
 if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
-    from dlctl.sites.model import EnvironmentSettings, NamedEnvironment, Site
+    from dlctl.sites.model import EnvironmentSettings, Site
 
 
 def chosen_environment(
@@ -29,7 +28,10 @@ def chosen_environment(
     """
     section = manifest.framework
     names = {framework.lower(), section.name.lower()}
-    there = list(_of_framework(site, names))
+    there = [
+        (name, settings, versions) for name, settings in site.environments.items()
+        for known, versions in settings.frameworks.items() if known.lower() in names
+    ]  # fmt: skip
     asked = [word for word in (section.image_tag, section.version) if word]
     for word in asked:
         for name, settings, versions in there:
@@ -48,13 +50,6 @@ def chosen_environment(
         f"it runs in the environment {name}."
     )
     return environment_of(settings, settings.python or "", name), False, [told]
-
-
-def _of_framework(site: Site, names: set[str]) -> Iterator[tuple[str, NamedEnvironment, list[str]]]:
-    for name, settings in site.environments.items():
-        for framework, versions in settings.frameworks.items():
-            if framework.lower() in names:
-                yield name, settings, versions
 
 
 def _is_version(asked: str, there: str) -> bool:

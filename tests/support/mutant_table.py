@@ -328,7 +328,7 @@ MUTANTS = (
     Mutant(
         TRANSFER,
         "the shell splits the name of a large file, or runs it",
-        "dlctl/files/chunk_stream.py",
+        "dlctl/files/partial.py",
         '" ".join(shlex.quote(f"./{file.path}") for file in files)',
         '" ".join(f"./{file.path}" for file in files)',
     ),

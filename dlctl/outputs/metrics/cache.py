@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.contract import whole_file
+from dlctl.sites.model import xdg_directory
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -61,9 +62,7 @@ class Cached:
 
 def cache_folder() -> Path:
     """Return `$XDG_CACHE_HOME/dlctl/metrics`, which need not exist."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    return root / "dlctl" / "metrics"
+    return xdg_directory("XDG_CACHE_HOME", ".cache") / "dlctl" / "metrics"
 
 
 def load(record: Record) -> Cached | None:

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.outputs.metrics import cache
 from dlctl.outputs.metrics.bins import is_fine, is_long, points_of, read_piece, refine
-from dlctl.outputs.metrics.files import (
-    Block,
-    Changed,
-    MetricsFiles,
-    order_of,
-    origin_of,
-)
+from dlctl.outputs.metrics.files import Block, Changed, MetricsFiles, order_of, origin_of
 from dlctl.series.curve import key_of
 from dlctl.series.replays import Origin
 from dlctl.series.run import Halved, Run

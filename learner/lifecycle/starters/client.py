@@ -7,7 +7,7 @@ from learner.lifecycle.starters.base import Situation
 
 
 class Client:
-    """Leaves the attempt to `dlctl.lifecycle.continuation`."""
+    """Leaves the attempt to `dlctl.lifecycle.watch`."""
 
     kind = StarterKind.CLIENT
     runs_here = False

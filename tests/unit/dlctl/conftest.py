@@ -17,7 +17,7 @@ def small_runtime(monkeypatch):
     sent = contract.SentFile(hashlib.sha256(content).hexdigest(), len(content), "f", name)
     index = contract.index_text([sent])
     entries = [Entry(name, content), Entry(contract.SENT_INDEX, index)]
-    for module in ("request.runtime", "request.build", "upkeep.prune"):
+    for module in ("request.request", "request.build", "upkeep.prune"):
         found = (contract.index_digest(index), entries)
         monkeypatch.setattr(f"dlctl.{module}.runtime_entries", lambda found=found: found)
 

@@ -145,7 +145,7 @@ def test_a_part_that_is_whole_is_read_and_not_sent_again(tmp_path, is_known, is_
         known = hashlib.sha256(content).hexdigest()
         file = SiteFile("big", "f", file.size_bytes, known, file.stamp)
     partial = Partial(here, str(base), file)
-    brought = bring(transport, str(base), [partial], lambda _: None, 30)
+    brought = bring(transport, str(base), [partial], lambda _: None)
     assert [whole for _, whole in brought] == [True]
     if is_damaged:
         with partial.path.open("r+b") as part:

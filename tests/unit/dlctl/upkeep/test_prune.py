@@ -106,7 +106,7 @@ def test_a_training_that_goes_on_stays(scene):
 
 
 def test_a_job_that_ended_without_a_word_may_go_on_and_stays(scene):
-    """The next dlctl that looks begins another attempt: see `dlctl.lifecycle.continuation`."""
+    """The next dlctl that looks begins another attempt: see `dlctl.lifecycle.watch`."""
     record = completed(scene)
     (job(scene, record) / contract.verdict_file(1)).unlink()
     scene.scheduler.set_state(1, "NODE_FAIL")
