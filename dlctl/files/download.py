@@ -37,24 +37,11 @@ _TRIES = 3
 """How often a file is tried that changes meanwhile, and a connection that brings nothing."""
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """How a download goes about what is not plain."""
-
-    local_name: Callable[[str], str | None] = lambda path: path
-    """Returns the path here, below the destination, of a path below the base; None: not wanted."""
-    on_left_out: Callable[[str, str], None] | None = None
-    """Called with a path and why it can't come; without it that is an error."""
-    on_progress: Callable[[int, int], None] | None = None
-    """Called with the bytes that are here, and all."""
-    listed: Sequence[SiteFile] | None = None
-    """The files at the paths, if they have been listed just now."""
-
-
 def download(
     transport: Transport, base: str, paths: Sequence[str] | Mapping[str, str],
     destination: Path | Target, on_progress: Callable[[int, int], None] | None = None, *,
-    wishes: Wishes | None = None,
+    local_name: Callable[[str], str | None] = str,
+    on_left_out: Callable[[str, str], None] | None = None, listed: Sequence[SiteFile] | None = None,
 ) -> list[Path]:  # fmt: skip
     """Download files and whole folders from below `base` to the same paths below `destination`.
 
@@ -64,7 +51,9 @@ def download(
         paths: Relative to `base`; or a mapping of files to the sha256 that each must have.
         destination: A folder here.
         on_progress: Called with the bytes that are here, and all.
-        wishes: What else matters.
+        local_name: Returns the path below the destination of a path below `base`; None: not wanted.
+        on_left_out: Called with a path and why it can't come; without it that is an error.
+        listed: The files at the paths, if they have been listed just now.
 
     Returns:
         All files, including those that were already here.
@@ -76,10 +65,8 @@ def download(
     target = destination if isinstance(destination, Target) else Target(destination)
     for path in paths:
         refuse_outside(path)
-    run = _Download(transport, base, target, wishes or Wishes(on_progress=on_progress))
-    files = run.wishes.listed
-    if files is None:
-        files = list_files(transport, base, paths)
+    run = _Download(transport, base, target, local_name, on_left_out, on_progress)
+    files = list_files(transport, base, paths) if listed is None else listed
     try:
         target.path.mkdir(parents=True, exist_ok=True)
         with target.alone():
@@ -98,7 +85,9 @@ class _Download:
     transport: Transport
     base: str
     target: Target
-    wishes: Wishes
+    local_name: Callable[[str], str | None]
+    on_left_out: Callable[[str, str], None] | None
+    on_progress: Callable[[int, int], None] | None
     here: list[Path] = field(default_factory=list)
     _paths: dict[str, Path] = field(default_factory=dict)
     """The path here of each file."""
@@ -112,7 +101,7 @@ class _Download:
         fitting, names = [], {}
         for file in files:
             refuse_outside(file.path)
-            name = self.wishes.local_name(file.path)
+            name = self.local_name(file.path)
             if name is None:
                 continue
             if file.kind == "o":
@@ -140,12 +129,12 @@ class _Download:
         return [file for file in fitting if file.path not in same]
 
     def _leave_out(self, path: str, why: str) -> None:
-        if self.wishes.on_left_out is None:
+        if self.on_left_out is None:
             raise TransferError(
                 f"{self.transport.name}: {printable(path)} {why}: refused",
                 hint="Remove it on the site.",
             )
-        self.wishes.on_left_out(path, why)
+        self.on_left_out(path, why)
 
     def _same(self, files: Sequence[SiteFile]) -> set[str]:
         """Return the paths of files whose content is here; only likely ones are read for it."""
@@ -184,7 +173,7 @@ class _Download:
                         self._leave_out(path, "was removed while it was fetched")
                 changed = self._bring_over_losses(listed)
         why = "changes while it is fetched, or can't be read"
-        if changed and self.wishes.on_left_out is None:
+        if changed and self.on_left_out is None:
             raise self._missing([file.path for file in changed], why)
         for file in changed:
             self._leave_out(file.path, why)
@@ -267,9 +256,9 @@ class _Download:
 
     def _arrived(self, size_bytes: int) -> None:
         self._done_bytes += size_bytes
-        if self.wishes.on_progress:
+        if self.on_progress:
             done_bytes = min(self._done_bytes, self._total_bytes)
-            self.wishes.on_progress(done_bytes, self._total_bytes)
+            self.on_progress(done_bytes, self._total_bytes)
 
 
 def _regular_bytes(path: Path) -> int | None:

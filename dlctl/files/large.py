@@ -251,11 +251,11 @@ def _bring_one(
 
     while partial.done_bytes < file.size_bytes:
         before = partial.done_bytes
-        ended = chunks.take(write)
+        digest, stat = chunks.take(write)
         if not file.sha256:
-            if not ended.stat or parsed_stat(file.path, ended.stat).stamp != file.stamp:
+            if not stat or parsed_stat(file.path, stat).stamp != file.stamp:
                 raise Changed  # or it is gone
-            if not partial.end_chunk(ended.sha256):
+            if not partial.end_chunk(digest):
                 partial.drop()
                 raise damaged(transport.name, file.path)
         chunks.consider(partial.done_bytes - before)

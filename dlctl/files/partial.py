@@ -31,6 +31,7 @@ BLOCK_BYTES = 1024 * 1024
 """What the site skips by."""
 CHUNK_BYTES = 16 * BLOCK_BYTES
 """What one request brings, with one sum."""
+Ended = tuple[str, str]
 _PIECE_BYTES = 256 * 1024
 _LINE_BYTES = 400
 _END_S = 30.0
@@ -201,14 +202,6 @@ class Chunk:
         return f"{self.number} {self.offset // BLOCK_BYTES} {blocks} {what}\n".encode()
 
 
-@dataclass(frozen=True)
-class Ended:
-    """What the site says after a chunk."""
-
-    sha256: str
-    stat: str
-
-
 def chunks_of(partial: Partial, number: int) -> Iterator[Chunk]:
     """Yield what is missing of a file."""
     size_bytes, offset = partial.file.size_bytes, partial.done_bytes
@@ -283,7 +276,7 @@ class Stream:
             yield piece
 
     def ended(self) -> Ended:
-        """Return what follows a chunk.
+        """Return what follows a chunk: its sum, if it was asked for, and the file's line of `stat`.
 
         Raises:
             Changed: the site's file is longer or shorter, so that this is something else.
@@ -296,7 +289,7 @@ class Stream:
         if mark != self._mark:
             raise Changed
         digest, _, stat = rest.partition(" ")
-        return Ended("" if digest == "-" else digest, stat)
+        return "" if digest == "-" else digest, stat
 
     def finish(self) -> None:
         """End the script."""

@@ -17,7 +17,7 @@ from dlctl import contract
 from dlctl.contract import ResultsIndex, State
 from dlctl.contract.metrics import EventKind, Source
 from dlctl.errors import ResultsError, TransferError
-from dlctl.files.download import Wishes, download
+from dlctl.files.download import download
 from dlctl.files.listing import SiteFile, listing_script, parsed_listing
 from dlctl.files.made import look_at_made
 from dlctl.files.small_files import read_appended, read_files, read_files_after
@@ -229,8 +229,10 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
             name = local(path)
             return name if name is not None and self._wanted.fits(name) else None
 
-        wishes = Wishes(local_name, self._leave_out, self._wanted.on_progress, listed=listed)
-        brought = download(self._transport, base, paths, self.folder, wishes=wishes)
+        brought = download(
+            self._transport, base, paths, self.folder, self._wanted.on_progress,
+            local_name=local_name, on_left_out=self._leave_out, listed=listed,
+        )  # fmt: skip
         return [str(path.relative_to(self.folder.path)) for path in brought]
 
     def _bring_results(self) -> list[str]:

@@ -56,23 +56,11 @@ class FetchedFolder(Target):
         self._remembered_at = time.monotonic()
         self._made = set[Path]()
         """Folders that are no links; only this process makes any as long as it has the lock."""
-        self._files = self._opened(with_mark=False)
-
-    def _opened(self, *, with_mark: bool) -> _Known:
-        try:
-            self._files = self._open()
-            if with_mark:
-                self._write_mark()
-            return self._files
-        except OSError as error:
-            raise ResultsError(
-                f"{self.path} can't be used as a folder: {error.strerror}",
-                hint="name another one: --to FOLDER",
-            ) from error
+        self._files = self._open(with_mark=False)
 
     def __enter__(self) -> FetchedFolder:
         self._lock.enter_context(alone(self.path, self._on_wait))
-        self._opened(with_mark=True)  # another fetch may have written since
+        self._files = self._open(with_mark=True)  # another fetch may have written since
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,22 +71,30 @@ class FetchedFolder(Target):
         """Return nothing new: the `with` statement has seen to it."""
         return contextlib.nullcontext()
 
-    def _open(self) -> _Known:
+    def _open(self, *, with_mark: bool) -> _Known:
         """Return the files of earlier fetches; create the folder if it does not exist."""
-        if self.path.is_dir() and any(path.name != PARTIAL for path in self.path.iterdir()):
-            # A mark whose name a result takes now is the older one.
-            marks = sorted(self.path.glob(f"{_MARK}*"), key=lambda m: (m.name in self._tops, m))
-            known = [self._read(mark) for mark in marks]
-            found = next((files for files in known if files is not None), None)
+        try:
+            found: _Known | None = {}
+            if self.path.is_dir() and any(path.name != PARTIAL for path in self.path.iterdir()):
+                # A mark whose name a result takes now is the older one.
+                marks = sorted(self.path.glob(f"{_MARK}*"), key=lambda m: (m.name in self._tops, m))
+                known = map(self._read, marks)
+                found = next((files for files in known if files is not None), None)
             if found is None:
                 raise ResultsError(
                     f"{self.path} is not empty, and not from an earlier fetch of "
                     f"{self._training_id}",
                     hint="name an empty or a new folder: --to FOLDER",
                 )
+            self.path.mkdir(parents=True, exist_ok=True)
+            if with_mark:
+                self._write_mark(found)
             return found
-        self.path.mkdir(parents=True, exist_ok=True)
-        return {}
+        except OSError as error:
+            raise ResultsError(
+                f"{self.path} can't be used as a folder: {error.strerror}",
+                hint="name another one: --to FOLDER",
+            ) from error
 
     def _read(self, mark: Path) -> _Known | None:
         """Return the files that a mark lists; None if it is not one of this training."""
@@ -118,14 +114,14 @@ class FetchedFolder(Target):
         """Write down which files came; if that fails, the next fetch takes them for the user's."""
         self._remembered_at = time.monotonic()
         with contextlib.suppress(OSError):
-            self._write_mark()
+            self._write_mark(self._files)
 
-    def _write_mark(self) -> None:
+    def _write_mark(self, known_files: _Known) -> None:
         number, mark = 0, self.path / _MARK
         while mark.name in self._tops or (os.path.lexists(mark) and self._read(mark) is None):
             number += 1
             mark = self.path / f"{_MARK}-{number}"
-        there = self._files.items()
+        there = known_files.items()
         here = {name: known for name, known in there if os.path.lexists(self.path / name)}
         files = {name: stamp for name, (stamp, _) in here.items()}
         origins = {name: origin for name, (_, origin) in here.items() if origin}

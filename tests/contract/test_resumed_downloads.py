@@ -16,7 +16,7 @@ from ssh_servers import block_behind
 
 from dlctl.errors import TransferError, TransportError
 from dlctl.files import large, target
-from dlctl.files.download import Wishes, download
+from dlctl.files.download import download
 from dlctl.files.partial import CHUNK_BYTES
 from dlctl.files.target import PARTIAL
 from dlctl.transport.script import ScriptProcess
@@ -181,8 +181,14 @@ def test_what_is_removed_while_it_is_fetched_is_left_out_by_name(transport, tmp_
             (base / "big").unlink(missing_ok=True)
 
     left_out = {}
-    wishes = Wishes(on_left_out=left_out.__setitem__, on_progress=remove)
-    download(transport, str(base), ["big", "other"], here, wishes=wishes)
+    download(
+        transport,
+        str(base),
+        ["big", "other"],
+        here,
+        on_left_out=left_out.__setitem__,
+        on_progress=remove,
+    )
     assert left_out == {"big": "was removed while it was fetched"}
     assert [path.name for path in here.iterdir()] == ["other"]
 
@@ -200,8 +206,14 @@ def test_a_file_that_always_changes_is_left_out_by_name(transport, tmp_path):
             file.write(b"more")
 
     left_out = []
-    wishes = Wishes(on_left_out=lambda *each: left_out.append(each), on_progress=grow)
-    download(transport, str(base), ["log", "small"], here, wishes=wishes)
+    download(
+        transport,
+        str(base),
+        ["log", "small"],
+        here,
+        on_left_out=lambda *each: left_out.append(each),
+        on_progress=grow,
+    )
     assert left_out == [("log", "changes while it is fetched, or can't be read")]
     assert [p.name for p in here.iterdir()] == ["small"]
     with pytest.raises(TransferError, match="log did not arrive: changes while it is fetched"):

@@ -10,7 +10,7 @@ from odd_names import ODD_NAMES, write_odd_names
 
 from dlctl.errors import TransferError
 from dlctl.files.archive import Entry
-from dlctl.files.download import Wishes, download
+from dlctl.files.download import download
 from dlctl.files.ranges import read_sizes
 from dlctl.files.small_files import read_appended, read_files, read_texts, write_file
 from dlctl.files.upload import Tree, upload
@@ -276,8 +276,9 @@ def test_pipes_and_links_that_point_outside_are_refused(transport, tmp_path, rem
     with pytest.raises(TransferError, match="points outside"):
         download(transport, str(remote), ["results"], tmp_path / "here")
     left_out = {}
-    wishes = Wishes(on_left_out=left_out.__setitem__)
-    came = download(transport, str(remote), ["results"], tmp_path / "here", wishes=wishes)
+    came = download(
+        transport, str(remote), ["results"], tmp_path / "here", on_left_out=left_out.__setitem__
+    )
     assert left_out == {"results/evil": "is a link that points outside (../../outside)"}
     assert content(tmp_path / "here/results") and tmp_path / "here/results/evil" not in came
     (remote / "results/evil").unlink()

@@ -10,7 +10,7 @@ import pytest
 
 from dlctl.errors import TransferError
 from dlctl.files import small
-from dlctl.files.download import Wishes, download
+from dlctl.files.download import download
 from dlctl.files.large import bring
 from dlctl.files.listing import SiteFile, list_files
 from dlctl.files.partial import CHUNK_BYTES, Partial
@@ -108,9 +108,10 @@ def test_a_link_that_a_broken_stream_left_is_not_written_through(tmp_path, monke
     monkeypatch.setattr(small, "_GROUP_FILES", 1)
     members = [("a/b/link", Path("../../out")), ("f", b"evil")]
     site = Evil(members, (archive_of(members[0]), False), *[(archive_of(members[1]), True)] * 5)
-    wishes = Wishes(on_left_out=lambda *_: None)
     with pytest.raises(TransferError):
-        download(site, "base", [name for name, _ in members], tmp_path / "d", wishes=wishes)
+        download(
+            site, "base", [name for name, _ in members], tmp_path / "d", on_left_out=lambda *_: None
+        )
     assert not (tmp_path / "out").exists() and not (tmp_path / "d/out").exists()
 
 
@@ -121,8 +122,13 @@ def test_names_that_dlctl_uses_itself_are_left_out(tmp_path, name):
         (base / path).parent.mkdir(parents=True, exist_ok=True)
         (base / path).write_text("1")
     left_out = []
-    wishes = Wishes(on_left_out=lambda *each: left_out.append(each))
-    paths = download(LocalTransport(), str(base), [name, "f"], tmp_path / "d", wishes=wishes)
+    paths = download(
+        LocalTransport(),
+        str(base),
+        [name, "f"],
+        tmp_path / "d",
+        on_left_out=lambda *each: left_out.append(each),
+    )
     assert [path.name for path in paths] == ["f"]
     assert left_out == [(name, "has a name that dlctl uses itself")]
 

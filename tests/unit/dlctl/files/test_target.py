@@ -14,7 +14,7 @@ import pytest
 from dlctl.contract.ground.digests import sha256_of
 from dlctl.errors import TransferError
 from dlctl.files import target
-from dlctl.files.download import Wishes, download
+from dlctl.files.download import download
 from dlctl.files.listing import path_of
 from dlctl.files.target import PARTIAL
 from dlctl.transport import Completed
@@ -66,8 +66,13 @@ def test_names_that_are_one_in_this_folder_do_not_replace_each_other(tmp_path, m
         (base / name).write_text(name)
     monkeypatch.setattr(target, "folding", lambda destination: fold)
     left_out = []
-    wishes = Wishes(on_left_out=lambda *each: left_out.append(each))
-    paths = download(HERE, str(base), list(names), tmp_path / "here", wishes=wishes)
+    paths = download(
+        HERE,
+        str(base),
+        list(names),
+        tmp_path / "here",
+        on_left_out=lambda *each: left_out.append(each),
+    )
     came = [str(path.relative_to(tmp_path / "here")) for path in paths]
     assert sorted(came) == sorted(["Model.pt", "d/x", "caf\u00e9", "other"])
     assert dict(left_out)["model.pt"] == "has the name of Model.pt in this folder"

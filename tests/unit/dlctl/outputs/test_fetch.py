@@ -408,8 +408,8 @@ def test_files_left_out_on_the_site_are_reported(job, tmp_path):
 
 
 def test_output_that_did_not_come_whole_is_none_that_was_fetched(job, tmp_path, monkeypatch):
-    def half(_transport, _base, _paths, target, *, wishes):
-        wishes.on_left_out("closed.pt", "can't be read")
+    def half(_transport, _base, _paths, target, _on_progress, *, on_left_out, **_):
+        on_left_out("closed.pt", "can't be read")
         return [target.path / "output/model.pt"]
 
     record, _ = job
