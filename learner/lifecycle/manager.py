@@ -14,9 +14,14 @@ from learner.job.context import read_plan
 from learner.lifecycle import history, policy
 from learner.lifecycle.fewer import KNOWN_S, on_what_is_left
 from learner.lifecycle.next_attempt import begin, changed_plan, claim, withdraw
-from learner.lifecycle.starters import Situation, Starter, candidates
-from learner.lifecycle.starters.base import CanNotStart
-from learner.lifecycle.starters.in_allocation import MAY_LACK_NODES, InAllocation
+from learner.lifecycle.starters import (
+    MAY_LACK_NODES,
+    CanNotStart,
+    InAllocation,
+    Situation,
+    Starter,
+    candidates,
+)
 from learner.rehearsal.conclude import conclude as conclude_rehearsal
 
 _SILENCE_S = 600.0

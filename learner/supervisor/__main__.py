@@ -74,7 +74,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.job.context import read_plan
     from learner.job.directives import is_superseded
     from learner.lifecycle.manager import follow, run_here
-    from learner.lifecycle.starters.successor import dismiss
+    from learner.lifecycle.starters import dismiss
     from learner.notices.tell import tell_end
     from learner.supervisor.attempt import Supervisor
     from learner.supervisor.control import Control

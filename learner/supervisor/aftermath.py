@@ -30,7 +30,7 @@ from learner.job.status import last_lines, write_patiently
 from learner.lifecycle import history
 from learner.lifecycle.manager import conclude, follow, run_here
 from learner.lifecycle.policy import Requests
-from learner.lifecycle.starters.successor import dismiss
+from learner.lifecycle.starters import dismiss
 from learner.supervisor.finish import say
 from learner.supervisor.observed import Observed
 from learner.supervisor.statuses import Statuses

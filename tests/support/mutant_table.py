@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         ONCE,
         "a job whose answer a node lost is submitted in another way, too",
-        "learner/lifecycle/starters/job.py",
+        "learner/lifecycle/starters.py",
         "if done.returncode and not killed and not ANSWER_LOST.search(said):",
         "if done.returncode and not killed:",
     ),

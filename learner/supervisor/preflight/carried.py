@@ -15,7 +15,7 @@ from learner.system.networks import free_port
 def carried_over(job_dir: Path, attempt: int, learners: int) -> list[Preflight]:
     """Return the reports of the attempt before, now also this attempt's; none if it needs its own.
 
-    `learner.lifecycle.starters.in_allocation` says, once, whether a preflight would find nothing
+    `learner.lifecycle.starters.InAllocation` says, once, whether a preflight would find nothing
     new: learners that had trained have died, and all start again where they were.
     """
     before = os.environ.pop(CHECKED_VARIABLE, "")
