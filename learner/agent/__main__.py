@@ -40,6 +40,7 @@ from learner.job.context import (
     ATTEMPT_VARIABLE,
     JOB_VARIABLE,
     RESTARTS_VARIABLE,
+    find_ranks,
     read_plan,
 )
 from learner.job.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
@@ -53,7 +54,6 @@ from learner.job.environment import (
 )
 from learner.job.gpu_visibility import own_gpus, visible_devices
 from learner.job.outcome import failed, last_verdict
-from learner.job.ranks import find_ranks
 from learner.job.stacks import STACKS_FILE
 from learner.job.status import Heartbeat
 from learner.system import processes

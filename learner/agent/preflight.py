@@ -35,10 +35,9 @@ from learner.agent.health import Findings, Here, examine
 from learner.errors import Mistake, UserFault
 from learner.frameworks import FrameworkRunner, framework_of
 from learner.job.batch import node_name
-from learner.job.context import read_plan, starts_mpi
+from learner.job.context import find_ranks, read_plan, starts_mpi
 from learner.job.directives import is_there
 from learner.job.environment import resolve_secrets
-from learner.job.ranks import find_ranks
 from learner.storage import data_problems
 from learner.system.networks import address_on, free_port
 from learner.system.segments import make_segment_folder, remove_earlier

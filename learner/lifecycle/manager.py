@@ -12,8 +12,14 @@ from dlctl.contract.launchers import LAUNCHERS
 from learner.job.batch import UNEXPLAINED, Silent, batch_system, own_job_id
 from learner.job.context import read_plan
 from learner.lifecycle import history, policy
-from learner.lifecycle.fewer import KNOWN_S, on_what_is_left
-from learner.lifecycle.next_attempt import begin, changed_plan, claim, withdraw
+from learner.lifecycle.next_attempt import (
+    KNOWN_S,
+    begin,
+    changed_plan,
+    claim,
+    on_what_is_left,
+    withdraw,
+)
 from learner.lifecycle.starters import (
     MAY_LACK_NODES,
     CanNotStart,
@@ -22,7 +28,7 @@ from learner.lifecycle.starters import (
     Starter,
     candidates,
 )
-from learner.rehearsal.conclude import conclude as conclude_rehearsal
+from learner.rehearsal.stages import conclude as conclude_rehearsal
 
 _SILENCE_S = 600.0
 """How long Slurm's controller may be silent, or the disk full, before somebody else is to start the

@@ -27,7 +27,7 @@ from learner.exchange.single import SingleExchange
 from learner.job.directives import HaltTime
 from learner.model.device import prepare
 from learner.model.lr_schedule import UsedRate
-from learner.parameter_server.checkpoint_state import SavedServer, cursor_at
+from learner.parameter_server.checkpoint_state import SavedServer, ServerTraining, cursor_at
 from learner.parameter_server.coordinator import Coordinator
 from learner.parameter_server.loop import ServerLoop
 from learner.parameter_server.model import ModelOnServers
@@ -44,7 +44,6 @@ from learner.parameter_server.rendezvous import (
     wait_for_coordinator,
     write_remote_rows,
 )
-from learner.parameter_server.server_training import ServerTraining
 from learner.parameter_server.solver import AnySolver, find_solver
 from learner.system.malloc import keep_freed_memory
 from learner.system.signals import HaltFlag

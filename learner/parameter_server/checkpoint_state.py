@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from dlctl.contract import Training
 from learner.data.sampling import batch_start, places_left
-from learner.model.lr_schedule import Schedule
+from learner.model.lr_schedule import Schedule, UsedRate
 from learner.parameter_server.model import ModelOnServers
-from learner.training.checkpoints import StateMissing
+from learner.system.signals import HaltFlag
+from learner.training.checkpoints import StateMissing, Trained
+from learner.training.loop import Reports
 from psrv.cursor.base import CursorState, make_state
 from psrv.errors import LateError, ServerError
 
@@ -153,3 +157,23 @@ def cursor_at(
     if undone and undone[-1][1] == next_:
         next_ = undone.pop()[0]
     return make_state(samples, passes, next_, undone).to_dict()
+
+
+@dataclass(frozen=True)
+class ServerTraining:
+    """One learner's training on a parameter server."""
+
+    settings: Training
+    """The manifest's."""
+    trained: Trained
+    """The model and what belongs to it."""
+    server_model: ModelOnServers
+    """The model's parameters, which the server holds."""
+    saved: SavedServer
+    """What a checkpoint keeps of the server."""
+    rate: UsedRate
+    """The learning rate of pushes."""
+    reports: Reports
+    """Where this learner reports its progress."""
+    halt: HaltFlag
+    """Ends the training after the current chunk, and a validation at once."""

@@ -22,9 +22,8 @@ from learner.data.sampling import batch_count
 from learner.exchange.single import SingleExchange
 from learner.job.context import RESTARTS_VARIABLE
 from learner.job.metrics import StepTimes
-from learner.parameter_server.checkpoint_state import done_since, passes_done
+from learner.parameter_server.checkpoint_state import ServerTraining, done_since, passes_done
 from learner.parameter_server.rendezvous import wait_until_alone
-from learner.parameter_server.server_training import ServerTraining
 from learner.training.checkpoints import CheckpointKeeper, Position
 from learner.training.epoch_table import EpochTable
 from learner.training.evaluation import Evaluation, HaltedInValidation

@@ -32,8 +32,7 @@ from learner.lifecycle.manager import conclude, follow, run_here
 from learner.lifecycle.policy import Requests
 from learner.lifecycle.starters import dismiss
 from learner.supervisor.finish import say
-from learner.supervisor.observed import Observed
-from learner.supervisor.statuses import Statuses
+from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.steps import step_log
 from learner.supervisor.verdict import decide, go_on
 

@@ -28,8 +28,7 @@ from learner.supervisor.finish import (
     say,
 )
 from learner.supervisor.oversight.guards import Overseer, guarded
-from learner.supervisor.oversight.hang import HangCheck
-from learner.supervisor.oversight.silence import SilenceCheck
+from learner.supervisor.oversight.hang import HangCheck, SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
 from learner.supervisor.statuses import Statuses
 from learner.system.disk_reserve import Reserve
@@ -142,9 +141,9 @@ class Supervisor:
 
     def _preflight(self) -> Outcome | None:
         from learner.job.batch import batch_system
-        from learner.supervisor.preflight.carried import carried_over
         from learner.supervisor.preflight.judgement import Findings, judge
         from learner.supervisor.preflight.node_health import remarks
+        from learner.supervisor.preflight.spare_nodes import carried_over
         from learner.supervisor.steps import preflight_steps, step_log, whole_step
 
         if reports := carried_over(self.job_dir, self.attempt, self.plan.resources.learners):
@@ -274,7 +273,7 @@ class Supervisor:
 
     def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Outcome:
         """Judge how the learners ended, close their statuses, store the results."""
-        from learner.supervisor.observed import Observed
+        from learner.supervisor.statuses import Observed
         from learner.supervisor.verdict import decide
 
         if self.control.removed():

@@ -21,8 +21,7 @@ from dlctl.contract import Plan, State, VerdictKind
 from learner.job.batch import UNEXPLAINED, batch_system
 from learner.job.context import ENDS_AT_VARIABLE
 from learner.job.directives import is_superseded, is_there
-from learner.job.ending import BY_A_SIGNAL, WARNED, Question
-from learner.job.outcome import Outcome
+from learner.job.outcome import BY_A_SIGNAL, WARNED, Outcome, Question
 from learner.system.signals import HaltFlag
 
 POLL_S = 1.0

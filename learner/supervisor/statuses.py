@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlctl.contract import (
@@ -20,6 +21,8 @@ from dlctl.contract import (
     to_json,
     write_whole,
 )
+from learner.job.outcome import Outcome
+from learner.supervisor.control import EndRequest
 
 _LIVES = 8
 """How many lives of a process are remembered: what is restarted for weeks fills no disk."""
@@ -92,3 +95,25 @@ class Statuses:
     def _change(self, rulings: Rulings) -> None:
         self._rulings, self._is_written = rulings, False
         self.retry()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the supervisor observed about the learners and their launcher."""
+
+    statuses: list[Status]
+    """In rank order; a learner that never started has none."""
+    launcher_exit: int | None
+    launcher_words: list[str]
+    request: EndRequest | None
+    logs: dict[int, list[str]] = field(default_factory=dict)
+    """The last lines in the logs of learners whose watchdog reported no end."""
+    lost: dict[int, str] = field(default_factory=dict)
+    """Why each learner was given up that the others continued without, by rank; `statuses` leaves
+    these learners out."""
+    failure: Outcome | None = None
+    """Why the supervisor itself ended the learners; None if it did not."""
+    checkpoints: bool = True
+    """Whether there is a checkpoint to resume from."""
+    undone: str = ""
+    """Which part of the data the learners of a parameter server have not trained on, in words."""

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 from dlctl.contract import Plan, attempt_dir, server_log
 from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import SiteFault
-from learner.job.context import RESTARTS_VARIABLE, TAKES_OVER
+from learner.job.context import RANK_VARIABLE, RESTARTS_VARIABLE, TAKES_OVER, ranks_of
 from learner.job.gpu_visibility import SHARED_VARIABLE
-from learner.job.ranks import RANK_VARIABLE, ranks_of
 from learner.job.status import last_lines
 from learner.system import processes
 

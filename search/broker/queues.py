@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dlctl.contract import search as files
-from search.broker import stored
+from search.broker import results as stored
 from search.broker.fair import Fair
 from search.broker.results import Record, Results
 from search.broker.shapes import Entry, Room, Tasks

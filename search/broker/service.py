@@ -13,11 +13,11 @@ import grpc.aio
 from grpc.aio import ServicerContext as Context
 
 from search.broker.bell import Bell
-from search.broker.counts import status_of
 from search.broker.queues import PEER, Queues
+from search.broker.replay import status_of
 from search.broker.shapes import Room
 from search.errors import SearchError
-from search.journal.lease import Lease
+from search.journal.epochs import Lease
 from search.journal.log import Log
 from search.protocol import messages as m
 

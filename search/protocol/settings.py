@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
@@ -26,25 +25,6 @@ def load_spec(job_dir: Path) -> files.Spec:
             hint="`dlctl search start` makes one",
         )
     return spec
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How long silence is borne, and where to listen."""
-
-    heartbeat_s: float
-    heartbeat_timeout_s: float
-    network: str | None
-
-    @classmethod
-    def load(cls, job_dir: Path) -> Settings:
-        """Read the specification of a search.
-
-        Raises:
-            SearchError: There is none, or it can't be understood.
-        """
-        spec = load_spec(job_dir)
-        return cls(spec.heartbeat_s, spec.heartbeat_timeout_s, spec.network)
 
 
 _ENDS = (files.ENDED, contract.HALT_REQUEST, contract.CANCEL_REQUEST)

@@ -19,7 +19,7 @@ from dlctl.contract.ground.follow import LineFollower, Position
 from dlctl.contract.ground.processes import end_child
 from dlctl.contract.launchers import LAUNCHERS, outside_of_job
 from dlctl.contract.metrics import EPOCH, EVENT, STEP, TIME, parse_metrics_name
-from search.tasks.base import BaseTask, Order
+from search.tasks import BaseTask, Order
 
 POLL_S = 0.5
 _ATTEMPT = 1

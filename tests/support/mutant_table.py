@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant(
         FENCING,
         "a broker acknowledges after its lease has lapsed",
-        "search/journal/lease.py",
+        "search/journal/epochs.py",
         "return not self._superseded and boot_clock() < self._until",
         "return not self._superseded",
     ),

@@ -9,6 +9,7 @@ node, which runs the batch script, can't be given back: if it is bad, the next a
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,11 +18,13 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ContractError, NodeFault, Plan, Preflight, VerdictKind
 from learner.job.batch import batch_system
+from learner.job.context import CHECKED_VARIABLE
 from learner.job.outcome import Outcome
 from learner.lifecycle.bad_nodes import bad_node, remember
 from learner.supervisor.preflight.judgement import unfit_outcome
 from learner.supervisor.preflight.node_health import Unfit, name_of, remarks, unfit_nodes
 from learner.supervisor.steps import Running, Step, step_log
+from learner.system.networks import free_port
 
 LIMIT_S = 60.0
 """A node that has not answered by then is left out."""
@@ -88,3 +91,30 @@ def _silent(hosts: Sequence[str], reports: Sequence[Preflight]) -> list[Unfit]:
         return []  # the launcher or the site is at fault, which the preflight tells
     fault = NodeFault(VerdictKind.NODE_LOST, f"did not answer within {LIMIT_S:.0f} s")
     return [Unfit(host, 0, fault) for host in hosts if host not in answered]
+
+
+def carried_over(job_dir: Path, attempt: int, learners: int) -> list[Preflight]:
+    """Return the reports of the attempt before, now also this attempt's; none if it needs its own.
+
+    `learner.lifecycle.starters.InAllocation` says, once, whether a preflight would find nothing
+    new: learners that had trained have died, and all start again where they were.
+    """
+    before = os.environ.pop(CHECKED_VARIABLE, "")
+    if before != str(attempt - 1):
+        return []
+    reports = []
+    for rank in range(learners):
+        try:
+            path = job_dir / contract.preflight_file(attempt - 1, rank)
+            report = contract.read_record(Preflight, path)
+        except (ContractError, OSError):
+            return []
+        if report is None:
+            return []
+        reports.append(report)
+    # Learner 0 runs on this node; what has died may still hold the old port.
+    reports[0] = replace(reports[0], port=free_port())
+    for rank, report in enumerate(reports):
+        path = job_dir / contract.preflight_file(attempt, rank)
+        contract.write_whole(path, contract.to_json(report))
+    return reports

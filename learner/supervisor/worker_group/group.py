@@ -15,17 +15,15 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Homes, Plan, State, Status
 from learner.errors import EXIT_NO_RESTART, UserFault
+from learner.job.context import ranks_of
 from learner.job.directives import is_gone
-from learner.job.launcher_words import says_full, says_lost
-from learner.job.outcome import Outcome
-from learner.job.ranks import ranks_of
+from learner.job.outcome import Outcome, says_full, says_lost
 from learner.job.status import has_saved
 from learner.supervisor.control import EndRequest
 from learner.supervisor.statuses import Statuses
 from learner.supervisor.steps import Step, learner_step, server_step, step_log
-from learner.supervisor.worker_group.cleanup import Cleaning
 from learner.supervisor.worker_group.failures import learner_failure, server_failure
-from learner.supervisor.worker_group.nodes import Nodes
+from learner.supervisor.worker_group.nodes import Cleaning, Nodes
 from learner.supervisor.worker_group.restart_policy import (
     VANISHED,
     how_it_died,

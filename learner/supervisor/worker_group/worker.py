@@ -10,7 +10,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import State, Status
 from dlctl.contract.metrics import BATCHES, RESTARTS
-from learner.job.launcher_words import says_away, says_busy, says_full
+from learner.job.outcome import says_away, says_busy, says_full
 from learner.supervisor.statuses import Statuses
 from learner.supervisor.steps import Step
 from learner.supervisor.worker_group.restart_policy import Restarts

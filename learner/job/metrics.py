@@ -28,7 +28,7 @@ from dlctl.contract.metrics import (
     finite,
     make_line,
 )
-from learner.job.metrics.pyramid import PyramidFiles
+from learner.job.pyramid import PyramidFiles
 
 PROGRESS_INTERVAL_S = 0.5
 
