@@ -17,7 +17,6 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import (
-    ContractError,
     Plan,
     Preflight,
     State,
@@ -49,10 +48,11 @@ from learner.job.environment import (
     ARGUMENTS_VARIABLE,
     PROGRESS_FILE,
     learner_environment,
+    own_gpus,
     quiet_mpi,
     resolve_secrets,
+    visible_devices,
 )
-from learner.job.gpu_visibility import own_gpus, visible_devices
 from learner.job.outcome import failed, last_verdict
 from learner.job.stacks import STACKS_FILE
 from learner.job.status import Heartbeat
@@ -107,10 +107,8 @@ def main(arguments: list[str]) -> int:
 
 def _gpus_before(path: Path) -> str:
     """Return which GPUs this learner had before its restart, "" if that is not known."""
-    with contextlib.suppress(ContractError, OSError):
-        if (before := contract.read_record(Status, path)) is not None:
-            return before.gpus
-    return ""
+    before = contract.readable_record(Status, path)
+    return before.gpus if before else ""
 
 
 def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch: Path) -> Program:

@@ -88,3 +88,30 @@ def _cut(output: Path, known_bytes: object) -> None:
     if isinstance(known_bytes, int) and 0 <= known_bytes < _size(output):
         with contextlib.suppress(OSError):
             os.truncate(output, known_bytes)
+
+
+_MOST = 10
+"""Further sentences are dropped."""
+
+
+class Complaints:
+    """Sentences for the learner's log."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._said: set[str] = set()
+
+    def say(self, sentence: str) -> None:
+        """Append a sentence, unless it was said before."""
+        if sentence in self._said or len(self._said) >= _MOST:
+            return
+        self._said.add(sentence)
+        line = f"dlctl: WARNING: {sentence}\n".encode("utf-8", "backslashreplace")
+        with contextlib.suppress(OSError):  # without O_CREAT: a removed directory stays away
+            descriptor = os.open(self._log, os.O_RDWR | os.O_APPEND)
+            try:
+                size = os.fstat(descriptor).st_size
+                begun = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+                os.write(descriptor, b"\n" + line if begun else line)
+            finally:
+                os.close(descriptor)

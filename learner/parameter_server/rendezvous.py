@@ -147,10 +147,8 @@ def _check_outage(seat: Seat, error: Exception, readable_at: float, timeout_s: f
 
 def _has_ended_well(seat: Seat) -> bool:
     path = seat.directory / contract.status_file(seat.attempt, "learner", 0)
-    with contextlib.suppress(OSError, contract.ContractError):
-        status = contract.read_record(Status, path)
-        return status is not None and status.state is State.COMPLETED
-    return False
+    status = contract.readable_record(Status, path)
+    return status is not None and status.state is State.COMPLETED
 
 
 def _compare(first: Parameters, mine: Parameters) -> None:

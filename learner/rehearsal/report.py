@@ -93,17 +93,12 @@ def _measured(found: Rehearsed, job_dir: Path, plan: Plan) -> Rehearsed:
 
 def _halted_at(job_dir: Path) -> int | None:
     path = job_dir / contract.verdict_file(_HALTED)
-    with contextlib.suppress(contract.ContractError, OSError):
-        if verdict := contract.read_record(contract.Verdict, path):
-            return verdict.progress
-    return None
+    verdict = contract.readable_record(contract.Verdict, path)
+    return verdict.progress if verdict else None
 
 
 def _status(job_dir: Path, attempt: int, role: str, rank: int) -> Status | None:
-    path = job_dir / contract.status_file(attempt, role, rank)
-    with contextlib.suppress(contract.ContractError, OSError):
-        return contract.read_record(Status, path)
-    return None
+    return contract.readable_record(Status, job_dir / contract.status_file(attempt, role, rank))
 
 
 def first_step_at(lines: Iterable[MetricsLine]) -> float | None:

@@ -14,7 +14,7 @@ from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, to_json, write_whole
 from dlctl.contract.ground.amounts import counted, format_bytes
 from dlctl.contract.ground.digests import sha256_of
-from learner.storage.base import Tick
+from learner.storage.progress import Tick
 
 _PATIENCE_S = 10.0
 """How long to wait for an export to add its file to the index."""

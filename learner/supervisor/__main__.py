@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import ContractError, Plan
+from dlctl.contract import Plan
 from learner.errors import SiteFault, UserFault
 from learner.job.directives import is_there
 from learner.job.outcome import fault_outcome
@@ -63,10 +63,7 @@ def _check_python(job_dir: Path) -> None:
 
 
 def _site(job_dir: Path) -> str:
-    try:
-        plan = contract.read_record(Plan, job_dir / contract.PLAN)
-    except (ContractError, OSError):
-        return "NAME"
+    plan = contract.readable_record(Plan, job_dir / contract.PLAN)
     return plan.site if plan else "NAME"
 
 

@@ -20,8 +20,8 @@ from typing import Any, TextIO
 from dlctl import contract
 from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictKind, to_json
 from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.programs import answers
 from dlctl.contract.programs.last_words import explain
-from learner.job import answers
 from learner.job.batch import batch_system, own_job_id
 from learner.job.context import job_id, read_plan
 from learner.job.metrics import tell

@@ -19,7 +19,7 @@ from dlctl.contract import Plan, VerdictKind
 from dlctl.contract.ground.digests import sha256_of
 from learner.job.directives import is_gone
 from learner.job.outcome import Outcome, failed
-from learner.storage.base import Tick
+from learner.storage.progress import Tick
 
 TOUCH_EVERY_S = 6 * 3600.0
 _FRESH_S = 24 * 3600.0

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlctl.contract import (
-    ContractError,
     Rulings,
     State,
     Status,
-    read_record,
+    readable_record,
     rulings_file,
     status_file,
     to_json,
@@ -42,9 +41,8 @@ class Statuses:
     def read(self, role: str, rank: int) -> Status | None:
         """Return the status of a process; None if it never wrote one that can be read."""
         path = self._job_dir / status_file(self.attempt, role, rank)
-        with contextlib.suppress(ContractError, OSError):
-            if (own := read_record(Status, path)) is not None:
-                self._own[role, rank] = own
+        if (own := readable_record(Status, path)) is not None:
+            self._own[role, rank] = own
         return self._rulings.on(role, rank, self._own.get((role, rank)))
 
     def learners(self, count: int) -> list[Status]:

@@ -17,7 +17,7 @@ from dlctl.contract import Plan, attempt_dir, server_log
 from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import SiteFault
 from learner.job.context import RANK_VARIABLE, RESTARTS_VARIABLE, TAKES_OVER, ranks_of
-from learner.job.gpu_visibility import SHARED_VARIABLE
+from learner.job.environment import SHARED_VARIABLE
 from learner.job.status import last_lines
 from learner.system import processes
 
@@ -165,7 +165,7 @@ def learner_step(
 
     Args:
         overlaps: whether the step shares CPUs with other steps, as servers do, and all of the
-            job's GPUs on its node; see learner.job.gpu_visibility.
+            job's GPUs on its node; see learner.job.environment.
     """
     program = [module, str(job_dir), str(attempt)]
     variables = {RANK_VARIABLE: str(rank), RESTARTS_VARIABLE: str(restarts)}

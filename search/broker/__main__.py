@@ -11,9 +11,8 @@ from dlctl.contract import search as files
 from search.broker.incarnation import SEGMENT_BYTES, Adopter, Incarnation
 from search.errors import SearchError
 from search.journal.epochs import Lease
-from search.protocol.process import run_process
+from search.protocol.process import count_strangers, run_process
 from search.protocol.settings import load_spec
-from search.protocol.strangers import count_strangers
 
 _SWITCH_S = 0.0005
 """The log's thread gets its turn this soon while calls keep the interpreter busy."""

@@ -247,14 +247,14 @@ class Watch:
     ) -> None:
         self.incarnation = incarnation
         self._path, self._default_s, self._clock = folder / f"{incarnation}.lease", default_s, clock
-        self._seen, self._since = _read(self._path), clock()
+        self._seen, self._since = contract.readable_record(Holder, self._path), clock()
 
     def look(self) -> str:
         """Return how the holder has ended; `holds`: it may acknowledge as far as is known.
 
         A holder whose file stayed as it is for the whole lease has left, too.
         """
-        now = _read(self._path)
+        now = contract.readable_record(Holder, self._path)
         if now != self._seen:
             self._seen, self._since = now, self._clock()
         if now is not None and now.state != HOLDS:
@@ -271,13 +271,6 @@ def wait_for_lapse(watch: Watch, sleep: Callable[[float], None] = time.sleep) ->
     """Return once nobody can acknowledge in the name of an earlier incarnation any more."""
     while watch.look() == HOLDS and not watch.has_died_here():
         sleep(LOOK_S)
-
-
-def _read(path: Path) -> Holder | None:
-    try:
-        return contract.read_record(Holder, path)
-    except (OSError, contract.ContractError):
-        return None
 
 
 def _own(lease_s: float) -> Holder:

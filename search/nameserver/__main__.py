@@ -22,9 +22,8 @@ from search.protocol.endpoints import (
     read_nameserver,
     write_endpoint,
 )
-from search.protocol.process import run_process
+from search.protocol.process import count_strangers, run_process
 from search.protocol.settings import load_spec
-from search.protocol.strangers import count_strangers
 from search.protocol.stubs import make_handler
 
 

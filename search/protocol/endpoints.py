@@ -46,26 +46,23 @@ def remove_endpoint(job_dir: Path, endpoint: Endpoint) -> None:
 
 def read_endpoint(job_dir: Path, name: str) -> Endpoint | None:
     """Return where a broker listens, or listened before it died; None if it has no file."""
-    return _read(job_dir / files.ENDPOINTS / f"{name}.json")
+    return contract.readable_record(Endpoint, job_dir / files.ENDPOINTS / f"{name}.json")
 
 
 def read_endpoints(job_dir: Path) -> list[Endpoint]:
     """Return where the brokers listen, or listened before they died, in order of their names."""
     found = (job_dir / files.ENDPOINTS).glob("[!.]*.json")
-    read = (_read(path) for path in sorted(found) if path.stem != NAMESERVER)
+    read = (
+        contract.readable_record(Endpoint, path)
+        for path in sorted(found)
+        if path.stem != NAMESERVER
+    )
     return [endpoint for endpoint in read if endpoint is not None]
 
 
 def read_nameserver(job_dir: Path) -> Endpoint | None:
     """Return where the nameserver listens, or listened; None if it never started."""
     return read_endpoint(job_dir, NAMESERVER)
-
-
-def _read(path: Path) -> Endpoint | None:
-    try:
-        return contract.read_record(Endpoint, path)
-    except (OSError, contract.ContractError):  # removed meanwhile, or of another version
-        return None
 
 
 LOOPBACK = "lo"

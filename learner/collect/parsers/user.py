@@ -18,7 +18,7 @@ from typing import Any
 from dlctl.contract import metrics
 from dlctl.contract.ground.processes import end_child
 from dlctl.contract.metrics import SUBID, MetricsLine
-from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind
+from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind, LineParser
 
 LIMIT_S = 10.0
 """How long it may take over the lines of one call."""
@@ -26,8 +26,8 @@ _LINES_OF_A_CALL = 1000
 _MOST_ANSWER_BYTES = 64 << 20
 
 
-class UserParser:
-    """Sends the lines of one file to the user's function.
+class UserParser(LineParser):
+    """Sends the lines of one file to the user's function, which loses its memory with its process.
 
     Args:
         file: the Python file.
@@ -52,12 +52,6 @@ class UserParser:
         """End the process, and return nothing: no record waits for a further line."""
         self._end()
         return []
-
-    def memory(self) -> None:
-        """Return nothing: what the user's function keeps is lost with its process."""
-
-    def remember(self, memory: Any) -> None:
-        """Ignore it."""
 
     def feed(self, text: str) -> list[MetricsLine]:
         """Return the records of further lines."""

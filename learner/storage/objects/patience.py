@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from learner.storage.objects.base import Moved, Object, ObjectStore, Sink, Unavailable
-from learner.storage.objects.digests import Digests
+from learner.storage.objects.base import Digests, Moved, Object, ObjectStore, Sink, Unavailable
 
 T = TypeVar("T")
 Notice = Callable[[str, int, float], None]

@@ -24,12 +24,6 @@ from learner.supervisor.statuses import Statuses
 from learner.supervisor.steps import Step, learner_step, server_step, step_log
 from learner.supervisor.worker_group.failures import learner_failure, server_failure
 from learner.supervisor.worker_group.nodes import Cleaning, Nodes
-from learner.supervisor.worker_group.restart_policy import (
-    VANISHED,
-    how_it_died,
-    is_too_slow,
-    is_user_error,
-)
 from learner.supervisor.worker_group.shard_placement import (
     ShardPlacement,
     at_the_end,
@@ -38,7 +32,15 @@ from learner.supervisor.worker_group.shard_placement import (
     without_learner,
     without_node,
 )
-from learner.supervisor.worker_group.worker import LearnerWorker, ServerWorker, Worker
+from learner.supervisor.worker_group.worker import (
+    VANISHED,
+    LearnerWorker,
+    ServerWorker,
+    Worker,
+    how_it_died,
+    is_too_slow,
+    is_user_error,
+)
 from psrv.cursor.base import CursorError
 from psrv.cursor.overseer import expel
 

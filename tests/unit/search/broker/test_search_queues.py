@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from search.broker.queues import MOST_DEATHS, PEER, Queues
-from search.broker.replay import begin, replay, snapshot
+from search.broker.replay import begin, replay, snapshot, status_of
 from search.broker.shapes import Room, Shape
-from search.broker.told import status_of
 from search.protocol import messages as m
 
 LEASE_S = 10.0

@@ -23,12 +23,6 @@ from learner.job.status import UNSAVED
 from learner.supervisor.control import EndRequest
 from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.verdict import decide
-from learner.supervisor.worker_group.restart_policy import (
-    Restarts,
-    how_it_died,
-    is_too_slow,
-    is_user_error,
-)
 from learner.supervisor.worker_group.shard_placement import (
     at_the_end,
     first_homes,
@@ -37,7 +31,13 @@ from learner.supervisor.worker_group.shard_placement import (
     without_node,
     write_homes,
 )
-from learner.supervisor.worker_group.worker import LearnerWorker
+from learner.supervisor.worker_group.worker import (
+    LearnerWorker,
+    Restarts,
+    how_it_died,
+    is_too_slow,
+    is_user_error,
+)
 
 
 def test_a_learner_waiting_for_its_restart_reports_its_restarts(tmp_path):
