@@ -1,4 +1,4 @@
-"""The loop of the collector: sample, parse, until the learner has ended."""
+"""The loop of the collector: sample, list what is reported, parse, until the learner has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parse what a training writes, file by file, and go on where the collector stopped before."""
+"""Parse what a training writes, file by file, and go on where the collector stopped before.
+
+A feed is one file: what reads it, what parses it, and how far it has come.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the collector has come, so that the next one goes on there, also in a later attempt."""
+"""How far the collector has come, so that the next one goes on there; and what it complains of."""
 
 from __future__ import annotations
 

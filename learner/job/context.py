@@ -1,4 +1,4 @@
-"""Which learner of which attempt this process is, and its plan. Never imports torch."""
+"""Which learner of which attempt this process is, its plan and its rank. Never imports torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Signals from outside a learner: the supervisor's directive, its heartbeat, or its silence."""
+"""What reaches a process from outside: the supervisor's directive, its life, and orders of people.
+
+Learner 0 finds the orders of people in `control/`. An order takes effect at the end of a step. Its
+answer keeps which step that was, so that an attempt that repeats the step obeys at the same one.
+"""
 
 from __future__ import annotations
 
@@ -106,14 +110,16 @@ class Outside:
     """
 
     def __init__(
-        self, job_dir: Path, attempt: int, supervisor_lost_s: float, node: int | None = None
-    ) -> None:
+        self, job_dir: Path, attempt: int, supervisor_lost_s: float | None = None,
+        node: int | None = None,
+    ) -> None:  # fmt: skip
         self._node = node
         self._homes = job_dir / homes_file(attempt)
         self._successor = job_dir / submit_begin(attempt + 1)
         self._directive = job_dir / directive_file(attempt)
         self._supervisor = job_dir / status_file(attempt, "supervisor", 0)
-        self._lost_s = supervisor_lost_s
+        told_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
+        self._lost_s = told_s if supervisor_lost_s is None else supervisor_lost_s
         self._parent = os.getppid()
         self._seen_ns = 0
         self._silent_s = 0.0

@@ -1,6 +1,9 @@
-"""The environment of a learner: the service's variables, torchrun's, the user's, and secrets.
+"""The environment of a learner: the service's variables, torchrun's, the user's, secrets, and GPUs.
 
-Pure, except that secrets are resolved here; their values go only into the environment.
+Secrets are resolved here; their values go only into the environment. After a job has lost a node,
+Slurm (22.05) still counts the GPUs and cores of finished steps as taken. A restarted learner then
+gets a step that shares all of the job's GPUs on its node, and must use only those that it had
+before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The outcome of an attempt; the one place that turns an outcome into a `Verdict`."""
+"""The outcome of an attempt, what explains it, and how it becomes a `Verdict`.
+
+A launcher's error lines say what ended its step. The batch system says why it ends a job: the
+learners save meanwhile, so a thread asks, and the verdict waits for its answer for a moment only.
+"""
 
 from __future__ import annotations
 

@@ -220,11 +220,6 @@ def _runs_elsewhere(plan: Plan) -> bool:
         time.sleep(1)
 
 
-def run_here(following: Following) -> None:
-    """Replace this process by the supervisor of the next attempt."""
-    InAllocation.run(following.situation)
-
-
 def _waited(situation: Situation, starter: Starter, is_ended: Callable[[], bool]) -> bool:
     """Wait until the attempt may start; return False if a person ended the training meanwhile.
 

@@ -1,4 +1,8 @@
-"""Write the files of the next attempt, once: plan, manifest, batch script and receipt."""
+"""The plan of the next attempt, and its files: plan, manifest, batch script and receipt, once.
+
+If nodes are lost it may go on with the learners of those that are left: the checkpoint does not
+depend on their number, and the batch of all of them together stays the same.
+"""
 
 from __future__ import annotations
 

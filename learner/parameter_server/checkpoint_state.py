@@ -1,4 +1,4 @@
-"""The state of a training on a parameter server that a checkpoint keeps beside the model."""
+"""What the loop, the coordinator and a checkpoint share of a training on a parameter server."""
 
 from __future__ import annotations
 

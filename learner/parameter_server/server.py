@@ -9,7 +9,6 @@ Runs psrv.server.server for a job's plan, keeps its `Status` fresh, and ends wit
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import sys
@@ -24,13 +23,7 @@ from dlctl.contract import Plan, State
 from learner.agent.preflight import bound_address
 from learner.errors import EXIT_NO_RESTART, UserFault
 from learner.job.context import TAKES_OVER, read_plan
-from learner.job.directives import (
-    ENDED,
-    GIVEN_UP,
-    SUPERVISOR_LOST_S,
-    SUPERVISOR_LOST_VARIABLE,
-    Outside,
-)
+from learner.job.directives import ENDED, GIVEN_UP, Outside
 from learner.job.metrics import tell
 from learner.job.status import Heartbeat
 from learner.parameter_server.solver import describe_solver, solver_of_job
@@ -97,7 +90,7 @@ def _serve(plan: Plan, job_dir: Path, settings: Settings, ended: HaltFlag, heart
     torch.set_num_threads(1)
     folder = server_folder(plan.training_id, attempt, job_dir)
     server = NodeServer(job_dir, folder, settings, log)
-    stopped = _Stopped(Outside(job_dir, attempt, _lost_s(), node), ended, server.has_learners)
+    stopped = _Stopped(Outside(job_dir, attempt, node=node), ended, server.has_learners)
     server.run(stopped, beat)
     if stopped.reason:
         log(f"ends: {stopped.reason}")
@@ -122,10 +115,6 @@ def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
         cpus=resources.learners_per_node[node] * resources.cpus_per_learner,
         memory_left=lambda: min(memory_left().values(), default=None),
     )
-
-
-def _lost_s() -> float:
-    return float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
 
 
 class _Stopped:

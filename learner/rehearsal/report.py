@@ -1,4 +1,7 @@
-"""What the attempts of a rehearsal have measured."""
+"""What the attempts of a rehearsal have measured, and how their checkpoints compare.
+
+Checksums tell that, for which the standard library is enough.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each attempt of a rehearsal does, and what must have come of it. Pure."""
+"""What each attempt of a rehearsal does, what must have come of it, and what follows it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How far a transfer is, in a file that the supervisor reads.
+"""What goes with data that moves: the attempt's right to publish, and how far a transfer is.
 
-Its first line is a sentence, the second the share that has moved, and the third, while the store
-fails, how often a request has been tried.
+That is in a file that the supervisor reads. Its first line is a sentence, the second the share that
+has moved, and the third, while the store fails, how often a request has been tried.
 """
 
 from __future__ import annotations

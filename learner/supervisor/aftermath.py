@@ -28,9 +28,9 @@ from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import last_lines, write_patiently
 from learner.lifecycle import history
-from learner.lifecycle.manager import conclude, follow, run_here
+from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.policy import Requests
-from learner.lifecycle.starters import dismiss
+from learner.lifecycle.starters import InAllocation, dismiss
 from learner.supervisor.finish import say
 from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.steps import step_log
@@ -147,7 +147,7 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
     if following is None:
         dismiss(job_dir, plan)
     elif follow(following, say):
-        run_here(following)
+        InAllocation.run(following.situation)
     return 0
 
 

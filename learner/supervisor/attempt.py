@@ -21,12 +21,7 @@ from learner.job.directives import STACKS
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
 from learner.lifecycle.history import halting_s
-from learner.supervisor.finish import (
-    any_checkpoints,
-    left_undone,
-    reserve_file,
-    say,
-)
+from learner.supervisor.finish import any_checkpoints, left_undone, reserve_file, say
 from learner.supervisor.oversight.guards import Overseer, guarded
 from learner.supervisor.oversight.hang import HangCheck, SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
@@ -286,12 +281,13 @@ class Supervisor:
             step.exit_code,
             words,
             self.control.request(),
-            {s.rank: last_lines(self._log(s.rank)) for s in statuses if not s.state.final},
+            {s.rank: last_lines(self.job_dir / contract.learner_log(self.attempt, s.rank))
+             for s in statuses if not s.state.final},
             lost,
             step.failure,
             any_checkpoints(self.job_dir),
             left_undone(self.plan, self.job_dir, self.attempt),
-        )
+        )  # fmt: skip
         outcome = guarded(decide(self.plan, seen), self.job_dir, self.attempt)
         self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)
@@ -382,9 +378,6 @@ class Supervisor:
         if bool(reason) != bool(self.heart.status.reason):
             say(reason or "all heartbeats are back")
         self.heart.beat(reason=reason)
-
-    def _log(self, rank: int) -> Path:
-        return self.job_dir / contract.learner_log(self.attempt, rank)
 
     def _store(self, outcome: Outcome) -> Outcome:
         from learner.supervisor.storing import Storing

@@ -153,10 +153,6 @@ class Control:
         """Return whether the job directory holds a cancel request now."""
         return self._there(contract.CANCEL_REQUEST)
 
-    def superseded(self) -> bool:
-        """Return whether a later attempt has begun, by the job directory as it is now."""
-        return is_superseded(self._job_dir, self._attempt)
-
     def _cancel(self) -> EndRequest | None:
         if self._clock() < self._look_at and not self._signals:
             return None
@@ -165,7 +161,7 @@ class Control:
         if self.cancelled():
             kind = VerdictKind.CANCELLED
             return EndRequest("stop", "cancelled on request", CANCEL_GRACE_S, kind)
-        if self.superseded():
+        if is_superseded(self._job_dir, self._attempt):
             # After a network partition this node may still run an attempt that was given up.
             reason = "a later attempt has taken over"
             return EndRequest("stop", reason, 0.0, VerdictKind.SUPERSEDED)

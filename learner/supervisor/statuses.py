@@ -1,4 +1,4 @@
-"""The statuses of an attempt's processes: what each wrote itself, and what the supervisor rules.
+"""What the supervisor observes: the statuses of its attempt's processes, and how they have ended.
 
 Every status file has one writer, its process. The supervisor's rulings have a file of their own.
 """

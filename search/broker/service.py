@@ -57,7 +57,8 @@ class BrokerService:
         """Rings when tasks wait."""
         self.results = Bell()
         """Rings when there are results or reports."""
-        self._orders = Bell()
+        self.orders = Bell()
+        """Rings when somebody may have to stop tasks."""
         self._seen: dict[str, float] = {}
         self._asked: dict[str, m.ExchangeRequest] = {}
         """Worker → what it has, as it said last."""
@@ -89,7 +90,7 @@ class BrokerService:
         """Withdraw tasks."""
         self.queues.cancel(request.model, request.task_ids, waiting_only=request.waiting_only)
         self.results.ring()
-        self._orders.ring()
+        self.orders.ring()
         await self._durable(context)
         return m.CancelReply()
 
@@ -222,10 +223,6 @@ class BrokerService:
             for name, seen in self._seen.items()
         }
 
-    def stop_orders(self) -> None:
-        """Look again whether somebody is to stop tasks."""
-        self._orders.ring()
-
     # Inside --------------------------------------------------------------------------------------
 
     def _room(self) -> int:
@@ -288,7 +285,7 @@ class BrokerService:
         if wait_s and not orders:
             held = {report.task_id for report in reports}
             try:
-                await self._orders.wait_until(
+                await self.orders.wait_until(
                     lambda: not held.isdisjoint(self.queues.withdrawn_of(holder)),
                     min(wait_s, MOST_WAIT_S),
                 )

@@ -111,7 +111,8 @@ class Hub:
             self._write(rows)
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
-        path = self._job_dir / contract.metrics_file(_attempt(), 0, Source.PROGRAM)
+        attempt = int(os.environ.get("DLCTL_ATTEMPT", "1"))
+        path = self._job_dir / contract.metrics_file(attempt, 0, Source.PROGRAM)
         if rows:
             path.parent.mkdir(exist_ok=True)
             with path.open("a") as file:
@@ -127,12 +128,6 @@ class Hub:
             return
         contract.write_whole(Path(results, "best.json"), json.dumps(self._progress.best, indent=2))
         shutil.copy(self._job_dir / names.TRIALS, results)
-
-
-def _attempt() -> int:
-    """Return the attempt that this hub is of, by the folder of its results."""
-    number = Path(os.environ.get("RESULT_DIR", "1/results")).parent.name
-    return int(number) if number.isdecimal() else 1
 
 
 _LATELY = 50

@@ -64,7 +64,8 @@ class Driver:
         began_at, used_s = time.monotonic(), self.search.used_s
         try:
             while not self.search.is_done():
-                if (endpoint := self._broker()) is not None:
+                # There its first broker listens: itself, or a peer that has adopted it.
+                if (endpoint := read_endpoint(self._job_dir, FIRST_BROKER)) is not None:
                     await self._talk(endpoint, lambda: used_s + time.monotonic() - began_at)
                 self.search.look()
                 await asyncio.sleep(0.2)
@@ -96,10 +97,6 @@ class Driver:
                         f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
                         f"{said}; trying again\n"
                     )
-
-    def _broker(self) -> Endpoint | None:
-        """Return where the search's first broker listens: itself, or a peer that has adopted it."""
-        return read_endpoint(self._job_dir, FIRST_BROKER)
 
     def _send_again(self) -> None:
         self._unsent = [self.search.trials[number] for number in sorted(self.search.outstanding)]
@@ -169,7 +166,8 @@ class Driver:
         needs = m.Needs(cpus=task.cpus, gpus=task.gpus, memory_bytes=task.memory_bytes or 0,
                         labels=task.labels)  # fmt: skip
         return m.Task(
-            id=self.search.outstanding[trial.number], type=payload_type(task.type),
+            id=self.search.outstanding[trial.number],
+            type="exec" if task.type == "exec" else "python",  # a training is a class of ours
             payload=json.dumps(self._payload(trial)).encode(), encoding="json",
             time_limit_s=task.time_limit_s, needs=needs, origin=NAME,
             checkpoint=self._checkpoint(trial),
@@ -192,11 +190,6 @@ class Driver:
             return {"target": "search.tasks.training:Training", "arguments": arguments}
         key = "command" if task.type == "exec" else "target"
         return {key: task.target, "arguments": {**task.constants, **trial.point}}
-
-
-def payload_type(kind: str) -> str:
-    """Return the protocol's type of a task: a training is a class of ours."""
-    return "exec" if kind == "exec" else "python"
 
 
 def ended_of(accepted: Any) -> Ended:

@@ -20,7 +20,7 @@ from dlctl.contract import search as names
 from dlctl.contract.programs import answers
 from search.errors import SearchError
 from search.model.ahead import open_strategy
-from search.model.log import Event
+from search.model.log import Event, TrialLog
 from search.model.state import ASK, REPORT, TELL, Ended, ReplayError, Search
 from search.protocol.settings import load_spec
 from search.strategies import Trial
@@ -28,7 +28,7 @@ from search.strategies import Trial
 TIMINGS = 3
 
 
-class KeptLog:
+class KeptLog(TrialLog):
     """A log in memory."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:

@@ -1,4 +1,4 @@
-"""From FfDL's records to lines of metrics: types, axes, groups."""
+"""From FfDL's records to lines of metrics: types, axes, groups, times as logs write them."""
 
 from __future__ import annotations
 

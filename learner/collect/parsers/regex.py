@@ -261,7 +261,11 @@ class TooSlow(BaseException):  # noqa: N818 - nothing that catches errors may ca
 
 
 class TimeLimit:
-    """A limit for each piece of work that is done within it; for the main thread only."""
+    """A limit on the processor time of each piece of work within it; for the main thread only.
+
+    Python's matching looks for signals now and then, and an exception from a signal's handler ends
+    it: no process of its own is needed, which would double the cost of each line.
+    """
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self.working = False

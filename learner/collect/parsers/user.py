@@ -5,6 +5,7 @@ What it does wrong (an error, an endless loop, an exit, too much memory) ends th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -122,15 +123,9 @@ class UserParser(LineParser):
         if process is not None:
             end_child(process)
             for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    _close(pipe)
-
-
-def _close(pipe: Any) -> None:
-    try:
-        pipe.close()
-    except OSError:  # what was not yet written
-        return
+                with contextlib.suppress(OSError):  # what was not yet written
+                    if pipe is not None:
+                        pipe.close()
 
 
 def _record(plain: Any, subid: str) -> MetricsLine | None:

@@ -1,4 +1,4 @@
-"""Small files of the kernel, read again and again through one open handle."""
+"""Small files of the kernel, read again and again through one open handle; rates of counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of an object store, and the two ways in which a call can fail."""
+"""The interface of an object store, the two ways in which a call can fail, and a file's digests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Buckets by obstore. Its own retries are off: `Patient` repeats, and tells what it waits for."""
+"""Buckets of S3, Google and Azure by obstore.
+
+Its own retries are off: `Patient` repeats, and tells what it waits for.
+"""
 
 from __future__ import annotations
 

@@ -34,15 +34,15 @@ class Patient:
 
     def list(self) -> Iterator[Object]:
         """Yield every object: a listing that fails in the middle begins again."""
-        yield from self._repeat(lambda: list(self._store.list()))
+        yield from self.repeat(lambda: list(self._store.list()))
 
     def read(self, item: Object, start: int, into: Sink) -> None:
         """Fill a sink with a range of an object; what has arrived does not come again."""
-        self._repeat(lambda: self._store.read(item, start, into), lambda: into.done_bytes)
+        self.repeat(lambda: self._store.read(item, start, into), lambda: into.done_bytes)
 
     def write(self, key: str, source: Path, moved: Moved) -> Digests:
         """Write a file to an object."""
-        return self._repeat(lambda: self._write(key, source, moved))
+        return self.repeat(lambda: self._write(key, source, moved))
 
     def _write(self, key: str, source: Path, moved: Moved) -> Digests:
         sizes: list[int] = []
@@ -59,9 +59,10 @@ class Patient:
 
     def stat(self, key: str) -> Object | None:
         """Return an object without its content."""
-        return self._repeat(lambda: self._store.stat(key))
+        return self.repeat(lambda: self._store.stat(key))
 
-    def _repeat(self, action: Callable[[], T], moved: Callable[[], int] = lambda: 0) -> T:
+    def repeat(self, action: Callable[[], T], moved: Callable[[], int] = lambda: 0) -> T:
+        """Return what an action does once it works; `moved` says what has arrived meanwhile."""
         pause_s, until, tries, before = FIRST_S, None, 1, moved()
         while True:
             try:

@@ -1,4 +1,7 @@
-"""OpenStack Swift by plain HTTP: containers, objects, static and dynamic large objects."""
+"""OpenStack Swift by plain HTTP: containers, objects, static and dynamic large objects.
+
+Tokens come from its own authentication (v1), or from keystone (v3).
+"""
 
 from __future__ import annotations
 

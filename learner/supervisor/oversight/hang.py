@@ -1,4 +1,4 @@
-"""Notice that no learner makes a step any more, and find out for whom the others wait.
+"""Notice learners that are silent or make no step any more, and find out who is waited for.
 
 `HangWatch` and `describe` are pure; `HangCheck` has the watchdogs save the stacks of their learners
 (`learner.agent.stacks`) before the attempt is ended with the kind `hung`.

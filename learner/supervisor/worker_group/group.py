@@ -21,7 +21,7 @@ from learner.job.outcome import Outcome, says_full, says_lost
 from learner.job.status import has_saved
 from learner.supervisor.control import EndRequest
 from learner.supervisor.statuses import Statuses
-from learner.supervisor.steps import Step, learner_step, server_step, step_log
+from learner.supervisor.steps import Running, Step, learner_step, server_step, step_log
 from learner.supervisor.worker_group.failures import learner_failure, server_failure
 from learner.supervisor.worker_group.nodes import Cleaning, Nodes
 from learner.supervisor.worker_group.shard_placement import (
@@ -51,7 +51,7 @@ _STOP_S = 10.0
 them, before SIGTERM; and how long from SIGTERM to SIGKILL."""
 
 
-class WorkerGroup:
+class WorkerGroup(Running):
     """Starts the servers and learners of a plan; `poll` does all the work.
 
     Args:
@@ -64,7 +64,6 @@ class WorkerGroup:
     ) -> None:  # fmt: skip
         assert plan.parameter_server is not None
         self.plan = plan
-        self.failure: Outcome | None = None
         self._unless_saved: Outcome | None = None
         """Becomes `failure` unless learner 0 still saves a checkpoint while halting."""
         self._server = plan.parameter_server

@@ -1,4 +1,4 @@
-"""The nodes of a job in the plan's order, and which of them the job has lost."""
+"""The nodes of a job: which of them it has lost, and the clean-up of those that servers left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A learner or a node's server as the supervisor sees it: its step, its deaths, its status."""
+"""A learner or a node's server as the supervisor sees it: its step, its deaths and restarts."""
 
 from __future__ import annotations
 
