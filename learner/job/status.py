@@ -10,14 +10,15 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dlctl.contract import State, Status, note_line, status_file, times_file, to_json, write_whole
 from dlctl.contract.programs.tracebacks import shorten
 from learner.job.batch import node_name
 
+T = TypeVar("T")
 INTERVAL_S = 5.0
 LAST_LINES = 20
 _TAIL_BYTES = 64 * 1024
@@ -106,16 +107,27 @@ def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]
 
 def write_patiently(path: Path, content: str, patience_s: float = 30.0) -> bool:
     """Write a file whole, retrying while that fails; return whether it worked in the end."""
+    try:
+        patiently(lambda: write_whole(path, content), patience_s)
+    except OSError:
+        return False
+    return True
+
+
+def patiently(action: Callable[[], T], patience_s: float) -> T:
+    """Return what an action returns once it works: a disk may be full for a while.
+
+    Raises:
+        OSError: it did not work in this time.
+    """
     until = time.monotonic() + patience_s
     while True:
         try:
-            write_whole(path, content)
+            return action()
         except OSError:
             if time.monotonic() > until:
-                return False
-            time.sleep(0.5)
-        else:
-            return True
+                raise
+        time.sleep(0.5)
 
 
 UNFINISHED = "ended before the training loop had finished"

@@ -11,6 +11,7 @@ from dlctl.contract import Plan, Verdict, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
 from learner.job.batch import UNEXPLAINED, Silent, batch_system, own_job_id
 from learner.job.context import read_plan
+from learner.job.status import patiently
 from learner.lifecycle import history, policy
 from learner.lifecycle.next_attempt import (
     KNOWN_S,
@@ -187,19 +188,15 @@ def _start(
 
 
 def _patiently(write: Callable[[], bool]) -> bool:
-    """Return what `write` returns, once it can write: a disk may be full for a while.
+    """Return what `write` returns, once it can write.
 
     Raises:
         CanNotStart: the disk was full for too long.
     """
-    until = time.monotonic() + _SILENCE_S
-    while True:
-        try:
-            return write()
-        except OSError as error:
-            if time.monotonic() > until:
-                raise CanNotStart(f"its files can't be written: {error.strerror}") from error
-        time.sleep(1)
+    try:
+        return patiently(write, _SILENCE_S)
+    except OSError as error:
+        raise CanNotStart(f"its files can't be written: {error.strerror}") from error
 
 
 def _runs_elsewhere(plan: Plan) -> bool:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Action, Plan, to_json
+from dlctl.contract import BAD_NODE_S, Action, BadNode, Plan, Verdict, VerdictKind, to_json
 from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import UserFault
 from learner.job.batch import batch_system
@@ -161,3 +162,33 @@ def reduced(plan: Plan, attempt: int, hosts: Sequence[str], left: Sequence[str])
         launch=replace(plan.launch, argv=argv),
         lifecycle=replace(lifecycle, whole_attempt=whole),
     )  # fmt: skip
+
+
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REMEMBERED = {VerdictKind.GPU_ERROR}
+"""Of faults that end a training. (A lost node is the batch system's to remember.)"""
+
+
+def of_verdict(plan: Plan, verdict: Verdict) -> list[BadNode]:
+    """Return the nodes that a verdict blames for good."""
+    hosts = list(verdict.bad_hosts)
+    if not hosts and verdict.kind in _REMEMBERED and verdict.evidence and verdict.evidence.host:
+        hosts = [verdict.evidence.host]
+    return [bad_node(plan, verdict.attempt, each, verdict.kind, verdict.reason) for each in hosts]
+
+
+def bad_node(plan: Plan, attempt: int, host: str, kind: str, reason: str) -> BadNode:
+    """Return the record of a node that is to be avoided from now on."""
+    now = time.time()
+    return BadNode(host, str(kind), reason, plan.training_id, attempt, now, now + BAD_NODE_S)
+
+
+def remember(plan: Plan, nodes: Iterable[BadNode]) -> None:
+    """Write a file for each node; a file system that refuses costs only the memory."""
+    if not batch_system(plan).allocates:
+        return
+    folder = Path(plan.root) / contract.NODES
+    for node in nodes:
+        if _HOST.fullmatch(node.host):
+            with contextlib.suppress(OSError):
+                contract.write_whole(folder / f"{node.host}.json", contract.to_json(node))

@@ -26,8 +26,8 @@ from learner.job.directives import is_gone, is_superseded, is_there
 from learner.job.metrics import MetricsFile, tell
 from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import write_patiently
-from learner.lifecycle.bad_nodes import of_verdict, remember
 from learner.lifecycle.manager import Following, conclude
+from learner.lifecycle.next_attempt import of_verdict, remember
 from learner.system.disk_reserve import FULL
 
 

@@ -11,8 +11,7 @@ from dlctl.contract import search as files
 from search.broker.incarnation import SEGMENT_BYTES, Adopter, Incarnation
 from search.errors import SearchError
 from search.journal.epochs import Lease
-from search.protocol.process import count_strangers, run_process
-from search.protocol.settings import load_spec
+from search.protocol.process import count_strangers, load_spec, run_process
 
 _SWITCH_S = 0.0005
 """The log's thread gets its turn this soon while calls keep the interpreter busy."""

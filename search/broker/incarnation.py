@@ -40,8 +40,7 @@ from search.protocol.endpoints import (
     remove_endpoint,
     write_endpoint,
 )
-from search.protocol.process import run_until_one_ends
-from search.protocol.settings import is_ending
+from search.protocol.process import is_ending, run_until_one_ends
 from search.protocol.stubs import make_handler
 
 _LOOKS = 10

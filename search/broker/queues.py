@@ -53,8 +53,8 @@ class Queues:
         self._record = record
         self._leases = incarnation << _INCARNATION_BITS
         self.tasks = Tasks()
-        self._owned: Fair[Entry] = Fair(self._waits)
-        self._helper: Fair[Entry] = Fair(self._waits)
+        self._owned: Fair = Fair(self._waits)
+        self._helper: Fair = Fair(self._waits)
         self._ahead = 0.0
         """By how much more cost owned tasks were given out than helped ones, while both waited."""
         self.adopted: list[Entry] = []

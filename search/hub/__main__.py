@@ -27,7 +27,7 @@ from search.errors import SearchError
 from search.hub.recruit import Recruiter, Work
 from search.model.state import ASK, TELL
 from search.protocol.children import Child
-from search.protocol.settings import load_spec
+from search.protocol.process import load_spec
 
 TICK_S = 0.1
 TELL_S = 1.0

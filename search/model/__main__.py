@@ -17,8 +17,7 @@ from search.model.ahead import StrategyError, open_strategy
 from search.model.drive import Driver
 from search.model.log import DamagedLogError, TrialLog
 from search.model.state import HopelessError, ReplayError, Search
-from search.protocol.process import EXIT_FAILED
-from search.protocol.settings import load_spec
+from search.protocol.process import EXIT_FAILED, load_spec
 
 
 def main() -> int:

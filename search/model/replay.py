@@ -22,7 +22,7 @@ from search.errors import SearchError
 from search.model.ahead import open_strategy
 from search.model.log import Event, TrialLog
 from search.model.state import ASK, REPORT, TELL, Ended, ReplayError, Search
-from search.protocol.settings import load_spec
+from search.protocol.process import load_spec
 from search.strategies import Trial
 
 TIMINGS = 3

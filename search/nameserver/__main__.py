@@ -22,8 +22,7 @@ from search.protocol.endpoints import (
     read_nameserver,
     write_endpoint,
 )
-from search.protocol.process import count_strangers, run_process
-from search.protocol.settings import load_spec
+from search.protocol.process import count_strangers, load_spec, run_process
 from search.protocol.stubs import make_handler
 
 

@@ -14,8 +14,11 @@ import threading
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from dlctl import contract
+from dlctl.contract import search as files
 from search.errors import SearchError
 
 EXIT_FAILED = 1
@@ -111,3 +114,29 @@ def _pass_on(reading: int, log: int, every_s: float) -> None:
                 with suppress(OSError):
                     out.write(told.encode())
                 told_at, count = time.monotonic(), 0
+
+
+def load_spec(job_dir: Path) -> files.Spec:
+    """Read the specification of a search.
+
+    Raises:
+        SearchError: There is none, or it can't be understood.
+    """
+    try:
+        spec = contract.read_record(files.Spec, job_dir / files.SPEC)
+    except (OSError, contract.ContractError) as error:
+        raise SearchError(f"{job_dir / files.SPEC} can't be read: {error}") from error
+    if spec is None:
+        raise SearchError(
+            f"{job_dir} is not the directory of a search: it has no {files.SPEC}",
+            hint="`dlctl search start` makes one",
+        )
+    return spec
+
+
+_ENDS = (files.ENDED, contract.HALT_REQUEST, contract.CANCEL_REQUEST)
+
+
+def is_ending(job_dir: Path) -> bool:
+    """Return whether the search is done, or was halted or cancelled: then it needs no workers."""
+    return any((job_dir / name).exists() for name in _ENDS)

@@ -15,7 +15,7 @@ from search.journal.epochs import boot_clock
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import read_endpoints, read_nameserver
-from search.protocol.settings import is_ending
+from search.protocol.process import is_ending
 from search.protocol.stubs import NameserverStub
 from search.worker.crew import Crew, Resources
 from search.worker.links import Link

@@ -19,7 +19,7 @@ from dlctl.contract import NodeFault, Plan, Preflight, VerdictKind
 from learner.job.batch import batch_system
 from learner.job.context import CHECKED_VARIABLE
 from learner.job.outcome import Outcome
-from learner.lifecycle.bad_nodes import bad_node, remember
+from learner.lifecycle.next_attempt import bad_node, remember
 from learner.supervisor.preflight.judgement import unfit_outcome
 from learner.supervisor.preflight.node_health import Unfit, name_of, remarks, unfit_nodes
 from learner.supervisor.steps import Running, Step, step_log
