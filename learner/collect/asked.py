@@ -62,9 +62,7 @@ class _Sources:
         rank: int,
         complain: Complain,
     ) -> None:
-        self._settings = settings
-        self._kind = kind
-        self._job_dir = job_dir
+        self._settings, self._kind, self._job_dir = settings, kind, job_dir
         self._log = job_dir / contract.learner_log(attempt, rank)
         self._rank = rank
         self._complain = complain

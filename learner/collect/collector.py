@@ -35,11 +35,8 @@ class Collector:
         complain: Callable[[str], None],
         reported: Reported | None = None,
     ) -> None:
-        self._reported = reported
-        self._folder = folder
-        self._complain = complain
-        self._sampler = sampler
-        self._parsing = parsing
+        self._reported, self._folder, self._complain = reported, folder, complain
+        self._sampler, self._parsing = sampler, parsing
 
     def run(self, control: int, finishing: Callable[[], object] = lambda: None) -> None:
         """Collect until the other end of a pipe is closed, then make a last pass.

@@ -81,10 +81,7 @@ class Parsing:
     """
 
     def __init__(self, source: Source, root: Path, output: MetricsFile, state: State) -> None:
-        self._source = source
-        self._root = root
-        self._output = output
-        self._state = state
+        self._source, self._root, self._output, self._state = source, root, output, state
         self._feeds: dict[str, _Followed] = {}
         self._grew_last: _Followed | None = None
         self._search_at = self._state_at = 0.0

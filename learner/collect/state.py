@@ -21,9 +21,7 @@ class State:
     """
 
     def __init__(self, path: Path, output: Path, attempt: int) -> None:
-        self._path = path
-        self._output = output
-        self._attempt = attempt
+        self._path, self._output, self._attempt = path, output, attempt
         found = _read(path)
         files = found.get("files")
         self.files: dict[str, Any] = files if isinstance(files, dict) else {}

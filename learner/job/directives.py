@@ -190,9 +190,7 @@ class Orders:
     def __init__(
         self, job_dir: Path, attempt: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._job_dir = job_dir
-        self._attempt = attempt
-        self._clock = clock
+        self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
         self._look_at = -float("inf")
         self._known: dict[int, tuple[Order, OrderAnswer | None]] = {}
 

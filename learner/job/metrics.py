@@ -56,9 +56,7 @@ class MetricsFile:
         clock: Callable[[], float] = time.time,
         warn: Callable[[str], None] = tell,
     ) -> None:
-        self._path = path
-        self._clock = clock
-        self._warn = warn
+        self._path, self._clock, self._warn = path, clock, warn
         self._warned = False
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)

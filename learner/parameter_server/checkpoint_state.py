@@ -39,9 +39,7 @@ class SavedServer:
         *,
         is_coordinator: bool,
     ) -> None:
-        self._solver = solver
-        self._server_model = server_model
-        self._say = say
+        self._solver, self._server_model, self._say = solver, server_model, say
         self._is_coordinator = is_coordinator
         self._saving = False
         self.cursor: dict[str, Any] | None = None

@@ -68,9 +68,7 @@ class Coordinator:
         self._keeper = keeper
         self._reports = training.reports
         self._halt = training.halt
-        self._note = note
-        self._timeout_s = timeout_s
-        self._name_stragglers = name_stragglers
+        self._note, self._timeout_s, self._name_stragglers = note, timeout_s, name_stragglers
         self._held_up: Wait | None = None
         """Set while this learner is beyond the end of an epoch that is not over."""
         self._evaluation = Evaluation(trained.parts, trained.device)

@@ -51,9 +51,7 @@ class OrderedCursor:
         timeout_s: float,
         began: int = 0,
     ) -> None:
-        self._cursor = cursor
-        self._rank = rank
-        self._learners = learners
+        self._cursor, self._rank, self._learners = cursor, rank, learners
         self._chunk_samples = chunk_samples
         self._chunks = chunk_count(cursor.samples, chunk_samples)
         """Chunks of a pass."""

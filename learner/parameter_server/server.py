@@ -130,9 +130,7 @@ class _Stopped:
     """
 
     def __init__(self, outside: Outside, ended: HaltFlag, needed: Callable[[], bool]) -> None:
-        self._outside = outside
-        self._ended = ended
-        self._needed = needed
+        self._outside, self._ended, self._needed = outside, ended, needed
         self._due = 0.0
         self._expelled = self._abandoned = ""
 

@@ -79,9 +79,7 @@ class Fetcher:
     """
 
     def __init__(self, store: ObjectStore, claim: Claim, moved: Moved) -> None:
-        self._store = store
-        self._claim = claim
-        self._moved = moved
+        self._store, self._claim, self._moved = store, claim, moved
         self._mine = threading.local()
         self._failed: list[BaseException] = []
 

@@ -46,10 +46,7 @@ class Supervisor:
     """One attempt, from preflight to verdict."""
 
     def __init__(self, job_dir: Path, attempt: int, plan: Plan, control: Control) -> None:
-        self.job_dir = job_dir
-        self.attempt = attempt
-        self.plan = plan
-        self.control = control
+        self.job_dir, self.attempt, self.plan, self.control = job_dir, attempt, plan, control
         logs = [contract.job_output(attempt)]
         if plan.parameter_server is not None:  # what the servers print comes through their steps
             logs += [contract.server_log(attempt, node) for node in range(plan.resources.nodes)]

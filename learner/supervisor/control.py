@@ -78,9 +78,7 @@ class Control:
         names = (contract.claim(attempt), contract.submit_begin(attempt))
         present = (job_dir / name for name in names if is_there(job_dir / name))
         self._proof = next(present, job_dir / contract.attempt_dir(attempt))
-        self._plan = plan
-        self._signals = signals
-        self._clock = clock
+        self._plan, self._signals, self._clock = plan, signals, clock
         self._ends_at = _deadline(plan, clock())
         self._request: EndRequest | None = None
         self._question: Question | None = None

@@ -112,9 +112,7 @@ class Keeper:
     def __init__(
         self, plan: Plan, job_dir: Path, attempt: int, touch_every_s: float = TOUCH_EVERY_S
     ) -> None:
-        self._plan = plan
-        self._job_dir = job_dir
-        self._touch_every_s = touch_every_s
+        self._plan, self._job_dir, self._touch_every_s = plan, job_dir, touch_every_s
         self._touch_at = 0.0  # it may have waited in the queue for weeks
         self._restore_at = 0.0
         self._thread: threading.Thread | None = None

@@ -42,10 +42,7 @@ class UserParser(LineParser):
         subid: str = "",
         limit_s: float = LIMIT_S,
     ) -> None:
-        self._file = file
-        self._complain = complain
-        self._subid = subid
-        self._limit_s = limit_s
+        self._file, self._complain, self._subid, self._limit_s = file, complain, subid, limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._failed = False
 

@@ -38,10 +38,7 @@ class Sampler:
         progress: Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._probes = probes
-        self._write = write
-        self._progress = progress
-        self._clock = clock
+        self._probes, self._write, self._progress, self._clock = probes, write, progress, clock
         self._window = Window()
         self._samples = 0
 

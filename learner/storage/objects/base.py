@@ -89,9 +89,7 @@ class Refused(Exception):
 
     def __init__(self, why: Refusal, detail: str = "", key: str = "") -> None:
         super().__init__(detail)
-        self.why = why
-        self.detail = detail
-        self.key = key
+        self.why, self.detail, self.key = why, detail, key
 
 
 class Unavailable(Exception):

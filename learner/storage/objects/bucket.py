@@ -84,9 +84,7 @@ class Bucket:
     """
 
     def __init__(self, place: Place, store: Any) -> None:
-        self._place = place
-        self._store = store
-        self._piece_bytes = _LEAST_PIECE_BYTES
+        self._place, self._store, self._piece_bytes = place, store, _LEAST_PIECE_BYTES
 
     def list(self) -> Iterator[Object]:
         """Yield every object below the prefix."""

@@ -28,9 +28,7 @@ class Patient:
     def __init__(
         self, store: ObjectStore, patience_s: float, notice: Notice = lambda *_: None
     ) -> None:
-        self._store = store
-        self._patience_s = patience_s
-        self._notice = notice
+        self._store, self._patience_s, self._notice = store, patience_s, notice
 
     def list(self) -> Iterator[Object]:
         """Yield every object: a listing that fails in the middle begins again."""

@@ -29,9 +29,7 @@ class Nodes:
         self, hosts: list[str], question: list[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.hosts = hosts
-        self._clock = clock
-        self._argv = question
+        self.hosts, self._clock, self._argv = hosts, clock, question
         self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         self._question: subprocess.Popen[bytes] | None = None
         self._asked_at = -ASK_EVERY_S

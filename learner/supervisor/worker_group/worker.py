@@ -48,9 +48,7 @@ class Worker:
         self, name: str, node: int, host: str, deaths: int, start: Callable[[int], Step],
         statuses: Statuses, role: str, rank: int,
     ) -> None:  # fmt: skip
-        self.name = name
-        self.node = node
-        self.host = host
+        self.name, self.node, self.host = name, node, host
         self.restarts = Restarts(deaths)
         self.starts = 0
         self.over = False
