@@ -71,8 +71,6 @@ def make_collector(
 
     Args:
         watchdog: its process id.
-        env: variables of the learner.
-        complain: takes sentences for the learner's log.
     """
     plan = read_plan(job_dir, attempt)
     node = MetricsFile(

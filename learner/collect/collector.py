@@ -90,12 +90,7 @@ def _is_closed(descriptor: int, timeout_s: float) -> bool:
 
 
 class Reported:
-    """Writes a line for each report that it sees; a program may replace one before that.
-
-    Args:
-        progress: the learner's progress file.
-        write: takes each line.
-    """
+    """Writes a line for each report that it sees; a program may replace one before that."""
 
     def __init__(self, progress: Path, write: Callable[[MetricsLine], None]) -> None:
         self._progress, self._write = progress, write

@@ -74,10 +74,7 @@ class Parsing:
     """All files that one collector parses.
 
     Args:
-        source: searches for files.
         root: files are known by their paths below it.
-        output: takes the lines.
-        state: how far an earlier collector came.
     """
 
     def __init__(self, source: Source, root: Path, output: MetricsFile, state: State) -> None:

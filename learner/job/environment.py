@@ -132,9 +132,7 @@ def own_gpus(env: Mapping[str, str], before: str, gpus: int, local_rank: int) ->
     """Return the scheduler's numbers of the GPUs that a learner should use, "" if it gives none.
 
     Args:
-        env: the environment of its step.
         before: what this function returned for the learner's previous start, or "".
-        gpus: how many GPUs a learner has.
         local_rank: the learner's place on the node, which decides if `before` is unknown.
     """
     there = step_gpus(env)
@@ -148,12 +146,7 @@ def own_gpus(env: Mapping[str, str], before: str, gpus: int, local_rank: int) ->
 
 
 def visible_devices(env: Mapping[str, str], own: str) -> dict[str, str]:
-    """Return variables that restrict a learner to its own GPUs; none if it sees no others.
-
-    Args:
-        env: the environment of its step.
-        own: the result of `own_gpus`.
-    """
+    """Return variables that restrict a learner to its own GPUs; none if it sees no others."""
     seen = step_gpus(env).split(",")
     if not env.get(SHARED_VARIABLE) or not set(own.split(",")) < set(seen):
         return {}

@@ -47,9 +47,6 @@ def _times(memory_bytes: int | None, factor: float) -> int | None:
 def begin(job_dir: Path, attempt: int, plan: Plan, action: Action) -> bool:
     """Begin the attempt after `attempt`; return False if somebody else has begun it.
 
-    Args:
-        plan: the next attempt's.
-
     The process that creates the receipt exclusively has begun the attempt, and alone gives it its
     files, as `dlctl resume` does at the login node (templates/login/submit.sh.j2).
 

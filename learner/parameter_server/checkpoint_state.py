@@ -136,8 +136,6 @@ def cursor_at(
     """Return the state of a cursor in which everything before a batch of an epoch is done.
 
     Args:
-        samples: In the data set.
-        passes: Of the training.
         epoch: Counted from 0.
         batches: Batches of this epoch that synchronous learners have done.
         batch_size: Samples of such a batch.

@@ -40,10 +40,7 @@ class Coordinator:
     """The duties that learner 0 has beside its own chunks.
 
     Args:
-        training: Learner 0's.
         cursor: Of the training samples, with a pass for each epoch.
-        keeper: Writes the checkpoints.
-        note: Gets the position after each epoch.
         timeout_s: How long to wait at the end for the other learners to leave; and how long an
             epoch's end may be held up before a warning.
         name_stragglers: Returns in words which other learners hold samples before a position.
@@ -114,13 +111,9 @@ class Coordinator:
         """Report a chunk, end epochs and save checkpoints, as far as they are due.
 
         Args:
-            pass_number: The chunk's.
             step: The training's, at the chunk's end.
             totals: Sums over its samples, in the order of the evaluation's names.
-            samples: How many samples it has.
-            batches: How many batches it has.
             times: The time these took, in seconds, by name.
-            values: Other values to report.
         """
         position, self._newest = self.position, values
         for name, total in zip(self._evaluation.names, totals, strict=True):

@@ -34,7 +34,6 @@ class ServerLoop:
     """The training loop of one learner.
 
     Args:
-        training: This learner's.
         cursor: Of the training samples, with a pass for each epoch.
         sizes: Samples of a chunk, and of a batch.
         coordinator: The duties of learner 0; None on the others.

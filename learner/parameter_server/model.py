@@ -28,8 +28,6 @@ class ModelOnServers:
 
     Args:
         flat: The model's parameters, with gradients if the solver takes those.
-        solver: The server's.
-        settings: The plan's.
         connect: Joins the server; called again after `leave`.
         write_rows: Has primaries on other nodes write the solver's rows, for `solver_rows`.
         warn: Gets a line when a checkpoint or a validation has to use older values.

@@ -31,8 +31,6 @@ class OrderedCursor:
 
     Args:
         cursor: Opened by all learners.
-        rank: This learner's.
-        learners: How many there are.
         chunk_samples: Samples that every learner takes.
         irregular: Returns whether the order no longer counts: a learner was restarted or given up,
             the cursor went on from a state with gaps, or a halt stops the others at their turn.

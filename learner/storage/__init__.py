@@ -47,12 +47,6 @@ def data_problems(plan: Plan) -> list[str]:
 def load(plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show = lambda _: None) -> list[str]:
     """Create `data`: a link to the only store's data, or a folder with a link per store.
 
-    Args:
-        plan: The attempt's.
-        job_dir: The job directory.
-        tick: See `Tick`.
-        show: Called with how far the loading is.
-
     Returns:
         One line for each store with data.
 
@@ -134,13 +128,6 @@ def save_all(
     plan: Plan, job_dir: Path, state: str, publication: Publication, show: scripted.Show
 ) -> list[str]:  # fmt: skip
     """Have the scripts of the stores take the results, the logs and the code of an attempt.
-
-    Args:
-        plan: The attempt's.
-        job_dir: The job directory.
-        state: How the attempt has ended.
-        publication: The right to publish.
-        show: Called with how far the copying is.
 
     Returns:
         One line for each store that has them now.

@@ -55,7 +55,6 @@ def alone(results: Path, patience_s: float = math.inf, tick: Tick | None = None)
     An export adds its file to the index, while the supervisor may be about to write it.
 
     Args:
-        results: The folder of the results.
         patience_s: After this long, go ahead without the lock.
         tick: Called while another process has the lock.
     """

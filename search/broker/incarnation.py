@@ -54,9 +54,7 @@ class Adopter:
     supersedes it.
 
     Args:
-        job_dir: The search's.
         spec: How long silence is borne, and where to listen.
-        own: The broker that is this process's own.
     """
 
     def __init__(self, job_dir: Path, spec: files.Spec, own: str) -> None:
@@ -136,10 +134,7 @@ class Incarnation:
     """One incarnation, from its claim to its end.
 
     Args:
-        job_dir: The search's.
         spec: How long silence is borne, and where to listen.
-        name: The broker's.
-        lease: The claim.
         watch: Has watched the former incarnation for a while.
         segment_bytes: How long a file of the log may be, as far as its snapshot permits.
     """
@@ -167,7 +162,6 @@ class Incarnation:
         """Answer until cancelled, or until another incarnation has begun.
 
         Args:
-            bodies: Run beside it.
             adopted: The broker's own process is gone: end once nothing of the broker is left.
         """
         try:

@@ -45,7 +45,6 @@ class Queues:
     Args:
         incarnation: The broker's; leases of different incarnations have different ids.
         lease_s: How long a lease lasts that nobody renews.
-        record: Takes the kind and the payload of each change.
     """
 
     def __init__(self, incarnation: int, lease_s: float, record: Record) -> None:
@@ -123,10 +122,6 @@ class Queues:
         """Give a holder up to `want` tasks for which it has room.
 
         Args:
-            holder: A worker, or a broker.
-            want: How many it takes.
-            room: What it has left.
-            now: Seconds, by the caller's clock.
             lend: The holder is another broker: it gets owned tasks alone, so that no task goes
                 further than one broker away.
         """

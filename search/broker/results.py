@@ -77,12 +77,7 @@ class Mailbox:
 
 
 class Results:
-    """The results of models and of other brokers.
-
-    Args:
-        record: Takes the kind and the payload of each change.
-        counts: Counts results.
-    """
+    """The results of models and of other brokers."""
 
     def __init__(self, record: Record, counts: Counter[str]) -> None:
         self._record, self._counts = record, counts

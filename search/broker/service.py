@@ -41,14 +41,7 @@ _NAME = re.compile(r"[\w.@-]{1,200}")
 
 
 class BrokerService:
-    """A broker's answers.
-
-    Args:
-        name: The broker's.
-        queues: Its state.
-        log: Takes what the queues record.
-        lease: Its right to acknowledge.
-    """
+    """A broker's answers."""
 
     def __init__(self, name: str, queues: Queues, log: Log, lease: Lease) -> None:
         self.name, self.queues = name, queues

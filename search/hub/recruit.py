@@ -69,11 +69,7 @@ def shares(pools: list[names.Pool], need: int) -> dict[str, int]:
 
 
 class Recruiter(threading.Thread):
-    """Compares the workers in the queue with those that are wanted, now and then.
-
-    Args:
-        work: Returns what there is to do.
-    """
+    """Compares the workers in the queue with those that are wanted, now and then."""
 
     def __init__(self, job_dir: Path, spec: names.Spec, work: Callable[[], Work]) -> None:
         super().__init__(name="recruiter", daemon=True)

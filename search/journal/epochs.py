@@ -68,8 +68,6 @@ def adopt(
     """Wait until all earlier incarnations have lapsed; seal their logs; return what counts.
 
     Args:
-        folder: The broker's.
-        incarnation: The new one.
         default_lease_s: How long to wait for an earlier one whose lease can't be read.
         watch: Has watched the last one for a while.
     """
@@ -231,10 +229,7 @@ class Watch:
     """Watches the lease of an incarnation, to find out when its holder may acknowledge no more.
 
     Args:
-        folder: The broker's.
-        incarnation: The watched one.
         default_s: The lease if the file is empty: its writer died, or is just beginning.
-        clock: Returns seconds.
     """
 
     def __init__(

@@ -30,8 +30,6 @@ def run_process(name: str, body: Coroutine[Any, Any, None], *, until_eof: bool =
     The body is cancelled at SIGTERM and SIGINT, and ends with its own cleaning up.
 
     Args:
-        name: How errors name the process.
-        body: What it does.
         until_eof: It serves the process at the other end of its standard input, and is cancelled
             when that has closed it or died. Signals, which a scheduler sends to both, are ignored.
     """

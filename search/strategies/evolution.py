@@ -125,7 +125,6 @@ class PopulationBased(Strategy):
     values near that one's. Asynchronous: a member's next trial waits for its own result alone.
 
     Args:
-        population: how many members there are.
         share: of the members, those that are replaced, and those that are copied.
         factor: a copied number is multiplied or divided by it.
         resample: with this probability a copied value is drawn anew instead.

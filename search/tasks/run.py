@@ -33,10 +33,7 @@ def run_task(
 
     Args:
         head: `type`, `encoding`, and `checkpoint`, the task's own folder.
-        payload: What the task is.
-        report: Takes what a python task reports.
         on_order: Gets a function that is called when an order comes.
-        order: Returns the newest order.
 
     Raises:
         TaskError: The task is not understood, or its value is none.

@@ -33,7 +33,6 @@ class Training(BaseTask):
     """Trains what the manifest describes, with other values for some of its keys.
 
     Args:
-        job_dir: The search's.
         overrides: The manifest's key, such as `training.<name>` → value.
         metric: The name in the training's metrics whose last value counts; a value of the group
             `validation` comes before one of any other.

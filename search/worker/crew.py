@@ -55,12 +55,8 @@ class Crew:
     """Runs tasks in slots. A result is in the outbox before anybody hears of it.
 
     Args:
-        worker: The worker's name.
         make_slot: Makes one slot, given what takes its tasks' reports.
-        slots: How many.
         have: What all tasks share.
-        gpus: Which GPUs these are.
-        outbox: Takes results.
         changed: Is called with a broker's name when it has a result, or there is room.
     """
 

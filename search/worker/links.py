@@ -35,8 +35,6 @@ class Link:
     """The connection to one broker, whatever its incarnation.
 
     Args:
-        broker: Its name.
-        worker: This worker's name.
         is_home: Says whether the worker takes tasks from this broker.
     """
 

@@ -31,7 +31,6 @@ class UserParser(LineParser):
     """Sends the lines of one file to the user's function, which loses its memory with its process.
 
     Args:
-        file: the Python file.
         complain: takes a sentence if the parser fails; it is then not used any more.
     """
 

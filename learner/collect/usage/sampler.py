@@ -27,7 +27,6 @@ class Sampler:
     """Asks all probes; writes a line after each `SAMPLES_OF_A_LINE` samples.
 
     Args:
-        write: takes each line.
         progress: the learner's progress file, for its step and epoch.
     """
 

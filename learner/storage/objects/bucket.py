@@ -77,11 +77,7 @@ CLIENT: dict[str, Any] = {
 
 
 class Bucket:
-    """A bucket; see `ObjectStore`.
-
-    Args:
-        store: One of obstore's stores.
-    """
+    """A bucket; see `ObjectStore`."""
 
     def __init__(self, place: Place, store: Any) -> None:
         self._place, self._store, self._piece_bytes = place, store, _LEAST_PIECE_BYTES

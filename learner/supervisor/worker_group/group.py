@@ -52,11 +52,7 @@ them, before SIGTERM; and how long from SIGTERM to SIGKILL."""
 
 
 class WorkerGroup(Running):
-    """Starts the servers and learners of a plan; `poll` does all the work.
-
-    Args:
-        say: prints a line for people.
-    """
+    """Starts the servers and learners of a plan; `poll` does all the work."""
 
     def __init__(
         self, plan: Plan, job_dir: Path, statuses: Statuses, nodes: Nodes,

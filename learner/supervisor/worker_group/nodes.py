@@ -79,12 +79,7 @@ _AGAIN_S = 1.0
 
 
 class Cleaning:
-    """The clean-up steps on all nodes that may hold left-over shared memory.
-
-    Args:
-        hosts: the nodes.
-        say: prints a line for people.
-    """
+    """The clean-up steps on all nodes that may hold left-over shared memory."""
 
     def __init__(
         self,

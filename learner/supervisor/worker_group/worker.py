@@ -40,7 +40,6 @@ class Worker:
 
     Args:
         role: the role in its statuses, `learner` or `server`.
-        rank: the rank in its statuses.
         start: starts its step; its argument is how often the worker was started before.
     """
 
