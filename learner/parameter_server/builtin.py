@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 from dataclasses import asdict
+from typing import cast
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -179,11 +180,11 @@ class _Learner:
             return cursor
         began = self._saved.cursor or {}
         gaps = bool(began.get("undone"))
-        return OrderedCursor(
+        return cast(Cursor, OrderedCursor(
             cursor, self._job.rank, self._learners, chunk_samples,
             lambda: gaps or self._halt.is_set or any_restarted(self._job), self._server.timeout_s,
             int(began.get("next", 0)),
-        )  # fmt: skip
+        ))  # fmt: skip
 
     # What there is ------------------------------------------------------------------------------
 
