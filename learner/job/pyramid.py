@@ -23,13 +23,7 @@ from dlctl.contract.measured.pyramid import (
     Bin,
     Named,
 )
-from dlctl.contract.metrics import (
-    NO_STEP,
-    MetricsLine,
-    Source,
-    parse_line,
-    parse_metrics_name,
-)
+from dlctl.contract.metrics import NO_STEP, MetricsLine, Source, parse_line, parse_metrics_name
 
 _LINES_AT_ONCE = 16
 

@@ -29,11 +29,7 @@ from learner.job.status import Heartbeat
 from learner.parameter_server.solver import describe_solver, solver_of_job
 from learner.system import processes
 from learner.system.memory import memory_left
-from learner.system.segments import (
-    remove_earlier,
-    remove_segment_folder,
-    server_folder,
-)
+from learner.system.segments import remove_earlier, remove_segment_folder, server_folder
 from learner.system.signals import HaltFlag
 from psrv.errors import ServerError
 from psrv.server.server import NodeServer, Settings

@@ -10,16 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import (
-    Action,
-    Next,
-    Plan,
-    State,
-    Verdict,
-    VerdictKind,
-    tell_output,
-    to_json,
-)
+from dlctl.contract import Action, Next, Plan, State, Verdict, VerdictKind, tell_output, to_json
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.metrics import EventKind, Source
 from learner.job.directives import is_gone, is_superseded, is_there
