@@ -73,7 +73,6 @@ def check_stores(request: Request, ask: Ask, *, quick: bool = False) -> list[Sto
     """Ask each store with the manifest's credentials for its containers.
 
     Args:
-        request: What would be submitted.
         ask: From where: `ask_here`, or what `ask_there` returns.
         quick: Whether it is enough to know that each container can be read.
     """
@@ -164,7 +163,6 @@ def refuse_wrong_stores(request: Request, on_line: Callable[[str], None]) -> Non
     """Refuse a request whose stores this machine reaches, and which they refuse.
 
     Args:
-        request: What is to be submitted.
         on_line: Called with a sentence about each store that can't be reached from here.
 
     Raises:

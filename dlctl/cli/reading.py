@@ -134,9 +134,9 @@ def show(
 
     with training(training_id) as (session, record, store):
         if script:
-            from dlctl.lifecycle import read_script
+            from dlctl.request.attempts import read_newest
 
-            text = read_script(session, record)
+            text = read_newest(session.transport, record).script.decode()
             with paged(not as_json):
                 return output.report({"script": text}, as_json, lambda _: output.document(text))
         details = describe(session, record, store, output.Shown())

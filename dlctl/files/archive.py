@@ -28,7 +28,7 @@ class Entry:
     path: str
     """Relative, with `/`."""
     source: Path | bytes | None = None
-    """A file on disk, or the content; None for a folder or a link."""
+    """A file on disk, or the content; None for a folder."""
     mode: int = 0o644
     link: str | None = None
     """The target of a symbolic link."""
@@ -64,7 +64,7 @@ def write_entry(
     """
     info = tarfile.TarInfo(prefix + entry.path)
     info.mode, info.mtime = entry.mode, _FIXED_TIME_S
-    if entry.source is None:
+    if entry.source is None or entry.link is not None:
         info.type = tarfile.DIRTYPE if entry.link is None else tarfile.SYMTYPE
         info.linkname = entry.link or ""
         yield _header(info)

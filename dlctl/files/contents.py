@@ -8,9 +8,11 @@ removed.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shlex
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -56,8 +58,6 @@ def ask(
     Those of other folders there are copied first.
 
     Args:
-        transport: To the site.
-        root: The site's root.
         wanted: An entry for each sum.
         mine: The name of this machine in the names of what has arrived in part.
         umask: The permissions that nothing gets.
@@ -208,8 +208,5 @@ end of sums"""
 
 def this_machine() -> str:
     """Return what tells the parts of this machine from those of others."""
-    import hashlib
-    import socket
-
     who = f"{socket.gethostname()} {os.getuid() if hasattr(os, 'getuid') else os.getlogin()}"
     return hashlib.sha256(who.encode()).hexdigest()[:12]

@@ -46,10 +46,7 @@ def download(
     """Download files and whole folders from below `base` to the same paths below `destination`.
 
     Args:
-        transport: To the site.
-        base: A folder there.
         paths: Relative to `base`; or a mapping of files to the sha256 that each must have.
-        destination: A folder here.
         on_progress: Called with the bytes that are here, and all.
         local_name: Returns the path below the destination of a path below `base`; None: not wanted.
         on_left_out: Called with a path and why it can't come; without it that is an error.

@@ -206,8 +206,6 @@ def bring(
     behind it are not yielded.
 
     Args:
-        transport: To the site.
-        base: The folder there.
         files: What to bring.
         on_arrived: Called with the size of each piece, and with a negative one for what has to be
             sent again.

@@ -79,8 +79,6 @@ def list_files(
     """Return all files at and below the paths, which are relative to `base`.
 
     Args:
-        transport: To the site.
-        base: A folder.
         paths: Files and folders; or a mapping of files to the sha256 that each must have.
         missing_ok: A path that does not exist is no error.
 

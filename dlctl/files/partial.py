@@ -42,8 +42,6 @@ class Partial:
     """The beginning of one file.
 
     Args:
-        destination: The folder of the download.
-        base: The folder at the site.
         file: The file there.
     """
 

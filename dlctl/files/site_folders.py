@@ -185,7 +185,6 @@ def feed(
     """Start a script, write to its standard input, and return how it ended.
 
     Args:
-        transport: To the site.
         script: Reads all that it gets, unless it fails.
         chunks: What it gets.
         size_bytes: How much the script hashes once it has got all.
@@ -245,9 +244,6 @@ def explained(name: str, root: str, end: Completed) -> TransportError:
 def last_telling_line(stderr: str) -> str:
     """Return the last informative line: tar ends with lines that say nothing."""
     lines = [line.strip() for line in lines_of(stderr) if line.strip()]
-    told = [
-        line
-        for line in lines
-        if "Exiting with failure" not in line and "extended header keyword" not in line
-    ]
+    noise = ("Exiting with failure", "extended header keyword")
+    told = [line for line in lines if not any(words in line for words in noise)]
     return (told or lines or [""])[-1]

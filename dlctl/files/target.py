@@ -194,8 +194,6 @@ def check_room(destination: Path, files: Sequence[SiteFile], here_bytes: int) ->
     """Refuse a download that the disk here has no room for, before anything flows.
 
     Args:
-        destination: Where it goes.
-        files: What is to come.
         here_bytes: How much of it is here already.
 
     Raises:

@@ -17,7 +17,6 @@ from dlctl.lifecycle.watch import (
     learner_statuses,
     read_plan,
     read_queue,
-    read_script,
     refresh,
     stale,
 )
@@ -25,6 +24,6 @@ from dlctl.lifecycle.watch import (
 __all__ = [
     "QueuePace", "Session", "cancel", "cancel_all", "changed_since_sent", "check_learner", "delete",
     "delete_all", "halt", "halt_all", "learner_statuses",
-    "make_environment", "open_session", "read_plan", "read_queue", "read_script", "refresh",
+    "make_environment", "open_session", "read_plan", "read_queue", "refresh",
     "repeats_error", "resume", "stale", "submit", "submit_all",
 ]  # fmt: skip

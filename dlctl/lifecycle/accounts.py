@@ -39,8 +39,13 @@ def accounts(session: Session, records: Sequence[Record]) -> dict[str, list[Atte
     """Return the attempts of each training that have had a job, by training id."""
     begun = _begun(session, records)
     names = {
-        (record.training_id, n): _names(n) for record in records for n in begun[record.training_id]
-    }
+        (record.training_id, n): [
+            contract.plan_file(n), contract.status_file(n, "supervisor", 0),
+            contract.status_file(n, "learner", 0), contract.verdict_file(n),
+            contract.metrics_file(n, 0),
+        ]
+        for record in records for n in begun[record.training_id]
+    }  # fmt: skip
     dirs = {record.training_id: record.job_dir for record in records}
     paths = [f"{dirs[i]}/{name}" for (i, _), some in names.items() for name in some]
     files = read_texts(session.transport, paths)
@@ -51,14 +56,6 @@ def accounts(session: Session, records: Sequence[Record]) -> dict[str, list[Atte
         if (known := _account(n, job_id, submitted_at, contents)) is not None:
             found[training_id].append(known)
     return _with_usage(session, found)
-
-
-def _names(n: int) -> list[str]:
-    return [
-        contract.plan_file(n), contract.status_file(n, "supervisor", 0),
-        contract.status_file(n, "learner", 0), contract.verdict_file(n),
-        contract.metrics_file(n, 0),
-    ]  # fmt: skip
 
 
 def _begun(

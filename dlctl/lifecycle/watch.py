@@ -46,7 +46,6 @@ def refresh(
     """Return the records as the site knows them now, with one query for all, or a few more.
 
     Args:
-        session: Of the site.
         records: What is asked about.
         store: Where changes are kept.
         pace: Says when the queue is asked, too; None: now. Without the queue a record stays as it
@@ -323,15 +322,6 @@ def check_learner(session: Session, record: Record, learner: int | None) -> None
             f"{record.training_id} has no learner {learner}",
             hint=f"its learners are 0 to {learners - 1}" if learners > 1 else "it has learner 0",
         )
-
-
-def read_script(session: Session, record: Record) -> str:
-    """Return the newest attempt's batch script.
-
-    Raises:
-        RecordError: the job directory is gone.
-    """
-    return read_newest(session.transport, record).script.decode()
 
 
 def stale(records: list[Record], error: TransportError, store: RecordStore) -> list[Record]:

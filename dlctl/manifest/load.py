@@ -34,7 +34,6 @@ def load_part(path: Path, without: Collection[str]) -> Manifest:
     """Return the manifest in a file that has other keys at its top, too.
 
     Args:
-        path: The file.
         without: The other keys.
 
     Raises:
@@ -56,8 +55,6 @@ def parse_manifest(
     """Return the manifest that `data` holds; messages call it `name`.
 
     Args:
-        data: The manifest's text.
-        name: The file's name.
         overrides: What the command line changes.
         stored: Whether the manifest was checked before, with types of stores in a folder that is
             not here.

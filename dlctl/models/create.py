@@ -104,7 +104,8 @@ def _of_bundle(code: Bundle) -> tuple[list[ModelFile], dict[str, Path]]:
         _model_file(sent, sources[sent.path].link or "")
         for sent in contract.parse_index(code.index)
     ]
-    return files, {f.sha256: sources[f.path].source for f in files if not f.link}
+    places = {f.sha256: sources[f.path].source for f in files if not f.link}
+    return files, {sha256: place for sha256, place in places.items() if isinstance(place, Path)}
 
 
 def is_weights(path: str) -> bool:

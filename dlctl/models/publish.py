@@ -97,8 +97,10 @@ def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
         return None
     label, name = new.record.model_id, session.transport.name
     if end.exit_code == _CODES["differs"]:
+        said = end.last_error_line
+        paths = (repr(f.path) for f in new.record.files if f.sha256 == said.split(" ")[0])
         raise ResultsError(
-            f"{name}: {_differing(new, end.last_error_line)} is no longer what the training "
+            f"{name}: {next(paths, said)} is no longer what the training "
             "stored, so no version was made",
             hint="`dlctl checkpoints list` shows what else is there; or leave the file out: "
             "--results GLOB",
@@ -111,11 +113,6 @@ def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
         f"{name}: the version can't be stored (exit code {end.exit_code}): {end.last_error_line}",
         hint="check the space and the permissions there; nothing of it is visible",
     )
-
-
-def _differing(new: NewVersion, said: str) -> str:
-    sha256 = said.split(" ")[0]
-    return next((repr(f.path) for f in new.record.files if f.sha256 == sha256), said)
 
 
 def _script(session: Session, new: NewVersion, incoming: str, record_bytes: int) -> str:

@@ -223,9 +223,7 @@ def diff(
     """Compare the tensors of two checkpoints, from one training or from two on the same site.
 
     Args:
-        session: To their site.
-        record: The first training.
-        other: The second, which may be the first.
+        other: That of the second checkpoint; it may be the same training.
         steps: Of the first and of the second; empty for the newest complete ones.
         on_node: Whether Python works only on compute nodes.
 

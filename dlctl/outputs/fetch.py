@@ -371,9 +371,6 @@ def results_index(
     """Return the index of a folder with results; None if the training has not stored them.
 
     Args:
-        transport: To the site.
-        record: The training.
-        results: The folder there.
         known: Contents of files that have been read already.
 
     Raises:

@@ -41,8 +41,6 @@ def parameter_server(
     """Return how the learners share their parameters; None without a server.
 
     Args:
-        manifest: The request.
-        site: Where it will run.
         per_node: The number of learners on each node.
 
     Raises:

@@ -39,33 +39,11 @@ _LEAVE_OUT = "Exclude it with a line in .dlctlignore"
 
 
 @dataclass(frozen=True)
-class BundleFile:
-    """One file, or one symbolic link that stays inside the folder."""
-
-    path: str
-    """Relative, with `/`; bytes that are not UTF-8 become surrogate escapes."""
-    source: Path
-    size_bytes: int
-    executable: bool = False
-    link: str | None = None
-    sha256: str = ""
-
-    @property
-    def entry(self) -> Entry:
-        """Return the archive entry."""
-        if self.link is not None:
-            return Entry(self.path, link=self.link, mode=0o777)
-        mode = 0o755 if self.executable else 0o644
-        return Entry(self.path, self.source, mode, size_bytes=self.size_bytes,
-                     sha256=self.sha256)  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Bundle:
     """All files of a folder that are sent."""
 
-    files: tuple[BundleFile, ...]
-    """Sorted by path."""
+    files: tuple[Entry, ...]
+    """Sorted by path. A symbolic link stays inside the folder, and has the link as its source."""
     index: bytes
     """See `dlctl.contract.sent_files`."""
     size_bytes: int
@@ -97,7 +75,7 @@ class Bundle:
         )  # fmt: skip
         return [
             *(Entry(folder, mode=0o755) for folder in folders),
-            *(file.entry for file in self.files),
+            *self.files,
             Entry(contract.SENT_INDEX, self.index),  # last: no file is newer
         ]
 
@@ -118,14 +96,14 @@ def collect(
     if not folder.is_dir():
         raise BundleError(f"{printable(folder)} is not a folder")
     problems: list[str] = []
-    files: list[BundleFile] = []
+    files: list[Entry] = []
     left_out: list[Excluded] = []
     for file, ignore in _walk(folder.resolve(), _own_folders(site), problems, left_out):
         if file.path not in leave_out and _is_fit(file, ignore, problems):
             files.append(file)
     _refuse(problems)
     files.sort(key=lambda file: os.fsencode(file.path))
-    size_bytes = sum(file.size_bytes for file in files)
+    size_bytes = sum(file.content_bytes for file in files)
     if size_bytes > limit_bytes:
         raise _too_big(files, size_bytes, limit_bytes)
     sent = [_sent(file) for file in files]
@@ -137,7 +115,8 @@ def collect(
 def programs(bundle: Bundle) -> Iterator[tuple[str, str]]:
     """Yield the path and text of each Python file and shell script that is sent."""
     for file in bundle.files:
-        if file.path.endswith((".py", ".sh")) and file.size_bytes < _MOST_PROGRAM_BYTES:
+        if file.path.endswith((".py", ".sh")) and file.content_bytes < _MOST_PROGRAM_BYTES:
+            assert isinstance(file.source, Path)
             with contextlib.suppress(OSError):
                 yield file.path, file.source.read_text(encoding="utf-8", errors="replace")
 
@@ -166,7 +145,7 @@ def _own_folders(site: Site | None) -> frozenset[Path]:
 
 def _walk(
     root: Path, own: frozenset[Path], problems: list[str], left_out: list[Excluded]
-) -> Iterator[tuple[BundleFile, Ignore]]:
+) -> Iterator[tuple[Entry, Ignore]]:
     pending = [(root, "", Ignore.of_ancestors(root))]
     while pending:
         folder, prefix, outer = pending.pop()
@@ -194,7 +173,7 @@ def _walk(
                 yield file, ignore
 
 
-def _examine(root: Path, source: Path, path: str, problems: list[str]) -> BundleFile | None:
+def _examine(root: Path, source: Path, path: str, problems: list[str]) -> Entry | None:
     try:
         status = source.lstat()
         if stat.S_ISLNK(status.st_mode):
@@ -207,7 +186,8 @@ def _examine(root: Path, source: Path, path: str, problems: list[str]) -> Bundle
     if not stat.S_ISREG(status.st_mode):
         problems.append(f"{printable(path)}: a socket, pipe or device can't be sent. {_LEAVE_OUT}.")
         return None
-    return BundleFile(path, source, status.st_size, bool(status.st_mode & 0o100))
+    mode = 0o755 if status.st_mode & 0o100 else 0o644
+    return Entry(path, source, mode, size_bytes=status.st_size)
 
 
 def _is_own_output(status: os.stat_result) -> bool:
@@ -219,7 +199,7 @@ def _is_own_output(status: os.stat_result) -> bool:
     return False
 
 
-def _examine_link(root: Path, source: Path, path: str, problems: list[str]) -> BundleFile | None:
+def _examine_link(root: Path, source: Path, path: str, problems: list[str]) -> Entry | None:
     link = str(source.readlink())
     lexical = Path(os.path.normpath(source.parent / link))
     # Before Python 3.13 `Path.resolve` raises RuntimeError for links in a circle.
@@ -231,16 +211,17 @@ def _examine_link(root: Path, source: Path, path: str, problems: list[str]) -> B
             f"{_LEAVE_OUT}, or copy the file."
         )
         return None
-    return BundleFile(path, source, 0, link=link)
+    return Entry(path, source, 0o777, link, size_bytes=0)
 
 
-def _is_fit(file: BundleFile, ignore: Ignore, problems: list[str]) -> bool:
+def _is_fit(file: Entry, ignore: Ignore, problems: list[str]) -> bool:
     """Look for secrets; an explicit `!path` in .dlctlignore allows a file."""
     if file.link is not None:
         return True
+    assert isinstance(file.source, Path)
     found = secret_in_name(file.path)
     try:
-        found = found or secret_in_content(file.source, file.size_bytes)
+        found = found or secret_in_content(file.source, file.content_bytes)
         if not os.access(file.source, os.R_OK):
             raise PermissionError(13, "Permission denied")
     except OSError as error:
@@ -268,11 +249,11 @@ def _refuse(problems: Sequence[str]) -> None:
     )
 
 
-def _too_big(files: Sequence[BundleFile], size_bytes: int, limit_bytes: int) -> BundleError:
+def _too_big(files: Sequence[Entry], size_bytes: int, limit_bytes: int) -> BundleError:
     totals: dict[str, int] = {}
     for file in files:
         top, slash, _ = file.path.partition("/")
-        totals[top + slash] = totals.get(top + slash, 0) + file.size_bytes
+        totals[top + slash] = totals.get(top + slash, 0) + file.content_bytes
     largest = sorted(totals.items(), key=lambda item: -item[1])[:5]
     names = ", ".join(f"{printable(name)} ({format_bytes(size)})" for name, size in largest)
     return BundleError(
@@ -282,14 +263,15 @@ def _too_big(files: Sequence[BundleFile], size_bytes: int, limit_bytes: int) -> 
     )
 
 
-def _sent(file: BundleFile) -> SentFile:
+def _sent(file: Entry) -> SentFile:
     if file.link is not None:
         return SentFile(contract.digest_of_link(file.link), 0, "l", file.path)
-    kind: Literal["f", "x"] = "x" if file.executable else "f"
+    assert isinstance(file.source, Path)
+    kind: Literal["f", "x"] = "x" if file.mode & 0o100 else "f"
     try:
         digest = sha256_of(file.source)
     except OSError as error:
         raise BundleError(
             f"{printable(file.path)} can't be read: {error.strerror}", hint=f"{_LEAVE_OUT}."
         ) from error
-    return SentFile(digest, file.size_bytes, kind, file.path)
+    return SentFile(digest, file.content_bytes, kind, file.path)

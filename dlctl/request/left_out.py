@@ -91,7 +91,7 @@ def _some(items: Sequence[Excluded]) -> str:
 
 def listing(code: Bundle) -> list[FolderFile]:
     """Return all files of a folder: those that are sent, then the others."""
-    files = [FolderFile(f.path, f.size_bytes) for f in code.files]
+    files = [FolderFile(f.path, f.content_bytes) for f in code.files]
     for each in code.left_out:
         of_folder: list[tuple[str, int | None]] = [(each.path, None)]
         files += [FolderFile(p, size, each.rule) for p, size in each.files or of_folder]

@@ -220,8 +220,6 @@ def read_metrics(
     """Return all entries of a training; steps that were done again have replaced earlier ones.
 
     Args:
-        transport: To the site.
-        record: The training.
         keep: Says whose entries are wanted.
         found: The files, if another look has read them.
 

@@ -60,21 +60,19 @@ class MetricsReader:
     def restore(self) -> None:
         """Begin with what the cache holds, unless something was read already."""
         with self.lock:  # another page may be at it
-            if self._fresh:
-                self._fresh = False
-                self._restore()
-
-    def _restore(self) -> None:
-        if (cached := cache.load(self._record)) is None:
-            return
-        run, files = self._empty()
-        try:
-            self._add_all(run, files.restore(cached.files))
-        except (ArithmeticError, LookupError, ValueError):  # it was damaged before it was kept
-            return
-        self.run, self._files, self.seen_at = run, files, cached.seen_at
-        self._fill(None)
-        self._kept_budget_bytes, self._unconfirmed = cached.budget_bytes, True
+            if not self._fresh:
+                return
+            self._fresh = False
+            if (cached := cache.load(self._record)) is None:
+                return
+            run, files = self._empty()
+            try:
+                self._add_all(run, files.restore(cached.files))
+            except (ArithmeticError, LookupError, ValueError):  # it was damaged before it was kept
+                return
+            self.run, self._files, self.seen_at = run, files, cached.seen_at
+            self._fill(None)
+            self._kept_budget_bytes, self._unconfirmed = cached.budget_bytes, True
 
     @property
     def look(self) -> Look | None:

@@ -20,11 +20,11 @@ from login_side import (
 
 from dlctl import contract
 from dlctl.errors import DlctlError, ManifestError, PlanError, RecordError, SubmitUnknown
-from dlctl.lifecycle import check_learner, halt, read_plan, read_script, resume
+from dlctl.lifecycle import check_learner, halt, read_plan, resume
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.outputs.insight import told_by_site
-from dlctl.request.attempts import read_all
+from dlctl.request.attempts import read_all, read_newest
 from dlctl.request.build import prepare_again
 from dlctl.request.request import pending, remember, submitted_with
 
@@ -122,7 +122,7 @@ def assert_told_per_attempt(scene):
     learners = [(each.attempt, each.resources.learners) for each in told]
     assert learners == [(1, 2), (2, 3), (3, 3), (4, 3)]
     assert read_plan(scene.session, record) == planned(scene, 4)
-    assert "--ntasks=3" in read_script(scene.session, record)
+    assert b"--ntasks=3" in read_newest(scene.session.transport, record).script
     check_learner(scene.session, record, 2)
     with pytest.raises(RecordError, match="no learner 3"):
         check_learner(scene.session, record, 3)
