@@ -386,7 +386,7 @@ MUTANTS = (
         SECRETS,
         "a key is sent with the user's code",
         "dlctl/request/bundle.py",
-        "        found = found or secret_in_content(file.source, file.size_bytes)\n",
+        "        found = found or secret_in_content(file.source, file.content_bytes)\n",
         "",
     ),
     Mutant(

@@ -61,7 +61,7 @@ def test_names_of_metrics_are_those_that_this_machine_has_seen(known, monkeypatc
 
     entry = Entry.__new__(Entry)
     object.__setattr__(entry, "line", MetricsLine(step=1, values={"loss": 1.0, "lr": 0.1}))
-    monkeypatch.setattr("dlctl.outputs.metrics.kept_metrics", lambda record: (0.0, [entry]))
+    monkeypatch.setattr("dlctl.outputs.metrics.files.kept_metrics", lambda record: (0.0, [entry]))
     monkeypatch.setattr("dlctl.record.RecordStore", lambda: known)
     context = typer.Context(typer.main.get_command(typer.Typer(callback=lambda: None)))
     context.params["training_ids"] = ["t-1"]

@@ -137,7 +137,6 @@ def test_status_fails_where_no_waiting_heals(store, asked, run):
 def test_metrics_that_were_seen_are_printed_while_their_site_is_silent(
     store, run, tmp_path, monkeypatch
 ):
-    from dlctl.outputs import metrics
     from dlctl.series.merged import Entry
 
     store.add(make_record(site="dead", **OPEN))
@@ -148,7 +147,9 @@ def test_metrics_that_were_seen_are_printed_while_their_site_is_silent(
     monkeypatch.setattr(Client, "open", refuse)
     assert isinstance(run("metrics", "t-1", "--csv").exception, ConnectError)
     entry = Entry(Origin(1, 0, Source.LOOP), make_line(7, 1, 1000.0, {"loss": 0.5}))
-    monkeypatch.setattr(metrics, "kept_metrics", lambda _: (time.time() - 90, [entry]))
+    monkeypatch.setattr(
+        "dlctl.outputs.metrics.files.kept_metrics", lambda _: (time.time() - 90, [entry])
+    )
     warned = []
     monkeypatch.setattr(output, "warn", warned.append)
     done = run("metrics", "t-1", "--csv")
@@ -178,14 +179,13 @@ def test_a_silent_site_does_not_hide_the_figures_of_others(store, asked, run, mo
 def test_a_named_file_that_cannot_be_written_is_said_plainly(
     store, run, tmp_path, monkeypatch, command
 ):
-    from dlctl.outputs import metrics
     from dlctl.series.merged import Entry
 
     if "metrics" in command:
         store.add(make_record(site="a", **OPEN))
     monkeypatch.setattr(Site, "transport", None, raising=False)
     entry = Entry(Origin(1, 0, Source.LOOP), make_line(7, 1, 1000.0, {"loss": 0.5}))
-    monkeypatch.setattr(metrics, "read_metrics", lambda *_: [entry])
+    monkeypatch.setattr("dlctl.outputs.metrics.files.read_metrics", lambda *_: [entry])
     (tmp_path / "file").write_text("")
     done = run(*command, str(tmp_path / "file/below"))
     assert isinstance(done.exception, ResultsError), done.exception
