@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from psrv.errors import ServerError
-from psrv.push.rounds import RoundEnd, Step
-from psrv.server.primary_blocks import TotalsExchange, merge, next_round, skip_rounds
+from psrv.push.rounds import RoundEnd, Step, next_round
+from psrv.server.primary_blocks import TotalsExchange, merge, skip_rounds
 from psrv.server.queues import Queues
 from psrv.shard.format import SLOTS, no_memory
 from psrv.shard.membership import RANKS
