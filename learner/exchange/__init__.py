@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import UserFault
 from learner.exchange.base import Exchange, Group
+
+if TYPE_CHECKING:
+    from learner.exchange.mpi_group import MpiGroup
 
 __all__ = ["NAMES", "Exchange", "Group", "find_group", "join", "make_exchange"]
 
@@ -110,27 +114,25 @@ def _shm(group: Group) -> Exchange:
 
 def _mpi(group: Group) -> Exchange:
     from learner.exchange.mpi import MpiExchange
-    from learner.exchange.mpi_group import MpiGroup
 
-    if not isinstance(group, MpiGroup):
-        raise _needs_mpi("mpi")
-    return MpiExchange(group)
+    return MpiExchange(_of_mpi(group, "mpi"))
 
 
 def _hierarchical(group: Group) -> Exchange:
     from learner.exchange.hierarchical import HierarchicalExchange
+
+    return HierarchicalExchange(_of_mpi(group, "hierarchical"))
+
+
+def _of_mpi(group: Group, name: str) -> MpiGroup:
     from learner.exchange.mpi_group import MpiGroup
 
     if not isinstance(group, MpiGroup):
-        raise _needs_mpi("hierarchical")
-    return HierarchicalExchange(group)
-
-
-def _needs_mpi(name: str) -> UserFault:
-    return UserFault(
-        f"the exchange {name} needs learners that MPI has started, and torchrun started these",
-        hint="start with srun or mpirun, or use auto",
-    )
+        raise UserFault(
+            f"the exchange {name} needs learners that MPI has started, and torchrun started these",
+            hint="start with srun or mpirun, or use auto",
+        )
+    return group
 
 
 def _torch(group: Group) -> Exchange:

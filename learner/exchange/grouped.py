@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from learner.errors import UserFault
 from learner.exchange.base import Buffer, Group
 
+G = TypeVar("G", bound=Group)
 
-class GroupedExchange(ABC):
-    """Passes the group's methods on; a subclass says how buffers are summed."""
+
+class GroupedExchange(ABC, Generic[G]):
+    """An Exchange with its group's methods; a subclass says how buffers are summed."""
 
     name = ""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: G) -> None:
         self.group = group
-        self.rank = group.rank
-        self.size = group.size
-        self.topology = group.topology
+        self.rank, self.size, self.topology = group.rank, group.size, group.topology
+        self.gather, self.broadcast = group.gather, group.broadcast
+        self.share, self.collect, self.barrier = group.share, group.collect, group.barrier
+        self.node_share, self.node_barrier = group.node_share, group.node_barrier
+        self.plain_sum, self.abort = group.plain_sum, group.abort
         self._scratch: dict[tuple[torch.dtype, torch.device], Buffer] = {}
 
     @abstractmethod
@@ -46,45 +48,17 @@ class GroupedExchange(ABC):
         scratch.wait()
         values.copy_(scratch.values[: len(values)])
 
-    def gather(self, values: Sequence[float]) -> NDArray[np.float64]:
-        """Return every learner's values, one row a rank."""
-        return self.group.gather(values)
-
-    def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Replace the tensors by those of rank 0."""
-        self.group.broadcast(tensors)
-
-    def share(self, value: Any) -> Any:
-        """Return rank 0's value."""
-        return self.group.share(value)
-
-    def collect(self, value: Any) -> list[Any]:
-        """Return every learner's value."""
-        return self.group.collect(value)
-
-    def barrier(self) -> None:
-        """Wait for every learner."""
-        self.group.barrier()
-
-    def node_share(self, value: Any) -> Any:
-        """Return the value of this node's first learner."""
-        return self.group.node_share(value)
-
-    def node_barrier(self) -> None:
-        """Wait for every learner of this node."""
-        self.group.node_barrier()
-
-    def plain_sum(self, values: torch.Tensor, divisor: int) -> None:
-        """Sum by the library's own allreduce."""
-        self.group.plain_sum(values, divisor)
-
-    def abort(self, code: int) -> None:
-        """End every learner."""
-        self.group.abort(code)
-
     def close(self) -> None:
         """Free the memory, wait for the others and leave."""
         for scratch in self._scratch.values():
             scratch.free()
         self._scratch.clear()
         self.group.close()
+
+    def _refuse_gpus(self, device: torch.device | None) -> None:
+        if device is not None and device.type != "cpu":
+            raise UserFault(
+                f"the exchange {self.name} works in the host's memory, and the model is on "
+                f"{device}",
+                hint="use exchange: torch (NCCL) on GPUs",
+            )

@@ -12,10 +12,10 @@ import torch
 from mpi4py import MPI
 
 from learner.exchange.arithmetic import blocks, divide, part_of, sum_rows
+from learner.exchange.base import Buffer
 from learner.exchange.grouped import GroupedExchange
 from learner.exchange.mpi_group import MpiGroup, as_bytes
 from learner.exchange.pipeline import Pipeline, Protocol
-from learner.exchange.shm import refuse_devices
 
 SLICE_BYTES = 4 * 1024**2
 """One big call is four times slower than slices of this size (page faults on a temporary)."""
@@ -95,18 +95,12 @@ def _sum_into(target: torch.Tensor, rows: list[torch.Tensor], divisor: int) -> N
         target[a:b].copy_(total)
 
 
-class MpiExchange(GroupedExchange):
+class MpiExchange(GroupedExchange[MpiGroup]):
     """An Exchange over an MPI communicator."""
 
     name = "mpi"
 
-    def __init__(self, group: MpiGroup) -> None:
-        super().__init__(group)
-        self._comm = group.comm
-
-    def buffer(
-        self, count: int, dtype: torch.dtype, device: torch.device | None = None
-    ) -> MpiBuffer:
+    def buffer(self, count: int, dtype: torch.dtype, device: torch.device | None = None) -> Buffer:
         """Return a buffer of `count` zeros; for a GPU see the exchange `torch`."""
-        refuse_devices(self.name, device)
-        return MpiBuffer(self._comm, torch.zeros(count, dtype=dtype))
+        self._refuse_gpus(device)
+        return MpiBuffer(self.group.comm, torch.zeros(count, dtype=dtype))

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from learner.exchange.arithmetic import divide, wide_dtype
-from learner.exchange.base import Group
+from learner.exchange.base import Buffer, Group
 from learner.exchange.grouped import GroupedExchange
 from learner.exchange.torch_group import TIMEOUT, end, started_here
 
@@ -49,7 +49,7 @@ class TorchBuffer:
         self.values = self.values[:0]
 
 
-class TorchExchange(GroupedExchange):
+class TorchExchange(GroupedExchange[Group]):
     """An Exchange over torch.distributed."""
 
     name = "torch"
@@ -66,9 +66,7 @@ class TorchExchange(GroupedExchange):
             end()
         super().close()
 
-    def buffer(
-        self, count: int, dtype: torch.dtype, device: torch.device | None = None
-    ) -> TorchBuffer:
+    def buffer(self, count: int, dtype: torch.dtype, device: torch.device | None = None) -> Buffer:
         """Return a buffer of `count` zeros on a device."""
         values = torch.zeros(count, dtype=dtype, device=device)
         return TorchBuffer(values, self._host if values.device.type == "cpu" else None)
