@@ -27,7 +27,7 @@ _ORDERS = 3
 """Passes whose order is cached: the current one, and earlier ones with chunks of dead learners."""
 
 
-class ChunkLoader:
+class ChunkLoader(Fetcher):
     """Takes chunks from a cursor and yields (chunk, inputs, targets).
 
     A chunk counts as done when the consumer calls `done` or asks for the next one. The next one is
@@ -61,20 +61,11 @@ class ChunkLoader:
         self._cursor = cursor
         self._seed = seed
         self._linger_s = linger_s
-        self._fetcher = Fetcher(dataset, prefetch)
+        super().__init__(dataset, prefetch)
         self._orders: dict[int, Indices] = {}
         self._taken: deque[tuple[Chunk, list[Any]]] = deque()
         self._current: Chunk | None = None
         """The first chunk taken, once the consumer has it."""
-
-    @property
-    def wait_s(self) -> float:
-        """Return how long the consumer has waited for data, in total."""
-        return self._fetcher.wait_s
-
-    def read_wait_s(self) -> float:
-        """Return how long the consumer waited since the last call."""
-        return self._fetcher.read_wait_s()
 
     def indices(self, chunk: Chunk) -> Indices:
         """Return which samples of the dataset a chunk has."""
@@ -95,10 +86,10 @@ class ChunkLoader:
         """Yield each chunk with its batches, which are fetched as `__iter__` says."""
         while self._taken or self._take_or_wait():
             chunk, begun = self._taken[0]
-            if self._fetcher.ahead and len(self._taken) == 1:
+            if self.ahead and len(self._taken) == 1:
                 self._take(None)
             self._current = chunk
-            yield chunk, map(self._fetcher.get, begun)
+            yield chunk, map(self.get, begun)
             if self._current is not None:
                 self._current = None
                 self._taken.popleft()
@@ -115,16 +106,6 @@ class ChunkLoader:
                 self._cursor.done(self._current)
             self._current = None
             self._taken.popleft()
-
-    def close(self) -> None:
-        """End the thread; unfinished chunks stay taken until the cursor is closed."""
-        self._fetcher.close()
-
-    def __enter__(self) -> ChunkLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _take_or_wait(self) -> bool:
         """Take a chunk, also of a dead learner; return whether there is one."""
@@ -143,7 +124,7 @@ class ChunkLoader:
         indices = self.indices(chunk)
         size = self._batch_samples or len(indices)
         batches = [indices[start:stop] for start, stop in chunk_ranges(0, len(indices), size)]
-        self._taken.append((chunk, [self._fetcher.begin(batch) for batch in batches]))
+        self._taken.append((chunk, [self.begin(batch) for batch in batches]))
         return True
 
 

@@ -15,7 +15,7 @@ from learner.errors import UserFault
 from learner.exchange import Exchange, join
 from learner.model.device import prepare
 from learner.model.user_model import Parts
-from learner.system.malloc import keep_freed_memory
+from learner.system.memory import keep_freed_memory
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Trained
 from learner.training.loop import Trainer
