@@ -218,7 +218,7 @@ class CheckpointEngine:
                 remove_leftovers(self._root, self._disk)
             except OSError as error:
                 self._warn(f"the leftovers of a crash in {self._root} can't be removed: {error}")
-        self._token = self._learners.share(_token())
+        self._token = self._learners.share(f"{socket.gethostname()}-{secrets.token_hex(4)}")
 
     def _write_here(self, order: Order, snapshot: Snapshot) -> None:
         began = time.monotonic()
@@ -344,10 +344,6 @@ class CheckpointEngine:
         if text not in self._warned:
             self._warned.add(text)
             self._say(f"WARNING: {text}")
-
-
-def _token() -> str:
-    return f"{socket.gethostname()}-{secrets.token_hex(4)}"
 
 
 def _patience() -> Callable[[float], None]:

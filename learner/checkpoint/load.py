@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,18 +56,14 @@ def understood() -> Iterator[None]:
         raise DamagedCheckpoint(f"a record can't be understood ({error!r})") from error
 
 
-def headers(root: Path, warnings: list[str]) -> Iterator[Header]:
-    """Yield the complete checkpoints, newest first.
-
-    Args:
-        warnings: receives a sentence about each checkpoint that is skipped.
-    """
+def headers(root: Path, warn: Callable[[str], object]) -> Iterator[Header]:
+    """Yield the complete checkpoints, newest first; `warn` gets a sentence about each other one."""
     for step in layout.steps_present(root):
         directory = root / layout.directory_name(step)
         try:
             yield read_header(directory)
         except DamagedCheckpoint as damage:
-            warnings.append(skipped(directory, str(damage)))
+            warn(skipped(directory, str(damage)))
 
 
 def skipped(directory: Path, problem: str) -> str:
@@ -116,34 +112,27 @@ def filled(state: Any) -> Any:
         DamagedCheckpoint: a block does not match its checksum.
     """
     found: dict[int, tuple[Stored, torch.Tensor]] = {}
-    _each_stored(state, found)
+
+    def note(stored: Stored) -> None:
+        found[id(stored)] = (stored, stored.empty())
+
+    def tensor(stored: Stored) -> torch.Tensor:
+        return found[id(stored)][1].view(stored.dtype).reshape(stored.shape)
+
+    _with_each(state, note)
     read_all((stored, memory, 0) for stored, memory in found.values())
-    tensors = {
-        key: memory.view(stored.dtype).reshape(stored.shape)
-        for key, (stored, memory) in found.items()
-    }
-    return _replaced(state, tensors)
+    return _with_each(state, tensor)
 
 
-def _each_stored(state: Any, found: dict[int, tuple[Stored, torch.Tensor]]) -> None:
+def _with_each(state: Any, change: Callable[[Stored], Any]) -> Any:
+    """Return a state with another value in place of each `Stored`."""
     if isinstance(state, Stored):
-        found[id(state)] = (state, state.empty())
-    elif isinstance(state, dict):
-        for value in state.values():
-            _each_stored(value, found)
-    elif isinstance(state, (list, tuple)):
-        for value in state:
-            _each_stored(value, found)
-
-
-def _replaced(state: Any, tensors: dict[int, torch.Tensor]) -> Any:
-    if isinstance(state, Stored):
-        return tensors[id(state)]
+        return change(state)
     if isinstance(state, dict):
-        changed = {key: _replaced(value, tensors) for key, value in state.items()}
+        changed = {key: _with_each(value, change) for key, value in state.items()}
         return changed if type(state) is dict else type(state)(changed)
     if type(state) in (list, tuple):
-        return type(state)(_replaced(value, tensors) for value in state)
+        return type(state)(_with_each(value, change) for value in state)
     return state
 
 

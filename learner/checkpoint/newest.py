@@ -51,63 +51,46 @@ def use_newest(
         UserFault: there are checkpoints, but all are damaged, or the file system fails. A failing
             file system is no damage: starting from scratch would waste finished training.
     """
-    seek = _Seek(root, learners, warn)
-    while True:
-        header = seek.next_header()
-        if header is None:
-            return None
+    present: list[int] = []  # filled on rank 0 only, which looks and shares its result
+    found = _headers(root, warn, present)
+    while (header := _next(found, learners)) is not None:
         used, problem = _try(use, header)
         problems = learners.collect(problem)
         if not any(problems):
             step = header.marker.step
-            return Found(step, used, [n for n in seek.present if n > step])  # type: ignore[arg-type]
+            return Found(step, used, [n for n in present if n > step])  # type: ignore[arg-type]
         if learners.rank == 0:
             first = next(problem for problem in problems if problem)
             warn(skipped(header.directory, first))
+    return None
 
 
-class _Seek:
-    """The search for checkpoints: rank 0 looks, and shares its result with the others."""
+def _headers(root: Path, warn: Callable[[str], None], present: list[int]) -> Iterator[Header]:
+    """Yield the complete checkpoints, newest first; `present` gets the steps of all there are."""
+    try:
+        present += layout.steps_present(root)
+        yield from headers(root, warn)
+    except OSError as error:
+        raise _unreadable(root, error) from error
+    if present:
+        raise UserFault(
+            f"none of the {len(present)} checkpoints in {root} is whole",
+            hint="`dlctl checkpoints verify` shows what is wrong; remove them to start again",
+        )
 
-    def __init__(self, root: Path, learners: Learners, warn: Callable[[str], None]) -> None:
-        self._root = root
-        self._learners = learners
-        self._warn = warn
-        self._problems: list[str] = []
-        self.present: list[int] = []
-        """The steps of all checkpoints, complete or not; only on rank 0."""
-        self._found: Iterator[Header] | None = None
 
-    def next_header(self) -> Header | None:
-        """Return rank 0's next header, or raise rank 0's error on every learner."""
-        answer: tuple[Header | None, UserFault | None] = (None, None)
-        if self._learners.rank == 0:
-            try:
-                answer = (self._look(), None)
-            except UserFault as refused:
-                answer = (None, refused)
-        header, fault = self._learners.share(answer)
-        if fault is not None:
-            raise fault
-        return header  # type: ignore[no-any-return]
-
-    def _look(self) -> Header | None:
+def _next(found: Iterator[Header], learners: Learners) -> Header | None:
+    """Return rank 0's next header, or raise rank 0's error on every learner."""
+    answer: tuple[Header | None, UserFault | None] = (None, None)
+    if learners.rank == 0:
         try:
-            if self._found is None:
-                self.present = layout.steps_present(self._root)
-                self._found = headers(self._root, self._problems)
-            header = next(self._found, None)
-        except OSError as error:
-            raise _unreadable(self._root, error) from error
-        for problem in self._problems:
-            self._warn(problem)
-        self._problems.clear()
-        if header is None and self.present:
-            raise UserFault(
-                f"none of the {len(self.present)} checkpoints in {self._root} is whole",
-                hint="`dlctl checkpoints verify` shows what is wrong; remove them to start again",
-            )
-        return header
+            answer = (next(found, None), None)
+        except UserFault as refused:
+            answer = (None, refused)
+    header, fault = learners.share(answer)
+    if fault is not None:
+        raise fault
+    return header  # type: ignore[no-any-return]
 
 
 def _try(use: Callable[[Loaded], T], header: Header) -> tuple[T | None, str | None]:

@@ -19,8 +19,7 @@ from typing import Any
 from learner.data.prefetch import Batch, Fetcher
 from learner.data.sampling import Indices, epoch_order
 from learner.errors import UserFault
-from psrv.cursor.base import Chunk, Cursor
-from psrv.cursor.chunking import chunk_ranges
+from psrv.cursor.base import Chunk, Cursor, chunk_ranges
 from psrv.errors import PsrvError
 
 _ORDERS = 3
@@ -38,7 +37,7 @@ class ChunkLoader(Fetcher):
     Args:
         dataset: Any map-style dataset of (input, …, target).
         cursor: Of as many samples as the dataset has; the loader leaves it open.
-        samples: Samples of a chunk, or one more (see psrv.cursor.chunking); may change between
+        samples: Samples of a chunk, or one more (see psrv.cursor.base); may change between
             chunks.
         seed: With the pass, fixes the order of the samples. The same for all learners.
         batch_samples: Samples of a batch, or one more; None: a chunk is one batch.

@@ -127,7 +127,7 @@ def _find_checkpoint(root: Path, wanted: str) -> Header:
     steps = layout.steps_present(root)
     if wanted == NEWEST:
         skipped: list[str] = []
-        if found := next(headers(root, skipped), None):
+        if found := next(headers(root, skipped.append), None):
             return found
         raise UserFault(f"there is no whole checkpoint in {root}", hint="; ".join(skipped))
     if not wanted.isdecimal() or int(wanted) not in steps:

@@ -61,24 +61,6 @@ HEADER = struct.Struct("=BxHIQqqdQ")
 """A frame's fields in the machine's byte order; greetings make sure that it is the same."""
 
 
-def pack(frame: Frame) -> bytes:
-    """Return a frame's header."""
-    return HEADER.pack(*frame)
-
-
-def unpack(header: bytes | bytearray | memoryview) -> Frame:
-    """Return the frame of a header.
-
-    Raises:
-        DisconnectedError: The header is not valid.
-    """
-    kind, *fields = HEADER.unpack(header)
-    try:
-        return Frame(Kind(kind), *fields)
-    except ValueError:
-        raise DisconnectedError(f"received a frame of the unknown kind {kind}") from None
-
-
 class Purpose(enum.IntEnum):
     """What a connection is for."""
 

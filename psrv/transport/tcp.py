@@ -35,11 +35,10 @@ from psrv.transport.base import (
     DisconnectedError,
     Frame,
     Greeting,
+    Kind,
     Purpose,
     RefusedError,
     UnreachableError,
-    pack,
-    unpack,
 )
 from psrv.transport.sockets import connect, listen
 from psrv.transport.unauthenticated import Refusals, UnauthenticatedPeers
@@ -73,7 +72,7 @@ class Connection:
         Raises:
             DisconnectedError: The connection is gone.
         """
-        header = pack(frame._replace(size=0 if payload is None else payload.nbytes))
+        header = HEADER.pack(*frame._replace(size=0 if payload is None else payload.nbytes))
         header += _tag(self._sends, self._sent, header)
         self._sent += 1
         try:
@@ -101,7 +100,11 @@ class Connection:
         if not hmac.compare_digest(tag, self._header[HEADER.size :]):
             raise DisconnectedError("received a frame that is not the other side's next one")
         self._received += 1
-        frame = unpack(header)
+        kind, *fields = HEADER.unpack(header)
+        try:
+            frame = Frame(Kind(kind), *fields)
+        except ValueError:
+            raise DisconnectedError(f"received a frame of the unknown kind {kind}") from None
         if frame.size > payload.nbytes:
             raise DisconnectedError(f"received a frame of {frame.size} bytes, {payload.nbytes} fit")
         _read(self._socket, payload[: frame.size])
