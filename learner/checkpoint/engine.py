@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dlctl.contract.ground.amounts import format_bytes
-from learner.checkpoint.load import Loaded
-from learner.checkpoint.newest import Learners, use_newest
+from learner.checkpoint.load import Learners, Loaded, use_newest
 from learner.checkpoint.partition import Snapshot, parts_of, rank_parts, shapes
 from learner.checkpoint.state_tree import Packed, pack
 from learner.checkpoint.writer_process import WriterProcess

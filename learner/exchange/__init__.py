@@ -15,7 +15,7 @@ from learner.errors import UserFault
 from learner.exchange.base import Exchange, Group
 
 if TYPE_CHECKING:
-    from learner.exchange.mpi_group import MpiGroup
+    from learner.exchange.mpi import MpiGroup
 
 __all__ = ["NAMES", "Exchange", "Group", "find_group", "join", "make_exchange"]
 
@@ -125,7 +125,7 @@ def _hierarchical(group: Group) -> Exchange:
 
 
 def _of_mpi(group: Group, name: str) -> MpiGroup:
-    from learner.exchange.mpi_group import MpiGroup
+    from learner.exchange.mpi import MpiGroup
 
     if not isinstance(group, MpiGroup):
         raise UserFault(
@@ -136,8 +136,7 @@ def _of_mpi(group: Group, name: str) -> MpiGroup:
 
 
 def _torch(group: Group) -> Exchange:
-    from learner.exchange.torch_group import start
-    from learner.exchange.torch_reduce import TorchExchange
+    from learner.exchange.torch_group import TorchExchange, start
 
     start(group.rank, group.size, group.share)
     return TorchExchange(group)
@@ -148,7 +147,7 @@ _MAKERS = {"shm": _shm, "mpi": _mpi, "hierarchical": _hierarchical, "torch": _to
 
 def _mpi_group(learners: int) -> Group:
     try:
-        from learner.exchange.mpi_group import MpiGroup
+        from learner.exchange.mpi import MpiGroup
     except (ImportError, RuntimeError) as error:
         count = f"{learners} learners" if learners else "learners started by MPI"
         raise UserFault(

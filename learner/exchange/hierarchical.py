@@ -14,10 +14,9 @@ import torch
 from mpi4py import MPI
 
 from learner.exchange.arithmetic import blocks, divide, part_of, wide_dtype
-from learner.exchange.base import Buffer
-from learner.exchange.grouped import GroupedExchange
+from learner.exchange.base import Buffer, GroupedExchange
 from learner.exchange.memory import NodeMemory
-from learner.exchange.mpi_group import MpiGroup, as_bytes
+from learner.exchange.mpi import MpiGroup, as_bytes
 from learner.exchange.pipeline import Pipeline, Protocol, wait_until
 from learner.exchange.shm import DONE, READY, Counters, shared_zeros
 from learner.exchange.topology import Topology

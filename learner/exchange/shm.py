@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from learner.exchange.arithmetic import blocks, part_of, sum_into_all
-from learner.exchange.base import Buffer, Group
-from learner.exchange.grouped import GroupedExchange
+from learner.exchange.base import Buffer, Group, GroupedExchange
 from learner.exchange.memory import NodeMemory, fence
 from learner.exchange.pipeline import wait_until
 

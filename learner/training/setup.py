@@ -154,9 +154,6 @@ class TrainingJob(Seat):
             )
         self.say(f"halted at step {position.step} with a checkpoint")
 
-    def _solver_name(self) -> str:
-        return read_solver(self.code_dir / str(self.plan.framework.job)).model_name
-
     def export(self, parts: Parts, position: Position) -> None:
         """Write the results, on rank 0.
 
@@ -171,7 +168,8 @@ class TrainingJob(Seat):
             results.mkdir(exist_ok=True)
             path = export_model(parts.model, results)
             if isinstance(parts.model, CaffeNet):
-                path = results / f"{self._solver_name()}_iter_{position.step}.caffemodel"
+                name = read_solver(self.code_dir / str(self.plan.framework.job)).model_name
+                path = results / f"{name}_iter_{position.step}.caffemodel"
                 contract.write_whole(path, parts.model.caffemodel())
             export_metrics(
                 position.history, results, epochs=position.epoch, steps=position.step,

@@ -193,7 +193,7 @@ class PeerConnections:
                 if node in self._lost:
                     connection.close()
         for primary in self.all():
-            primary.expect(learners_left)
+            primary.shard.expect(learners_left)
             for node in self._lost:
                 primary.remove(node)
 

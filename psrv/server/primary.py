@@ -184,10 +184,6 @@ class Primary:
             return set()
         return set(range(self._nodes)) - self._lost - set(self.shard.members.proxies())
 
-    def expect(self, learners: int) -> None:
-        """Lower the number of learners that the first round waits for."""
-        self.shard.expect(learners)
-
     def note_clock(self, node: int, frame: Frame) -> tuple[int, int]:
         """Note which learners of a node live, and the node's clock.
 

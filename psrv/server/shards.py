@@ -194,9 +194,9 @@ class NodeShards:
             if stopped():
                 return False
             begin = time.monotonic()
-            path = self._files.snapshot(primary.number)
-            rows = self._files.rows
-            blocks, count = blocks_of(primary.shard, rows), primary.shard.layout.count
+            shards, count = self._files.shards, primary.shard.layout.count
+            path = shards.snapshot(primary.number)
+            blocks = blocks_of(primary.shard, shards.parameters.rows)
             try:
                 written = write_snapshot(
                     path, blocks, count, request, partial(is_primary, primary.number)

@@ -47,7 +47,7 @@ class NativePush(ABC):
         self._lengths = shard.lengths
         self._kept = shard.copied_address
         self._progress = shard.progress
-        self._count = shard.count_push
+        self._shard = shard
 
     @abstractmethod
     def push(self, block: int, mine: int, into: int, rate: float) -> None:
@@ -75,7 +75,8 @@ class NativePush(ABC):
         if not all(tensor is None or is_plain(tensor) for tensor in (mine, into)):
             return None
         sent, taken = mine.data_ptr(), 0 if into is None else into.data_ptr()
-        push, gather, count, is_primary = self.push, self.gather, self._count, self._is_primary
+        push, gather, is_primary = self.push, self.gather, self._is_primary
+        count = self._shard.count_push
 
         def work(_: Sequence[Tensor], block: int) -> None:
             at = block * BLOCK_BYTES
