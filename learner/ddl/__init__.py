@@ -16,4 +16,5 @@ from learner.ddl import api
 from learner.ddl.api import *  # noqa: F403
 from learner.ddl.measured import log as log
 
-__all__ = [*api.__all__, "log"]  # noqa: PLE0604
+__all__ = ["log"]
+__all__ += api.__all__
