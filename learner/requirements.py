@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract.ground.safe_text import without_users
+from dlctl.contract.programs.answers import run
 from learner.errors import UserFault
-from learner.job.answers import run
 
 _COMPLETE = "dlctl-environment.json"
 """In an environment: what it was made from. Written last."""

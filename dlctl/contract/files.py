@@ -110,3 +110,11 @@ def read_record(cls: type[R], path: Path) -> R | None:
         return from_json(cls, path.read_bytes())
     except FileNotFoundError:
         return None
+
+
+def readable_record(cls: type[R], path: Path) -> R | None:
+    """Return the record in a file, or None if there is none that can be read now."""
+    try:
+        return read_record(cls, path)
+    except (OSError, ContractError):
+        return None

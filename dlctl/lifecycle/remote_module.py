@@ -1,8 +1,9 @@
 """Run one module of a job's runtime at its site, with the Python of the job.
 
 The runtime travels with each job, so laptop and site never differ. A module answers with one JSON
-value (`learner.job.answers`), framed by a random word, so that output of a login shell, a module
-system or the user's own code is not taken for the answer. Its standard error is progress.
+value (`dlctl.contract.programs.answers`), framed by a random word, so that output of a login
+shell, a module system or the user's own code is not taken for the answer. Its standard error is
+progress.
 """
 
 from __future__ import annotations

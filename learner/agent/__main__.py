@@ -17,7 +17,6 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import (
-    ContractError,
     Plan,
     Preflight,
     State,
@@ -40,20 +39,21 @@ from learner.job.context import (
     ATTEMPT_VARIABLE,
     JOB_VARIABLE,
     RESTARTS_VARIABLE,
+    find_ranks,
     read_plan,
 )
-from learner.job.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
+from learner.job.directives import Outside
 from learner.job.environment import (
     ADDRESSES_VARIABLE,
     ARGUMENTS_VARIABLE,
     PROGRESS_FILE,
     learner_environment,
+    own_gpus,
     quiet_mpi,
     resolve_secrets,
+    visible_devices,
 )
-from learner.job.gpu_visibility import own_gpus, visible_devices
 from learner.job.outcome import failed, last_verdict
-from learner.job.ranks import find_ranks
 from learner.job.stacks import STACKS_FILE
 from learner.job.status import Heartbeat
 from learner.system import processes
@@ -90,7 +90,8 @@ def main(arguments: list[str]) -> int:
         os.environ.update(visible_devices(os.environ, gpus))
         program = make_program(plan, job_dir, attempt, ranks, scratch)
         processes.adopt_orphans()
-        outside = _outside(plan, job_dir, attempt, ranks)
+        node = ranks.node_rank if plan.launch.step_per_learner else None
+        outside = Outside(job_dir, attempt, node=node)
         code = Watchdog(program, heart, outside, ended).run()
         if outside.supervisor_is_lost and plan.launch.step_per_learner and plan.launch.argv:
             _end_without_supervisor(plan, job_dir, attempt, ended)
@@ -107,10 +108,8 @@ def main(arguments: list[str]) -> int:
 
 def _gpus_before(path: Path) -> str:
     """Return which GPUs this learner had before its restart, "" if that is not known."""
-    with contextlib.suppress(ContractError, OSError):
-        if (before := contract.read_record(Status, path)) is not None:
-            return before.gpus
-    return ""
+    before = contract.readable_record(Status, path)
+    return before.gpus if before else ""
 
 
 def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch: Path) -> Program:
@@ -175,12 +174,6 @@ def _ended_grace_s(plan: Plan) -> float:
 def _restarts() -> dict[str, float]:
     count = int(os.environ.get(RESTARTS_VARIABLE) or 0)
     return {RESTARTS: float(count)} if count else {}
-
-
-def _outside(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks) -> Outside:
-    lost_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
-    node = ranks.node_rank if plan.launch.step_per_learner else None
-    return Outside(job_dir, attempt, lost_s, node)
 
 
 def _end_without_supervisor(plan: Plan, job_dir: Path, attempt: int, ended: HaltFlag) -> None:

@@ -121,9 +121,7 @@ class Watchdog:
     """Runs one program to its end and records its state in the status file."""
 
     def __init__(self, program: Program, heart: Heartbeat, outside: Outside, flag: HaltFlag):
-        self.program = program
-        self.heart = heart
-        self.outside = outside
+        self.program, self.heart, self.outside = program, heart, outside
         self.flag = flag
         """Set once the launcher ends this process."""
         self.stop = Stop.NONE

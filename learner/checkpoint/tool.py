@@ -3,7 +3,8 @@
     verify <job dir> [STEP …]                        every byte against its checksums
     diff <job dir> <STEP|-> <job dir> <STEP|->       tensors that differ, and by how much
 
-The answer is one JSON value (`learner.job.answers`). `-` is the newest complete checkpoint.
+The answer is one JSON value (`dlctl.contract.programs.answers`). `-` is the newest complete
+checkpoint.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import Any
 import torch
 
 from dlctl import contract
+from dlctl.contract.programs.answers import run
 from learner.checkpoint.load import Header, Loaded, headers, read_header, understood
 from learner.checkpoint.share_reader import Stored
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.layout import BLOCK_BYTES, DamagedCheckpoint
 from learner.checkpoint_files.share_writer import rest_sum
 from learner.errors import UserFault
-from learner.job.answers import run
 
 
 def main(arguments: list[str]) -> Any:

@@ -5,6 +5,8 @@ Imported only if a manifest asks for any: the parsers take as long to import as 
 
 from __future__ import annotations
 
+import os
+import string
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,13 @@ from dlctl.contract import Plan
 from dlctl.contract.launchers import Ranks
 from dlctl.contract.measured.parsers import LINE_LOOKAHEAD, SPELLINGS, ParserType
 from dlctl.contract.metrics import Source
-from learner.collect import places
-from learner.collect.feeds import EventFeed, Feed, LineFeed
 from learner.collect.parsers.auto import AutoParser
-from learner.collect.parsers.base import LineParser
-from learner.collect.parsers.emetrics import EmetricsParser
+from learner.collect.parsers.emetrics import EMETRICS_FILE, EmetricsParser
+from learner.collect.parsers.record import LineParser
 from learner.collect.parsers.regex import Group, RegexParser
 from learner.collect.parsers.tensorboard import EventParser
 from learner.collect.parsers.user import UserParser
-from learner.collect.parsing import Parsing
-from learner.collect.places import Found
+from learner.collect.parsing import EventFeed, Feed, Found, LineFeed, Parsing
 from learner.collect.state import State
 from learner.job.environment import service_variables
 from learner.job.metrics import MetricsFile
@@ -63,9 +62,7 @@ class _Sources:
         rank: int,
         complain: Complain,
     ) -> None:
-        self._settings = settings
-        self._kind = kind
-        self._job_dir = job_dir
+        self._settings, self._kind, self._job_dir = settings, kind, job_dir
         self._log = job_dir / contract.learner_log(attempt, rank)
         self._rank = rank
         self._complain = complain
@@ -85,18 +82,18 @@ class _Sources:
             yield from self._shared_files()
 
     def _event_files(self) -> Iterator[_Made]:
-        asked = str(self._settings.get("in") or places.TENSORBOARD_IN)
-        for place in (places.resolve(asked, self._variables), Path(self._variables["LOG_DIR"])):
-            for found in places.event_files(place):
+        asked = str(self._settings.get("in") or TENSORBOARD_IN)
+        for place in (resolve(asked, self._variables), Path(self._variables["LOG_DIR"])):
+            for found in files_in(place, lambda name: "tfevents" in name):
                 yield found, self._events
 
     def _shared_files(self) -> Iterator[_Made]:
         emetrics = self._kind is ParserType.EMETRICS
-        names = (places.EMETRICS_FILE,) if emetrics else places.TRAINING_LOGS
+        names = (EMETRICS_FILE,) if emetrics else TRAINING_LOGS
         asked = self._settings.get("in")
-        folders = [places.resolve(str(asked), self._variables)] if asked else []
+        folders = [resolve(str(asked), self._variables)] if asked else []
         for place in (*folders, Path(self._variables["LOG_DIR"])):
-            for found in places.named_files(place, names):
+            for found in files_in(place, names.__contains__):
                 yield found, self._lines
 
     def _events(self, found: Found, state: dict[str, Any]) -> Feed:
@@ -120,3 +117,46 @@ class _Sources:
             return UserParser(file, self._complain, subid)
         lookahead = int(self._settings.get("line_lookahead") or LINE_LOOKAHEAD)
         return RegexParser(self._groups, self._complain, lookahead, subid)
+
+
+TRAINING_LOGS = ("training-log.txt", "user_log.txt")
+
+TENSORBOARD_IN = "$JOB_STATE_DIR/logs/tb"
+_MOST_ENTRIES = 20_000
+_MOST_DEPTH = 8
+
+
+def resolve(text: str, variables: Mapping[str, str]) -> Path:
+    """Return the path that `in` names; a relative one is below LOG_DIR."""
+    return Path(variables["LOG_DIR"], string.Template(text).safe_substitute(variables))
+
+
+def files_in(place: Path, is_wanted: Callable[[str], bool]) -> Iterator[Found]:
+    """Yield the files with wanted names in a folder and its sub-folders; a file is itself.
+
+    Not behind links, and not without end: a folder may be full of other things.
+    """
+    if place.is_file():
+        yield Found(place)
+        return
+    waiting: list[tuple[Path, tuple[str, ...]]] = [(place, ())]
+    seen = 0
+    while waiting:
+        current, below = waiting.pop(0)
+        try:
+            with os.scandir(current) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            seen += 1
+            if seen > _MOST_ENTRIES:
+                return
+            try:
+                if entry.is_file(follow_symlinks=False):
+                    if is_wanted(entry.name):
+                        yield Found(Path(entry.path), below)
+                elif entry.is_dir(follow_symlinks=False) and len(below) < _MOST_DEPTH:
+                    waiting.append((Path(entry.path), (*below, entry.name)))
+            except OSError:
+                continue

@@ -1,18 +1,19 @@
-"""The loop of the collector: sample, parse, until the learner has ended."""
+"""The loop of the collector: sample, list what is reported, parse, until the learner has ended."""
 
 from __future__ import annotations
 
+import json
 import select
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlctl.contract.metrics import NO_STEP, MetricsLine, make_line, own_name
 from learner.collect.usage.sampler import SAMPLE_EVERY_S, Sampler
 
 if TYPE_CHECKING:
     from learner.collect.parsing import Parsing
-    from learner.collect.reported import Reported
 
 LOOK_EVERY_S = 2.0
 """How often to look for new lines; half as often as that, a page would seem to stand still."""
@@ -34,11 +35,8 @@ class Collector:
         complain: Callable[[str], None],
         reported: Reported | None = None,
     ) -> None:
-        self._reported = reported
-        self._folder = folder
-        self._complain = complain
-        self._sampler = sampler
-        self._parsing = parsing
+        self._reported, self._folder, self._complain = reported, folder, complain
+        self._sampler, self._parsing = sampler, parsing
 
     def run(self, control: int, finishing: Callable[[], object] = lambda: None) -> None:
         """Collect until the other end of a pipe is closed, then make a last pass.
@@ -89,3 +87,34 @@ class Collector:
 def _is_closed(descriptor: int, timeout_s: float) -> bool:
     """Wait; return whether the other end of the pipe is closed."""
     return bool(select.select([descriptor], [], [], timeout_s)[0])
+
+
+class Reported:
+    """Writes a line for each report that it sees; a program may replace one before that."""
+
+    def __init__(self, progress: Path, write: Callable[[MetricsLine], None]) -> None:
+        self._progress, self._write = progress, write
+        self._seen = b""
+
+    def look(self) -> None:
+        """Write a line if there is a new report with values that its writer does not list."""
+        try:
+            content, time = self._progress.read_bytes(), self._progress.stat().st_mtime
+            if content == self._seen:
+                return
+            self._seen, found = content, json.loads(content)
+            if found.get("listed") or not (values := found.get("metrics")):
+                return
+            step, epoch = found.get("step"), found.get("epoch")
+            self._write(
+                make_line(
+                    NO_STEP if step is None else int(step), None if epoch is None else int(epoch),
+                    time, {own_name(str(n)): _number(value) for n, value in values.items()},
+                )
+            )  # fmt: skip
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            return  # none yet, or none that the watchdog can read either
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)

@@ -15,8 +15,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ContractError
 from dlctl.contract.metrics import Source
-from learner.collect.complaints import Complaints
-from learner.collect.state import is_finished
+from learner.collect.state import Complaints, is_finished
 from learner.job.context import read_plan
 
 READ_S = 4.0

@@ -1,4 +1,7 @@
-"""Parse what a training writes, file by file, and go on where the collector stopped before."""
+"""Parse what a training writes, file by file, and go on where the collector stopped before.
+
+A feed is one file: what reads it, what parses it, and how far it has come.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
-from learner.collect.feeds import Feed
-from learner.collect.places import Found
+from dlctl.contract.ground.follow import Follower, LineFollower, Position
+from dlctl.contract.ground.tfrecord import HEAD_BYTES, BrokenFile
+from dlctl.contract.metrics import MetricsLine
+from learner.collect.parsers.record import LineParser
+from learner.collect.parsers.tensorboard import EventParser
 from learner.collect.state import State
 from learner.job.metrics import MetricsFile
 
@@ -19,6 +26,31 @@ _MOST_FILES = 1000
 SELDOM_S = 30.0
 """At least so often each file is looked at; one that has just grown, and the last one that did,
 each time."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file to parse."""
+
+    path: Path
+    below: tuple[str, ...] = ()
+    """The folders between the place that was searched and the file."""
+
+    @property
+    def subid(self) -> str:
+        """Which of several runs the file belongs to."""
+        return "/".join(self.below)
+
+
+class Feed(Protocol):
+    """A file that is parsed."""
+
+    def take(self, last: bool) -> list[MetricsLine] | None:
+        """Return the records of the next piece; None if there is no further piece for now."""
+
+    def state(self) -> dict[str, Any]:
+        """Return as JSON how far the file was read."""
+
 
 Source = Callable[[], Iterator[tuple[Found, Callable[[Found, dict[str, object]], Feed]]]]
 """Yields each file that is there, with what makes its feed."""
@@ -42,17 +74,11 @@ class Parsing:
     """All files that one collector parses.
 
     Args:
-        source: searches for files.
         root: files are known by their paths below it.
-        output: takes the lines.
-        state: how far an earlier collector came.
     """
 
     def __init__(self, source: Source, root: Path, output: MetricsFile, state: State) -> None:
-        self._source = source
-        self._root = root
-        self._output = output
-        self._state = state
+        self._source, self._root, self._output, self._state = source, root, output, state
         self._feeds: dict[str, _Followed] = {}
         self._grew_last: _Followed | None = None
         self._search_at = self._state_at = 0.0
@@ -115,3 +141,83 @@ class Parsing:
 
 def _name(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+class LineFeed:
+    """A file of lines.
+
+    Args:
+        ends: whether nobody writes it any more once the learner has ended.
+    """
+
+    def __init__(
+        self, path: Path, parser: LineParser, state: dict[str, Any], *, ends: bool = False
+    ) -> None:
+        self._file = LineFollower(path, Position.of(state.get("position")))
+        self._parser = parser
+        self._ends = ends
+        parser.remember(state.get("memory"))
+
+    def take(self, last: bool) -> list[MetricsLine] | None:
+        """Return the records of the next lines."""
+        text = self._file.lines(last and self._ends)
+        if self._file.began_anew:
+            self._parser.remember([])
+        if text is not None:
+            return self._parser.feed(text)
+        if last and self._ends:
+            self._ends = False
+            return self._parser.finish()
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """Return how far the file was read, and what the parser knows."""
+        return {"position": self._file.position.plain(), "memory": self._parser.memory()}
+
+
+class EventFeed:
+    """An event file of TensorBoard's.
+
+    Args:
+        complain: takes a sentence if the file turns out to hold something else.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parser: EventParser,
+        state: dict[str, Any],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._complain = complain
+        self._file = Follower(path, Position.of(state.get("position")))
+        self._parser = parser
+        self._broken = False
+        parser.remember(state.get("histograms"))
+
+    def take(self, last: bool) -> list[MetricsLine] | None:  # noqa: ARG002
+        """Return the records of the next events; of one that is cut, nothing for now."""
+        if self._broken:
+            return None
+        data = self._file.read()
+        if not data:
+            return None
+        try:
+            found, used = self._parser.feed(data)
+        except BrokenFile:
+            # A file system may show a hole of zeros first where data is still to come.
+            if any(data[:HEAD_BYTES]):
+                self._broken = True
+                self._complain(
+                    f"{self._file.path} is no event file from byte "
+                    f"{self._file.position.offset} on; the rest of it is left out."
+                )
+            return None
+        if used == 0 or self._file.position.offset + used > self._file.size:
+            return None  # cut: its end will come
+        self._file.advance(used)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return how far the file was read, and what the parser knows."""
+        return {"position": self._file.position.plain(), "histograms": self._parser.memory()}

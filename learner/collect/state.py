@@ -1,4 +1,4 @@
-"""How far the collector has come, so that the next one goes on there, also in a later attempt."""
+"""How far the collector has come, so that the next one goes on there; and what it complains of."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ class State:
     """
 
     def __init__(self, path: Path, output: Path, attempt: int) -> None:
-        self._path = path
-        self._output = output
-        self._attempt = attempt
+        self._path, self._output, self._attempt = path, output, attempt
         found = _read(path)
         files = found.get("files")
         self.files: dict[str, Any] = files if isinstance(files, dict) else {}
@@ -88,3 +86,30 @@ def _cut(output: Path, known_bytes: object) -> None:
     if isinstance(known_bytes, int) and 0 <= known_bytes < _size(output):
         with contextlib.suppress(OSError):
             os.truncate(output, known_bytes)
+
+
+_MOST = 10
+"""Further sentences are dropped."""
+
+
+class Complaints:
+    """Sentences for the learner's log."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._said: set[str] = set()
+
+    def say(self, sentence: str) -> None:
+        """Append a sentence, unless it was said before."""
+        if sentence in self._said or len(self._said) >= _MOST:
+            return
+        self._said.add(sentence)
+        line = f"dlctl: WARNING: {sentence}\n".encode("utf-8", "backslashreplace")
+        with contextlib.suppress(OSError):  # without O_CREAT: a removed directory stays away
+            descriptor = os.open(self._log, os.O_RDWR | os.O_APPEND)
+            try:
+                size = os.fstat(descriptor).st_size
+                begun = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+                os.write(descriptor, b"\n" + line if begun else line)
+            finally:
+                os.close(descriptor)

@@ -2,8 +2,8 @@
 
 import sys
 
+from dlctl.contract.programs.answers import run
 from learner.export.job import main
-from learner.job.answers import run
 
 if __name__ == "__main__":
     sys.exit(run(main))

@@ -26,8 +26,8 @@ from dlctl.contract.own_checkpoints import (
     own_checkpoints,
     saved_entries,
 )
+from dlctl.contract.programs.answers import run
 from learner.errors import UserFault
-from learner.job.answers import run
 
 MOST_FILES = 100_000
 _BLOCK_BYTES = 4 * 1024**2

@@ -1,21 +1,32 @@
-"""Signals from outside a learner: the supervisor's directive, its heartbeat, or its silence."""
+"""What reaches a process from outside: the supervisor's directive, its life, and orders of people.
+
+Learner 0 finds the orders of people in `control/`. An order takes effect at the end of a step. Its
+answer keeps which step that was, so that an attempt that repeats the step obeys at the same one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from dlctl import contract
 from dlctl.contract import (
     ContractError,
     Directive,
     Homes,
+    Order,
+    OrderAnswer,
     directive_file,
     homes_file,
-    read_record,
+    readable_record,
     refresh,
     status_file,
     submit_begin,
+    to_json,
 )
 
 POLL_S = 0.3
@@ -88,10 +99,7 @@ class HaltTime:
 def read_directive(path: Path) -> Directive | None:
     """Return the supervisor's directive, or None if there is none that can be read."""
     refresh(path.parent)
-    try:
-        return read_record(Directive, path)
-    except (OSError, ContractError):
-        return None
+    return readable_record(Directive, path)
 
 
 class Outside:
@@ -102,14 +110,16 @@ class Outside:
     """
 
     def __init__(
-        self, job_dir: Path, attempt: int, supervisor_lost_s: float, node: int | None = None
-    ) -> None:
+        self, job_dir: Path, attempt: int, supervisor_lost_s: float | None = None,
+        node: int | None = None,
+    ) -> None:  # fmt: skip
         self._node = node
         self._homes = job_dir / homes_file(attempt)
         self._successor = job_dir / submit_begin(attempt + 1)
         self._directive = job_dir / directive_file(attempt)
         self._supervisor = job_dir / status_file(attempt, "supervisor", 0)
-        self._lost_s = supervisor_lost_s
+        told_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
+        self._lost_s = told_s if supervisor_lost_s is None else supervisor_lost_s
         self._parent = os.getppid()
         self._seen_ns = 0
         self._silent_s = 0.0
@@ -126,10 +136,7 @@ class Outside:
         """
         if self._node is None:
             return ""
-        try:
-            homes = read_record(Homes, self._homes)
-        except (OSError, ContractError):
-            homes = None
+        homes = readable_record(Homes, self._homes)
         if homes is not None and self._node in homes.lost_nodes:
             return GIVEN_UP
         if is_there(self._successor):
@@ -168,3 +175,64 @@ class Outside:
             self._seen_ns, self._silent_s = changed_ns, 0.0
         elif self._seen_ns:
             self._silent_s += passed
+
+
+LOOK_S = 1.0
+_NAME = re.compile(r"order-(\d+)\.json")
+
+
+class Orders:
+    """The orders that have not taken effect yet; only learner 0 has one of these.
+
+    Looking costs one read of a small folder, at most once in `LOOK_S`.
+    """
+
+    def __init__(
+        self, job_dir: Path, attempt: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
+        self._look_at = -float("inf")
+        self._known: dict[int, tuple[Order, OrderAnswer | None]] = {}
+
+    def due(self, obeyed: int, step: int) -> int:
+        """Return the number of the newest order that takes effect after this step.
+
+        Args:
+            obeyed: the newest order that took effect before.
+        """
+        if self._clock() >= self._look_at:
+            self._look_at = self._clock() + LOOK_S
+            self._look(obeyed)
+        number = obeyed
+        while (found := self._known.get(number + 1)) is not None:
+            if found[1] is not None and found[1].step > step:
+                break  # it took effect later, in an attempt whose steps are repeated now
+            number += 1
+        return number
+
+    def between(self, obeyed: int, newest: int) -> dict[int, Order]:
+        """Return the orders after `obeyed`, up to `newest`, by number."""
+        return {number: self._known[number][0] for number in range(obeyed + 1, newest + 1)}
+
+    def answer(self, number: int, step: int, problem: str) -> None:
+        """Keep when an order took effect, for people and for later attempts."""
+        _, before = self._known.pop(number)
+        if before is None and not is_superseded(self._job_dir, self._attempt):
+            path = self._job_dir / contract.order_answer(number)
+            with contextlib.suppress(OSError):  # a full disk
+                contract.write_whole(path, to_json(OrderAnswer(self._attempt, step, problem)))
+
+    def _look(self, obeyed: int) -> None:
+        names: list[str] = []
+        with contextlib.suppress(OSError):
+            names = os.listdir(self._job_dir / contract.CONTROL)  # noqa: PTH208
+        for match in filter(None, map(_NAME.fullmatch, names)):
+            number = int(match[1])
+            if number <= obeyed or number in self._known:
+                continue
+            # A file that can't be read yet is still being written: it is read next time.
+            with contextlib.suppress(OSError, ContractError):
+                order = contract.read_record(Order, self._job_dir / contract.order_file(number))
+                path = self._job_dir / contract.order_answer(number)
+                if order is not None:
+                    self._known[number] = order, contract.read_record(OrderAnswer, path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dlctl import contract
-from dlctl.contract import ContractError, Plateau, Stopped, StopRules, VerdictKind, to_json
+from dlctl.contract import Plateau, Stopped, StopRules, VerdictKind, to_json
 from dlctl.contract.measured.judged import is_better_lower, judged, key_of
 from dlctl.contract.measured.plateau import find_plateau, stands_still
 from dlctl.contract.measured.rates import rate_changes
@@ -129,6 +129,4 @@ def jumps_before(job_dir: Path, attempt: int) -> dict[int, int]:
 
 def read_stopped(job_dir: Path, attempt: int) -> Stopped | None:
     """Return why a guard ended an attempt, if one did."""
-    with contextlib.suppress(OSError, ContractError):
-        return contract.read_record(Stopped, job_dir / contract.stopped_file(attempt))
-    return None
+    return contract.readable_record(Stopped, job_dir / contract.stopped_file(attempt))

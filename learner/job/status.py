@@ -10,15 +10,15 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dlctl.contract import State, Status, status_file, to_json, write_whole
+from dlctl.contract import State, Status, note_line, status_file, times_file, to_json, write_whole
 from dlctl.contract.programs.tracebacks import shorten
 from learner.job.batch import node_name
-from learner.job.log_times import LogTimes
 
+T = TypeVar("T")
 INTERVAL_S = 5.0
 LAST_LINES = 20
 _TAIL_BYTES = 64 * 1024
@@ -107,16 +107,27 @@ def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]
 
 def write_patiently(path: Path, content: str, patience_s: float = 30.0) -> bool:
     """Write a file whole, retrying while that fails; return whether it worked in the end."""
+    try:
+        patiently(lambda: write_whole(path, content), patience_s)
+    except OSError:
+        return False
+    return True
+
+
+def patiently(action: Callable[[], T], patience_s: float) -> T:
+    """Return what an action returns once it works: a disk may be full for a while.
+
+    Raises:
+        OSError: it did not work in this time.
+    """
     until = time.monotonic() + patience_s
     while True:
         try:
-            write_whole(path, content)
+            return action()
         except OSError:
             if time.monotonic() > until:
-                return False
-            time.sleep(0.5)
-        else:
-            return True
+                raise
+        time.sleep(0.5)
 
 
 UNFINISHED = "ended before the training loop had finished"
@@ -138,3 +149,64 @@ def has_saved(status: Status | None) -> bool:
     if status.signal is not None:
         return status.signal == signal.SIGUSR2
     return status.exit_code is not None
+
+
+EVERY_S = 1.0
+"""How often to look at the size between two writes."""
+FREE_BYTES = 64 * 1024
+SHARE = 4
+"""Beyond `FREE_BYTES` the notes take at most a quarter of the space that the log takes."""
+
+
+class LogTimes:
+    """Notes the sizes of one log. If notes can't be written, they are lost, and nothing else."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._path = log.with_name(times_file(log.name))
+        self._lines = ""
+        self._noted_bytes = 0
+        self._due = 0.0
+        try:
+            self._written_bytes = self._path.stat().st_size  # a restart goes on with the file
+        except OSError:
+            self._written_bytes = 0
+
+    def look(self) -> None:
+        """Note the size if it has changed; look once in `EVERY_S` at most."""
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + EVERY_S
+            self._note()
+
+    def write(self, last: bool = False) -> None:
+        """Note the size if it has changed, and append the notes to their file.
+
+        Args:
+            last: whether the log has ended; then its size is noted whatever space the notes take.
+        """
+        self._note(last)
+        if not self._lines:
+            return
+        lines, self._lines = self._lines.encode(), ""
+        written = 0
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                written = file.write(lines) or 0
+        except OSError:  # a full disk
+            pass
+        self._written_bytes += written
+        if written < len(lines):
+            self._noted_bytes = 0  # the next note stands for those that are lost
+
+    def _note(self, last: bool = False) -> None:
+        try:
+            size_bytes = self._log.stat().st_size
+        except OSError:
+            return
+        if size_bytes == self._noted_bytes:
+            return
+        line = note_line(time.time(), size_bytes)
+        space_bytes = self._written_bytes + len(self._lines) + len(line)
+        if last or space_bytes <= FREE_BYTES + size_bytes // SHARE:
+            self._lines += line
+            self._noted_bytes = size_bytes

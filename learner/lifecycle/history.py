@@ -23,9 +23,8 @@ def verdicts_before(job_dir: Path, attempt: int) -> list[Verdict]:
     """Return the verdicts of the attempts before this one; those without any are left out."""
     found = []
     for number in range(1, attempt):
-        with contextlib.suppress(contract.ContractError, OSError):
-            verdict = contract.read_record(Verdict, job_dir / contract.verdict_file(number))
-            found += [verdict] if verdict else []
+        verdict = contract.readable_record(Verdict, job_dir / contract.verdict_file(number))
+        found += [verdict] if verdict else []
     return found
 
 
@@ -87,16 +86,15 @@ def halting_s(job_dir: Path, plan: Plan, attempt: int) -> float | None:
     None: none was halted, or it can't be read.
     """
     for number in range(attempt - 1, 0, -1):
-        with contextlib.suppress(contract.ContractError, OSError):
-            asked = contract.read_record(Directive, job_dir / contract.directive_file(number))
-            if asked is None or asked.action != "halt":
-                continue
-            ranks = range(plan.resources.learners)
-            ended = [_status(job_dir, number, "learner", rank) for rank in ranks]
-            if all(status.state is State.HALTED for status in ended):
-                return max(status.heartbeat_at for status in ended) - asked.issued_at
-            if all(status.state is not State.DEPLOYING for status in ended):
-                return max(asked.grace_s, float(plan.resources.halt_margin_s or 0))
+        asked = contract.readable_record(Directive, job_dir / contract.directive_file(number))
+        if asked is None or asked.action != "halt":
+            continue
+        ranks = range(plan.resources.learners)
+        ended = [_status(job_dir, number, "learner", rank) for rank in ranks]
+        if all(status.state is State.HALTED for status in ended):
+            return max(status.heartbeat_at for status in ended) - asked.issued_at
+        if all(status.state is not State.DEPLOYING for status in ended):
+            return max(asked.grace_s, float(plan.resources.halt_margin_s or 0))
     return None
 
 
@@ -137,7 +135,4 @@ def _newest_s(root: Path) -> float:
 
 def _status(job_dir: Path, attempt: int, role: str, rank: int) -> Status:
     path = job_dir / contract.status_file(attempt, role, rank)
-    with contextlib.suppress(contract.ContractError, OSError):
-        if status := contract.read_record(Status, path):
-            return status
-    return Status(role, rank, attempt, State.DEPLOYING)
+    return contract.readable_record(Status, path) or Status(role, rank, attempt, State.DEPLOYING)

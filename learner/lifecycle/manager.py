@@ -11,13 +11,25 @@ from dlctl.contract import Plan, Verdict, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
 from learner.job.batch import UNEXPLAINED, Silent, batch_system, own_job_id
 from learner.job.context import read_plan
+from learner.job.status import patiently
 from learner.lifecycle import history, policy
-from learner.lifecycle.fewer import KNOWN_S, on_what_is_left
-from learner.lifecycle.next_attempt import begin, changed_plan, claim, withdraw
-from learner.lifecycle.starters import Situation, Starter, candidates
-from learner.lifecycle.starters.base import CanNotStart
-from learner.lifecycle.starters.in_allocation import MAY_LACK_NODES, InAllocation
-from learner.rehearsal.conclude import conclude as conclude_rehearsal
+from learner.lifecycle.next_attempt import (
+    KNOWN_S,
+    begin,
+    changed_plan,
+    claim,
+    on_what_is_left,
+    withdraw,
+)
+from learner.lifecycle.starters import (
+    MAY_LACK_NODES,
+    CanNotStart,
+    InAllocation,
+    Situation,
+    Starter,
+    candidates,
+)
+from learner.rehearsal.stages import conclude as conclude_rehearsal
 
 _SILENCE_S = 600.0
 """How long Slurm's controller may be silent, or the disk full, before somebody else is to start the
@@ -176,19 +188,15 @@ def _start(
 
 
 def _patiently(write: Callable[[], bool]) -> bool:
-    """Return what `write` returns, once it can write: a disk may be full for a while.
+    """Return what `write` returns, once it can write.
 
     Raises:
         CanNotStart: the disk was full for too long.
     """
-    until = time.monotonic() + _SILENCE_S
-    while True:
-        try:
-            return write()
-        except OSError as error:
-            if time.monotonic() > until:
-                raise CanNotStart(f"its files can't be written: {error.strerror}") from error
-        time.sleep(1)
+    try:
+        return patiently(write, _SILENCE_S)
+    except OSError as error:
+        raise CanNotStart(f"its files can't be written: {error.strerror}") from error
 
 
 def _runs_elsewhere(plan: Plan) -> bool:
@@ -207,11 +215,6 @@ def _runs_elsewhere(plan: Plan) -> bool:
                     return False
                 raise CanNotStart(f"Slurm's controller is silent: {silence}") from silence
         time.sleep(1)
-
-
-def run_here(following: Following) -> None:
-    """Replace this process by the supervisor of the next attempt."""
-    InAllocation.run(following.situation)
 
 
 def _waited(situation: Situation, starter: Starter, is_ended: Callable[[], bool]) -> bool:

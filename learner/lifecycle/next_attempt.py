@@ -1,16 +1,25 @@
-"""Write the files of the next attempt, once: plan, manifest, batch script and receipt."""
+"""The plan of the next attempt, and its files: plan, manifest, batch script and receipt, once.
+
+If nodes are lost it may go on with the learners of those that are left: the checkpoint does not
+depend on their number, and the batch of all of them together stays the same.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 import shutil
 import time
 import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Action, Plan, to_json
+from dlctl.contract import BAD_NODE_S, Action, BadNode, Plan, Verdict, VerdictKind, to_json
+from dlctl.contract.launchers import LAUNCHERS
+from learner.errors import UserFault
 from learner.job.batch import batch_system
 
 
@@ -37,9 +46,6 @@ def _times(memory_bytes: int | None, factor: float) -> int | None:
 
 def begin(job_dir: Path, attempt: int, plan: Plan, action: Action) -> bool:
     """Begin the attempt after `attempt`; return False if somebody else has begun it.
-
-    Args:
-        plan: the next attempt's.
 
     The process that creates the receipt exclusively has begun the attempt, and alone gives it its
     files, as `dlctl resume` does at the login node (templates/login/submit.sh.j2).
@@ -96,3 +102,90 @@ def create_once(path: Path, text: str) -> bool:
         path.unlink()
         raise
     return True
+
+
+KNOWN_S = 45.0
+"""How long Slurm may take to notice that a node is gone, after it has ended the step there."""
+_ASK_EVERY_S = 2.0
+
+
+def on_what_is_left(plan: Plan, attempt: int, job_id: str, patience_s: float) -> Plan | None:
+    """Return the plan for the nodes that Slurm has left to the job; None if they are too few.
+
+    Args:
+        patience_s: how long to wait for Slurm to take a node from the job.
+    """
+    least = plan.lifecycle.min_learners if plan.lifecycle else None
+    if least is None or plan.launch.step_per_learner or not plan.launch.argv or not job_id:
+        return None
+    system, until = batch_system(plan), time.monotonic() + patience_s
+    while True:
+        try:
+            hosts = system.hosts()
+        except UserFault:
+            return None
+        left = hosts if (found := system.left_hosts()) is None else found
+        fewer = reduced(plan, attempt, hosts, left)
+        if fewer is not None or len(left) < len(hosts) or time.monotonic() > until:
+            return fewer
+        time.sleep(_ASK_EVERY_S)
+
+
+def reduced(plan: Plan, attempt: int, hosts: Sequence[str], left: Sequence[str]) -> Plan | None:
+    """Return a plan for fewer nodes; None if no node is lost, or too few learners are left. Pure.
+
+    Args:
+        attempt: the attempt that `plan` belongs to.
+        hosts: of the nodes of `plan`, in order.
+        left: those that the job still has.
+    """
+    lifecycle, launcher = plan.lifecycle, LAUNCHERS[plan.launch.kind]
+    kept = [n for n, host in enumerate(hosts) if host in left]
+    per_node = [plan.resources.learners_per_node[n] for n in kept]
+    learners = sum(per_node)
+    if lifecycle is None or lifecycle.min_learners is None or len(kept) in (0, len(hosts)):
+        return None
+    if learners < lifecycle.min_learners:
+        return None
+    learners_on = {hosts[n]: count for n, count in zip(kept, per_node, strict=True)}
+    argv = launcher.reshaped(plan.launch.argv, learners_on)
+    whole = attempt if lifecycle.whole_attempt is None else lifecycle.whole_attempt
+    return replace(
+        plan,
+        resources=replace(
+            plan.resources, learners=learners, nodes=len(kept), learners_per_node=per_node,
+            first_ranks=list(itertools.accumulate(per_node[:-1], initial=0)),
+        ),
+        launch=replace(plan.launch, argv=argv),
+        lifecycle=replace(lifecycle, whole_attempt=whole),
+    )  # fmt: skip
+
+
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REMEMBERED = {VerdictKind.GPU_ERROR}
+"""Of faults that end a training. (A lost node is the batch system's to remember.)"""
+
+
+def of_verdict(plan: Plan, verdict: Verdict) -> list[BadNode]:
+    """Return the nodes that a verdict blames for good."""
+    hosts = list(verdict.bad_hosts)
+    if not hosts and verdict.kind in _REMEMBERED and verdict.evidence and verdict.evidence.host:
+        hosts = [verdict.evidence.host]
+    return [bad_node(plan, verdict.attempt, each, verdict.kind, verdict.reason) for each in hosts]
+
+
+def bad_node(plan: Plan, attempt: int, host: str, kind: str, reason: str) -> BadNode:
+    """Return the record of a node that is to be avoided from now on."""
+    now = time.time()
+    return BadNode(host, str(kind), reason, plan.training_id, attempt, now, now + BAD_NODE_S)
+
+
+def remember(plan: Plan, nodes: Iterable[BadNode]) -> None:
+    """Write a file for each node; a file system that refuses costs only the memory."""
+    if not batch_system(plan).allocates:
+        return
+    folder = Path(plan.root) / contract.NODES
+    for node in nodes:
+        if _HOST.fullmatch(node.host):
+            with contextlib.suppress(OSError):
+                contract.write_whole(folder / f"{node.host}.json", contract.to_json(node))

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 from dataclasses import asdict
+from typing import cast
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -27,7 +28,7 @@ from learner.exchange.single import SingleExchange
 from learner.job.directives import HaltTime
 from learner.model.device import prepare
 from learner.model.lr_schedule import UsedRate
-from learner.parameter_server.checkpoint_state import SavedServer, cursor_at
+from learner.parameter_server.checkpoint_state import SavedServer, ServerTraining, cursor_at
 from learner.parameter_server.coordinator import Coordinator
 from learner.parameter_server.loop import ServerLoop
 from learner.parameter_server.model import ModelOnServers
@@ -44,13 +45,11 @@ from learner.parameter_server.rendezvous import (
     wait_for_coordinator,
     write_remote_rows,
 )
-from learner.parameter_server.server_training import ServerTraining
-from learner.parameter_server.solver import AnySolver, find_solver
+from learner.parameter_server.solver import find_solver
 from learner.system.memory import keep_freed_memory
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Position, Trained
 from learner.training.setup import TrainingJob
-from psrv.client import Client
 from psrv.cursor.base import Cursor
 from psrv.cursor.file import FileCursor
 from psrv.errors import LateError
@@ -94,11 +93,14 @@ class _Learner:
         )
         self._parameters = make_parameters(self._flat, self._solver, settings, describe(parts))
         self._server_model = ModelOnServers(
-            self._flat, self._solver, settings, self._connect, self._write_rows, job.warn
-        )
+            self._flat, self._solver, settings,
+            lambda: join_server(job, self._parameters, self._solver),
+            lambda: write_remote_rows(job), job.warn,
+        )  # fmt: skip
         self._saved = SavedServer(
-            _name(settings, self._solver), self._server_model, job.say, is_coordinator=job.rank == 0
-        )
+            f"{settings.solver}, {type(self._solver).__name__}", self._server_model, job.say,
+            is_coordinator=job.rank == 0,
+        )  # fmt: skip
         self._trained = Trained(parts, job.schedule(parts), device, server=self._saved)
         self._keeper = job.keeper(parts, SingleExchange(), writer)
 
@@ -178,11 +180,11 @@ class _Learner:
             return cursor
         began = self._saved.cursor or {}
         gaps = bool(began.get("undone"))
-        return OrderedCursor(
+        return cast(Cursor, OrderedCursor(
             cursor, self._job.rank, self._learners, chunk_samples,
             lambda: gaps or self._halt.is_set or any_restarted(self._job), self._server.timeout_s,
             int(began.get("next", 0)),
-        )  # fmt: skip
+        ))  # fmt: skip
 
     # What there is ------------------------------------------------------------------------------
 
@@ -210,12 +212,6 @@ class _Learner:
     def _own_rate(self) -> float | None:
         """Return the learning rate that the manifest has for the server's steps."""
         return None if self._server.solver == "diloco" else self._server.learning_rate
-
-    def _connect(self) -> Client:
-        return join_server(self._job, self._parameters, self._solver)
-
-    def _write_rows(self) -> None:
-        write_remote_rows(self._job)
 
     # How it begins ------------------------------------------------------------------------------
 
@@ -285,10 +281,6 @@ class _Learner:
         path = self._job.directory / contract.position_file(self._job.attempt)
         with contextlib.suppress(OSError):  # a full disk
             contract.write_whole(path, json.dumps(asdict(position)))
-
-
-def _name(settings: ParameterServer, solver: AnySolver) -> str:
-    return f"{settings.solver}, {type(solver).__name__}"
 
 
 def _position_order(position: Position) -> tuple[int, int, int]:

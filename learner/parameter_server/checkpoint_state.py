@@ -1,18 +1,22 @@
-"""The state of a training on a parameter server that a checkpoint keeps beside the model."""
+"""What the loop, the coordinator and a checkpoint share of a training on a parameter server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from dlctl.contract import Training
 from learner.data.sampling import batch_start, places_left
-from learner.model.lr_schedule import Schedule
+from learner.model.lr_schedule import Schedule, UsedRate
 from learner.parameter_server.model import ModelOnServers
-from learner.training.checkpoints import StateMissing
+from learner.system.signals import HaltFlag
+from learner.training.checkpoints import StateMissing, Trained
+from learner.training.loop import Reports
 from psrv.cursor.base import CursorState, make_state
 from psrv.errors import LateError, ServerError
 
@@ -35,9 +39,7 @@ class SavedServer:
         *,
         is_coordinator: bool,
     ) -> None:
-        self._solver = solver
-        self._server_model = server_model
-        self._say = say
+        self._solver, self._server_model, self._say = solver, server_model, say
         self._is_coordinator = is_coordinator
         self._saving = False
         self.cursor: dict[str, Any] | None = None
@@ -134,8 +136,6 @@ def cursor_at(
     """Return the state of a cursor in which everything before a batch of an epoch is done.
 
     Args:
-        samples: In the data set.
-        passes: Of the training.
         epoch: Counted from 0.
         batches: Batches of this epoch that synchronous learners have done.
         batch_size: Samples of such a batch.
@@ -153,3 +153,23 @@ def cursor_at(
     if undone and undone[-1][1] == next_:
         next_ = undone.pop()[0]
     return make_state(samples, passes, next_, undone).to_dict()
+
+
+@dataclass(frozen=True)
+class ServerTraining:
+    """One learner's training on a parameter server."""
+
+    settings: Training
+    """The manifest's."""
+    trained: Trained
+    """The model and what belongs to it."""
+    server_model: ModelOnServers
+    """The model's parameters, which the server holds."""
+    saved: SavedServer
+    """What a checkpoint keeps of the server."""
+    rate: UsedRate
+    """The learning rate of pushes."""
+    reports: Reports
+    """Where this learner reports its progress."""
+    halt: HaltFlag
+    """Ends the training after the current chunk, and a validation at once."""

@@ -22,9 +22,8 @@ from learner.data.sampling import batch_count
 from learner.exchange.single import SingleExchange
 from learner.job.context import RESTARTS_VARIABLE
 from learner.job.metrics import StepTimes
-from learner.parameter_server.checkpoint_state import done_since, passes_done
+from learner.parameter_server.checkpoint_state import ServerTraining, done_since, passes_done
 from learner.parameter_server.rendezvous import wait_until_alone
-from learner.parameter_server.server_training import ServerTraining
 from learner.training.checkpoints import CheckpointKeeper, Position
 from learner.training.epoch_table import EpochTable
 from learner.training.evaluation import Evaluation, HaltedInValidation
@@ -41,10 +40,7 @@ class Coordinator:
     """The duties that learner 0 has beside its own chunks.
 
     Args:
-        training: Learner 0's.
         cursor: Of the training samples, with a pass for each epoch.
-        keeper: Writes the checkpoints.
-        note: Gets the position after each epoch.
         timeout_s: How long to wait at the end for the other learners to leave; and how long an
             epoch's end may be held up before a warning.
         name_stragglers: Returns in words which other learners hold samples before a position.
@@ -69,9 +65,7 @@ class Coordinator:
         self._keeper = keeper
         self._reports = training.reports
         self._halt = training.halt
-        self._note = note
-        self._timeout_s = timeout_s
-        self._name_stragglers = name_stragglers
+        self._note, self._timeout_s, self._name_stragglers = note, timeout_s, name_stragglers
         self._held_up: Wait | None = None
         """Set while this learner is beyond the end of an epoch that is not over."""
         self._evaluation = Evaluation(trained.parts, trained.device)
@@ -117,13 +111,9 @@ class Coordinator:
         """Report a chunk, end epochs and save checkpoints, as far as they are due.
 
         Args:
-            pass_number: The chunk's.
             step: The training's, at the chunk's end.
             totals: Sums over its samples, in the order of the evaluation's names.
-            samples: How many samples it has.
-            batches: How many batches it has.
             times: The time these took, in seconds, by name.
-            values: Other values to report.
         """
         position, self._newest = self.position, values
         for name, total in zip(self._evaluation.names, totals, strict=True):

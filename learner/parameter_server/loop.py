@@ -19,8 +19,8 @@ from learner.data.chunk_loader import ChunkLoader
 from learner.data.prefetch import Batch
 from learner.data.sampling import batch_count
 from learner.job.metrics import PROGRESS_INTERVAL_S
+from learner.parameter_server.checkpoint_state import ServerTraining
 from learner.parameter_server.coordinator import Coordinator
-from learner.parameter_server.server_training import ServerTraining
 from learner.training.evaluation import Evaluation, HaltedInValidation, LossWatch
 from psrv.cursor.base import Chunk, Cursor, chunk_count, chunk_ranges
 from psrv.errors import LateError
@@ -33,7 +33,6 @@ class ServerLoop:
     """The training loop of one learner.
 
     Args:
-        training: This learner's.
         cursor: Of the training samples, with a pass for each epoch.
         sizes: Samples of a chunk, and of a batch.
         coordinator: The duties of learner 0; None on the others.

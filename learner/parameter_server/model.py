@@ -28,8 +28,6 @@ class ModelOnServers:
 
     Args:
         flat: The model's parameters, with gradients if the solver takes those.
-        solver: The server's.
-        settings: The plan's.
         connect: Joins the server; called again after `leave`.
         write_rows: Has primaries on other nodes write the solver's rows, for `solver_rows`.
         warn: Gets a line when a checkpoint or a validation has to use older values.
@@ -44,11 +42,8 @@ class ModelOnServers:
         write_rows: Callable[[], object] = lambda: None,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.flat = flat
-        self._solver = solver
-        self._connect = connect
-        self._write_rows = write_rows
-        self._warn = warn
+        self.flat, self._solver, self._connect = flat, solver, connect
+        self._write_rows, self._warn = write_rows, warn
         self._timeout_s = settings.timeout_s
         self._client: Client | None = None
         self._pull_every = max(1, settings.pull_every // settings.push_every)

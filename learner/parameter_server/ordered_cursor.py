@@ -9,7 +9,7 @@ was restarted, chunks go to whichever learner asks first, for the rest of the at
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from psrv.cursor.base import Chunk, chunk_count
@@ -30,8 +30,6 @@ class OrderedCursor:
 
     Args:
         cursor: Opened by all learners.
-        rank: This learner's.
-        learners: How many there are.
         chunk_samples: Samples that every learner takes.
         irregular: Returns whether the order no longer counts: a learner was restarted or given up,
             the cursor went on from a state with gaps, or a halt stops the others at their turn.
@@ -50,9 +48,7 @@ class OrderedCursor:
         timeout_s: float,
         began: int = 0,
     ) -> None:
-        self._cursor = cursor
-        self._rank = rank
-        self._learners = learners
+        self._cursor, self._rank, self._learners = cursor, rank, learners
         self._chunk_samples = chunk_samples
         self._chunks = chunk_count(cursor.samples, chunk_samples)
         """Chunks of a pass."""
@@ -73,42 +69,14 @@ class OrderedCursor:
         self._first = first
         self.regular = len(first) == learners and not irregular()
 
-    @property
-    def samples(self) -> int:
-        """Return the samples of one pass."""
-        return self._cursor.samples
-
-    @property
-    def passes(self) -> int:
-        """Return how many passes are given out."""
-        return self._cursor.passes
-
-    @property
-    def finished(self) -> bool:
-        """Return whether every chunk of every pass was reported done."""
-        return self._cursor.finished
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)  # all but `take` is the cursor's
 
     def take(self, samples: int, done: Chunk | None = None) -> Chunk | None:
         """Take the next chunk, once it is this learner's turn."""
         if self.regular:
             self._wait()
         return self._cursor.take(samples, done)
-
-    def done(self, chunk: Chunk) -> None:
-        """Report that this learner has trained on a chunk."""
-        self._cursor.done(chunk)
-
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
-        return self._cursor.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state."""
-        self._cursor.restore(state)
-
-    def close(self) -> None:
-        """Give up what is held."""
-        self._cursor.close()
 
     def _wait(self) -> None:
         nap_s, heed_at = _NAP_S, time.monotonic() + _LOOK_FOR_DEAD_S
@@ -136,7 +104,7 @@ class OrderedCursor:
         """
         pass_number, place = divmod(position, self.samples)
         number = pass_number * self._chunks + place // self._chunk_samples
-        return number - self._left_out * (pass_number > self._first_pass)
+        return int(number - self._left_out * (pass_number > self._first_pass))
 
     def _between_looks_s(self, share: float) -> float:
         """Return how long to wait after a look for the dead."""

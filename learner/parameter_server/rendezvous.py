@@ -41,9 +41,6 @@ def make_parameters(
     """Return the record that describes a learner's model and solver.
 
     Args:
-        flat: Its parameters.
-        solver: Its solver.
-        settings: The manifest's.
         model: What must be the same on all learners, one line each.
     """
     description = [*model, describe_solver(settings, solver)]
@@ -56,7 +53,6 @@ def has_begun(seat: Seat, timeout_s: float) -> bool:
     """Return whether learner 0 has published the parameters: then it was restarted.
 
     Args:
-        seat: Learner 0's.
         timeout_s: How long the file may be unreadable.
 
     Raises:
@@ -80,8 +76,6 @@ def publish_parameters(
     """Write the first snapshots, and then publish what they hold (learner 0).
 
     Args:
-        seat: Learner 0's.
-        parameters: What it has.
         rows: The weights and the solver's rows, each of shape (count,).
         stopped: Returns whether to stop; called before publishing, which can't be undone.
 
@@ -107,8 +101,6 @@ def wait_for_coordinator(
     up. But a user's own program may have ended well without joining.
 
     Args:
-        seat: This learner's.
-        mine: What it has.
         timeout_s: How long the file may be unreadable.
         stopped: Returns whether to stop; called often.
 
@@ -147,10 +139,8 @@ def _check_outage(seat: Seat, error: Exception, readable_at: float, timeout_s: f
 
 def _has_ended_well(seat: Seat) -> bool:
     path = seat.directory / contract.status_file(seat.attempt, "learner", 0)
-    with contextlib.suppress(OSError, contract.ContractError):
-        status = contract.read_record(Status, path)
-        return status is not None and status.state is State.COMPLETED
-    return False
+    status = contract.readable_record(Status, path)
+    return status is not None and status.state is State.COMPLETED
 
 
 def _compare(first: Parameters, mine: Parameters) -> None:
@@ -247,7 +237,6 @@ def wait_until_alone(cursor: FileCursor, wait_policy: WaitPolicy) -> None:
 
     Args:
         cursor: A finished one, or one whose learners halt: they leave by themselves.
-        wait_policy: How long to wait.
     """
 
     def alone() -> bool:

@@ -9,7 +9,6 @@ Runs psrv.server.server for a job's plan, keeps its `Status` fresh, and ends wit
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import sys
@@ -24,23 +23,13 @@ from dlctl.contract import Plan, State
 from learner.agent.preflight import bound_address
 from learner.errors import EXIT_NO_RESTART, UserFault
 from learner.job.context import TAKES_OVER, read_plan
-from learner.job.directives import (
-    ENDED,
-    GIVEN_UP,
-    SUPERVISOR_LOST_S,
-    SUPERVISOR_LOST_VARIABLE,
-    Outside,
-)
+from learner.job.directives import ENDED, GIVEN_UP, Outside
 from learner.job.metrics import tell
 from learner.job.status import Heartbeat
 from learner.parameter_server.solver import describe_solver, solver_of_job
 from learner.system import processes
 from learner.system.memory import memory_left
-from learner.system.segments import (
-    remove_earlier,
-    remove_segment_folder,
-    server_folder,
-)
+from learner.system.segments import remove_earlier, remove_segment_folder, server_folder
 from learner.system.signals import HaltFlag
 from psrv.errors import ServerError
 from psrv.server.server import NodeServer, Settings
@@ -97,7 +86,7 @@ def _serve(plan: Plan, job_dir: Path, settings: Settings, ended: HaltFlag, heart
     torch.set_num_threads(1)
     folder = server_folder(plan.training_id, attempt, job_dir)
     server = NodeServer(job_dir, folder, settings, log)
-    stopped = _Stopped(Outside(job_dir, attempt, _lost_s(), node), ended, server.has_learners)
+    stopped = _Stopped(Outside(job_dir, attempt, node=node), ended, server.has_learners)
     server.run(stopped, beat)
     if stopped.reason:
         log(f"ends: {stopped.reason}")
@@ -124,10 +113,6 @@ def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
     )
 
 
-def _lost_s() -> float:
-    return float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
-
-
 class _Stopped:
     """Tells the server to end: the supervisor says so, or nobody needs the server any more.
 
@@ -141,9 +126,7 @@ class _Stopped:
     """
 
     def __init__(self, outside: Outside, ended: HaltFlag, needed: Callable[[], bool]) -> None:
-        self._outside = outside
-        self._ended = ended
-        self._needed = needed
+        self._outside, self._ended, self._needed = outside, ended, needed
         self._due = 0.0
         self._expelled = self._abandoned = ""
 

@@ -24,10 +24,7 @@ def find_solver(
     """Return the solver that a plan names.
 
     Args:
-        settings: The plan's.
-        learners: How many there are.
         own: What `build` returned as `solver`, if anything.
-        nodes: How many nodes the learners are on.
 
     Raises:
         UserFault: The plan wants the user's own, and there is none, or it is not usable.

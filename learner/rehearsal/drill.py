@@ -27,10 +27,7 @@ class Drill:
         self, rehearsal: Rehearsal | None, rank: int,
         tell: Callable[[str], None], halted: Callable[[], bool],
     ) -> None:  # fmt: skip
-        self._rehearsal = rehearsal
-        self._rank = rank
-        self._tell = tell
-        self._halted = halted
+        self._rehearsal, self._rank, self._tell, self._halted = rehearsal, rank, tell, halted
         self._waited = False
 
     @property

@@ -13,29 +13,23 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import DataStore, Plan, ResultsIndex
-from dlctl.contract.stores import STORE
+from dlctl.contract.stores import MOUNTED_STORES, STORE
 from learner.errors import UserFault
-from learner.storage import scripted
-from learner.storage.base import Interrupted, Publication, Store, Tick
+from learner.storage import mounted, scripted
 from learner.storage.index import index_of
-from learner.storage.mounted import Mounted
-from learner.storage.progress import Moving
+from learner.storage.progress import Interrupted, Moving, Publication, Tick
 from learner.storage.to_store import OUTPUT_NAME, lay_out
 
-STORES: dict[str, Store] = {"mount_volume": Mounted(), "host_mount": Mounted()}
-"""The data stores without scripts, by the manifest's `data_stores[].type`."""
-
-__all__ = ["STORES", "Interrupted", "Moving", "Publication", "Store", "Tick", "data_problems",
-           "load", "save", "save_all", "takes_all"]  # fmt: skip
+__all__ = ["Interrupted", "Moving", "Publication", "Tick", "data_problems", "load", "save",
+           "save_all", "takes_all"]  # fmt: skip
 
 
-def _of(store: DataStore) -> Store:
-    if store.type not in STORES:
+def _check_known(store: DataStore) -> None:
+    if not store.scripts and store.type not in MOUNTED_STORES:
         raise UserFault(
             f"This version has no data store of the type {store.type!r}.",
             hint="Submit again with the dlctl that made this plan.",
         )
-    return STORES[store.type]
 
 
 def data_problems(plan: Plan) -> list[str]:
@@ -43,7 +37,8 @@ def data_problems(plan: Plan) -> list[str]:
     found = []
     for store in plan.data_stores:
         try:
-            found += scripted.problems(store) if store.scripts else _of(store).problems(store)
+            _check_known(store)
+            found += (scripted if store.scripts else mounted).problems(store)
         except UserFault as fault:
             found.append(f"{fault.message}\n{fault.hint}")
     return found
@@ -51,12 +46,6 @@ def data_problems(plan: Plan) -> list[str]:
 
 def load(plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show = lambda _: None) -> list[str]:
     """Create `data`: a link to the only store's data, or a folder with a link per store.
-
-    Args:
-        plan: The attempt's.
-        job_dir: The job directory.
-        tick: See `Tick`.
-        show: Called with how far the loading is.
 
     Returns:
         One line for each store with data.
@@ -74,9 +63,10 @@ def load(plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show = lambda _: 
 def _load(
     store: DataStore, plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show
 ) -> Path | None:
+    _check_known(store)
     if store.scripts:
         return scripted.load(store, Path(plan.root), job_dir, tick, show)
-    return _of(store).load(store, job_dir, tick)
+    return mounted.data_path(store)
 
 
 def _link(data: Path, sources: Mapping[str, Path], plan: Plan) -> None:
@@ -121,7 +111,7 @@ def save(
         sources.append((f"{plan.training_id}/{OUTPUT_NAME}", code, own))
     for store in stores:
         for place, folder, each in sources:
-            if where := _of(store).save(store, place, folder, each, publication):
+            if where := mounted.save(store, place, folder, each, publication):
                 done.append(f"{store.id}: {where}")
     return done
 
@@ -138,13 +128,6 @@ def save_all(
     plan: Plan, job_dir: Path, state: str, publication: Publication, show: scripted.Show
 ) -> list[str]:  # fmt: skip
     """Have the scripts of the stores take the results, the logs and the code of an attempt.
-
-    Args:
-        plan: The attempt's.
-        job_dir: The job directory.
-        state: How the attempt has ended.
-        publication: The right to publish.
-        show: Called with how far the copying is.
 
     Returns:
         One line for each store that has them now.

@@ -6,13 +6,12 @@ error ends with one sentence on failure; exit code 75 means that another try may
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -151,8 +150,9 @@ def _check(kind: str, place: Place, env: Mapping[str, str]) -> int:
     progress = _progress(place, env, "check")
     store = _opened(kind, place, env, progress, CHECK_PATIENCE_S)
     if env.get(f"{PREFIX}QUICK"):
-        first = Patient(_First(open_store(kind, place)), CHECK_PATIENCE_S).list()
-        print("it answers" if next(first, None) else "it answers, and is empty")
+        opened = open_store(kind, place)
+        first = Patient(opened, CHECK_PATIENCE_S).repeat(lambda: next(opened.list(), None))
+        print("it answers" if first else "it answers, and is empty")
         return 0
     objects: Sequence[Object | ListedObject]
     if env.get(f"{PREFIX}MAY_BE_EMPTY"):
@@ -162,17 +162,6 @@ def _check(kind: str, place: Place, env: Mapping[str, str]) -> int:
     size = format_bytes(sum(item.size_bytes for item in objects))
     print(f"{counted(len(objects), 'object')}, {size}")
     return 0
-
-
-class _First:
-    """A store that lists its first object only."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.read, self.write, self.stat = store.read, store.write, store.stat
-
-    def list(self) -> Iterator[Object]:
-        yield from itertools.islice(self._store.list(), 1)
 
 
 _VERBS = {"load": _load, "save": _save, "check": _check}

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from learner.storage.claim import Claim, claimed
 from learner.storage.eviction import evict, total_bytes
 from learner.storage.fetch import Fetcher, Overtaken, Wanted
 from learner.storage.listing import as_object, digest, file_name
-from learner.storage.objects import Object, ObjectStore, Place, Sink
+from learner.storage.objects import ObjectStore, Place
 from learner.storage.progress import Progress
 from learner.system.folders import put_in_place
 
@@ -130,10 +129,8 @@ class Cache:
         self._make_room(lacking, {self._content(item) for item in listing.objects})
         if not lacking:
             return 0
-        counted = _Counted(opened())
         progress.begin(sum(each.item.size_bytes for each in lacking))
-        Fetcher(counted, claim, progress.add).fetch(lacking)
-        return counted.read_bytes
+        return Fetcher(opened(), claim, progress.add).fetch(lacking)
 
     def _sweep(self, lacking: set[str]) -> None:
         """Remove what killed fetchers have left and nobody can go on with."""
@@ -183,21 +180,6 @@ class Cache:
         contract.sync_directory(trees)
         shutil.rmtree(aside, ignore_errors=True)
         return tree
-
-
-class _Counted:
-    """A store that counts the bytes that come from it."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self.read_bytes = 0
-        self.list, self.write, self.stat = store.list, store.write, store.stat
-
-    def read(self, item: Object, start: int, into: Sink) -> None:
-        self._store.read(item, start, into)
-        with self._lock:
-            self.read_bytes += len(into.room)
 
 
 def _is_whole(file: Path, item: ListedObject) -> bool:

@@ -79,14 +79,13 @@ class Fetcher:
     """
 
     def __init__(self, store: ObjectStore, claim: Claim, moved: Moved) -> None:
-        self._store = store
-        self._claim = claim
-        self._moved = moved
+        self._store, self._claim, self._moved = store, claim, moved
         self._mine = threading.local()
         self._failed: list[BaseException] = []
+        self._came_bytes: list[int] = []
 
-    def fetch(self, wanted: Iterable[Wanted]) -> None:
-        """Fetch all objects.
+    def fetch(self, wanted: Iterable[Wanted]) -> int:
+        """Fetch all objects; return how many bytes came from the store.
 
         Raises:
             Refused: the store refuses an object.
@@ -107,6 +106,7 @@ class Fetcher:
             wait_for(jobs)
         if self._failed:
             raise self._failed[0]
+        return sum(self._came_bytes)
 
     def _guarded(self, action: Callable[..., None], *arguments: object) -> None:
         """Run one job, unless one has failed: then the rest are only passed over."""
@@ -123,6 +123,7 @@ class Fetcher:
         item = wanted.item
         for _ in range(_TRIES):
             content = content_of(self._store, item, self._moved)
+            self._came_bytes.append(len(content))
             check = EtagCheck(item, wanted.etag_is_md5)
             check.update(memoryview(content))
             if check.agrees():
@@ -166,6 +167,7 @@ class Fetcher:
             self._mine.room = memoryview(bytearray(CHUNK_BYTES))
         into = Sink(self._mine.room[:length], self._moved)
         self._store.read(item, start, into)
+        self._came_bytes.append(length)
         return into.room
 
     def _chunk(self, wanted: Wanted, number: int) -> None:

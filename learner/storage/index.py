@@ -14,7 +14,7 @@ from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, to_json, write_whole
 from dlctl.contract.ground.amounts import counted, format_bytes
 from dlctl.contract.ground.digests import sha256_of
-from learner.storage.base import Tick
+from learner.storage.progress import Tick
 
 _PATIENCE_S = 10.0
 """How long to wait for an export to add its file to the index."""
@@ -55,7 +55,6 @@ def alone(results: Path, patience_s: float = math.inf, tick: Tick | None = None)
     An export adds its file to the index, while the supervisor may be about to write it.
 
     Args:
-        results: The folder of the results.
         patience_s: After this long, go ahead without the lock.
         tick: Called while another process has the lock.
     """

@@ -1,4 +1,4 @@
-"""A data store that is a directory which all nodes see: `mount_volume`, `host_mount`."""
+"""A data store that is a directory which all nodes see: used in place; results are copied there."""
 
 from __future__ import annotations
 
@@ -9,48 +9,56 @@ from dlctl.contract import WRITING, DataStore, ResultFile, ResultsIndex, whole_p
 from dlctl.contract.ground.amounts import counted
 from dlctl.contract.ground.digests import sha256_of
 from learner.errors import UserFault
-from learner.storage.base import Publication, Tick
+from learner.storage.progress import Publication
 
 _CHUNK_BYTES = 1 << 20
 
 
-class Mounted:
-    """A mounted store: data is used in place; results are copied to it."""
-
-    def problems(self, store: DataStore) -> list[str]:
-        """Return a problem if this node can't read the training data."""
-        path = _data_path(store)
-        if path is None or (path.exists() and os.access(path, os.R_OK)):
-            return []
-        why = "not readable" if path.exists() else "not there"
-        return [
-            f"The training data {str(path)!r} (data store {store.id!r}) is {why}.\n"
-            "Check the data store's `connection` and `training_data`; the nodes must mount it."
-        ]
-
-    def load(self, store: DataStore, job_dir: Path, tick: Tick) -> Path | None:  # noqa: ARG002
-        """Return the data's place; nothing has to be moved."""
-        return _data_path(store)
-
-    def save(
-        self, store: DataStore, place: str, results: Path, index: ResultsIndex,
-        publication: Publication,
-    ) -> str:  # fmt: skip
-        """Copy files to a place below the store's results, each file whole or not at all."""
-        if store.path is None or store.training_results is None:
-            return ""
-        folder = Path(store.path, store.training_results, place)
-        publication.check()
-        _remove_begun(folder, publication.attempt)
-        for item in index.files:
-            _copy(results / item.path, folder / item.path, item, store.id, publication)
-        return f"{counted(len(index.files), 'file')} in {folder}"
+def problems(store: DataStore) -> list[str]:
+    """Return a problem if this node can't read the training data: two lines."""
+    path = data_path(store)
+    if path is None or (path.exists() and os.access(path, os.R_OK)):
+        return []
+    why = "not readable" if path.exists() else "not there"
+    return [
+        f"The training data {str(path)!r} (data store {store.id!r}) is {why}.\n"
+        "Check the data store's `connection` and `training_data`; the nodes must mount it."
+    ]
 
 
-def _data_path(store: DataStore) -> Path | None:
+def data_path(store: DataStore) -> Path | None:
+    """Return the data's place, where it is used; None: the store has none."""
     if store.path is None or store.training_data is None:
         return None
     return Path(store.path, store.training_data)
+
+
+def save(
+    store: DataStore, place: str, results: Path, index: ResultsIndex, publication: Publication
+) -> str:
+    """Copy files to a place below the store's results, each file whole or not at all.
+
+    A late writer of an earlier attempt does not win: what earlier attempts have begun is removed,
+    and `publication.check` is called between the last byte and the name.
+
+    Args:
+        place: Begins with the training's id.
+
+    Returns:
+        Where they are now, for people; nothing if the store takes no results.
+
+    Raises:
+        UserFault: a copy failed, or is not what was written.
+        Interrupted: by `publication`.
+    """
+    if store.path is None or store.training_results is None:
+        return ""
+    folder = Path(store.path, store.training_results, place)
+    publication.check()
+    _remove_begun(folder, publication.attempt)
+    for item in index.files:
+        _copy(results / item.path, folder / item.path, item, store.id, publication)
+    return f"{counted(len(index.files), 'file')} in {folder}"
 
 
 def _remove_begun(folder: Path, attempt: int) -> None:

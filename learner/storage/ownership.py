@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import whole_path
-from learner.storage.base import Tick
+from learner.storage.progress import Tick
 
 
 def take_over(job_dir: Path, attempt: int, tick: Tick) -> Path:

@@ -1,7 +1,7 @@
-"""How far a transfer is, in a file that the supervisor reads.
+"""What goes with data that moves: the attempt's right to publish, and how far a transfer is.
 
-Its first line is a sentence, the second the share that has moved, and the third, while the store
-fails, how often a request has been tried.
+That is in a file that the supervisor reads. Its first line is a sentence, the second the share that
+has moved, and the third, while the store fails, how often a request has been tried.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,25 @@ _WORTH_TELLING_S = 1.0
 _COMMON_TRIES = 2
 """A request that works when it is tried again at once is no news."""
 _LONGEST = 300
+
+
+Tick = Callable[[], None]
+"""Called at least once a second while data moves: keeps the job's heartbeat fresh, and raises
+`Interrupted` once a request to end the attempt has come."""
+
+
+class Interrupted(Exception):
+    """A request to end the attempt interrupted the moving of data."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The right of one attempt to publish results."""
+
+    attempt: int
+    tick: Tick
+    check: Tick
+    """Called right before each publication; raises `Interrupted` if a later attempt has begun."""
 
 
 @dataclass(frozen=True)

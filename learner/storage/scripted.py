@@ -32,8 +32,7 @@ from dlctl.contract.stores import (
     store_script,
 )
 from learner.errors import SiteFault, UserFault
-from learner.storage.base import Interrupted, Tick
-from learner.storage.progress import Moving, read_progress
+from learner.storage.progress import Interrupted, Moving, Tick, read_progress
 from learner.system.processes import end_with_parent
 from learner.system.secret_files import resolve_secret
 

@@ -9,10 +9,11 @@ import signal
 import sys
 import traceback
 from functools import partial
+from operator import contains
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import ContractError, Plan
+from dlctl.contract import Plan
 from learner.errors import SiteFault, UserFault
 from learner.job.directives import is_there
 from learner.job.outcome import fault_outcome
@@ -63,18 +64,15 @@ def _check_python(job_dir: Path) -> None:
 
 
 def _site(job_dir: Path) -> str:
-    try:
-        plan = contract.read_record(Plan, job_dir / contract.PLAN)
-    except (ContractError, OSError):
-        return "NAME"
+    plan = contract.readable_record(Plan, job_dir / contract.PLAN)
     return plan.site if plan else "NAME"
 
 
 def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.job.context import read_plan
     from learner.job.directives import is_superseded
-    from learner.lifecycle.manager import follow, run_here
-    from learner.lifecycle.starters.successor import dismiss
+    from learner.lifecycle.manager import follow
+    from learner.lifecycle.starters import InAllocation, dismiss
     from learner.notices.tell import tell_end
     from learner.supervisor.attempt import Supervisor
     from learner.supervisor.control import Control
@@ -96,14 +94,10 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=outcome.state, reason=outcome.reason)
         remove_segment_folder(plan.training_id, attempt)  # an interrupted preflight may leave one
-    is_ended = partial(_was_terminated, signals)
+    is_ended = partial(contains, signals.received, signal.SIGTERM)
     if leaving.following and follow(leaving.following, say, is_ended):
-        run_here(leaving.following)
+        InAllocation.run(leaving.following.situation)
     return leaving.code
-
-
-def _was_terminated(signals: HaltFlag) -> bool:
-    return signal.SIGTERM in signals.received
 
 
 if __name__ == "__main__":

@@ -20,20 +20,19 @@ from typing import Any, TextIO
 from dlctl import contract
 from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictKind, to_json
 from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.programs import answers
 from dlctl.contract.programs.last_words import explain
-from learner.job import answers
 from learner.job.batch import batch_system, own_job_id
 from learner.job.context import job_id, read_plan
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import last_lines, write_patiently
 from learner.lifecycle import history
-from learner.lifecycle.manager import conclude, follow, run_here
+from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.policy import Requests
-from learner.lifecycle.starters.successor import dismiss
+from learner.lifecycle.starters import InAllocation, dismiss
 from learner.supervisor.finish import say
-from learner.supervisor.observed import Observed
-from learner.supervisor.statuses import Statuses
+from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.steps import step_log
 from learner.supervisor.verdict import decide, go_on
 
@@ -148,7 +147,7 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
     if following is None:
         dismiss(job_dir, plan)
     elif follow(following, say):
-        run_here(following)
+        InAllocation.run(following.situation)
     return 0
 
 

@@ -21,15 +21,9 @@ from learner.job.directives import STACKS
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
 from learner.lifecycle.history import halting_s
-from learner.supervisor.finish import (
-    any_checkpoints,
-    left_undone,
-    reserve_file,
-    say,
-)
+from learner.supervisor.finish import any_checkpoints, left_undone, reserve_file, say
 from learner.supervisor.oversight.guards import Overseer, guarded
-from learner.supervisor.oversight.hang import HangCheck
-from learner.supervisor.oversight.silence import SilenceCheck
+from learner.supervisor.oversight.hang import HangCheck, SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
 from learner.supervisor.statuses import Statuses
 from learner.system.disk_reserve import Reserve
@@ -52,10 +46,7 @@ class Supervisor:
     """One attempt, from preflight to verdict."""
 
     def __init__(self, job_dir: Path, attempt: int, plan: Plan, control: Control) -> None:
-        self.job_dir = job_dir
-        self.attempt = attempt
-        self.plan = plan
-        self.control = control
+        self.job_dir, self.attempt, self.plan, self.control = job_dir, attempt, plan, control
         logs = [contract.job_output(attempt)]
         if plan.parameter_server is not None:  # what the servers print comes through their steps
             logs += [contract.server_log(attempt, node) for node in range(plan.resources.nodes)]
@@ -142,9 +133,9 @@ class Supervisor:
 
     def _preflight(self) -> Outcome | None:
         from learner.job.batch import batch_system
-        from learner.supervisor.preflight.carried import carried_over
         from learner.supervisor.preflight.judgement import Findings, judge
         from learner.supervisor.preflight.node_health import remarks
+        from learner.supervisor.preflight.spare_nodes import carried_over
         from learner.supervisor.steps import preflight_steps, step_log, whole_step
 
         if reports := carried_over(self.job_dir, self.attempt, self.plan.resources.learners):
@@ -274,7 +265,7 @@ class Supervisor:
 
     def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Outcome:
         """Judge how the learners ended, close their statuses, store the results."""
-        from learner.supervisor.observed import Observed
+        from learner.supervisor.statuses import Observed
         from learner.supervisor.verdict import decide
 
         if self.control.removed():
@@ -287,12 +278,13 @@ class Supervisor:
             step.exit_code,
             words,
             self.control.request(),
-            {s.rank: last_lines(self._log(s.rank)) for s in statuses if not s.state.final},
+            {s.rank: last_lines(self.job_dir / contract.learner_log(self.attempt, s.rank))
+             for s in statuses if not s.state.final},
             lost,
             step.failure,
             any_checkpoints(self.job_dir),
             left_undone(self.plan, self.job_dir, self.attempt),
-        )
+        )  # fmt: skip
         outcome = guarded(decide(self.plan, seen), self.job_dir, self.attempt)
         self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)
@@ -383,9 +375,6 @@ class Supervisor:
         if bool(reason) != bool(self.heart.status.reason):
             say(reason or "all heartbeats are back")
         self.heart.beat(reason=reason)
-
-    def _log(self, rank: int) -> Path:
-        return self.job_dir / contract.learner_log(self.attempt, rank)
 
     def _store(self, outcome: Outcome) -> Outcome:
         from learner.supervisor.storing import Storing

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import State
+from dlctl.contract.programs import answers
 from learner import storage
-from learner.job import answers
 from learner.job.context import read_plan
 from learner.storage import scripted
 from learner.storage.to_store import lay_out

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from learner.job import answers
+from dlctl.contract.programs import answers
 from learner.storage.eviction import evict, held, total_bytes
 
 

@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dlctl.contract.programs import answers
 from dlctl.contract.stores import EXIT_TRY_LATER
-from learner.job import answers
 
 
 def main(arguments: list[str]) -> list[tuple[int, str]]:

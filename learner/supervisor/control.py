@@ -21,8 +21,7 @@ from dlctl.contract import Plan, State, VerdictKind
 from learner.job.batch import UNEXPLAINED, batch_system
 from learner.job.context import ENDS_AT_VARIABLE
 from learner.job.directives import is_superseded, is_there
-from learner.job.ending import BY_A_SIGNAL, WARNED, Question
-from learner.job.outcome import Outcome
+from learner.job.outcome import BY_A_SIGNAL, WARNED, Outcome, Question
 from learner.system.signals import HaltFlag
 
 POLL_S = 1.0
@@ -79,9 +78,7 @@ class Control:
         names = (contract.claim(attempt), contract.submit_begin(attempt))
         present = (job_dir / name for name in names if is_there(job_dir / name))
         self._proof = next(present, job_dir / contract.attempt_dir(attempt))
-        self._plan = plan
-        self._signals = signals
-        self._clock = clock
+        self._plan, self._signals, self._clock = plan, signals, clock
         self._ends_at = _deadline(plan, clock())
         self._request: EndRequest | None = None
         self._question: Question | None = None
@@ -154,10 +151,6 @@ class Control:
         """Return whether the job directory holds a cancel request now."""
         return self._there(contract.CANCEL_REQUEST)
 
-    def superseded(self) -> bool:
-        """Return whether a later attempt has begun, by the job directory as it is now."""
-        return is_superseded(self._job_dir, self._attempt)
-
     def _cancel(self) -> EndRequest | None:
         if self._clock() < self._look_at and not self._signals:
             return None
@@ -166,7 +159,7 @@ class Control:
         if self.cancelled():
             kind = VerdictKind.CANCELLED
             return EndRequest("stop", "cancelled on request", CANCEL_GRACE_S, kind)
-        if self.superseded():
+        if is_superseded(self._job_dir, self._attempt):
             # After a network partition this node may still run an attempt that was given up.
             reason = "a later attempt has taken over"
             return EndRequest("stop", reason, 0.0, VerdictKind.SUPERSEDED)

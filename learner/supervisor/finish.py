@@ -10,24 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import (
-    Action,
-    Next,
-    Plan,
-    State,
-    Verdict,
-    VerdictKind,
-    tell_output,
-    to_json,
-)
+from dlctl.contract import Action, Next, Plan, State, Verdict, VerdictKind, tell_output, to_json
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.metrics import EventKind, Source
 from learner.job.directives import is_gone, is_superseded, is_there
 from learner.job.metrics import MetricsFile, tell
 from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import write_patiently
-from learner.lifecycle.bad_nodes import of_verdict, remember
 from learner.lifecycle.manager import Following, conclude
+from learner.lifecycle.next_attempt import of_verdict, remember
 from learner.system.disk_reserve import FULL
 
 
@@ -57,7 +48,7 @@ def leave(
         plan: the attempt's; None if it can't be read, then nothing follows.
         left_s: how long the job may still run; None: no limit is known.
     """
-    if is_gone(attempt_folder(job_dir, attempt)):
+    if is_gone(job_dir / contract.attempt_dir(attempt)):
         return Leaving(1)  # somebody removed the job directory: don't create it again
     path = job_dir / contract.verdict_file(attempt)
     if is_superseded(job_dir, attempt) and is_there(path):
@@ -104,14 +95,9 @@ def _print_last_lines(job_dir: Path, verdict: Verdict, *, names_log: bool) -> No
         tell(f"  | {line}")
 
 
-def attempt_folder(job_dir: Path, attempt: int) -> Path:
-    """Return the folder of an attempt."""
-    return job_dir / contract.attempt_dir(attempt)
-
-
 def reserve_file(job_dir: Path, attempt: int) -> Path:
     """Return the file that keeps space for the verdict."""
-    return attempt_folder(job_dir, attempt) / ".reserve"
+    return job_dir / contract.attempt_dir(attempt) / ".reserve"
 
 
 def any_checkpoints(job_dir: Path) -> bool:

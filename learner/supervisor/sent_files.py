@@ -19,7 +19,7 @@ from dlctl.contract import Plan, VerdictKind
 from dlctl.contract.ground.digests import sha256_of
 from learner.job.directives import is_gone
 from learner.job.outcome import Outcome, failed
-from learner.storage.base import Tick
+from learner.storage.progress import Tick
 
 TOUCH_EVERY_S = 6 * 3600.0
 _FRESH_S = 24 * 3600.0
@@ -112,9 +112,7 @@ class Keeper:
     def __init__(
         self, plan: Plan, job_dir: Path, attempt: int, touch_every_s: float = TOUCH_EVERY_S
     ) -> None:
-        self._plan = plan
-        self._job_dir = job_dir
-        self._touch_every_s = touch_every_s
+        self._plan, self._job_dir, self._touch_every_s = plan, job_dir, touch_every_s
         self._touch_at = 0.0  # it may have waited in the queue for weeks
         self._restore_at = 0.0
         self._thread: threading.Thread | None = None

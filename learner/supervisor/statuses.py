@@ -1,4 +1,4 @@
-"""The statuses of an attempt's processes: what each wrote itself, and what the supervisor rules.
+"""What the supervisor observes: the statuses of its attempt's processes, and how they have ended.
 
 Every status file has one writer, its process. The supervisor's rulings have a file of their own.
 """
@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlctl.contract import (
-    ContractError,
     Rulings,
     State,
     Status,
-    read_record,
+    readable_record,
     rulings_file,
     status_file,
     to_json,
     write_whole,
 )
+from learner.job.outcome import Outcome
+from learner.supervisor.control import EndRequest
 
 _LIVES = 8
 """How many lives of a process are remembered: what is restarted for weeks fills no disk."""
@@ -39,9 +41,8 @@ class Statuses:
     def read(self, role: str, rank: int) -> Status | None:
         """Return the status of a process; None if it never wrote one that can be read."""
         path = self._job_dir / status_file(self.attempt, role, rank)
-        with contextlib.suppress(ContractError, OSError):
-            if (own := read_record(Status, path)) is not None:
-                self._own[role, rank] = own
+        if (own := readable_record(Status, path)) is not None:
+            self._own[role, rank] = own
         return self._rulings.on(role, rank, self._own.get((role, rank)))
 
     def learners(self, count: int) -> list[Status]:
@@ -92,3 +93,25 @@ class Statuses:
     def _change(self, rulings: Rulings) -> None:
         self._rulings, self._is_written = rulings, False
         self.retry()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the supervisor observed about the learners and their launcher."""
+
+    statuses: list[Status]
+    """In rank order; a learner that never started has none."""
+    launcher_exit: int | None
+    launcher_words: list[str]
+    request: EndRequest | None
+    logs: dict[int, list[str]] = field(default_factory=dict)
+    """The last lines in the logs of learners whose watchdog reported no end."""
+    lost: dict[int, str] = field(default_factory=dict)
+    """Why each learner was given up that the others continued without, by rank; `statuses` leaves
+    these learners out."""
+    failure: Outcome | None = None
+    """Why the supervisor itself ended the learners; None if it did not."""
+    checkpoints: bool = True
+    """Whether there is a checkpoint to resume from."""
+    undone: str = ""
+    """Which part of the data the learners of a parameter server have not trained on, in words."""

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 from dlctl.contract import Plan, attempt_dir, server_log
 from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import SiteFault
-from learner.job.context import RESTARTS_VARIABLE, TAKES_OVER
-from learner.job.gpu_visibility import SHARED_VARIABLE
-from learner.job.ranks import RANK_VARIABLE, ranks_of
+from learner.job.context import RANK_VARIABLE, RESTARTS_VARIABLE, TAKES_OVER, ranks_of
+from learner.job.environment import SHARED_VARIABLE
 from learner.job.status import last_lines
 from learner.system import processes
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 class Running(Protocol):
     """One step, or several that the supervisor watches as one."""
 
-    failure: Outcome | None
+    failure: Outcome | None = None
     """Why the supervisor ended the step, if no process's status says it."""
 
     @property
@@ -38,7 +37,8 @@ class Running(Protocol):
         """Return the step's exit code, None while it runs."""
 
     def poll(self, request: EndRequest | None, *, silent: bool) -> None:
-        """Handle what has happened since the last call; see `WorkerGroup.poll`."""
+        """Handle what has happened since the last call: nothing, where no step is restarted."""
+        del request, silent
 
     def terminate(self) -> None:
         """Ask the step to end."""
@@ -63,7 +63,7 @@ def step_environment(plan: Plan) -> dict[str, str]:
     return env
 
 
-class Step:
+class Step(Running):
     """A running step.
 
     Args:
@@ -77,7 +77,6 @@ class Step:
         self, plan: Plan, prefix: list[str], program: list[str], log: Path,
         variables: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self.failure: Outcome | None = None
         argv = [*prefix, *plan.environment.container, plan.environment.python, "-m", *program]
         self._log = log
         try:
@@ -110,9 +109,6 @@ class Step:
         """Return the last lines that the step has printed since it started."""
         return last_lines(self._log, since=self._from)
 
-    def poll(self, request: EndRequest | None, *, silent: bool) -> None:
-        """Do nothing: a single step needs no care."""
-
     def terminate(self) -> None:
         """Ask the launcher to end the step (not SIGINT: srun only reports on the first one)."""
         self._send(signal.SIGTERM)
@@ -126,11 +122,10 @@ class Step:
             self._process.send_signal(number)
 
 
-class Steps:
+class Steps(Running):
     """Several steps treated as one, which ends when all of them have ended."""
 
     def __init__(self, steps: list[Step]) -> None:
-        self.failure: Outcome | None = None
         self._steps = steps
 
     @property
@@ -138,9 +133,6 @@ class Steps:
         """Return the first exit code that is not 0, or else 0; None while any step runs."""
         codes = [step.exit_code for step in self._steps]
         return None if None in codes else next(filter(None, codes), 0)
-
-    def poll(self, request: EndRequest | None, *, silent: bool) -> None:
-        """Do nothing: no step is restarted."""
 
     def terminate(self) -> None:
         """Ask all launchers to end their steps."""
@@ -166,7 +158,7 @@ def learner_step(
 
     Args:
         overlaps: whether the step shares CPUs with other steps, as servers do, and all of the
-            job's GPUs on its node; see learner.job.gpu_visibility.
+            job's GPUs on its node; see learner.job.environment.
     """
     program = [module, str(job_dir), str(attempt)]
     variables = {RANK_VARIABLE: str(rank), RESTARTS_VARIABLE: str(restarts)}
@@ -183,13 +175,9 @@ def preflight_steps(
 ) -> Steps:  # fmt: skip
     """Start the preflight of each learner on its node, all at once."""
     module, learners = "learner.agent.preflight", range(plan.resources.learners)
-    return Steps(
-        [
-            learner_step(plan, module, job_dir, attempt, rank, hosts[node], log)
-            for rank in learners
-            for node in (ranks_of(plan, rank).node_rank,)
-        ]
-    )
+    nodes = [ranks_of(plan, rank).node_rank for rank in learners]
+    return Steps([learner_step(plan, module, job_dir, attempt, rank, hosts[nodes[rank]], log)
+                  for rank in learners])  # fmt: skip
 
 
 def server_step(

@@ -15,11 +15,12 @@ from dlctl import contract
 from dlctl.contract import Plan, State, VerdictKind, to_json
 from learner import storage
 from learner.errors import SiteFault, UserFault
+from learner.job.directives import is_superseded
 from learner.job.outcome import Outcome, fault_outcome, verdict_of
 from learner.lifecycle.history import trained
 from learner.storage.index import tell_index, write_index
 from learner.supervisor.control import Control
-from learner.supervisor.finish import attempt_folder, say
+from learner.supervisor.finish import say
 
 _FOR_THE_VERDICT_S = 15.0
 """How long before the end of its time a job stops copying what did not complete."""
@@ -50,7 +51,7 @@ class Storing:
         """Index the results; if the training completed, copy them to its stores."""
         if self.control.cancelled() and outcome.state is not State.COMPLETED:
             outcome = Outcome(State.CANCELLED, VerdictKind.CANCELLED, "Cancelled on request.")
-        folder = attempt_folder(self.job_dir, self.attempt)
+        folder = self.job_dir / contract.attempt_dir(self.attempt)
         try:
             if outcome.state is State.COMPLETED:
                 done = verdict_of(self.job_dir, self.attempt, outcome)
@@ -111,7 +112,7 @@ class Storing:
             raise storage.Interrupted
 
     def _check(self) -> None:
-        if self.control.superseded():
+        if is_superseded(self.job_dir, self.attempt):
             raise storage.Interrupted
         self._tick()
 

@@ -37,12 +37,18 @@ from dlctl.contract.programs.verdict_rules import (
 )
 from dlctl.contract.search import EXIT_WRONG
 from learner.job.context import launcher_name
-from learner.job.ending import BY_THEMSELVES
-from learner.job.launcher_words import says_full, says_lost
-from learner.job.outcome import Outcome, failed
+from learner.job.outcome import (
+    BY_THEMSELVES,
+    Outcome,
+    failed,
+    is_hub,
+    last_words,
+    resume_command,
+    says_full,
+    says_lost,
+)
 from learner.job.status import UNFINISHED, UNSAVED, has_saved
-from learner.supervisor.observed import Observed
-from learner.supervisor.search_hub import is_hub, last_words, resume_command
+from learner.supervisor.statuses import Observed
 
 
 def decide(plan: Plan, seen: Observed) -> Outcome:

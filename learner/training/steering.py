@@ -17,8 +17,8 @@ from dlctl.contract import Order, Stopped, StopRules, Training
 from learner.data.sampling import places_left
 from learner.errors import UserFault
 from learner.exchange import Exchange
+from learner.job.directives import Orders
 from learner.job.guards import Guards, jumps_before, write_stopped
-from learner.job.orders import Orders
 from learner.training.checkpoints import Position, Trained
 
 

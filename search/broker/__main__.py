@@ -8,13 +8,10 @@ import sys
 from pathlib import Path
 
 from dlctl.contract import search as files
-from search.broker.adopter import Adopter
-from search.broker.incarnation import SEGMENT_BYTES, Incarnation
+from search.broker.incarnation import SEGMENT_BYTES, Adopter, Incarnation
 from search.errors import SearchError
-from search.journal.lease import Lease
-from search.protocol.process import run_process
-from search.protocol.settings import Settings
-from search.protocol.strangers import count_strangers
+from search.journal.epochs import Lease
+from search.protocol.process import count_strangers, load_spec, run_process
 
 _SWITCH_S = 0.0005
 """The log's thread gets its turn this soon while calls keep the interpreter busy."""
@@ -38,12 +35,12 @@ def main(arguments: list[str]) -> int:
 
 async def serve(job_dir: Path, name: str, segment_bytes: int = SEGMENT_BYTES) -> None:
     """Run the broker's next incarnation, and adopt brokers that are gone."""
-    settings = Settings.load(job_dir)
+    spec = load_spec(job_dir)
     folder = job_dir / files.BROKERS / name
-    adopter = Adopter(job_dir, settings, name)
+    adopter = Adopter(job_dir, spec, name)
     try:
-        lease = await asyncio.to_thread(Lease.claim, folder, settings.heartbeat_timeout_s)
-        own = Incarnation(job_dir, settings, name, lease, segment_bytes=segment_bytes)
+        lease = await asyncio.to_thread(Lease.claim, folder, spec.heartbeat_timeout_s)
+        own = Incarnation(job_dir, spec, name, lease, segment_bytes=segment_bytes)
         await own.run(adopter.run)
     except OSError as error:
         raise SearchError(

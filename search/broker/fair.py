@@ -4,44 +4,32 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable
 
+from search.broker.shapes import Entry, Shape
 
-class Waiting(Protocol):
-    """What waits: its shape says what it needs, its cost how much of a turn it takes."""
-
-    @property
-    def shape(self) -> Hashable: ...  # noqa: D102
-    @property
-    def priority(self) -> int: ...  # noqa: D102
-    @property
-    def cost(self) -> float: ...  # noqa: D102
-
-
-T = TypeVar("T", bound=Waiting)
-Fits = Callable[[Hashable], bool]
+Fits = Callable[[Shape], bool]
 """Whether the taker has room for a shape."""
 
 
-class Flow(Generic[T]):
+class Flow:
     """Items of one origin: those of higher priority first, then those that came first."""
 
     def __init__(self) -> None:
-        self._shapes: dict[Hashable, list[tuple[int, int, T]]] = {}
+        self._shapes: dict[Shape, list[tuple[int, int, Entry]]] = {}
         self._count = 0
 
-    def push(self, item: T, *, first: bool = False) -> None:
+    def push(self, item: Entry, *, first: bool = False) -> None:
         """Add an item, behind all of its priority or before them."""
         self._count += 1
         order = -self._count if first else self._count
         heap = self._shapes.setdefault(item.shape, [])
         heapq.heappush(heap, (-item.priority, order, item))
 
-    def peek(self, fits: Fits, waits: Callable[[T], bool]) -> tuple[Hashable, T] | None:
+    def peek(self, fits: Fits, waits: Callable[[Entry], bool]) -> tuple[Shape, Entry] | None:
         """Return the next item that fits, and its shape, without taking it."""
-        best: tuple[int, int, T] | None = None
-        best_shape: Hashable = None
+        best: tuple[int, int, Entry] | None = None
+        best_shape: Shape | None = None
         for shape, heap in list(self._shapes.items()):
             while heap and not waits(heap[0][2]):  # taken or withdrawn meanwhile
                 heapq.heappop(heap)
@@ -49,30 +37,30 @@ class Flow(Generic[T]):
                 del self._shapes[shape]
             elif (best is None or heap[0][:2] < best[:2]) and fits(shape):
                 best, best_shape = heap[0], shape
-        return None if best is None else (best_shape, best[2])
+        return None if best is None or best_shape is None else (best_shape, best[2])
 
-    def drop(self, shape: Hashable) -> None:
+    def drop(self, shape: Shape) -> None:
         """Remove the item of this shape that `peek` has just returned."""
         heapq.heappop(self._shapes[shape])
 
 
-class Fair(Generic[T]):
+class Fair:
     """Takes turns between flows, so that each gets the same cost done while it has items.
 
     Args:
         waits: Says whether an item still waits; others are forgotten when they are met.
     """
 
-    def __init__(self, waits: Callable[[T], bool]) -> None:
+    def __init__(self, waits: Callable[[Entry], bool]) -> None:
         self._waits = waits
-        self._flows: dict[str, Flow[T]] = {}
+        self._flows: dict[str, Flow] = {}
         self._turns: deque[str] = deque()
         self._deficits: dict[str, float] = {}
         self._quantum = 1.0
         self._begun = False
         """Whether the first flow has received its quantum of this turn."""
 
-    def push(self, name: str, item: T, *, first: bool = False) -> None:
+    def push(self, name: str, item: Entry, *, first: bool = False) -> None:
         """Add an item to a flow."""
         flow = self._flows.get(name)
         if flow is None:
@@ -82,7 +70,7 @@ class Fair(Generic[T]):
         self._quantum = max(self._quantum, item.cost)
         flow.push(item, first=first)
 
-    def pop(self, fits: Fits) -> T | None:
+    def pop(self, fits: Fits) -> Entry | None:
         """Take the next item that fits; None if there is none."""
         without = 0
         while without < len(self._turns):

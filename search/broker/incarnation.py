@@ -1,8 +1,13 @@
-"""One incarnation of a broker: it takes over what the former one left, answers, and ends."""
+"""One incarnation of a broker, and the adoption of brokers that are gone.
+
+An incarnation takes over what the former one left, answers, and ends. Brokers that are gone for
+good are adopted, so that their tasks run and their results are taken.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -15,15 +20,101 @@ from search.broker.replay import begin, replay, snapshot
 from search.broker.service import BrokerService
 from search.broker.told import tell
 from search.errors import SearchError
-from search.journal.epochs import Adopted, adopt, log_path, remove_before
-from search.journal.lease import LEFT, RETIRED, Lease, Watch
+from search.journal.epochs import (
+    LEFT,
+    RETIRED,
+    Adopted,
+    Lease,
+    Watch,
+    adopt,
+    incarnations,
+    log_path,
+    remove_before,
+)
 from search.journal.log import Log
 from search.protocol.channels import Credentials, open_server
-from search.protocol.endpoints import Endpoint, remove_endpoint, write_endpoint
-from search.protocol.places import own_place
-from search.protocol.process import run_until_one_ends
-from search.protocol.settings import Settings
+from search.protocol.endpoints import (
+    Endpoint,
+    own_place,
+    read_endpoints,
+    remove_endpoint,
+    write_endpoint,
+)
+from search.protocol.process import is_ending, run_until_one_ends
 from search.protocol.stubs import make_handler
+
+_LOOKS = 10
+"""How often an adopter looks in the time for which silence is borne."""
+
+
+class Adopter:
+    """Runs the next incarnations of brokers that have ended, beside this process's own broker.
+
+    The process that creates the next lease adopts the broker. A broker that is started again
+    supersedes it.
+
+    Args:
+        spec: How long silence is borne, and where to listen.
+    """
+
+    def __init__(self, job_dir: Path, spec: files.Spec, own: str) -> None:
+        self._job_dir, self._spec, self._own = job_dir, spec, own
+        self._watches: dict[str, Watch] = {}
+        self._running: dict[str, asyncio.Future[None]] = {}
+
+    async def run(self) -> None:
+        """Look for brokers that are gone, for ever."""
+        try:
+            while True:
+                await asyncio.sleep(self._spec.heartbeat_timeout_s / _LOOKS)
+                await self._look()
+        finally:
+            for task in self._running.values():
+                task.cancel()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def _look(self) -> None:
+        self._running = {name: t for name, t in self._running.items() if not t.done()}
+        for watch, name in await asyncio.to_thread(self._gone, frozenset(self._running)):
+            try:
+                lease = await asyncio.to_thread(
+                    Lease.claim_after,
+                    self._job_dir / files.BROKERS / name,
+                    watch.incarnation,
+                    self._spec.heartbeat_timeout_s,
+                )
+            except OSError as error:
+                print(f"can't adopt the broker {name}: {error}", file=sys.stderr, flush=True)
+                continue
+            if lease is not None:
+                print(f"adopts the broker {name}", flush=True)
+                self._running[name] = asyncio.ensure_future(self._adopt(name, lease, watch))
+
+    def _gone(self, running: frozenset[str]) -> list[tuple[Watch, str]]:
+        """Return the brokers that listened and whose leases have lapsed."""
+        if is_ending(self._job_dir):
+            return []
+        listened = {each.name for each in read_endpoints(self._job_dir)}
+        found = []
+        for name in listened - running - {self._own}:
+            folder = self._job_dir / files.BROKERS / name
+            newest = max(incarnations(folder), default=0)
+            watch = self._watches.get(name)
+            if watch is None or watch.incarnation != newest:
+                watch = Watch(folder, newest, self._spec.heartbeat_timeout_s)
+                self._watches[name] = watch
+            if newest and watch.look() == LEFT:
+                found.append((watch, name))
+        return found
+
+    async def _adopt(self, name: str, lease: Lease, watch: Watch) -> None:
+        incarnation = Incarnation(self._job_dir, self._spec, name, lease, watch)
+        try:
+            await incarnation.run(adopted=True)
+            print(f"nothing is left of the broker {name}", flush=True)
+        except (SearchError, OSError) as error:
+            print(error, file=sys.stderr, flush=True)
+
 
 _ADOPTED_GRACE_S = 0.5
 """Workers have this long to say which tasks of a former incarnation they still run."""
@@ -43,10 +134,7 @@ class Incarnation:
     """One incarnation, from its claim to its end.
 
     Args:
-        job_dir: The search's.
-        settings: How long silence is borne, and where to listen.
-        name: The broker's.
-        lease: The claim.
+        spec: How long silence is borne, and where to listen.
         watch: Has watched the former incarnation for a while.
         segment_bytes: How long a file of the log may be, as far as its snapshot permits.
     """
@@ -54,13 +142,13 @@ class Incarnation:
     def __init__(
         self,
         job_dir: Path,
-        settings: Settings,
+        spec: files.Spec,
         name: str,
         lease: Lease,
         watch: Watch | None = None,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        self._job_dir, self._settings, self.name = job_dir, settings, name
+        self._job_dir, self._spec, self.name = job_dir, spec, name
         self._folder = job_dir / files.BROKERS / name
         self._lease, self._watch = lease, watch
         self._segment_bytes = segment_bytes
@@ -74,7 +162,6 @@ class Incarnation:
         """Answer until cancelled, or until another incarnation has begun.
 
         Args:
-            bodies: Run beside it.
             adopted: The broker's own process is gone: end once nothing of the broker is left.
         """
         try:
@@ -82,7 +169,7 @@ class Incarnation:
                 adopt,
                 self._folder,
                 self._lease.incarnation,
-                self._settings.heartbeat_timeout_s,
+                self._spec.heartbeat_timeout_s,
                 self._watch,
             )
             self._log = Log(log_path(self._folder, self._lease.incarnation))
@@ -99,7 +186,7 @@ class Incarnation:
 
     async def _take_over(self, found: Adopted, log: Log) -> Queues:
         number = self._lease.incarnation
-        queues = Queues(number, self._settings.heartbeat_timeout_s, log.append)
+        queues = Queues(number, self._spec.heartbeat_timeout_s, log.append)
         for at, record in enumerate(found.records):
             replay(queues, record.kind, record.payload)
             if at % _AT_ONCE == 0:
@@ -122,14 +209,14 @@ class Incarnation:
     async def _answer(self, bodies: tuple[Body, ...], adopted: bool) -> None:
         service = self._service
         server, address = open_server(
-            own_place(self._settings.network),
+            own_place(self._spec.network),
             Credentials.load(self._job_dir, "broker"),
             [make_handler("Broker", service)],
         )
         await server.start()
         self._endpoint = Endpoint(self.name, self._lease.incarnation, address)
         write_endpoint(self._job_dir, self._endpoint)
-        self._peers = Peers(self._job_dir, self._endpoint, service, self._settings.heartbeat_s)
+        self._peers = Peers(self._job_dir, self._endpoint, service, self._spec.heartbeat_s)
         own: tuple[Body, ...] = (self._peers.heartbeats, self._peers.borrow, *bodies)
         if adopted:
             own = (self._until_empty,)

@@ -231,7 +231,7 @@ class Peers:
             if reply is not None:
                 ids = [each.task_id for each in reply.answers if each.order == m.STOP]
                 queues.drop_helped(owner, ids)
-                self._service.stop_orders()
+                self._service.orders.ring()
 
     async def _renew_later(self, owner: str) -> None:
         await asyncio.sleep(self._heartbeat_s)

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dlctl.contract import search as files
-from search.broker import stored
+from search.broker import results as stored
 from search.broker.fair import Fair
 from search.broker.results import Record, Results
 from search.broker.shapes import Entry, Room, Tasks
@@ -45,7 +45,6 @@ class Queues:
     Args:
         incarnation: The broker's; leases of different incarnations have different ids.
         lease_s: How long a lease lasts that nobody renews.
-        record: Takes the kind and the payload of each change.
     """
 
     def __init__(self, incarnation: int, lease_s: float, record: Record) -> None:
@@ -53,8 +52,8 @@ class Queues:
         self._record = record
         self._leases = incarnation << _INCARNATION_BITS
         self.tasks = Tasks()
-        self._owned: Fair[Entry] = Fair(self._waits)
-        self._helper: Fair[Entry] = Fair(self._waits)
+        self._owned: Fair = Fair(self._waits)
+        self._helper: Fair = Fair(self._waits)
         self._ahead = 0.0
         """By how much more cost owned tasks were given out than helped ones, while both waited."""
         self.adopted: list[Entry] = []
@@ -123,10 +122,6 @@ class Queues:
         """Give a holder up to `want` tasks for which it has room.
 
         Args:
-            holder: A worker, or a broker.
-            want: How many it takes.
-            room: What it has left.
-            now: Seconds, by the caller's clock.
             lend: The holder is another broker: it gets owned tasks alone, so that no task goes
                 further than one broker away.
         """

@@ -1,11 +1,14 @@
-"""The results queue: results wait for models, or for the brokers that lent the tasks. Pure."""
+"""The results queue, and what a broker's log holds: a kind of record for each kind of change.
+
+Results wait for models, or for the brokers that lent the tasks. Pure.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from search.broker import stored
 from search.broker.shapes import Entry
 from search.protocol import messages as m
 
@@ -74,12 +77,7 @@ class Mailbox:
 
 
 class Results:
-    """The results of models and of other brokers.
-
-    Args:
-        record: Takes the kind and the payload of each change.
-        counts: Counts results.
-    """
+    """The results of models and of other brokers."""
 
     def __init__(self, record: Record, counts: Counter[str]) -> None:
         self._record, self._counts = record, counts
@@ -129,19 +127,17 @@ class Results:
             for each in results:
                 box.add(each)
                 self.done.add(each.result.task_id)
-            self._record(stored.RESULTS, stored.pack_results(model, results, box.last))
+            self._record(RESULTS, pack_results(model, results, box.last))
         for owner, results in owners.items():
             self.helped.setdefault(owner, {}).update({r.result.task_id: r for r in results})
-            self._record(stored.HELPED, stored.pack_results(owner, results))
+            self._record(HELPED, pack_results(owner, results))
 
     def forget(self, model: str, cursor: int) -> None:
         """Forget the results that a model has."""
         box = self.mailbox(model)
         if cursor <= box.cursor:
             return
-        self._record(
-            stored.CURSOR, m.ResultsRequest(model=model, cursor=cursor).SerializeToString()
-        )
+        self._record(CURSOR, m.ResultsRequest(model=model, cursor=cursor).SerializeToString())
         self.done.difference_update(box.forget(cursor))
 
     def given_back(self, owner: str, ids: Iterable[str]) -> None:
@@ -150,4 +146,63 @@ class Results:
         gone = [task_id for task_id in ids if results.pop(task_id, None) is not None]
         if gone:
             payload = m.ReturnReply(taken=gone).SerializeToString()
-            self._record(stored.GIVEN_BACK, stored.named(owner, payload))
+            self._record(GIVEN_BACK, named(owner, payload))
+
+
+TASKS = ord("T")
+"""A SubmitRequest: a model's tasks."""
+RESULTS = ord("R")
+"""A name, and a ResultsReply: results of that model. Its cursor is the number of the last one."""
+CURSOR = ord("C")
+"""A ResultsRequest: the model has the results up to its cursor."""
+WITHDRAWN = ord("W")
+"""A CancelRequest."""
+AGAIN = ord("A")
+"""A SubmitRequest: the same tasks as before, with deaths and checkpoints as they are now."""
+HELPED = ord("H")
+"""A name, and a ResultsReply: results that belong to that broker."""
+GIVEN_BACK = ord("G")
+"""A name, and a ReturnReply: that broker has these results."""
+COUNTS = ord("N")
+"""A StatusReply: what was counted so far."""
+
+_COUNTED = ("accepted", "failed", "dropped", "lent")
+_LENGTH = struct.Struct("<H")
+
+
+def named(name: str, message: bytes) -> bytes:
+    """Pack a name and a message."""
+    encoded = name.encode()
+    return _LENGTH.pack(len(encoded)) + encoded + message
+
+
+def split(payload: bytes) -> tuple[str, bytes]:
+    """Return the name and the message of what `named` packed."""
+    (length,) = _LENGTH.unpack_from(payload)
+    end = _LENGTH.size + length
+    return payload[_LENGTH.size : end].decode(), payload[end:]
+
+
+def pack_results(name: str, accepted: Iterable[m.Accepted], last: int = 0) -> bytes:
+    """Pack results of a model, or of another broker."""
+    return named(name, m.ResultsReply(results=accepted, cursor=last).SerializeToString())
+
+
+def pack_again(tasks: Iterable[m.Task]) -> bytes:
+    """Pack what has changed about tasks that wait again."""
+    changed = [m.Task(id=t.id, deaths=t.deaths, checkpoint=t.checkpoint) for t in tasks]
+    return m.SubmitRequest(tasks=changed).SerializeToString()
+
+
+def pack_counts(counts: Mapping[str, int]) -> bytes:
+    """Pack what was counted."""
+    told = m.StatusReply()
+    for name in _COUNTED:
+        setattr(told, name, counts.get(name, 0))
+    return told.SerializeToString()
+
+
+def unpack_counts(payload: bytes) -> dict[str, int]:
+    """Return what `pack_counts` packed."""
+    told = m.StatusReply.FromString(payload)
+    return {name: getattr(told, name) for name in _COUNTED}

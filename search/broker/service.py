@@ -13,11 +13,11 @@ import grpc.aio
 from grpc.aio import ServicerContext as Context
 
 from search.broker.bell import Bell
-from search.broker.counts import status_of
 from search.broker.queues import PEER, Queues
+from search.broker.replay import status_of
 from search.broker.shapes import Room
 from search.errors import SearchError
-from search.journal.lease import Lease
+from search.journal.epochs import Lease
 from search.journal.log import Log
 from search.protocol import messages as m
 
@@ -41,14 +41,7 @@ _NAME = re.compile(r"[\w.@-]{1,200}")
 
 
 class BrokerService:
-    """A broker's answers.
-
-    Args:
-        name: The broker's.
-        queues: Its state.
-        log: Takes what the queues record.
-        lease: Its right to acknowledge.
-    """
+    """A broker's answers."""
 
     def __init__(self, name: str, queues: Queues, log: Log, lease: Lease) -> None:
         self.name, self.queues = name, queues
@@ -57,7 +50,8 @@ class BrokerService:
         """Rings when tasks wait."""
         self.results = Bell()
         """Rings when there are results or reports."""
-        self._orders = Bell()
+        self.orders = Bell()
+        """Rings when somebody may have to stop tasks."""
         self._seen: dict[str, float] = {}
         self._asked: dict[str, m.ExchangeRequest] = {}
         """Worker → what it has, as it said last."""
@@ -89,7 +83,7 @@ class BrokerService:
         """Withdraw tasks."""
         self.queues.cancel(request.model, request.task_ids, waiting_only=request.waiting_only)
         self.results.ring()
-        self._orders.ring()
+        self.orders.ring()
         await self._durable(context)
         return m.CancelReply()
 
@@ -222,10 +216,6 @@ class BrokerService:
             for name, seen in self._seen.items()
         }
 
-    def stop_orders(self) -> None:
-        """Look again whether somebody is to stop tasks."""
-        self._orders.ring()
-
     # Inside --------------------------------------------------------------------------------------
 
     def _room(self) -> int:
@@ -288,7 +278,7 @@ class BrokerService:
         if wait_s and not orders:
             held = {report.task_id for report in reports}
             try:
-                await self._orders.wait_until(
+                await self.orders.wait_until(
                     lambda: not held.isdisjoint(self.queues.withdrawn_of(holder)),
                     min(wait_s, MOST_WAIT_S),
                 )

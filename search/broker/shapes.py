@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from search.protocol import messages as m
 
@@ -75,9 +75,8 @@ class Room:
             tuple(request.types) or OUR_TYPES,
         )
 
-    def fits(self, shape: Hashable) -> bool:
+    def fits(self, needs: Shape) -> bool:
         """Return whether a task of this shape can run here to its end."""
-        needs = cast(Shape, shape)
         return (
             needs.type in self.types
             and not (self.ahead and needs.suspect)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,7 @@ def shares(pools: list[names.Pool], need: int) -> dict[str, int]:
 
 
 class Recruiter(threading.Thread):
-    """Compares the workers in the queue with those that are wanted, now and then.
-
-    Args:
-        work: Returns what there is to do.
-    """
+    """Compares the workers in the queue with those that are wanted, now and then."""
 
     def __init__(self, job_dir: Path, spec: names.Spec, work: Callable[[], Work]) -> None:
         super().__init__(name="recruiter", daemon=True)
@@ -156,14 +152,11 @@ class Recruiter(threading.Thread):
         self._delay_s = min(LONGEST_S, 2 * self._delay_s)
 
     def _shell(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
+        env = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         return subprocess.run(
-            ["/bin/sh", *argv], env=_environment(os.environ), stdin=subprocess.DEVNULL,
+            ["/bin/sh", *argv], env=env, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False,
         )  # fmt: skip
-
-
-def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if not name.startswith(_OURS)}
 
 
 def _said(text: str) -> str:

@@ -1,4 +1,7 @@
-"""A log to which a thread appends: what arrives while it syncs goes to the disk together."""
+"""A log to which a thread appends: what arrives while it syncs goes to the disk together.
+
+It consists of records: a length, a checksum, a kind and the payload.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import contextlib
 import errno
 import os
 import queue
+import struct
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +21,6 @@ from pathlib import Path
 
 from dlctl import contract
 from search.errors import SearchError
-from search.journal.records import encode
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PATIENCE_S = 3.0
@@ -221,3 +225,44 @@ def _create(path: Path) -> int:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     contract.sync_directory(path.parent)
     return file
+
+
+_HEADER = struct.Struct("<IIB")
+"""Length of the payload, CRC-32 of kind and payload, kind."""
+LONGEST = 256 << 20
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record."""
+
+    kind: int
+    payload: bytes
+
+
+def encode(kind: int, payload: bytes) -> bytes:
+    """Return a record as it is stored."""
+    checksum = zlib.crc32(payload, zlib.crc32(bytes([kind])))
+    return _HEADER.pack(len(payload), checksum, kind) + payload
+
+
+def read_records(path: Path) -> tuple[list[Record], int]:
+    """Return the records of a file, and how many bytes they take.
+
+    What follows the last whole record is a torn tail: it was never acknowledged, because a writer
+    acknowledges nothing before everything up to it is on the disk.
+    """
+    data = memoryview(path.read_bytes())
+    found: list[Record] = []
+    at = 0
+    while at + _HEADER.size <= len(data):
+        length, checksum, kind = _HEADER.unpack_from(data, at)
+        end = at + _HEADER.size + length
+        if length > LONGEST or end > len(data):
+            break
+        payload = data[at + _HEADER.size : end]
+        if zlib.crc32(payload, zlib.crc32(bytes([kind]))) != checksum:
+            break
+        found.append(Record(kind, bytes(payload)))
+        at = end
+    return found, at

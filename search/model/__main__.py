@@ -13,13 +13,11 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import search as names
 from search.errors import SearchError
-from search.model.ahead import open_strategy
+from search.model.ahead import StrategyError, open_strategy
 from search.model.drive import Driver
-from search.model.guard import StrategyError
 from search.model.log import DamagedLogError, TrialLog
 from search.model.state import HopelessError, ReplayError, Search
-from search.protocol.process import EXIT_FAILED
-from search.protocol.settings import load_spec
+from search.protocol.process import EXIT_FAILED, load_spec
 
 
 def main() -> int:

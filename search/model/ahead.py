@@ -1,7 +1,9 @@
-"""Strategies that take long to answer: asked ahead, in a process of their own.
+"""Calls strategies: those that take long to answer ahead, in a process of their own.
 
-The process is this module as a program. It reads JSON lines, the specification first, and answers
-each request for a point by a line: the point, or a text that says why there is none.
+What a strategy, which may be the user's, does wrong ends the search with a sentence: a model that
+is started again would ask it the same, and fail in the same way. The process is this module as a
+program. It reads JSON lines, the specification first, and answers each request for a point by a
+line: the point, or a text that says why there is none.
 """
 
 from __future__ import annotations
@@ -10,15 +12,16 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from dlctl import contract
 from dlctl.contract.ground.processes import end_child
 from dlctl.contract.search import Spec
-from search.model.guard import Guarded, StrategyError
-from search.strategies import SAMPLERS, Point, Strategy, Told, Trial
+from search.errors import SearchError
+from search.strategies import SAMPLERS, Point, Proposal, Strategy, Told, Trial, make_strategy
 
 _AHEAD = 1
 """How many points wait until they are asked for. Each misses the results of the last moments."""
@@ -38,7 +41,7 @@ def open_strategy(spec: Spec) -> Iterator[Strategy]:
         yield strategy
 
 
-class AskedAhead:
+class AskedAhead(Strategy):
     """A strategy in another process, which makes the next point while trials run.
 
     What it answers depends on the order of the calls alone, as of any strategy: a point is made
@@ -77,10 +80,6 @@ class AskedAhead:
     def tell(self, trial: Trial, told: Told) -> None:
         """Pass a result on."""
         self._send([asdict(trial), asdict(told)])
-
-    def report(self, trial: Trial, step: int, value: float) -> bool:  # noqa: ARG002
-        """Return True."""
-        return True
 
     def close(self) -> None:
         """End the process."""
@@ -131,6 +130,86 @@ def main() -> None:
                 strategy.tell(Trial(**trial), Told(**told))
     except StrategyError as error:
         print(json.dumps(str(error)), file=answers, flush=True)
+
+
+_HINT = "`dlctl search logs` shows what the model printed"
+T = TypeVar("T")
+
+
+class StrategyError(SearchError):
+    """The strategy raised an exception, or answered what is no answer."""
+
+
+class Guarded:
+    """A strategy whose exceptions are sentences.
+
+    Raises:
+        StrategyError: there is none of this name, it does not know one of the options, its module
+            or Optuna can't be imported, or its constructor raised an exception.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self._name = spec.strategy
+        try:
+            self._strategy: Strategy = make_strategy(spec)
+        except (ValueError, ImportError) as error:
+            raise StrategyError(str(error)) from error
+        except Exception as error:
+            raise self._raised("be made", error) from error
+
+    def ask(self, n: int) -> list[Point | Proposal]:
+        """Return at most n points, as they will be read from the log.
+
+        Raises:
+            StrategyError: The strategy raised an exception, or did not return that.
+        """
+        made = self._call("be asked for points", lambda: list(self._strategy.ask(n)))
+        if len(made) > n:
+            raise self._wrong(f"was asked for {n} points at most and returned {len(made)}")
+        return [self._checked(each) for each in made]
+
+    def tell(self, trial: Trial, told: Told) -> None:
+        """Pass a result on.
+
+        Raises:
+            StrategyError: The strategy raised an exception.
+        """
+        self._call("be told a result", lambda: self._strategy.tell(trial, told))
+
+    def report(self, trial: Trial, step: int, value: float) -> bool:
+        """Return whether a trial goes on; a class without `report` lets each one go on.
+
+        Raises:
+            StrategyError: The strategy raised an exception.
+        """
+        if not hasattr(self._strategy, "report"):
+            return True
+        return self._call(
+            "be told a report", lambda: bool(self._strategy.report(trial, step, value))
+        )
+
+    def _checked(self, each: Point | Proposal) -> Point | Proposal:
+        point = each.point if isinstance(each, Proposal) else each
+        try:
+            read = json.loads(json.dumps(point, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise self._wrong(f"returned a point that can't be written as JSON: {error}") from None
+        if not isinstance(read, dict):
+            raise self._wrong(f"returned {str(point)[:80]!r}, which is no point: a dict is one")
+        return Proposal(read, each.parent) if isinstance(each, Proposal) else read
+
+    def _call(self, what: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except Exception as error:
+            raise self._raised(what, error) from error
+
+    def _raised(self, what: str, error: Exception) -> StrategyError:
+        traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
+        return self._wrong(f"can't {what}: {type(error).__name__}: {error}"[:1000])
+
+    def _wrong(self, what: str) -> StrategyError:
+        return StrategyError(f"the strategy {self._name} {what}", hint=_HINT)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Send trials to a broker and take their results, whatever happens to brokers meanwhile."""
+"""Send trials to a broker and take their results, whatever happens to brokers meanwhile.
+
+Beside that, count the time that workers have been there, which a budget of node-hours pays for.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
 from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.contract.search import FIRST_BROKER, Spec
-from search.model.census import count_workers
 from search.model.state import Ended, Search
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
@@ -62,7 +64,8 @@ class Driver:
         began_at, used_s = time.monotonic(), self.search.used_s
         try:
             while not self.search.is_done():
-                if (endpoint := self._broker()) is not None:
+                # There its first broker listens: itself, or a peer that has adopted it.
+                if (endpoint := read_endpoint(self._job_dir, FIRST_BROKER)) is not None:
                     await self._talk(endpoint, lambda: used_s + time.monotonic() - began_at)
                 self.search.look()
                 await asyncio.sleep(0.2)
@@ -94,10 +97,6 @@ class Driver:
                         f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
                         f"{said}; trying again\n"
                     )
-
-    def _broker(self) -> Endpoint | None:
-        """Return where the search's first broker listens: itself, or a peer that has adopted it."""
-        return read_endpoint(self._job_dir, FIRST_BROKER)
 
     def _send_again(self) -> None:
         self._unsent = [self.search.trials[number] for number in sorted(self.search.outstanding)]
@@ -167,7 +166,8 @@ class Driver:
         needs = m.Needs(cpus=task.cpus, gpus=task.gpus, memory_bytes=task.memory_bytes or 0,
                         labels=task.labels)  # fmt: skip
         return m.Task(
-            id=self.search.outstanding[trial.number], type=payload_type(task.type),
+            id=self.search.outstanding[trial.number],
+            type="exec" if task.type == "exec" else "python",  # a training is a class of ours
             payload=json.dumps(self._payload(trial)).encode(), encoding="json",
             time_limit_s=task.time_limit_s, needs=needs, origin=NAME,
             checkpoint=self._checkpoint(trial),
@@ -192,11 +192,6 @@ class Driver:
         return {key: task.target, "arguments": {**task.constants, **trial.point}}
 
 
-def payload_type(kind: str) -> str:
-    """Return the protocol's type of a task: a training is a class of ours."""
-    return "exec" if kind == "exec" else "python"
-
-
 def ended_of(accepted: Any) -> Ended:
     """Return how a trial ended, from the broker's message."""
     result = accepted.result
@@ -211,3 +206,39 @@ def ended_of(accepted: Any) -> Ended:
         m.Outcome.Name(result.outcome), value, dict(accepted.metrics), error, result.worker,
         result.seconds, result.started_at,
     )  # fmt: skip
+
+
+LOOK_S = 2.0
+_TOLD_S = 15.0
+"""A broker tells every second; one that told earlier than this ago is gone."""
+_SEEN_S = 75.0
+"""A worker without a task calls at least once a minute."""
+
+
+async def count_workers(job_dir: Path, add: Callable[[float], None]) -> NoReturn:
+    """Look how many workers there are, for ever.
+
+    Args:
+        add: Takes the worker-seconds since the last look.
+    """
+    counted_at = time.monotonic()
+    while True:
+        await asyncio.sleep(LOOK_S)
+        count = len(await asyncio.to_thread(workers_there, job_dir, time.time()))
+        now = time.monotonic()
+        add(count * (now - counted_at))
+        counted_at = now
+
+
+def workers_there(job_dir: Path, now: float) -> set[str]:
+    """Return the names of the workers that brokers have heard of lately.
+
+    Args:
+        now: Unix seconds.
+    """
+    found = set()
+    for path in (job_dir / names.BROKERS).glob(f"*/{names.BROKER_STATUS}"):
+        told = contract.readable_record(names.BrokerTold, path)
+        if told is not None and now - told.time < _TOLD_S:
+            found |= {each.name for each in told.workers if each.seen_s_ago < _SEEN_S}
+    return found

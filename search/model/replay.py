@@ -6,7 +6,6 @@ of a deterministic search, in the order of other timings of the workers, with th
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -18,19 +17,18 @@ from typing import Any
 
 from dlctl import contract
 from dlctl.contract import search as names
+from dlctl.contract.programs import answers
 from search.errors import SearchError
 from search.model.ahead import open_strategy
-from search.model.log import Event
+from search.model.log import Event, TrialLog
 from search.model.state import ASK, REPORT, TELL, Ended, ReplayError, Search
-from search.protocol.settings import load_spec
+from search.protocol.process import load_spec
 from search.strategies import Trial
 
-MARK_VARIABLE = "DLCTL_ANSWER_MARK"
-"""Set by templates/sites/node_side.sh: the first word of the line that is the answer."""
 TIMINGS = 3
 
 
-class KeptLog:
+class KeptLog(TrialLog):
     """A log in memory."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
@@ -117,7 +115,11 @@ def _plain(trial: Trial) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
-    """Return the answer: `value`, or `fault` and `hint`."""
+    """Return the answer.
+
+    Raises:
+        SearchError: the strategy can't be asked again.
+    """
     job_dir = Path(arguments[0])
     sys.path.append(os.fspath(job_dir / contract.CODE))
     try:
@@ -125,17 +127,13 @@ def main(arguments: list[str]) -> dict[str, Any]:
         content = (job_dir / names.TRIALS).read_bytes()
         lines = content[: content.rfind(b"\n") + 1].splitlines()
         events = list(filter(names.Newest().counts, map(json.loads, lines)))
-        timings = int(arguments[1]) if len(arguments) > 1 else None
-        return {"value": replay(spec, events, timings)}
+        return replay(spec, events, int(arguments[1]) if len(arguments) > 1 else None)
     except FileNotFoundError:
-        return {"fault": f"{job_dir / names.TRIALS} does not exist: the search has no trial so far",
-                "hint": ""}  # fmt: skip
+        what = f"{job_dir / names.TRIALS} does not exist: the search has no trial so far"
+        raise SearchError(what) from None
     except (SearchError, ValueError, OSError) as error:
-        return {"fault": f"the strategy can't be asked again: {error}", "hint": ""}
+        raise SearchError(f"the strategy can't be asked again: {error}") from error
 
 
 if __name__ == "__main__":
-    mark = os.environ.pop(MARK_VARIABLE, "")  # the user's code must not see it
-    with contextlib.redirect_stdout(sys.stderr):  # the answer is all that goes to the output
-        answer = main(sys.argv[1:])
-    print(f"\n{mark} {json.dumps(answer)}" if mark else json.dumps(answer, indent=2))
+    sys.exit(answers.run(main))

@@ -6,13 +6,13 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dlctl.contract.search import Spec
 from search.errors import SearchError
-from search.model.log import Event
+from search.model.log import Event, TrialLog
 from search.strategies import Proposal, Strategy, Told, Trial
 
 _HOUR_S = 3600.0
@@ -20,16 +20,6 @@ _MOST_ERROR = 1000
 _MOST_TOLD = 300
 ASK, TELL, REPORT = "ask", "tell", "report"
 GIVE_UP = "give_up"
-
-
-class Log(Protocol):
-    """Keeps the events of a search, as `TrialLog` does on the disk."""
-
-    def events(self) -> Iterable[Event]:
-        """Return the events so far."""
-
-    def write(self, *events: Event) -> None:
-        """Append events; they are kept when this returns."""
 
 
 class ReplayError(Exception):
@@ -81,7 +71,7 @@ class Search:
     """
 
     def __init__(
-        self, spec: Spec, strategy: Strategy, log: Log,
+        self, spec: Spec, strategy: Strategy, log: TrialLog,
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.spec = spec

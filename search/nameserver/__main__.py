@@ -1,31 +1,36 @@
-"""Run the nameserver: `python -m search.nameserver JOB_DIR`."""
+"""Run the nameserver: `python -m search.nameserver JOB_DIR`. It knows which brokers live."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
 
-from search.nameserver.registry import Registry
+from dlctl.contract.search import Spec
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_server
-from search.protocol.endpoints import NAMESERVER, Endpoint, read_nameserver, write_endpoint
-from search.protocol.places import own_place
-from search.protocol.process import run_process
-from search.protocol.settings import Settings
-from search.protocol.strangers import count_strangers
+from search.protocol.endpoints import (
+    NAMESERVER,
+    Endpoint,
+    own_place,
+    read_nameserver,
+    write_endpoint,
+)
+from search.protocol.process import count_strangers, load_spec, run_process
 from search.protocol.stubs import make_handler
 
 
 class NameserverService:
     """A nameserver's answers."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._registry = Registry(settings.heartbeat_timeout_s)
+    def __init__(self, spec: Spec) -> None:
+        self._registry = Registry(spec.heartbeat_timeout_s)
 
     async def Register(
         self, request: m.RegisterRequest, context: grpc.aio.ServicerContext
@@ -58,10 +63,10 @@ class NameserverService:
 
 async def serve(job_dir: Path) -> None:
     """Answer until cancelled."""
-    settings = Settings.load(job_dir)
-    handler = make_handler("Nameserver", NameserverService(settings))
+    spec = load_spec(job_dir)
+    handler = make_handler("Nameserver", NameserverService(spec))
     credentials = Credentials.load(job_dir, "nameserver")
-    server, address = open_server(own_place(settings.network), credentials, [handler])
+    server, address = open_server(own_place(spec.network), credentials, [handler])
     await server.start()
     former = read_nameserver(job_dir)
     incarnation = former.incarnation + 1 if former else 1
@@ -78,6 +83,52 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("job_dir", type=Path)
     options = parser.parse_args(arguments)
     return run_process("nameserver", serve(options.job_dir))
+
+
+@dataclass
+class _Broker:
+    incarnation: int
+    address: str
+    heard_at: float
+
+
+class Registry:
+    """Brokers that have registered and sent a heartbeat within the time-out."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._brokers: dict[str, _Broker] = {}
+
+    def register(self, name: str, incarnation: int, address: str, now: float) -> None:
+        """Add a broker, or a new incarnation of it."""
+        known = self._brokers.get(name)
+        if known is None or known.incarnation <= incarnation:
+            self._brokers[name] = _Broker(incarnation, address, now)
+
+    def beat(self, name: str, incarnation: int, now: float) -> bool:
+        """Note a heartbeat; return whether the broker is registered."""
+        self._drop(now)
+        known = self._brokers.get(name)
+        if known is None or known.incarnation < incarnation:
+            return False
+        if known.incarnation == incarnation:  # an earlier one is not asked to register again
+            known.heard_at = now
+        return True
+
+    def lookup(self, without: str, now: float) -> tuple[str, int, str] | None:
+        """Return name, incarnation and address of a random broker beside one."""
+        self._drop(now)
+        others = [name for name in self._brokers if name != without]
+        if not others:
+            return None
+        name = random.choice(others)  # noqa: S311
+        broker = self._brokers[name]
+        return name, broker.incarnation, broker.address
+
+    def _drop(self, now: float) -> None:
+        silent = [n for n, b in self._brokers.items() if now - b.heard_at > self._timeout_s]
+        for name in silent:
+            del self._brokers[name]
 
 
 if __name__ == "__main__":

@@ -111,9 +111,7 @@ def open_server(
     """Return a server that is not started yet, and its `host:port`: the kernel chose the port.
 
     Args:
-        host: The address on which it listens.
         credentials: Its own; callers must have credentials of the same authority.
-        handlers: What it answers.
 
     Raises:
         SearchError: Nothing can listen at this address.

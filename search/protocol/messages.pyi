@@ -8,7 +8,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
     OUTCOME_UNSPECIFIED: _ClassVar[Outcome]
     SUCCEEDED: _ClassVar[Outcome]
     FAILED: _ClassVar[Outcome]
@@ -19,7 +18,6 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     HANDED_BACK: _ClassVar[Outcome]
 
 class Order(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
     CONTINUE: _ClassVar[Order]
     STOP: _ClassVar[Order]
     CHECKPOINT: _ClassVar[Order]
@@ -36,11 +34,6 @@ STOP: Order
 CHECKPOINT: Order
 
 class Needs(_message.Message):
-    __slots__ = ("cpus", "gpus", "memory_bytes", "labels")
-    CPUS_FIELD_NUMBER: _ClassVar[int]
-    GPUS_FIELD_NUMBER: _ClassVar[int]
-    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
-    LABELS_FIELD_NUMBER: _ClassVar[int]
     cpus: int
     gpus: int
     memory_bytes: int
@@ -48,17 +41,6 @@ class Needs(_message.Message):
     def __init__(self, cpus: _Optional[int] = ..., gpus: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("id", "type", "payload", "encoding", "priority", "time_limit_s", "needs", "origin", "deaths", "checkpoint")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
-    ENCODING_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
-    NEEDS_FIELD_NUMBER: _ClassVar[int]
-    ORIGIN_FIELD_NUMBER: _ClassVar[int]
-    DEATHS_FIELD_NUMBER: _ClassVar[int]
-    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     id: str
     type: str
     payload: bytes
@@ -72,29 +54,12 @@ class Task(_message.Message):
     def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., payload: _Optional[bytes] = ..., encoding: _Optional[str] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., needs: _Optional[_Union[Needs, _Mapping]] = ..., origin: _Optional[str] = ..., deaths: _Optional[int] = ..., checkpoint: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("task", "id", "duration_s")
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    ID_FIELD_NUMBER: _ClassVar[int]
-    DURATION_S_FIELD_NUMBER: _ClassVar[int]
     task: Task
     id: int
     duration_s: float
     def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., id: _Optional[int] = ..., duration_s: _Optional[float] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("task_id", "lease_id", "outcome", "value", "encoding", "error", "worker", "seconds", "started_at", "checkpoint", "deaths", "report")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
-    OUTCOME_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    ENCODING_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    WORKER_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_FIELD_NUMBER: _ClassVar[int]
-    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
-    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
-    DEATHS_FIELD_NUMBER: _ClassVar[int]
-    REPORT_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     lease_id: int
     outcome: Outcome
@@ -110,85 +75,53 @@ class Result(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., value: _Optional[bytes] = ..., encoding: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ..., started_at: _Optional[float] = ..., checkpoint: _Optional[str] = ..., deaths: _Optional[int] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("broker", "incarnation", "address")
-    BROKER_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: int
     address: str
     def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("broker", "incarnation")
-    BROKER_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: int
     def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("register_again",)
-    REGISTER_AGAIN_FIELD_NUMBER: _ClassVar[int]
     register_again: bool
     def __init__(self, register_again: _Optional[bool] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
-    __slots__ = ("except_broker",)
-    EXCEPT_BROKER_FIELD_NUMBER: _ClassVar[int]
     except_broker: str
     def __init__(self, except_broker: _Optional[str] = ...) -> None: ...
 
 class LookupReply(_message.Message):
-    __slots__ = ("broker", "incarnation", "address")
-    BROKER_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: int
     address: str
     def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("model", "tasks")
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    TASKS_FIELD_NUMBER: _ClassVar[int]
     model: str
     tasks: _containers.RepeatedCompositeFieldContainer[Task]
     def __init__(self, model: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
-    __slots__ = ("accepted", "room")
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    ROOM_FIELD_NUMBER: _ClassVar[int]
     accepted: _containers.RepeatedScalarFieldContainer[str]
     room: int
     def __init__(self, accepted: _Optional[_Iterable[str]] = ..., room: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
-    __slots__ = ("model", "task_ids", "waiting_only")
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
-    WAITING_ONLY_FIELD_NUMBER: _ClassVar[int]
     model: str
     task_ids: _containers.RepeatedScalarFieldContainer[str]
     waiting_only: bool
     def __init__(self, model: _Optional[str] = ..., task_ids: _Optional[_Iterable[str]] = ..., waiting_only: _Optional[bool] = ...) -> None: ...
 
 class CancelReply(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class ResultsRequest(_message.Message):
-    __slots__ = ("model", "cursor", "most", "wait_s")
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
-    MOST_FIELD_NUMBER: _ClassVar[int]
-    WAIT_S_FIELD_NUMBER: _ClassVar[int]
     model: str
     cursor: int
     most: int
@@ -196,26 +129,16 @@ class ResultsRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., cursor: _Optional[int] = ..., most: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("result", "metrics")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    METRICS_FIELD_NUMBER: _ClassVar[int]
     result: Result
     metrics: _containers.ScalarMap[str, float]
     def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class ResultsReply(_message.Message):
-    __slots__ = ("results", "cursor", "reports", "incarnation")
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
-    REPORTS_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[Accepted]
     cursor: int
     reports: _containers.RepeatedCompositeFieldContainer[Report]
@@ -223,17 +146,6 @@ class ResultsReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[Accepted, _Mapping]]] = ..., cursor: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ExchangeRequest(_message.Message):
-    __slots__ = ("worker", "results", "want", "free", "seconds_left", "wait_s", "ahead", "has", "leaving", "types")
-    WORKER_FIELD_NUMBER: _ClassVar[int]
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
-    WANT_FIELD_NUMBER: _ClassVar[int]
-    FREE_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
-    WAIT_S_FIELD_NUMBER: _ClassVar[int]
-    AHEAD_FIELD_NUMBER: _ClassVar[int]
-    HAS_FIELD_NUMBER: _ClassVar[int]
-    LEAVING_FIELD_NUMBER: _ClassVar[int]
-    TYPES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     results: _containers.RepeatedCompositeFieldContainer[Result]
     want: int
@@ -247,27 +159,16 @@ class ExchangeRequest(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., wait_s: _Optional[float] = ..., ahead: _Optional[int] = ..., has: _Optional[_Union[Needs, _Mapping]] = ..., leaving: _Optional[bool] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
-    __slots__ = ("taken", "leases")
-    TAKEN_FIELD_NUMBER: _ClassVar[int]
-    LEASES_FIELD_NUMBER: _ClassVar[int]
     taken: _containers.RepeatedScalarFieldContainer[str]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     def __init__(self, taken: _Optional[_Iterable[str]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("task_id", "lease_id", "step", "metrics", "deaths")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    METRICS_FIELD_NUMBER: _ClassVar[int]
-    DEATHS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     lease_id: int
     step: int
@@ -276,35 +177,21 @@ class Report(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., deaths: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("worker", "running", "wait_s")
-    WORKER_FIELD_NUMBER: _ClassVar[int]
-    RUNNING_FIELD_NUMBER: _ClassVar[int]
-    WAIT_S_FIELD_NUMBER: _ClassVar[int]
     worker: str
     running: _containers.RepeatedCompositeFieldContainer[Report]
     wait_s: float
     def __init__(self, worker: _Optional[str] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class RenewReply(_message.Message):
-    __slots__ = ("answers",)
     class Answer(_message.Message):
         __slots__ = ("task_id", "order")
-        TASK_ID_FIELD_NUMBER: _ClassVar[int]
-        ORDER_FIELD_NUMBER: _ClassVar[int]
         task_id: str
         order: Order
         def __init__(self, task_id: _Optional[str] = ..., order: _Optional[_Union[Order, str]] = ...) -> None: ...
-    ANSWERS_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[RenewReply.Answer]
     def __init__(self, answers: _Optional[_Iterable[_Union[RenewReply.Answer, _Mapping]]] = ...) -> None: ...
 
 class LendRequest(_message.Message):
-    __slots__ = ("broker", "want", "free", "seconds_left", "types")
-    BROKER_FIELD_NUMBER: _ClassVar[int]
-    WANT_FIELD_NUMBER: _ClassVar[int]
-    FREE_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
-    TYPES_FIELD_NUMBER: _ClassVar[int]
     broker: str
     want: int
     free: Needs
@@ -313,17 +200,10 @@ class LendRequest(_message.Message):
     def __init__(self, broker: _Optional[str] = ..., want: _Optional[int] = ..., free: _Optional[_Union[Needs, _Mapping]] = ..., seconds_left: _Optional[float] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LendReply(_message.Message):
-    __slots__ = ("leases",)
-    LEASES_FIELD_NUMBER: _ClassVar[int]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class ReturnRequest(_message.Message):
-    __slots__ = ("broker", "results", "running", "wait_s")
-    BROKER_FIELD_NUMBER: _ClassVar[int]
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
-    RUNNING_FIELD_NUMBER: _ClassVar[int]
-    WAIT_S_FIELD_NUMBER: _ClassVar[int]
     broker: str
     results: _containers.RepeatedCompositeFieldContainer[Result]
     running: _containers.RepeatedCompositeFieldContainer[Report]
@@ -331,39 +211,20 @@ class ReturnRequest(_message.Message):
     def __init__(self, broker: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class ReturnReply(_message.Message):
-    __slots__ = ("taken", "answers")
-    TAKEN_FIELD_NUMBER: _ClassVar[int]
-    ANSWERS_FIELD_NUMBER: _ClassVar[int]
     taken: _containers.RepeatedScalarFieldContainer[str]
     answers: _containers.RepeatedCompositeFieldContainer[RenewReply.Answer]
     def __init__(self, taken: _Optional[_Iterable[str]] = ..., answers: _Optional[_Iterable[_Union[RenewReply.Answer, _Mapping]]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("broker", "incarnation", "owned", "helper", "processing", "results", "accepted", "failed", "dropped", "lent", "workers")
     class Worker(_message.Message):
         __slots__ = ("name", "running", "seen_s_ago")
-        NAME_FIELD_NUMBER: _ClassVar[int]
-        RUNNING_FIELD_NUMBER: _ClassVar[int]
-        SEEN_S_AGO_FIELD_NUMBER: _ClassVar[int]
         name: str
         running: int
         seen_s_ago: float
         def __init__(self, name: _Optional[str] = ..., running: _Optional[int] = ..., seen_s_ago: _Optional[float] = ...) -> None: ...
-    BROKER_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    OWNED_FIELD_NUMBER: _ClassVar[int]
-    HELPER_FIELD_NUMBER: _ClassVar[int]
-    PROCESSING_FIELD_NUMBER: _ClassVar[int]
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    FAILED_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_FIELD_NUMBER: _ClassVar[int]
-    LENT_FIELD_NUMBER: _ClassVar[int]
-    WORKERS_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: int
     owned: int

@@ -1,4 +1,7 @@
-"""How a process of a search runs: until a signal, or until something in it fails."""
+"""How a process of a search runs: until a signal, or until something in it fails.
+
+gRPC writes a line for each failed TLS handshake: strangers must not fill a server's log.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from dlctl import contract
+from dlctl.contract import search as files
 from search.errors import SearchError
 
 EXIT_FAILED = 1
@@ -22,8 +30,6 @@ def run_process(name: str, body: Coroutine[Any, Any, None], *, until_eof: bool =
     The body is cancelled at SIGTERM and SIGINT, and ends with its own cleaning up.
 
     Args:
-        name: How errors name the process.
-        body: What it does.
         until_eof: It serves the process at the other end of its standard input, and is cancelled
             when that has closed it or died. Signals, which a scheduler sends to both, are ignored.
     """
@@ -66,3 +72,69 @@ async def run_until_one_ends(*bodies: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
+
+
+EVERY_S = 600.0
+_FAILED = b"Handshake failed"
+
+
+def count_strangers(every_s: float = EVERY_S) -> None:
+    """Have this process's standard error count failed handshakes, and tell of them seldom.
+
+    What Python writes does not take the way through here, and is not lost when the process dies.
+    """
+    log = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    sys.stderr = os.fdopen(os.dup(log), "w", buffering=1, errors="backslashreplace")
+    threading.Thread(
+        target=_pass_on, args=(reading, log, every_s), name="strangers", daemon=True
+    ).start()
+
+
+def _pass_on(reading: int, log: int, every_s: float) -> None:
+    told_at, count = float("-inf"), 0
+    with os.fdopen(reading, "rb") as lines, os.fdopen(log, "wb", buffering=0) as out:
+        for line in lines:
+            if _FAILED not in line:
+                with suppress(OSError):  # a full disk must not stop who writes
+                    out.write(line)
+                continue
+            count += 1
+            if time.monotonic() - told_at >= every_s:
+                connections = "connection has" if count == 1 else "connections have"
+                why = line.rpartition(b"] ")[2].decode(errors="replace").strip()
+                told = (
+                    f"dlctl: {count} {connections} failed the TLS handshake since the last such "
+                    f"line: only processes of this search are let in; the newest: {why}\n"
+                )
+                with suppress(OSError):
+                    out.write(told.encode())
+                told_at, count = time.monotonic(), 0
+
+
+def load_spec(job_dir: Path) -> files.Spec:
+    """Read the specification of a search.
+
+    Raises:
+        SearchError: There is none, or it can't be understood.
+    """
+    try:
+        spec = contract.read_record(files.Spec, job_dir / files.SPEC)
+    except (OSError, contract.ContractError) as error:
+        raise SearchError(f"{job_dir / files.SPEC} can't be read: {error}") from error
+    if spec is None:
+        raise SearchError(
+            f"{job_dir} is not the directory of a search: it has no {files.SPEC}",
+            hint="`dlctl search start` makes one",
+        )
+    return spec
+
+
+_ENDS = (files.ENDED, contract.HALT_REQUEST, contract.CANCEL_REQUEST)
+
+
+def is_ending(job_dir: Path) -> bool:
+    """Return whether the search is done, or was halted or cancelled: then it needs no workers."""
+    return any((job_dir / name).exists() for name in _ENDS)

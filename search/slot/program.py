@@ -17,10 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from search.slot import frames
-from search.tasks.base import Order
-from search.tasks.encoding import TaskError
-from search.tasks.run import run_task
+import search.slot as frames
+from search.tasks import Order
+from search.tasks.run import TaskError, run_task
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_MS = 1000

@@ -42,7 +42,7 @@ class Told:
 
 
 class Strategy(Protocol):
-    """Decides which points are tried."""
+    """Decides which points are tried. Of itself it takes no notice of results."""
 
     def ask(self, n: int) -> Sequence[Point | Proposal]:
         """Return at most n points to try next.
@@ -50,18 +50,11 @@ class Strategy(Protocol):
         An empty list: none before more results are told, or, if none is outstanding, none at all.
         """
 
-    def tell(self, trial: Trial, told: Told) -> None:
+    def tell(self, trial: Trial, told: Told) -> None:  # noqa: B027
         """Take in the result of a trial."""
 
-    def report(self, trial: Trial, step: int, value: float) -> bool:
-        """Return whether a running trial goes on after it has reported a value at a step."""
-
-
-class Steady:
-    """What strategies have in common that let every trial run to its end."""
-
     def report(self, trial: Trial, step: int, value: float) -> bool:  # noqa: ARG002
-        """Return True."""
+        """Return whether a running trial goes on after it has reported a value at a step."""
         return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from search.strategies.base import Point, Steady, Told, Trial
+from search.strategies.base import Point, Strategy, Told, Trial
 from search.strategies.space import Space
 
 SAMPLERS = {
@@ -13,7 +13,7 @@ SAMPLERS = {
 }  # fmt: skip
 
 
-class Optuna(Steady):
+class Optuna(Strategy):
     """One of Optuna's samplers. Needs the package `optuna` where the model runs.
 
     Raises:

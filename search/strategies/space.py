@@ -107,7 +107,9 @@ class Space:
 def value_at(parameter: Parameter, share: float) -> Any:
     """Return a parameter's value at a share, from 0 to 1, of its range."""
     if parameter.kind == "choice":
-        return parameter.choices[min(int(share * len(parameter.choices)), _last(parameter))]
+        return parameter.choices[
+            min(int(share * len(parameter.choices)), len(parameter.choices) - 1)
+        ]
     low, high = parameter.low, parameter.high
     if parameter.kind == "int":
         step = int(parameter.step or 1)
@@ -151,10 +153,6 @@ def neighbour(parameter: Parameter, value: Any, numbers: random.Random) -> Any:
         if near != value:
             return near
     return value_at(parameter, numbers.random())
-
-
-def _last(parameter: Parameter) -> int:
-    return len(parameter.choices) - 1
 
 
 def _exists(parameter: Parameter, point: Point) -> bool:

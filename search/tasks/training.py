@@ -19,7 +19,7 @@ from dlctl.contract.ground.follow import LineFollower, Position
 from dlctl.contract.ground.processes import end_child
 from dlctl.contract.launchers import LAUNCHERS, outside_of_job
 from dlctl.contract.metrics import EPOCH, EVENT, STEP, TIME, parse_metrics_name
-from search.tasks.base import BaseTask, Order
+from search.tasks import BaseTask, Order
 
 POLL_S = 0.5
 _ATTEMPT = 1
@@ -33,7 +33,6 @@ class Training(BaseTask):
     """Trains what the manifest describes, with other values for some of its keys.
 
     Args:
-        job_dir: The search's.
         overrides: The manifest's key, such as `training.<name>` → value.
         metric: The name in the training's metrics whose last value counts; a value of the group
             `validation` comes before one of any other.

@@ -1,5 +1,5 @@
 """A worker: takes tasks from brokers, runs each in a slot, and brings the results back.
 
-`slots` runs tasks and knows no broker; `links` talk to brokers and know no slot. Results are in the
+`slots` runs tasks and knows no broker; `links` talk to brokers. Results are in the
 outbox, a file, before they are sent.
 """

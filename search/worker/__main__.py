@@ -1,19 +1,23 @@
-"""Run a worker: `python -m search.worker JOB_DIR --name NAME --slots N`."""
+"""Run a worker: `python -m search.worker JOB_DIR --name NAME`; a broker may run beside it."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+from search.protocol.children import Child
 
 # Slots start by exec: gRPC needs no handlers for forks, which would only disturb it.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from search.protocol.process import run_process
-from search.worker.beside import broker_beside
 from search.worker.crew import Resources
 from search.worker.worker import Options, Worker
 
@@ -61,6 +65,34 @@ async def work(job_dir: Path, options: Options) -> None:
 def _memory_bytes() -> int:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(total * _SHARE_OF_MEMORY)
+
+
+_LOOK_S = 0.1
+_PATIENCE_S = 60.0
+
+
+@contextlib.contextmanager
+def broker_beside(job_dir: Path, name: str | None) -> Iterator[None]:
+    """Keep a broker running. It ends in order after the body, or at once if this process dies."""
+    if name is None:
+        yield
+        return
+    arguments = ["search.broker", str(job_dir), "--name", name, "--until-eof"]
+    broker, ending = Child(f"broker {name}", arguments, until_eof=True), threading.Event()
+
+    def keep() -> None:
+        while not ending.is_set():
+            broker.look()
+            ending.wait(_LOOK_S)
+
+    keeper = threading.Thread(target=keep, name="broker", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        keeper.join()
+        broker.end(_PATIENCE_S)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from search.protocol import messages as m
-from search.worker.gpus import Gpus
 from search.worker.outbox import Outbox
+from search.worker.slots import Gpus, OnReport, Slot
 
 _AHEAD_S = 0.05
 """How much work waits here, beside what runs, so that short tasks don't wait for the network."""
@@ -21,34 +20,13 @@ _TOGETHER_S = 0.5
 """A scheduler signals all processes of a job within this time."""
 
 
-class Runs(Protocol):
-    """A slot."""
-
-    was_terminated: bool
-    """Whether SIGTERM ended the last task."""
-
-    gpus: tuple[str, ...]
-    """The GPUs of the last task."""
-    trouble: str
-    """Why it can't run tasks."""
-
-    async def run(self, lease: m.Lease, gpus: tuple[str, ...]) -> m.Result:
-        """Run a task that sees these GPUs alone."""
-
-    def order(self, order: m.Order, grace_s: float) -> None:
-        """Give the running task an order."""
-
-    async def close(self) -> None:
-        """End it."""
-
-
 @dataclass
 class Job:
     """A task that is here."""
 
     broker: str
     lease: m.Lease
-    slot: Runs | None = None
+    slot: Slot | None = None
     """None: it waits."""
     gpus: tuple[str, ...] = ()
     step: int = 0
@@ -77,19 +55,15 @@ class Crew:
     """Runs tasks in slots. A result is in the outbox before anybody hears of it.
 
     Args:
-        worker: The worker's name.
         make_slot: Makes one slot, given what takes its tasks' reports.
-        slots: How many.
         have: What all tasks share.
-        gpus: Which GPUs these are.
-        outbox: Takes results.
         changed: Is called with a broker's name when it has a result, or there is room.
     """
 
     def __init__(
         self,
         worker: str,
-        make_slot: Callable[[Callable[[str, int, dict[str, float]], None]], Runs],
+        make_slot: Callable[[OnReport], Slot],
         slots: int,
         have: Resources,
         gpus: Gpus,
@@ -215,7 +189,7 @@ class Crew:
 
     # Inside -------------------------------------------------------------------------------------
 
-    async def _run(self, slot: Runs) -> None:
+    async def _run(self, slot: Slot) -> None:
         while True:
             job = await self._next()
             taken = [other.gpus for other in self.jobs.values()]

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import grpc
 import grpc.aio
@@ -17,6 +16,7 @@ from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import Endpoint, read_endpoint
 from search.protocol.stubs import BrokerStub
+from search.worker.crew import Crew
 from search.worker.outbox import Outbox
 
 _MOST_RESULTS = 256
@@ -31,37 +31,10 @@ _LOOK_S = 2.0
 _FOR_EVER = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED)
 
 
-class Hands(Protocol):
-    """What a link needs to know of its worker."""
-
-    def wanted(self) -> int:
-        """Return how many more tasks the worker takes."""
-
-    def has_waiting(self) -> bool:
-        """Return whether tasks wait here for a slot: then nobody is idle until the next call."""
-
-    def request(self, want: int) -> m.ExchangeRequest:
-        """Return a request that says what is free."""
-
-    def take(self, broker: str, leases: list[m.Lease]) -> None:
-        """Run tasks."""
-
-    def held(self, broker: str) -> list[m.Report]:
-        """Return the tasks of a broker that run or wait here, and what they report."""
-
-    def obey(self, task_id: str, order: m.Order) -> None:
-        """Give an order to a task."""
-
-    def forget(self, broker: str) -> None:
-        """Stop the tasks of a broker that is gone for good."""
-
-
 class Link:
     """The connection to one broker, whatever its incarnation.
 
     Args:
-        broker: Its name.
-        worker: This worker's name.
         is_home: Says whether the worker takes tasks from this broker.
     """
 
@@ -70,12 +43,12 @@ class Link:
         job_dir: Path,
         broker: str,
         worker: str,
-        hands: Hands,
+        crew: Crew,
         outbox: Outbox,
         is_home: Callable[[str], bool],
     ) -> None:
         self._job_dir, self.broker, self._worker = job_dir, broker, worker
-        self._hands, self._outbox, self._is_home = hands, outbox, is_home
+        self._crew, self._outbox, self._is_home = crew, outbox, is_home
         self._credentials = Credentials.load(job_dir, "worker")
         self._endpoint: Endpoint | None = None
         self._cached: BrokerStub
@@ -127,7 +100,7 @@ class Link:
                 await self._results.wait()
                 continue
             self._to_tell = False
-            if self._hands.has_waiting() and len(results) < _MOST_RESULTS:
+            if self._crew.has_waiting() and len(results) < _MOST_RESULTS:
                 await asyncio.sleep(_GATHER_S)
                 results = self._outbox.first(self.broker, _MOST_RESULTS, _MOST_BYTES)
             await self._exchange(results, 0.0)
@@ -142,11 +115,11 @@ class Link:
             await self._exchange([], _POLL_S)
 
     def _want(self) -> int:
-        return self._hands.wanted() - self._asked if self._is_home(self.broker) else 0
+        return self._crew.wanted() - self._asked if self._is_home(self.broker) else 0
 
     async def _exchange(self, results: list[m.Result], wait_s: float) -> None:
         want = max(0, self._want())
-        request = self._hands.request(want)
+        request = self._crew.request(want)
         request.results.extend(results)
         request.wait_s, request.leaving = wait_s, self._leaving
         self._asked += want
@@ -163,7 +136,7 @@ class Link:
             print(f"broker {self.broker}: knows that this worker leaves", flush=True)
         self._outbox.taken(self.broker, list(reply.taken))
         if reply.leases:
-            self._hands.take(self.broker, list(reply.leases))
+            self._crew.take(self.broker, list(reply.leases))
         self.changed()
 
     async def _renew(self, later_s: float) -> None:
@@ -175,7 +148,7 @@ class Link:
         """
         await asyncio.sleep(later_s)
         while True:
-            running = self._hands.held(self.broker)
+            running = self._crew.held(self.broker)
             if not running and not self._is_home(self.broker):
                 await asyncio.sleep(0.05)
                 continue
@@ -188,7 +161,7 @@ class Link:
                 continue
             self.failing_since = None
             for answer in reply.answers:
-                self._hands.obey(answer.task_id, answer.order)
+                self._crew.obey(answer.task_id, answer.order)
             if reply.answers:
                 await asyncio.sleep(_RETRY_S)
 
@@ -214,7 +187,7 @@ class Link:
         found = read_endpoint(self._job_dir, self.broker)
         if found is None and self._endpoint is not None:
             self._outbox.forget(self.broker)
-            self._hands.forget(self.broker)
+            self._crew.forget(self.broker)
             raise SearchError("it is gone, and nothing is left of it")
         if found is not None and found != self._endpoint:
             if self._channel is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dlctl.contract import search as files
 from search.errors import SearchError
-from search.journal.records import encode, read_records
+from search.journal.log import encode, read_records
 from search.protocol import messages as m
 
 _RESULTS, _TAKEN = ord("R"), ord("T")

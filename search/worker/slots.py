@@ -12,17 +12,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import search.slot as frames
 from dlctl.contract import search as files
 from dlctl.contract.ground.processes import end_child
+from search.errors import SearchError
 from search.protocol import messages as m
-from search.slot import frames
 from search.worker import folders
-from search.worker.gpus import Gpus
 
 _LOOK_S = 0.1
 _LEAVING_S = 0.3
@@ -42,13 +41,6 @@ same, from Python 3.11 on."""
 OnReport = Callable[[str, int, dict[str, float]], None]
 
 
-@dataclass
-class Limits:
-    """What one task in a slot may use, beyond what the task itself says."""
-
-    memory_bytes: int
-
-
 class _Ended(Exception):
     """The slot's process ended a task, or was ended."""
 
@@ -58,10 +50,14 @@ class _Ended(Exception):
 
 
 class Slot:
-    """One slot. Its process starts at the first task, and again whenever it is not to be reused."""
+    """One slot. Its process starts at the first task, and again whenever it is not to be reused.
 
-    def __init__(self, job_dir: Path, limits: Limits, gpus: Gpus, on_report: OnReport) -> None:
-        self._job_dir, self._limits, self._on_report = job_dir, limits, on_report
+    Args:
+        memory_bytes: what a task may use that does not say it.
+    """
+
+    def __init__(self, job_dir: Path, memory_bytes: int, gpus: Gpus, on_report: OnReport) -> None:
+        self._job_dir, self._memory_bytes, self._on_report = job_dir, memory_bytes, on_report
         self._all_gpus = gpus
         self.gpus: tuple[str, ...] = ()
         """The GPUs that the process sees."""
@@ -153,7 +149,7 @@ class Slot:
             "encoding": task.encoding,
             "checkpoint": str(self._folder),
             "log": str(log),
-            "memory_bytes": task.needs.memory_bytes or self._limits.memory_bytes,
+            "memory_bytes": task.needs.memory_bytes or self._memory_bytes,
         }
         self._writer.write(frames.pack(head, task.payload))
         if self._order != m.CONTINUE:  # it came while the process started
@@ -243,6 +239,54 @@ class Slot:
             with contextlib.suppress(OSError):
                 if log.stat().st_size > MOST_LOG_BYTES:
                     raise _Ended(m.FAILED, f"the program printed more than {MOST_LOG_BYTES} bytes")
+
+
+class EchoSlot(Slot):
+    """A slot for measurements: it answers at once, without a process, with the payload."""
+
+    async def run(self, lease: m.Lease, gpus: tuple[str, ...]) -> m.Result:  # noqa: ARG002
+        """Return the payload."""
+        task = lease.task
+        return m.Result(task_id=task.id, lease_id=lease.id, outcome=m.SUCCEEDED, value=task.payload)
+
+
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+"""By one of these a scheduler says which GPUs a job has: numbers, or names as `GPU-3f2a`."""
+
+
+class Gpus:
+    """Knows which GPUs are free.
+
+    Args:
+        count: How many the job was given.
+        environment: Where the scheduler says which.
+
+    Raises:
+        SearchError: The scheduler gave fewer.
+    """
+
+    def __init__(self, count: int, environment: Mapping[str, str] = os.environ) -> None:
+        self._variable = next((v for v in _VARIABLES if environment.get(v)), _VARIABLES[0])
+        named = [name for name in environment.get(self._variable, "").split(",") if name.strip()]
+        if named and len(named) < count:
+            raise SearchError(
+                f"the worker was to have {count} GPUs, but {self._variable} names {len(named)}",
+                hint="look what the scheduler has given the job: scontrol show job -d JOB_ID",
+            )
+        self._all = tuple(named[:count]) or tuple(map(str, range(count)))
+
+    def choose(
+        self, count: int, taken: Iterable[tuple[str, ...]], last: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Return GPUs that no task has; the last ones of the slot if they will do."""
+        used = {name for some in taken for name in some}
+        if len(last) == count and used.isdisjoint(last):
+            return last
+        return tuple(name for name in self._all if name not in used)[:count]
+
+    def environment(self, chosen: tuple[str, ...]) -> dict[str, str]:
+        """Return what shows a task its GPUs and no others."""
+        return {self._variable: ",".join(chosen)} if self._all else {}
 
 
 def _shorten(log: Path) -> None:

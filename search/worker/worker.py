@@ -11,18 +11,16 @@ from pathlib import Path
 import grpc.aio
 
 from search.errors import SearchError
-from search.journal.lease import boot_clock
+from search.journal.epochs import boot_clock
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import read_endpoints, read_nameserver
-from search.protocol.settings import is_ending
+from search.protocol.process import is_ending
 from search.protocol.stubs import NameserverStub
 from search.worker.crew import Crew, Resources
-from search.worker.echo import EchoSlot
-from search.worker.gpus import Gpus
 from search.worker.links import Link
 from search.worker.outbox import Outbox
-from search.worker.slots import Limits, Slot
+from search.worker.slots import EchoSlot, Gpus, Slot
 
 _LOOK_S = 0.2
 _LOOK_FOR_END_S = 1.0
@@ -59,10 +57,11 @@ class Worker:
         self._home = self._refused = ""
         self._looked_at = 0.0
         gpus = Gpus(options.have.gpus)
-        limits = Limits(options.have.memory_bytes // options.slots)
+        make = EchoSlot if options.echo else Slot
+        memory_bytes = options.have.memory_bytes // options.slots
         self._crew = Crew(
             options.name,
-            lambda report: EchoSlot() if options.echo else Slot(job_dir, limits, gpus, report),
+            lambda report: make(job_dir, memory_bytes, gpus, report),
             options.slots,
             options.have,
             gpus,

@@ -76,27 +76,6 @@ def accuracy_of(site, training_id):
     return [line["validation_accuracy"] for line in told if "validation_accuracy" in line][-1]
 
 
-@pytest.mark.long  # without Slurm: tests/mpi/test_servers_mpi.py
-def test_servers_that_talk_mpi(dlctl, cluster_site, wait_until):
-    """One step of all: one that is killed takes the others along, and all are started again."""
-    folder = change_manifest(
-        dlctl.cwd / "digits", learners=2, cpus=2, training={"epochs": 4},
-        parameter_server={"transport": "mpi"},
-    )  # fmt: skip
-    append(folder, PAUSES)
-    training_id = submit(dlctl, cluster_site, folder)
-    job_dir = cluster_site.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 2)
-    kill(processes_of(job_dir, "learner.parameter_server.server")[-1][0])
-    output = job_dir / contract.job_output(1)
-    wait_until(lambda: "restarting it" in output.read_text(), 60)
-    hurry(job_dir)
-    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=120)
-    assert found["reason"] == "All 2 learners ended with exit code 0."
-    assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 4)
-    assert shared_memory(training_id, cluster_site) == []
-
-
 @pytest.mark.first("3-5")
 @pytest.mark.costs(60)
 @pytest.mark.timeout(600)

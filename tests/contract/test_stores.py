@@ -11,7 +11,7 @@ from dlctl.contract import DataStore
 from dlctl.contract.stores import MOUNTED_STORES
 from learner import storage
 from learner.errors import UserFault
-from learner.storage import STORES, Interrupted
+from learner.storage import Interrupted
 from learner.storage.index import write_index
 
 
@@ -52,10 +52,6 @@ class Bench:
 @pytest.fixture(params=MOUNTED_STORES)
 def bench(request, tmp_path):
     return Bench(request.param, tmp_path)
-
-
-def test_both_sides_know_the_same_types():
-    assert set(STORES) == set(MOUNTED_STORES)
 
 
 def test_a_stores_data_is_in_data_dir(bench):

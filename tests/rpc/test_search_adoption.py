@@ -16,8 +16,7 @@ from dlctl import contract
 from dlctl.contract import search as files
 from search.broker.queues import Queues
 from search.broker.service import BrokerService
-from search.journal.epochs import log_path
-from search.journal.lease import LEFT, RETIRED, Holder, Lease, incarnations
+from search.journal.epochs import LEFT, RETIRED, Holder, Lease, incarnations, log_path
 from search.journal.log import Log
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_server

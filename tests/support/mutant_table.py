@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         ONCE,
         "a job whose answer a node lost is submitted in another way, too",
-        "learner/lifecycle/starters/job.py",
+        "learner/lifecycle/starters.py",
         "if done.returncode and not killed and not ANSWER_LOST.search(said):",
         "if done.returncode and not killed:",
     ),
@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant(
         FENCING,
         "a broker acknowledges after its lease has lapsed",
-        "search/journal/lease.py",
+        "search/journal/epochs.py",
         "return not self._superseded and boot_clock() < self._until",
         "return not self._superseded",
     ),

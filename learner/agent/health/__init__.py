@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
-from learner.agent.health import disk, gpu, memory
-from learner.agent.health.base import Check, Findings, Here
+from learner.agent.health import gpu, node
 from learner.agent.health.network import Meeting
+from learner.agent.health.node import Findings, Here
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Callable[[Here, Findings], None], ...] = (
     gpu.check_driver,
     gpu.check_memory,
-    disk.check_temporary_folder,
-    disk.check_job_directory,
-    memory.check_shared_memory,
-    memory.check_memory,
+    node.check_temporary_folder,
+    node.check_job_directory,
+    node.check_shared_memory,
+    node.check_memory,
 )
 
 
@@ -30,11 +31,10 @@ def examine(here: Here, address: str, found: Findings) -> Callable[[], None]:
     Args:
         address: by which the other nodes reach this one.
     """
-    jobs: list[Callable[[], None]] = [_bound(check, here, found) for check in CHECKS]
+    jobs = [partial(check, here, found) for check in CHECKS]
     if here.is_first and here.plan.resources.nodes > 1:
-        meeting = Meeting(here, address)
-        jobs.append(lambda: meeting(found))
-    threads = [threading.Thread(target=_guarded(job, found), daemon=True) for job in jobs]
+        jobs.append(partial(Meeting(here, address), found))
+    threads = [threading.Thread(target=_run, args=(job, found), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
 
@@ -45,18 +45,11 @@ def examine(here: Here, address: str, found: Findings) -> Callable[[], None]:
     return wait
 
 
-def _bound(check: Check, here: Here, found: Findings) -> Callable[[], None]:
-    return lambda: check(here, found)
+def _run(job: Callable[[], None], found: Findings) -> None:
+    try:
+        job()
+    except Exception as error:  # a check that fails must not end a training
+        found.remarks.append(f"could not be checked: {' '.join(str(error).split())}")
 
 
-def _guarded(job: Callable[[], None], found: Findings) -> Callable[[], None]:
-    def run() -> None:
-        try:
-            job()
-        except Exception as error:  # a check that fails must not end a training
-            found.remarks.append(f"could not be checked: {' '.join(str(error).split())}")
-
-    return run
-
-
-__all__ = ["CHECKS", "Check", "Findings", "Here", "examine"]
+__all__ = ["CHECKS", "Findings", "Here", "examine"]

@@ -17,7 +17,7 @@ from typing import Any
 
 from dlctl.contract import NodeFault, VerdictKind
 from dlctl.contract.ground.processes import end_child
-from learner.agent.health.base import Findings, Here
+from learner.agent.health.node import Findings, Here
 
 _SMI_S = 4.0
 _PROGRAM = ("-m", "learner.agent.health.gpu_probe")

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from dlctl.contract import meeting_file, refresh, write_whole
-from learner.agent.health.base import Findings, Here
+from learner.agent.health.node import Findings, Here
 from learner.job.directives import is_gone
 from psrv.transport.unauthenticated import UnauthenticatedPeers
 

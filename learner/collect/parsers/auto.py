@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from dlctl.contract.metrics import SUBID, MetricsLine
-from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind, as_number
+from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind, LineParser, as_number
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)"
 _PAIR = re.compile(rf"([A-Za-z_][\w./-]*)(?:: |=)({_NUMBER})(?![\w.])", re.IGNORECASE)
@@ -33,7 +33,7 @@ _NOT_A_METRIC = {"ETA", "v_num", "it/s"}
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 
 
-class AutoParser:
+class AutoParser(LineParser):
     """Applies the rules to the lines of one file."""
 
     def __init__(self, subid: str = "") -> None:
@@ -41,10 +41,6 @@ class AutoParser:
         self._step: int | None = None
         self._epoch: int | None = None
         self._caffe_tests = False
-
-    def finish(self) -> list[MetricsLine]:
-        """Return nothing: no record waits for a further line."""
-        return []
 
     def memory(self) -> dict[str, Any]:
         """Return the newest step and epoch."""

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from dlctl.contract.metrics import SUBID, MetricsLine
-from learner.collect.parsers.record import Draft, Kind, kind_of
-from learner.collect.places import EMETRICS_FILE
+from learner.collect.parsers.record import Draft, Kind, LineParser, kind_of
 
+EMETRICS_FILE = "evaluation-metrics.txt"
 _EXCERPT = 60
 """Characters of a line that are told."""
 
 
-class EmetricsParser:
+class EmetricsParser(LineParser):
     """Reads the records of one file.
 
     Args:
@@ -31,16 +31,6 @@ class EmetricsParser:
         """Return the records in the lines; a line that is none is left out, and the first told."""
         found = (self._record(line) for line in text.split("\n") if line.strip())
         return [line for line in found if line is not None]
-
-    def finish(self) -> list[MetricsLine]:
-        """Return nothing: no record waits for a further line."""
-        return []
-
-    def memory(self) -> None:
-        """Return nothing: a record is a line."""
-
-    def remember(self, memory: Any) -> None:
-        """Ignore it."""
 
     def _record(self, text: str) -> MetricsLine | None:
         try:

@@ -8,17 +8,18 @@ empties the whole window there, and so loses the records that stand behind the f
 from __future__ import annotations
 
 import re
+import signal
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from types import FrameType, TracebackType
 from typing import Any
 
 from dlctl.contract.measured.parsers import LINE_LOOKAHEAD, compile_regex
 from dlctl.contract.metrics import SUBID, MetricsLine
 from learner.collect.parsers.literals import required_literals
-from learner.collect.parsers.record import Draft, Kind, kind_of
-from learner.collect.parsers.time_limit import TimeLimit, TooSlow
+from learner.collect.parsers.record import Draft, Kind, LineParser, kind_of
 
 _MOST_MEMORY = 64 * 1024
 """Characters of a window that are kept for the next process."""
@@ -104,7 +105,7 @@ def _value(item: _Item, match: re.Match[str]) -> str | None:
     return match[item.source] if item.source else item.literal
 
 
-class RegexParser:
+class RegexParser(LineParser):
     """The window over the lines of one file.
 
     Args:
@@ -249,3 +250,51 @@ def _split(text: str) -> list[str]:
     lines = [f"{line}\n" for line in text.split("\n")]
     lines.pop()
     return lines
+
+
+LIMIT_S = 0.5
+"""Work is stopped after one to two of these, of processor time: an overloaded node is no fault."""
+
+
+class TooSlow(BaseException):  # noqa: N818 - nothing that catches errors may catch it
+    """The work has taken too long."""
+
+
+class TimeLimit:
+    """A limit on the processor time of each piece of work within it; for the main thread only.
+
+    Python's matching looks for signals now and then, and an exception from a signal's handler ends
+    it: no process of its own is needed, which would double the cost of each line.
+    """
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self.working = False
+        """Whether a piece of work runs now."""
+        self.count = 0
+        """Counts the pieces; to be raised before each."""
+        self._limit_s = limit_s
+        self._before = -1
+
+    def __enter__(self) -> TimeLimit:
+        self.working = False
+        self._before = -1
+        self._handler = signal.signal(signal.SIGVTALRM, self._tick)
+        signal.setitimer(signal.ITIMER_VIRTUAL, self._limit_s, self._limit_s)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, self._handler)
+
+    def _tick(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if not self.working:
+            return
+        if self.count == self._before:
+            self.working = False
+            raise TooSlow
+        self._before = self.count

@@ -52,7 +52,6 @@ class EventParser:
     """Turns the records of one event file into lines; one line for each run of equal steps.
 
     Args:
-        group: of all its lines.
         subid: which of several runs the file belongs to.
     """
 

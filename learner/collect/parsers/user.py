@@ -5,6 +5,7 @@ What it does wrong (an error, an endless loop, an exit, too much memory) ends th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -18,7 +19,7 @@ from typing import Any
 from dlctl.contract import metrics
 from dlctl.contract.ground.processes import end_child
 from dlctl.contract.metrics import SUBID, MetricsLine
-from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind
+from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind, LineParser
 
 LIMIT_S = 10.0
 """How long it may take over the lines of one call."""
@@ -26,11 +27,10 @@ _LINES_OF_A_CALL = 1000
 _MOST_ANSWER_BYTES = 64 << 20
 
 
-class UserParser:
-    """Sends the lines of one file to the user's function.
+class UserParser(LineParser):
+    """Sends the lines of one file to the user's function, which loses its memory with its process.
 
     Args:
-        file: the Python file.
         complain: takes a sentence if the parser fails; it is then not used any more.
     """
 
@@ -41,10 +41,7 @@ class UserParser:
         subid: str = "",
         limit_s: float = LIMIT_S,
     ) -> None:
-        self._file = file
-        self._complain = complain
-        self._subid = subid
-        self._limit_s = limit_s
+        self._file, self._complain, self._subid, self._limit_s = file, complain, subid, limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._failed = False
 
@@ -52,12 +49,6 @@ class UserParser:
         """End the process, and return nothing: no record waits for a further line."""
         self._end()
         return []
-
-    def memory(self) -> None:
-        """Return nothing: what the user's function keeps is lost with its process."""
-
-    def remember(self, memory: Any) -> None:
-        """Ignore it."""
 
     def feed(self, text: str) -> list[MetricsLine]:
         """Return the records of further lines."""
@@ -128,15 +119,9 @@ class UserParser:
         if process is not None:
             end_child(process)
             for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    _close(pipe)
-
-
-def _close(pipe: Any) -> None:
-    try:
-        pipe.close()
-    except OSError:  # what was not yet written
-        return
+                with contextlib.suppress(OSError):  # what was not yet written
+                    if pipe is not None:
+                        pipe.close()
 
 
 def _record(plain: Any, subid: str) -> MetricsLine | None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from dlctl.contract.ground.processes import stat_cells
 from dlctl.contract.measured import utilisation as names
-from learner.collect.usage.files import KernelFile, counters, open_file
-from learner.collect.usage.rates import Rates
+from learner.collect.usage.files import KernelFile, Rates, counters, open_file
 from learner.system.processes import descendants
 
 _LOOK_SHARE = 0.002

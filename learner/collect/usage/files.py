@@ -1,12 +1,13 @@
-"""Small files of the kernel, read again and again through one open handle."""
+"""Small files of the kernel, read again and again through one open handle; rates of counters."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-_MOST = 64 * 1024
+_MOST_BYTES = 64 * 1024
 
 
 class KernelFile:
@@ -17,7 +18,7 @@ class KernelFile:
 
     def read(self) -> bytes:
         """Return the current content; raises OSError if what it describes has ended."""
-        return os.pread(self._descriptor, _MOST, 0)
+        return os.pread(self._descriptor, _MOST_BYTES, 0)
 
     def close(self) -> None:
         """Close the handle."""
@@ -56,3 +57,28 @@ def counters(file: KernelFile | None, separator: bytes = b":") -> dict[bytes, in
     except OSError:
         return {}
     return found
+
+
+class Rates:
+    """Rates per second of counters, between one call and the next."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, float] = {}
+        self._at = 0.0
+
+    def read(self, now: float, totals: Mapping[str, float]) -> dict[str, float]:
+        """Return the rate of each counter that was there at the last call, too.
+
+        Args:
+            now: seconds on a clock that never goes back.
+        """
+        elapsed_s = now - self._at
+        found = {}
+        if self._before and elapsed_s > 0:
+            # A counter falls if a process has ended whose numbers nobody took over.
+            found = {
+                name: max(0.0, total - self._before[name]) / elapsed_s
+                for name, total in totals.items() if name in self._before
+            }  # fmt: skip
+        self._before, self._at = dict(totals), now
+        return found

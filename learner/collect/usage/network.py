@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlctl.contract.measured import utilisation as names
-from learner.collect.usage.files import KernelFile, open_file, read_number
-from learner.collect.usage.rates import Rates
+from learner.collect.usage.files import KernelFile, Rates, open_file, read_number
 
 _WORD_BYTES = 4
 """InfiniBand's ports count words."""

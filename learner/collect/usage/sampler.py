@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from dlctl.contract.measured.utilisation import WITHOUT_MAXIMUM, maximum
 from dlctl.contract.metrics import NO_STEP, MetricsLine
 from learner.collect.usage.gpu import Gpus
-from learner.collect.usage.window import Window
 
 SAMPLE_EVERY_S = 2.0
 SAMPLES_OF_A_LINE = 5
@@ -27,7 +27,6 @@ class Sampler:
     """Asks all probes; writes a line after each `SAMPLES_OF_A_LINE` samples.
 
     Args:
-        write: takes each line.
         progress: the learner's progress file, for its step and epoch.
     """
 
@@ -38,10 +37,7 @@ class Sampler:
         progress: Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._probes = probes
-        self._write = write
-        self._progress = progress
-        self._clock = clock
+        self._probes, self._write, self._progress, self._clock = probes, write, progress, clock
         self._window = Window()
         self._samples = 0
 
@@ -79,3 +75,44 @@ def read_progress(path: Path | None) -> tuple[int, int | None]:
         step if isinstance(step, int) and step >= 0 else NO_STEP,
         epoch if isinstance(epoch, int) else None,
     )
+
+
+_RATE = "_per_s"
+
+
+class Window:
+    """The samples since the last line."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, int, float]] = {}
+        self._seen: set[str] = set()
+        """Rates that were not always 0; the others would make half of a line."""
+
+    def add(self, sample: Mapping[str, float]) -> None:
+        """Count a sample; a name may be absent from some."""
+        for name, value in sample.items():
+            total, count, largest = self._sums.get(name, (0.0, 0, value))
+            self._sums[name] = total + value, count + 1, max(largest, value)
+
+    def take(self) -> dict[str, float]:
+        """Return the mean and the maximum of each name, and begin anew."""
+        found: dict[str, float] = {}
+        for name, (total, count, largest) in self._sums.items():
+            if largest:
+                self._seen.add(name)
+            elif name.endswith(_RATE) and name not in self._seen:
+                continue
+            found[name] = _short(total / count)
+            if not (name in WITHOUT_MAXIMUM or _of_gpu(name) in WITHOUT_MAXIMUM):
+                found[maximum(name)] = _short(largest)
+        self._sums.clear()
+        return found
+
+
+def _of_gpu(name: str) -> str:
+    return name.partition("_")[2] if name.startswith("gpu") else name
+
+
+def _short(value: float) -> float:
+    """Return a value without digits that nobody measured."""
+    return round(value) if abs(value) >= 1000 else round(value, 3)

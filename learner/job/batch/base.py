@@ -126,7 +126,6 @@ class BatchSystem:
         """Return the batch script of an attempt, made from that of the attempt before.
 
         Args:
-            plan: the attempt's.
             wait_s: after how many seconds it may begin.
         """
         return script

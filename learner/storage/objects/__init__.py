@@ -14,6 +14,7 @@ import sys
 
 from learner.errors import SiteFault, UserFault
 from learner.storage.objects.base import (
+    Digests,
     Moved,
     Object,
     ObjectStore,
@@ -23,8 +24,8 @@ from learner.storage.objects.base import (
     Sink,
     Unavailable,
     content_of,
+    digests_of,
 )
-from learner.storage.objects.digests import Digests, digests_of
 from learner.storage.objects.faults import explained
 from learner.storage.objects.patience import Patient
 
@@ -32,9 +33,9 @@ __all__ = ["Digests", "Moved", "Object", "ObjectStore", "Patient", "Place", "Ref
            "Sink", "Unavailable", "content_of", "digests_of", "explained",
            "open_store"]  # fmt: skip
 
-_MADE_BY = {"s3": "s3", "gcs": "gcs", "azure": "azure", "swift": "swift", "http": "web",
-            "fsspec": "others"}  # fmt: skip
-"""Module of each implementation; each has a function `connect(place)`."""
+_MADE_BY = {"s3": "bucket:s3", "gcs": "bucket:gcs", "azure": "bucket:azure",
+            "swift": "swift:Swift", "http": "web:Web", "fsspec": "others:Others"}  # fmt: skip
+"""Module of each implementation, and what makes it of a place there."""
 
 
 def open_store(kind: str, place: Place) -> ObjectStore:
@@ -50,8 +51,9 @@ def open_store(kind: str, place: Place) -> ObjectStore:
             hint=f"`uses` in the type's store.yml names one of: {', '.join(_MADE_BY)}",
         )
     try:
-        module = importlib.import_module(f"learner.storage.objects.{_MADE_BY[kind]}")
-        store: ObjectStore = module.connect(place)
+        module, _, maker = _MADE_BY[kind].partition(":")
+        made_by = getattr(importlib.import_module(f"learner.storage.objects.{module}"), maker)
+        store: ObjectStore = made_by(place)
     except ModuleNotFoundError as error:
         raise SiteFault(
             f"The package {error.name} is missing on {socket.gethostname()}, without which no "

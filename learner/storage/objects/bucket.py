@@ -1,8 +1,12 @@
-"""Buckets by obstore. Its own retries are off: `Patient` repeats, and tells what it waits for."""
+"""Buckets of S3, Google and Azure by obstore.
+
+Its own retries are off: `Patient` repeats, and tells what it waits for.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -12,20 +16,23 @@ from typing import Any, NoReturn
 
 import obstore
 from obstore.exceptions import BaseError, InvalidPathError, PreconditionError
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from learner.storage.objects.base import (
     CHUNK_BYTES,
     OPAQUE_HINT,
+    PART_BYTES,
     TIMEOUT_S,
+    Digests,
     Moved,
     Object,
     Place,
+    Reading,
     Refusal,
     Refused,
     Sink,
     Unavailable,
 )
-from learner.storage.objects.digests import PART_BYTES, Digests, Reading
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -70,16 +77,10 @@ CLIENT: dict[str, Any] = {
 
 
 class Bucket:
-    """A bucket; see `ObjectStore`.
-
-    Args:
-        store: One of obstore's stores.
-    """
+    """A bucket; see `ObjectStore`."""
 
     def __init__(self, place: Place, store: Any) -> None:
-        self._place = place
-        self._store = store
-        self._piece_bytes = _LEAST_PIECE_BYTES
+        self._place, self._store, self._piece_bytes = place, store, _LEAST_PIECE_BYTES
 
     def list(self) -> Iterator[Object]:
         """Yield every object below the prefix."""
@@ -214,3 +215,77 @@ def _network(text: str) -> str:
     """Return what failed in the network, without the address that obstore puts before it."""
     last = text.strip().rpartition(" - ")[2] or text
     return "the connection failed: " + " ".join(last.split())[:200]
+
+
+US_STANDARD = "us-standard"
+"""What IBM's stores call the region in whose name requests are signed as for us-east-1."""
+_S3_BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_HOST_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+
+
+def s3(place: Place) -> Bucket:
+    """Return the bucket of a server that speaks S3."""
+    if not _S3_BUCKET.fullmatch(place.container):
+        raise Refused(Refusal.NO_CONTAINER, "no bucket has such a name")
+    settings = place.settings
+    region = settings.get("region") or US_STANDARD
+    endpoint = settings.get("auth_url", "").rstrip("/")
+    hosted = not endpoint and _HOST_NAME.fullmatch(place.container) is not None
+    config: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
+    store = S3Store(
+        place.container,
+        access_key_id=settings["user_name"],
+        secret_access_key=settings["password"],
+        region="us-east-1" if region == US_STANDARD else region,
+        virtual_hosted_style_request=hosted,  # no host name has a `_`, and few servers have one
+        **config, **CLIENT,
+    )  # fmt: skip
+    return Bucket(place, store)
+
+
+_GOOGLE_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+
+
+def gcs(place: Place) -> Bucket:
+    """Return the bucket of Google Cloud Storage."""
+    if not _GOOGLE_BUCKET.fullmatch(place.container):
+        raise Refused(Refusal.NO_CONTAINER, "no bucket has such a name")
+    try:
+        key = _key(place)
+        store = GCSStore(place.container, service_account_key=json.dumps(key), **CLIENT)
+    except (BaseError, ValueError):
+        # The message may repeat a part of the key.
+        wrong = "`password` is no service account's key: the whole JSON file that Google gives"
+        raise Refused(Refusal.CREDENTIALS, wrong) from None
+    return Bucket(place, store)
+
+
+def _key(place: Place) -> dict[str, Any]:
+    """Return the service account's key, which also names the server."""
+    key = json.loads(place.settings["password"])
+    if not isinstance(key, dict):
+        raise ValueError
+    if endpoint := place.settings.get("auth_url", "").rstrip("/"):
+        key["gcs_base_url"] = endpoint
+    return key
+
+
+_CONTAINER = re.compile(r"[a-z0-9]([a-z0-9-]{1,61}[a-z0-9])|\$root")
+
+
+def azure(place: Place) -> Bucket:
+    """Return the container of Azure's blob storage."""
+    if not _CONTAINER.fullmatch(place.container):
+        raise Refused(Refusal.NO_CONTAINER, "no container has such a name")
+    settings = place.settings
+    endpoint = settings.get("auth_url", "").rstrip("/")
+    config: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
+    try:
+        store = AzureStore(
+            place.container, account_name=settings["user_name"], account_key=settings["password"],
+            **config, **CLIENT,
+        )  # fmt: skip
+    except BaseError:
+        # Its message may repeat a part of the key.
+        raise Refused(Refusal.CREDENTIALS, "`password` is no account key") from None
+    return Bucket(place, store)

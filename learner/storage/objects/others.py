@@ -11,6 +11,7 @@ import fsspec
 
 from learner.storage.objects.base import (
     TIMEOUT_S,
+    Digests,
     Moved,
     Object,
     Place,
@@ -19,16 +20,10 @@ from learner.storage.objects.base import (
     Sink,
     Unavailable,
 )
-from learner.storage.objects.digests import Digests
 
 _PIECE_BYTES = 1 << 17
 """How much of an object has to arrive until it is counted."""
 _OPTIONS = {"user_name": "username", "password": "password", "host": "host"}
-
-
-def connect(place: Place) -> Others:
-    """Return the folder of a place."""
-    return Others(place)
 
 
 def _checked_sftp() -> Any:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from learner.storage.objects.base import Moved, Object, ObjectStore, Sink, Unavailable
-from learner.storage.objects.digests import Digests
+from learner.storage.objects.base import Digests, Moved, Object, ObjectStore, Sink, Unavailable
 
 T = TypeVar("T")
 Notice = Callable[[str, int, float], None]
@@ -29,21 +28,19 @@ class Patient:
     def __init__(
         self, store: ObjectStore, patience_s: float, notice: Notice = lambda *_: None
     ) -> None:
-        self._store = store
-        self._patience_s = patience_s
-        self._notice = notice
+        self._store, self._patience_s, self._notice = store, patience_s, notice
 
     def list(self) -> Iterator[Object]:
         """Yield every object: a listing that fails in the middle begins again."""
-        yield from self._repeat(lambda: list(self._store.list()))
+        yield from self.repeat(lambda: list(self._store.list()))
 
     def read(self, item: Object, start: int, into: Sink) -> None:
         """Fill a sink with a range of an object; what has arrived does not come again."""
-        self._repeat(lambda: self._store.read(item, start, into), lambda: into.done_bytes)
+        self.repeat(lambda: self._store.read(item, start, into), lambda: into.done_bytes)
 
     def write(self, key: str, source: Path, moved: Moved) -> Digests:
         """Write a file to an object."""
-        return self._repeat(lambda: self._write(key, source, moved))
+        return self.repeat(lambda: self._write(key, source, moved))
 
     def _write(self, key: str, source: Path, moved: Moved) -> Digests:
         sizes: list[int] = []
@@ -60,9 +57,10 @@ class Patient:
 
     def stat(self, key: str) -> Object | None:
         """Return an object without its content."""
-        return self._repeat(lambda: self._store.stat(key))
+        return self.repeat(lambda: self._store.stat(key))
 
-    def _repeat(self, action: Callable[[], T], moved: Callable[[], int] = lambda: 0) -> T:
+    def repeat(self, action: Callable[[], T], moved: Callable[[], int] = lambda: 0) -> T:
+        """Return what an action does once it works; `moved` says what has arrived meanwhile."""
         pause_s, until, tries, before = FIRST_S, None, 1, moved()
         while True:
             try:

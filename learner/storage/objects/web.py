@@ -8,16 +8,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
-from learner.storage.objects.base import Moved, Object, Place, Refusal, Refused, Sink
-from learner.storage.objects.digests import Digests
+from learner.storage.objects.base import Digests, Moved, Object, Place, Refusal, Refused, Sink
 from learner.storage.objects.http_client import Answer, HttpClient
 
 _REDIRECTS = 5
-
-
-def connect(place: Place) -> Web:
-    """Return the file or folder of a place."""
-    return Web(place)
 
 
 class Web:

@@ -6,14 +6,13 @@ the supervisor looks at what they report.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import ContractError, Plan, State, Status, Stopped, StopRules, VerdictKind
+from dlctl.contract import Plan, State, Status, Stopped, StopRules, VerdictKind
 from dlctl.contract.metrics import LOSS
 from learner.job.guards import Guards, read_stopped, write_stopped
 from learner.job.outcome import Outcome
@@ -129,15 +128,14 @@ def held_before_s(job_dir: Path, attempt: int) -> tuple[float, float]:
     """Return for how many seconds earlier attempts have held nodes, and GPUs, together."""
     node_s = gpu_s = 0.0
     for number in range(1, attempt):
-        with contextlib.suppress(ContractError, OSError):
-            plan = contract.read_record(Plan, job_dir / contract.plan_file(number))
-            status = job_dir / contract.status_file(number, "supervisor", 0)
-            known = contract.read_record(Status, status)
-            if plan is None or known is None:
-                continue
-            held_s = max(0.0, known.heartbeat_at - known.started_at)
-            node_s += held_s * plan.resources.nodes
-            gpu_s += held_s * plan.resources.gpus_per_learner * plan.resources.learners
+        plan = contract.readable_record(Plan, job_dir / contract.plan_file(number))
+        status = job_dir / contract.status_file(number, "supervisor", 0)
+        known = contract.readable_record(Status, status)
+        if plan is None or known is None:
+            continue
+        held_s = max(0.0, known.heartbeat_at - known.started_at)
+        node_s += held_s * plan.resources.nodes
+        gpu_s += held_s * plan.resources.gpus_per_learner * plan.resources.learners
     return node_s, gpu_s
 
 

@@ -1,4 +1,4 @@
-"""Notice that no learner makes a step any more, and find out for whom the others wait.
+"""Notice learners that are silent or make no step any more, and find out who is waited for.
 
 `HangWatch` and `describe` are pure; `HangCheck` has the watchdogs save the stacks of their learners
 (`learner.agent.stacks`) before the attempt is ended with the kind `hung`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -245,3 +245,31 @@ def _place(frames: Sequence[str]) -> str:
     return "".join(
         f"{Path(each['file']).name}:{each['line']} in {each['function'] or '?'}" for each in found
     )
+
+
+SILENCE_S = 30.0
+"""After this long without a heartbeat, a learner counts as silent."""
+
+
+class SilenceCheck:
+    """Remembers when each learner's heartbeat has changed."""
+
+    def __init__(self) -> None:
+        self._changed: dict[int, tuple[float, float]] = {}
+        """By rank: the newest heartbeat, and since when it is the newest."""
+
+    def look(self, now: float, statuses: Iterable[Status]) -> str:
+        """Return a sentence that names the silent learners; empty if there are none.
+
+        Args:
+            now: Seconds on a clock of this node that never jumps.
+        """
+        silent = []
+        for status in statuses:
+            seen, since = self._changed.get(status.rank, (-1.0, now))
+            if status.heartbeat_at != seen or status.state.final:
+                since = now
+            self._changed[status.rank] = (status.heartbeat_at, since)
+            if now - since > SILENCE_S:
+                silent.append(f"learner {status.rank} on {status.host} ({now - since:.0f} s)")
+        return f"no heartbeat from {', '.join(silent)}" if silent else ""

@@ -14,8 +14,7 @@ from dlctl.contract import MPI_PENDING, Evidence, Plan, Preflight, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
 from dlctl.contract.programs.verdict_rules import Place, blamed_host, first_match
 from learner.job.context import launcher_name
-from learner.job.launcher_words import says_lost
-from learner.job.outcome import Outcome, failed
+from learner.job.outcome import Outcome, failed, says_lost
 from learner.supervisor.preflight.node_health import Unfit, name_of, unfit_nodes
 
 

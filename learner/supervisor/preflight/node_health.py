@@ -33,7 +33,6 @@ def unfit_nodes(reports: Sequence[Preflight], began_at: float, ended_at: float) 
 
     Args:
         began_at: when the preflight began, in Unix seconds on the supervisor's clock.
-        ended_at: when it had ended.
     """
     first: dict[str, Preflight] = {}
     for report in reports:

@@ -1,6 +1,6 @@
 """Choose the nodes for the learners among those that the job has, if it has asked for spare ones.
 
-A step of its own checks every node first (`learner.agent.node_check`). The learners run on the
+A step of its own checks every node first (`learner.agent.preflight`). The learners run on the
 first fit ones; the job gives the others back, and the bad ones are remembered for the site. The
 job has to shrink: in a step on some of a job's nodes only, PMIx may hang (Slurm 22.05). The first
 node, which runs the batch script, can't be given back: if it is bad, the next attempt avoids it.
@@ -8,20 +8,22 @@ node, which runs the batch script, can't be given back: if it is bad, the next a
 
 from __future__ import annotations
 
-import contextlib
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import ContractError, NodeFault, Plan, Preflight, VerdictKind
+from dlctl.contract import NodeFault, Plan, Preflight, VerdictKind
 from learner.job.batch import batch_system
+from learner.job.context import CHECKED_VARIABLE
 from learner.job.outcome import Outcome
-from learner.lifecycle.bad_nodes import bad_node, remember
+from learner.lifecycle.next_attempt import bad_node, remember
 from learner.supervisor.preflight.judgement import unfit_outcome
 from learner.supervisor.preflight.node_health import Unfit, name_of, remarks, unfit_nodes
 from learner.supervisor.steps import Running, Step, step_log
+from learner.system.networks import free_port
 
 LIMIT_S = 60.0
 """A node that has not answered by then is left out."""
@@ -40,11 +42,12 @@ def choose_nodes(
     hosts = system.all_hosts()
     if len(hosts) <= plan.resources.nodes:
         return plan, None  # an attempt before this one has given the others back
-    program = ["learner.agent.node_check", str(job_dir), str(attempt)]
+    program = ["learner.agent.preflight", str(job_dir), str(attempt), "nodes"]
     log, began_at = step_log(job_dir, attempt, "preflight-nodes"), time.time()
     step = Step(plan, plan.launch.each_node_argv, program, log)
     wait(step, time.monotonic() + LIMIT_S)
-    if not (reports := _reports(job_dir, attempt, len(hosts))):
+    nodes = range(len(hosts))
+    if not (reports := _read(job_dir / contract.node_report_file(attempt, n) for n in nodes)):
         said = "".join(step.words()[-1:])
         say(f"  The check of all nodes failed; the job's first nodes are taken. {said}")
     ended_at = time.time()
@@ -71,14 +74,8 @@ def fit_hosts(plan: Plan, hosts: Sequence[str], unfit: Sequence[str]) -> list[st
     return [host for host in hosts if host not in avoided][: plan.resources.nodes]
 
 
-def _reports(job_dir: Path, attempt: int, nodes: int) -> list[Preflight]:
-    found = []
-    for node in range(nodes):
-        path = job_dir / contract.node_report_file(attempt, node)
-        with contextlib.suppress(ContractError, OSError):
-            if (report := contract.read_record(Preflight, path)) is not None:
-                found.append(report)
-    return found
+def _read(paths: Iterable[Path]) -> list[Preflight]:
+    return [each for path in paths if (each := contract.readable_record(Preflight, path))]
 
 
 def _silent(hosts: Sequence[str], reports: Sequence[Preflight]) -> list[Unfit]:
@@ -88,3 +85,23 @@ def _silent(hosts: Sequence[str], reports: Sequence[Preflight]) -> list[Unfit]:
         return []  # the launcher or the site is at fault, which the preflight tells
     fault = NodeFault(VerdictKind.NODE_LOST, f"did not answer within {LIMIT_S:.0f} s")
     return [Unfit(host, 0, fault) for host in hosts if host not in answered]
+
+
+def carried_over(job_dir: Path, attempt: int, learners: int) -> list[Preflight]:
+    """Return the reports of the attempt before, now also this attempt's; none if it needs its own.
+
+    `learner.lifecycle.starters.InAllocation` says, once, whether a preflight would find nothing
+    new: learners that had trained have died, and all start again where they were.
+    """
+    before = os.environ.pop(CHECKED_VARIABLE, "")
+    if before != str(attempt - 1):
+        return []
+    reports = _read(job_dir / contract.preflight_file(attempt - 1, n) for n in range(learners))
+    if len(reports) < learners:
+        return []
+    # Learner 0 runs on this node; what has died may still hold the old port.
+    reports[0] = replace(reports[0], port=free_port())
+    for rank, report in enumerate(reports):
+        path = job_dir / contract.preflight_file(attempt, rank)
+        contract.write_whole(path, contract.to_json(report))
+    return reports

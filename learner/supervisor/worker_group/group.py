@@ -15,23 +15,15 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Homes, Plan, State, Status
 from learner.errors import EXIT_NO_RESTART, UserFault
+from learner.job.context import ranks_of
 from learner.job.directives import is_gone
-from learner.job.launcher_words import says_full, says_lost
-from learner.job.outcome import Outcome
-from learner.job.ranks import ranks_of
+from learner.job.outcome import Outcome, says_full, says_lost
 from learner.job.status import has_saved
 from learner.supervisor.control import EndRequest
 from learner.supervisor.statuses import Statuses
-from learner.supervisor.steps import Step, learner_step, server_step, step_log
-from learner.supervisor.worker_group.cleanup import Cleaning
+from learner.supervisor.steps import Running, Step, learner_step, server_step, step_log
 from learner.supervisor.worker_group.failures import learner_failure, server_failure
-from learner.supervisor.worker_group.nodes import Nodes
-from learner.supervisor.worker_group.restart_policy import (
-    VANISHED,
-    how_it_died,
-    is_too_slow,
-    is_user_error,
-)
+from learner.supervisor.worker_group.nodes import Cleaning, Nodes
 from learner.supervisor.worker_group.shard_placement import (
     ShardPlacement,
     at_the_end,
@@ -40,7 +32,15 @@ from learner.supervisor.worker_group.shard_placement import (
     without_learner,
     without_node,
 )
-from learner.supervisor.worker_group.worker import LearnerWorker, ServerWorker, Worker
+from learner.supervisor.worker_group.worker import (
+    VANISHED,
+    LearnerWorker,
+    ServerWorker,
+    Worker,
+    how_it_died,
+    is_too_slow,
+    is_user_error,
+)
 from psrv.cursor.base import CursorError
 from psrv.cursor.overseer import expel
 
@@ -51,12 +51,8 @@ _STOP_S = 10.0
 them, before SIGTERM; and how long from SIGTERM to SIGKILL."""
 
 
-class WorkerGroup:
-    """Starts the servers and learners of a plan; `poll` does all the work.
-
-    Args:
-        say: prints a line for people.
-    """
+class WorkerGroup(Running):
+    """Starts the servers and learners of a plan; `poll` does all the work."""
 
     def __init__(
         self, plan: Plan, job_dir: Path, statuses: Statuses, nodes: Nodes,
@@ -64,7 +60,6 @@ class WorkerGroup:
     ) -> None:  # fmt: skip
         assert plan.parameter_server is not None
         self.plan = plan
-        self.failure: Outcome | None = None
         self._unless_saved: Outcome | None = None
         """Becomes `failure` unless learner 0 still saves a checkpoint while halting."""
         self._server = plan.parameter_server

@@ -1,13 +1,18 @@
-"""The nodes of a job in the plan's order, and which of them the job has lost."""
+"""The nodes of a job: which of them it has lost, and the clean-up of those that servers left."""
 
 from __future__ import annotations
 
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
+from dlctl.contract import Plan
 from dlctl.contract.ground.processes import end_child
+from learner.errors import UserFault
+from learner.supervisor.steps import Step, on_host, step_log
+from learner.system.segments import segment_folder
 
 ASK_EVERY_S = 5.0
 ASK_TIMEOUT_S = 20.0
@@ -24,9 +29,7 @@ class Nodes:
         self, hosts: list[str], question: list[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.hosts = hosts
-        self._clock = clock
-        self._argv = question
+        self.hosts, self._clock, self._argv = hosts, clock, question
         self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         self._question: subprocess.Popen[bytes] | None = None
         self._asked_at = -ASK_EVERY_S
@@ -70,3 +73,68 @@ class Nodes:
             end_child(self._question)
             self._question = None
         self._answer.close()
+
+
+_AGAIN_S = 1.0
+
+
+class Cleaning:
+    """The clean-up steps on all nodes that may hold left-over shared memory."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        job_dir: Path,
+        attempt: int,
+        hosts: Iterable[str],
+        say: Callable[[str], None],
+    ) -> None:
+        assert plan.parameter_server is not None
+        self._plan, self._say = plan, say
+        self._argv = plan.parameter_server.argv
+        self._program = ["learner.system.segments", plan.training_id, str(attempt)]
+        self._log = step_log(job_dir, attempt, "launcher")
+        self._folder = segment_folder(plan.training_id, attempt)
+        self._steps: dict[str, Step | None] = dict.fromkeys(hosts)
+        self._due = dict.fromkeys(self._steps, 0.0)
+        self._start_error = ""
+
+    @property
+    def running(self) -> list[Step]:
+        """Return the clean-up steps that are still running."""
+        return [step for step in self._steps.values() if step and step.exit_code is None]
+
+    def poll(self, now: float, *, late: bool) -> bool:
+        """Start the steps that are due; return whether nothing is left to do.
+
+        Args:
+            late: start no more steps, and warn about each node that is not clean.
+        """
+        for host, step in list(self._steps.items()):
+            if step is not None and step.exit_code is None:
+                continue
+            if step is not None and step.exit_code == 0:
+                del self._steps[host]
+            elif late:
+                del self._steps[host]
+                self._warn_of_leftovers(host, step)
+            elif now >= self._due[host]:
+                self._due[host] = now + _AGAIN_S
+                self._try(host)
+        return not self._steps
+
+    def _try(self, host: str) -> None:
+        try:
+            self._steps[host] = Step(
+                self._plan, on_host(self._argv, host), self._program, self._log
+            )
+        except UserFault as fault:
+            self._steps[host], self._start_error = None, fault.message
+
+    def _warn_of_leftovers(self, host: str, step: Step | None) -> None:
+        words = step.words() if step is not None else [self._start_error]
+        why = f" ({words[-1].rstrip('.')})" if words and words[-1] else ""
+        self._say(
+            f"The shared memory of a killed server may be left on {host}{why}: "
+            f"remove it there: rm -rf {self._folder} {self._folder}-*"
+        )

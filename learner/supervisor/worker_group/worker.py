@@ -1,4 +1,4 @@
-"""A learner or a node's server as the supervisor sees it: its step, its deaths, its status."""
+"""A learner or a node's server as the supervisor sees it: its step, its deaths and restarts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import State, Status
 from dlctl.contract.metrics import BATCHES, RESTARTS
-from learner.job.launcher_words import says_away, says_busy, says_full
+from learner.job.outcome import says_away, says_busy, says_full
+from learner.job.status import UNSAVED
 from learner.supervisor.statuses import Statuses
 from learner.supervisor.steps import Step
-from learner.supervisor.worker_group.restart_policy import Restarts
 from psrv.cursor.base import CursorError
 from psrv.cursor.overseer import reported
 
@@ -40,7 +40,6 @@ class Worker:
 
     Args:
         role: the role in its statuses, `learner` or `server`.
-        rank: the rank in its statuses.
         start: starts its step; its argument is how often the worker was started before.
     """
 
@@ -48,9 +47,7 @@ class Worker:
         self, name: str, node: int, host: str, deaths: int, start: Callable[[int], Step],
         statuses: Statuses, role: str, rank: int,
     ) -> None:  # fmt: skip
-        self.name = name
-        self.node = node
-        self.host = host
+        self.name, self.node, self.host = name, node, host
         self.restarts = Restarts(deaths)
         self.starts = 0
         self.over = False
@@ -261,3 +258,48 @@ class LearnerWorker(Worker):
             return int(self._number_file.read_text())
         except (OSError, ValueError):
             return 0
+
+
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 30.0
+VANISHED = "vanished"
+"""How a learner died if neither it nor its watchdog reported an end: it may even be alive."""
+
+
+class Restarts:
+    """Counts how often in a row one process died without progress in between."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.in_a_row = 0
+
+    def died(self, *, progress: bool) -> float | None:
+        """Note a death; return after how many seconds to restart the process; None: give it up.
+
+        Args:
+            progress: whether the process made progress since its start.
+        """
+        self.in_a_row = 0 if progress else self.in_a_row + 1
+        if self.in_a_row >= self.limit:
+            return None
+        wait_s: float = FIRST_WAIT_S * 2 ** max(0, self.in_a_row - 1)
+        return min(LONGEST_WAIT_S, wait_s)
+
+
+def is_user_error(status: Status) -> bool:
+    """Return whether a learner failed with an exit code: a restart would not help."""
+    return status.state is State.FAILED and status.signal is None
+
+
+def is_too_slow(status: Status) -> bool:
+    """Return whether the watchdog killed the learner because it did not save and stop in time."""
+    return status.state is State.FAILED and status.reason == UNSAVED
+
+
+def how_it_died(status: Status | None) -> str:
+    """Return in a few words how the process with this status died."""
+    if status is None or not status.state.final:
+        return VANISHED
+    if status.signal is not None:
+        return f"was killed by signal {status.signal}"
+    return f"ended ({status.reason or status.state})"

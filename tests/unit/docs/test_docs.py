@@ -300,7 +300,7 @@ def test_a_room_has_a_docstring_and_at_most_15_modules(package):
 
 def test_the_page_of_training_names_every_variable():
     from learner.job import environment
-    from learner.job.ranks import Ranks
+    from learner.job.context import Ranks
 
     page = (DOCS / "training.md").read_text()
     place = Ranks(0, 1, 0, 1, 0)

@@ -24,8 +24,8 @@ from dlctl.lifecycle import open_session
 from dlctl.outputs.metrics import bins
 from dlctl.series.readable import readable
 from dlctl.sites.files import load_site
-from learner.collect.feeds import EventFeed
 from learner.collect.parsers.tensorboard import EventParser
+from learner.collect.parsing import EventFeed
 from learner.job.metrics import MetricsFile
 
 ONE = "t-1"

@@ -20,7 +20,7 @@ from dlctl.transport.local import LocalTransport
 
 PROBE = """\
 import os, subprocess, sys
-from learner.job.answers import run
+from dlctl.contract.programs.answers import run
 from learner.errors import UserFault
 
 def main(arguments):
@@ -48,7 +48,7 @@ CONTRACT = REPOSITORY / "dlctl/contract"
 def runtime(tmp_path):
     """A runtime with one more module, in a folder that needs quotes."""
     folder = tmp_path / "it's a run$time"
-    for name in ("learner/__init__.py", "learner/job/answers.py", "learner/errors.py",
+    for name in ("learner/__init__.py", "learner/errors.py",
                  "learner/system/signals.py", "dlctl/__init__.py",
                  *(str(p.relative_to(REPOSITORY)) for p in CONTRACT.rglob("*.py"))):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -115,7 +115,7 @@ def test_rare_metrics_are_refined_to_their_points_without_the_lines(tmp_path, mo
 
 
 def test_a_file_of_more_series_than_bins_can_have_is_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("learner.job.metrics.pyramid.MOST_SERIES", 8)
+    monkeypatch.setattr("learner.job.pyramid.MOST_SERIES", 8)
     file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
     for step in range(1, 5001):
         file.append(step, 1, {f"m{n}": float(step) for n in range(8 + (step > 4500))})

@@ -14,7 +14,7 @@ import torch
 from dlctl.contract import NodeFault, VerdictKind, attempt_dir
 from dlctl.contract.launchers import Ranks
 from learner.agent import health
-from learner.agent.health import Findings, Here, disk, examine, gpu, gpu_probe, memory
+from learner.agent.health import Findings, Here, examine, gpu, gpu_probe, node
 from learner.agent.health.network import Meeting, neighbours
 
 
@@ -43,7 +43,7 @@ def test_a_temporary_folder_that_can_not_be_written_is_the_nodes_fault(tmp_path,
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(os, "fsync", broken)
     found = Findings()
-    disk.check_temporary_folder(here(tmp_path), found)
+    node.check_temporary_folder(here(tmp_path), found)
     what = f"can't write to {tmp_path} (Input/output error)"
     assert found.faults == [NodeFault("site", what)]
 
@@ -51,7 +51,7 @@ def test_a_temporary_folder_that_can_not_be_written_is_the_nodes_fault(tmp_path,
 def test_a_temporary_folder_that_only_other_nodes_have_is_a_remark(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
     found = Findings()
-    disk.check_temporary_folder(here(tmp_path), found)
+    node.check_temporary_folder(here(tmp_path), found)
     assert (found.faults, len(found.remarks)) == ([], 1)
 
 
@@ -61,20 +61,20 @@ def test_a_full_disk_is_told_apart(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     found = Findings()
-    disk.check_job_directory(here(tmp_path), found)
+    node.check_job_directory(here(tmp_path), found)
     what = f"has no space left in {tmp_path}/attempts/1"
     assert found.faults == [NodeFault(VerdictKind.DISK_FULL, what, certain=False)]
 
 
 def test_memory_that_others_use_is_a_fault(tmp_path, monkeypatch):
     (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 1048576 kB\n")
-    monkeypatch.setattr(memory, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(node, "_MEMORY", tmp_path / "meminfo")
     found = Findings()
-    memory.check_memory(here(tmp_path, memory_bytes=4 << 30), found)
+    node.check_memory(here(tmp_path, memory_bytes=4 << 30), found)
     what = "has 1024 MiB of memory available of the 4096 MiB asked for"
     assert found.faults == [NodeFault("site", what)]
     found = Findings()
-    memory.check_memory(here(tmp_path, memory_bytes=3 << 29), found)
+    node.check_memory(here(tmp_path, memory_bytes=3 << 29), found)
     assert (found.faults, len(found.remarks)) == ([], 1)
 
 

@@ -20,7 +20,7 @@ from learner.job import status as heartbeat
 from learner.job.metrics import finished_file
 from learner.job.status import Heartbeat, last_lines
 from learner.supervisor.verdict import explain
-from learner.supervisor.worker_group.restart_policy import is_too_slow
+from learner.supervisor.worker_group.worker import is_too_slow
 from learner.system import processes
 from learner.system.signals import HaltFlag
 

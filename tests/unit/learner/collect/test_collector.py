@@ -21,9 +21,8 @@ from dlctl.contract.measured.utilisation import MEMORY_RSS_BYTES, PROCESSES
 from dlctl.contract.metrics import Source, parse_line
 from learner.collect import late
 from learner.collect import state as collector_state
-from learner.collect.collector import Collector
-from learner.collect.complaints import Complaints
-from learner.collect.reported import Reported
+from learner.collect.collector import Collector, Reported
+from learner.collect.state import Complaints
 from learner.collect.usage.sampler import Sampler
 
 GROUPS = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dlctl.contract.metrics import parse_line
 from learner.collect.parsers.emetrics import EmetricsParser
-from learner.collect.parsers.stamps import parse_time
+from learner.collect.parsers.record import parse_time
 
 RECORD = {
     "meta": {"training_id": "t-1", "time": 1513200611328, "rindex": 1, "subid": "7"},

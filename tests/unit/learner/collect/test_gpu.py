@@ -20,7 +20,7 @@ CC = shutil.which("cc")
 PROGRAM = """\
 import json, os, sys
 from learner.collect.usage.gpu import open_gpus
-from learner.collect.usage.window import Window
+from learner.collect.usage.sampler import Window
 gpus = open_gpus(os.environ, int(sys.argv[1]))
 if gpus is None:
     print("null")

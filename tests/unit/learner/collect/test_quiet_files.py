@@ -8,8 +8,8 @@ import pytest
 
 from dlctl.contract.metrics import MetricsLine
 from learner.collect import parsing
+from learner.collect.asked import Found
 from learner.collect.parsing import SELDOM_S, Parsing
-from learner.collect.places import Found
 from learner.collect.state import State
 from learner.job.metrics import MetricsFile
 

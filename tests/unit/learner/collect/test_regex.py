@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dlctl.contract.measured.parsers import compile_regex
 from learner.collect.parsers.literals import required_literals
-from learner.collect.parsers.regex import Group, RegexParser
-from learner.collect.parsers.time_limit import TimeLimit
+from learner.collect.parsers.regex import Group, RegexParser, TimeLimit
 
 CAFFE = {
     "test": {

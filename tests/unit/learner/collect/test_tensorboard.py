@@ -13,8 +13,8 @@ from repository import REPOSITORY
 
 from dlctl.contract.ground.follow import CHUNK_BYTES
 from dlctl.contract.ground.tfrecord import BrokenFile
-from learner.collect.feeds import EventFeed
 from learner.collect.parsers.tensorboard import EventParser
+from learner.collect.parsing import EventFeed
 
 RECORDED = sorted((REPOSITORY / "tests/recorded/tensorboard").glob("*.tfevents*"))
 

@@ -14,8 +14,7 @@ from dlctl.contract.metrics import parse_line
 from learner.collect.usage.cgroup import MemoryGroup
 from learner.collect.usage.family import Family
 from learner.collect.usage.network import Network
-from learner.collect.usage.sampler import SAMPLES_OF_A_LINE, Sampler
-from learner.collect.usage.window import Window
+from learner.collect.usage.sampler import SAMPLES_OF_A_LINE, Sampler, Window
 
 PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 

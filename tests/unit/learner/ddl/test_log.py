@@ -123,7 +123,7 @@ def test_threads_log_side_by_side(job, monkeypatch):
             time.sleep(0.05)  # so that all of them begin
             super().__init__(env)
 
-    monkeypatch.setattr("learner.job.metrics.lines.PYRAMID_FROM_BYTES", 2000)
+    monkeypatch.setattr("learner.job.metrics.PYRAMID_FROM_BYTES", 2000)
     monkeypatch.setattr(module, "_Log", Slow)
 
     def work(name):

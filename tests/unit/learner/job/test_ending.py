@@ -10,8 +10,7 @@ from node_job import Job
 from dlctl.contract import Batch, Evidence, Launch, State, VerdictKind
 from learner.job.batch import UNEXPLAINED, batch_system
 from learner.job.batch.slurm import read_ending as read
-from learner.job.ending import Question
-from learner.job.outcome import Outcome, failed
+from learner.job.outcome import Outcome, Question, failed
 
 K = VerdictKind
 HEAD = "JobId=3 JobName=words.sh UserId=dluser(20001) Priority=4294901757 Account=dl QOS=normal "
@@ -58,7 +57,7 @@ def test_an_error_is_no_answer():
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch):
     monkeypatch.setattr("learner.job.batch.slurm.ENDING_TIMEOUT_S", 60.0)
-    monkeypatch.setattr("learner.job.ending.WAIT_S", 60.0)
+    monkeypatch.setattr("learner.job.outcome.WAIT_S", 60.0)
 
 
 HALTED = Outcome(State.HALTED, K.SCHEDULER, UNEXPLAINED.capitalize() + ", before all was saved.")
@@ -100,7 +99,7 @@ def test_without_an_answer_the_verdict_stays(tmp_path, script):
 
 
 def test_a_controller_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("learner.job.ending.WAIT_S", 0.05)
+    monkeypatch.setattr("learner.job.outcome.WAIT_S", 0.05)
     assert ask(tmp_path, "exec sleep 1", HALTED) == HALTED
 
 

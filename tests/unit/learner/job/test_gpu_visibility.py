@@ -11,7 +11,7 @@ from node_job import on_nodes
 from scheduler_plan import make_plan
 
 from dlctl.contract import ParameterServer
-from learner.job.gpu_visibility import SHARED_VARIABLE, own_gpus, visible_devices
+from learner.job.environment import SHARED_VARIABLE, own_gpus, visible_devices
 from learner.supervisor import steps
 
 SHARED = {SHARED_VARIABLE: "1", "SLURM_STEP_GPUS": "1,2,5,7"}

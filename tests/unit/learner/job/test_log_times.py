@@ -3,17 +3,16 @@
 import pytest
 
 from dlctl.contract import State, parse_notes
-from learner.job import log_times
-from learner.job.log_times import LogTimes
-from learner.job.status import Heartbeat
+from learner.job import status
+from learner.job.status import Heartbeat, LogTimes
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """The time that both clocks tell."""
     now = [1000.0]
-    monkeypatch.setattr(log_times.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(log_times.time, "time", lambda: now[0])
+    monkeypatch.setattr(status.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(status.time, "time", lambda: now[0])
     return now
 
 
@@ -54,7 +53,7 @@ def test_a_restart_goes_on(log, clock):
 
 
 def test_notes_take_less_space_than_the_log_and_the_last_one_is_written(log, clock, monkeypatch):
-    monkeypatch.setattr(log_times, "FREE_BYTES", 200)
+    monkeypatch.setattr(status, "FREE_BYTES", 200)
     times = LogTimes(log)
     for _ in range(1000):
         grow(log, "line of 20 bytes...\n")

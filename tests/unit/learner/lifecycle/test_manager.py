@@ -15,10 +15,9 @@ from dlctl import contract
 from dlctl.contract import Lifecycle, Plan, State, Status, Verdict, VerdictKind, to_json
 from learner.job.batch import batch_system
 from learner.lifecycle import manager
-from learner.lifecycle.fewer import reduced
 from learner.lifecycle.history import newest_checkpoint
 from learner.lifecycle.manager import Following, conclude, follow
-from learner.lifecycle.next_attempt import begin
+from learner.lifecycle.next_attempt import begin, reduced
 
 SCRIPT = """\
 #!/bin/bash

@@ -10,7 +10,7 @@ from node_job import Job
 
 from dlctl import contract
 from dlctl.contract import Evidence, State, Verdict
-from learner.lifecycle.bad_nodes import of_verdict, remember
+from learner.lifecycle.next_attempt import of_verdict, remember
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,10 @@ from learner.job.metrics import Progress
 from learner.model.lr_schedule import UsedRate
 from learner.model.user_model import Parts
 from learner.parameter_server import coordinator
-from learner.parameter_server.checkpoint_state import SavedServer, cursor_at
+from learner.parameter_server.checkpoint_state import SavedServer, ServerTraining, cursor_at
 from learner.parameter_server.coordinator import Coordinator
 from learner.parameter_server.ordered_cursor import OrderedCursor
 from learner.parameter_server.rendezvous import has_begun
-from learner.parameter_server.server_training import ServerTraining
 from learner.supervisor.verdict import read_words
 from learner.system.segments import segment_folder
 from learner.system.signals import HaltFlag

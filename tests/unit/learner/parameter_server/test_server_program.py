@@ -256,10 +256,10 @@ def test_a_server_reports_why_it_ended_unless_its_node_was_given_up(
             assert stopped() == bool(told)
 
     monkeypatch.setattr(World, "told", told)
-    monkeypatch.setattr(program, "Outside", lambda *_: World())
+    monkeypatch.setattr(program, "Outside", lambda *_, **__: World())
     monkeypatch.setattr(program, "NodeServer", Node)
     threads = torch.get_num_threads()
-    assert program._run(job.plan, tmp_path, 1, 0, False, HaltFlag(), None) == 0
+    assert program._run(job.plan, tmp_path, 1, 0, False, HaltFlag()) == 0
     torch.set_num_threads(threads)
     path = tmp_path / contract.status_file(1, "server", 0)
     seen = contract.read_record(contract.Status, path)

@@ -18,7 +18,7 @@ from learner.checkpoint_files import layout
 from learner.checkpoint_files.layout import FileRecord, Marker, ShareRecord, StoredPiece
 from learner.lifecycle.manager import conclude, follow
 from learner.rehearsal import drill, report
-from learner.rehearsal.compare import differing
+from learner.rehearsal.report import differing
 from learner.rehearsal.stages import following, objection
 
 

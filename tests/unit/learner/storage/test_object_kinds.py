@@ -23,8 +23,8 @@ from learner.storage.cache import Cache
 from learner.storage.etag_check import EtagCheck
 from learner.storage.listing import list_container
 from learner.storage.objects import Object, Patient, Place, Unavailable, open_store
+from learner.storage.objects.base import part_bytes_of
 from learner.storage.objects.bucket import guessed_parts
-from learner.storage.objects.digests import part_bytes_of
 from learner.storage.progress import Progress
 
 MIB = 1 << 20

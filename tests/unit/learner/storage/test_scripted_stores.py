@@ -10,7 +10,7 @@ from dlctl.contract import DataStore
 from dlctl.contract.stores import store_script
 from learner.errors import SiteFault, UserFault
 from learner.storage import scripted
-from learner.storage.base import Interrupted
+from learner.storage.progress import Interrupted
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from learner.storage.cache import Cache
 from learner.storage.claim import Claim, claimed
 from learner.storage.listing import digest
 from learner.storage.objects import Object, Place
-from learner.storage.objects.digests import Digests
+from learner.storage.objects.base import Digests
 from learner.storage.progress import Progress
 from learner.storage.upload import Superseded, Upload, save
 

@@ -12,7 +12,7 @@ from dlctl import contract
 from dlctl.contract import Lifecycle, Preflight, State, Status, Verdict, VerdictKind, to_json
 from learner.job.context import CHECKED_VARIABLE
 from learner.lifecycle.manager import conclude
-from learner.supervisor.preflight.carried import carried_over
+from learner.supervisor.preflight.spare_nodes import carried_over
 
 
 def report(rank, port=7):

@@ -16,7 +16,7 @@ from node_job import PATIENCE_S, Job, Started, wait_until
 
 from dlctl import contract
 from dlctl.contract import DataStore, ResultsIndex, State, Verdict, VerdictKind
-from learner.job.orders import Orders
+from learner.job.directives import Orders
 from learner.storage.index import write_index
 from learner.storage.ownership import take_over
 

@@ -20,8 +20,7 @@ from dlctl.contract import (
 )
 from learner.errors import UserFault, explain
 from learner.job.status import UNFINISHED
-from learner.supervisor.observed import Observed
-from learner.supervisor.statuses import Statuses
+from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.verdict import decide
 
 SPOKE = [

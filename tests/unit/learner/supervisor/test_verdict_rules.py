@@ -23,7 +23,7 @@ from learner.job.batch import UNEXPLAINED
 from learner.job.outcome import failed, last_verdict
 from learner.job.status import last_lines
 from learner.supervisor.control import EndRequest
-from learner.supervisor.observed import Observed
+from learner.supervisor.statuses import Observed
 from learner.supervisor.verdict import decide
 
 K = VerdictKind

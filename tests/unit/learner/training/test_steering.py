@@ -20,9 +20,9 @@ from dlctl.contract import CheckpointPolicy, Order, Plateau, StopRules, Training
 from learner.data_parallel.optimizer import DistributedOptimizer
 from learner.errors import UserFault
 from learner.exchange.single import SingleExchange
+from learner.job.directives import Orders
 from learner.job.guards import Guards
 from learner.job.metrics import MetricsFile, Progress
-from learner.job.orders import Orders
 from learner.model.lr_schedule import ManifestSchedule
 from learner.model.user_model import Parts
 from learner.system.signals import HaltFlag

@@ -9,7 +9,7 @@ from event_loops import run_loop
 from search.broker import service as service_module
 from search.broker.queues import Queues
 from search.broker.service import BrokerService
-from search.journal.lease import Lease
+from search.journal.epochs import Lease
 from search.journal.log import Log
 from search.protocol import messages as m
 

@@ -19,14 +19,14 @@ class Item:
     number: int = 0
 
 
-def fair_queue(*items: Item) -> Fair[Item]:
-    queue: Fair[Item] = Fair(lambda item: not item.gone)
+def fair_queue(*items: Item) -> Fair:
+    queue: Fair = Fair(lambda item: not item.gone)
     for item in items:
         queue.push(item.flow, item)
     return queue
 
 
-def drain(queue: Fair[Item], fits=lambda shape: True) -> list[Item]:  # noqa: ANN001
+def drain(queue: Fair, fits=lambda shape: True) -> list[Item]:  # noqa: ANN001
     found = []
     while item := queue.pop(fits):
         found.append(item)

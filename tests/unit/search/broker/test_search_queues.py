@@ -8,9 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from search.broker.counts import status_of
 from search.broker.queues import MOST_DEATHS, PEER, Queues
-from search.broker.replay import begin, replay, snapshot
+from search.broker.replay import begin, replay, snapshot, status_of
 from search.broker.shapes import Room, Shape
 from search.protocol import messages as m
 

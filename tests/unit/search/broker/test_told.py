@@ -14,7 +14,7 @@ from dlctl import contract
 from search.broker.queues import Queues
 from search.broker.service import BrokerService
 from search.broker.told import tell
-from search.journal.lease import Lease
+from search.journal.epochs import Lease
 from search.journal.log import Log
 
 

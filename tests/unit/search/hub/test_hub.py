@@ -34,6 +34,7 @@ def test_a_second_hub_tells_only_the_trials_that_the_first_has_not_told(
     events = [*events_of(6, 6, failed=0.0)]
     for attempt, ended in ((1, 4), (2, 6)):
         monkeypatch.setenv("RESULT_DIR", str(tmp_path / f"attempts/{attempt}/results"))
+        monkeypatch.setenv("DLCTL_ATTEMPT", str(attempt))
         known = [each for each in events if each["event"] == "ask" or each["number"] < ended]
         (tmp_path / names.TRIALS).write_bytes(lines_of(known))
         hub = Hub(tmp_path, spec)

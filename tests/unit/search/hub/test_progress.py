@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dlctl.contract import search as names
-from search.hub.progress import Progress
+from search.hub.__main__ import Progress
 
 SPEC = names.Spec("test", [], names.Task("python"), "random", metric="loss")
 

@@ -12,18 +12,21 @@ import pytest
 
 from dlctl import contract
 from search.journal import epochs
-from search.journal.epochs import SNAPSHOT_COMPLETE, adopt, log_path, remove_before
-from search.journal.lease import (
+from search.journal.epochs import (
     HOLDS,
     LEFT,
     RETIRED,
+    SNAPSHOT_COMPLETE,
     Holder,
     Lease,
     Watch,
+    adopt,
     incarnations,
+    log_path,
+    remove_before,
     wait_for_lapse,
 )
-from search.journal.records import encode
+from search.journal.log import encode
 
 LEASE_S = 0.5
 
@@ -75,7 +78,7 @@ def test_a_lease_that_can_not_be_read_is_waited_for_too(tmp_path: Path) -> None:
 
 def test_a_process_that_died_here_is_not_waited_for(tmp_path: Path) -> None:
     code = (
-        "import sys, os; from pathlib import Path; from search.journal.lease import Lease;"
+        "import sys, os; from pathlib import Path; from search.journal.epochs import Lease;"
         "Lease.claim(Path(sys.argv[1]), 60.0); os._exit(0)"
     )
     root = Path(__file__).parents[4]

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from search.errors import SearchError
 from search.journal import log as log_module
-from search.journal.log import Log
-from search.journal.records import Record, encode, read_records
+from search.journal.log import Log, Record, encode, read_records
 
 RECORDS = st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=50)), max_size=8)
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dlctl.contract.search import Budget, Parameter, Spec, Task
-from search.model.ahead import AskedAhead, open_strategy
-from search.model.guard import StrategyError
+from search.model.ahead import AskedAhead, StrategyError, open_strategy
 from search.model.log import TrialLog
 from search.model.state import Ended, Search
 from search.strategies import SAMPLERS

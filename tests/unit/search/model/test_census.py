@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dlctl import contract
 from dlctl.contract.search import BrokerTold, WorkerTold
-from search.model.census import workers_there
+from search.model.drive import workers_there
 
 
 def told(job_dir, broker, time, **seen_s_ago):

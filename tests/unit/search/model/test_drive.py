@@ -10,7 +10,7 @@ from search.broker import service as service_module
 from search.broker.queues import Queues
 from search.broker.service import BrokerService
 from search.broker.shapes import Room
-from search.journal.lease import Lease
+from search.journal.epochs import Lease
 from search.journal.log import Log
 from search.model import drive
 from search.model.drive import Driver

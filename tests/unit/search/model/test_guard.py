@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlctl.contract import search as files
-from search.model.guard import Guarded, StrategyError
+from search.model.ahead import Guarded, StrategyError
 from search.strategies import Told, Trial
 
 STRATEGIES = """

@@ -9,7 +9,7 @@ import pytest
 from dlctl.contract.search import Budget, Parameter, Spec, Task
 from dlctl.search import trials
 from search.errors import SearchError
-from search.hub.progress import Progress
+from search.hub.__main__ import Progress
 from search.model.log import TrialLog
 from search.model.state import Ended, Search
 from search.strategies import make_strategy

@@ -1,6 +1,6 @@
 """The nameserver knows what heartbeats told it, and nothing else."""
 
-from search.nameserver.registry import Registry
+from search.nameserver.__main__ import Registry
 
 TIMEOUT_S = 10.0
 

@@ -19,7 +19,7 @@ SERVER = """
 import asyncio, os, socket, sys
 from pathlib import Path
 from search.protocol.channels import Credentials, open_server
-from search.protocol.strangers import count_strangers
+from search.protocol.process import count_strangers
 
 async def serve():
     server, address = open_server("127.0.0.1", Credentials.load(Path(sys.argv[1]), "broker"), [])

@@ -9,8 +9,7 @@ import pytest
 
 from dlctl.contract import search as contract
 from dlctl.contract.search import Parameter, Spec, Task
-from search.strategies import NAMES, Proposal, Space, Told, Trial, make_strategy
-from search.strategies.choose import _OURS
+from search.strategies import _OURS, NAMES, Proposal, Space, Told, Trial, make_strategy
 from search.strategies.space import value_at
 
 SPACE = [

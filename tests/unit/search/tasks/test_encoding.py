@@ -6,7 +6,7 @@ import sys
 import msgpack
 import pytest
 
-from search.tasks.encoding import TaskError, decode, encode
+from search.tasks.run import TaskError, decode, encode
 
 
 @pytest.mark.parametrize("encoding", ["", "json"])

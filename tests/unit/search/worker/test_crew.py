@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from event_loops import run_loop
 
 from search.protocol import messages as m
 from search.worker.crew import Crew, Resources
-from search.worker.echo import EchoSlot
-from search.worker.gpus import Gpus
 from search.worker.outbox import Outbox
+from search.worker.slots import EchoSlot, Gpus
 
 
 class Faulty(EchoSlot):
@@ -23,9 +23,17 @@ class Faulty(EchoSlot):
 def test_a_fault_of_the_workers_own_fails_one_task_and_stops_no_slot(tmp_path):
     async def play():
         outbox = Outbox(tmp_path, "w1")
+        gpus = Gpus(0, {})
         changed = asyncio.Event()
-        crew = Crew("w1", lambda _: Faulty(), 1, Resources(1, 0, 0, ()), Gpus(0, {}), outbox,
-                    lambda _: changed.set())  # fmt: skip
+        crew = Crew(
+            "w1",
+            partial(Faulty, tmp_path, 0, gpus),
+            1,
+            Resources(1, 0, 0, ()),
+            gpus,
+            outbox,
+            lambda _: changed.set(),
+        )
         for number, payload in enumerate((b"bad", b"good"), 1):
             task = m.Task(id=f"{number:032x}", payload=payload)
             crew.take("b0", [m.Lease(task=task, id=number, duration_s=10)])
@@ -45,8 +53,16 @@ def test_what_a_worker_asks_for_beside_what_runs_is_taken_ahead(tmp_path):
 
     async def play():
         outbox, ended = Outbox(tmp_path, "w1"), asyncio.Event()
-        crew = Crew("w1", lambda _: EchoSlot(), 1, Resources(1, 0, 0, ()), Gpus(0, {}), outbox,
-                    lambda _: ended.set())  # fmt: skip
+        gpus = Gpus(0, {})
+        crew = Crew(
+            "w1",
+            partial(EchoSlot, tmp_path, 0, gpus),
+            1,
+            Resources(1, 0, 0, ()),
+            gpus,
+            outbox,
+            lambda _: ended.set(),
+        )
         first, second = (m.Lease(task=m.Task(id=f"{n:032x}"), id=n, duration_s=9) for n in (1, 2))
         crew.take("b0", [first])
         await asyncio.wait_for(ended.wait(), 60)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from event_loops import run_loop
 from search_keys import write_keys
 
 from search.worker.crew import Crew, Resources
-from search.worker.echo import EchoSlot
-from search.worker.gpus import Gpus
 from search.worker.links import Link
 from search.worker.outbox import Outbox
+from search.worker.slots import EchoSlot, Gpus
 
 
 class Faulty(Crew):
@@ -26,8 +26,16 @@ def test_a_fault_of_the_workers_own_ends_it_instead_of_the_calls_to_a_broker_alo
 
     async def play():
         outbox = Outbox(tmp_path, "w1")
-        crew = Faulty("w1", lambda _: EchoSlot(), 1, Resources(1, 0, 0, ()), Gpus(0, {}), outbox,
-                      lambda _: None)  # fmt: skip
+        gpus = Gpus(0, {})
+        crew = Faulty(
+            "w1",
+            partial(EchoSlot, tmp_path, 0, gpus),
+            1,
+            Resources(1, 0, 0, ()),
+            gpus,
+            outbox,
+            lambda _: None,
+        )
         link = Link(tmp_path, "b0", "w1", crew, outbox, lambda _: True)
         try:
             with pytest.raises(KeyError, match="a fault of ours"):

@@ -15,21 +15,14 @@ from dlctl.contract import Directive, Evidence, Homes, State, VerdictKind
 from learner.agent.preflight import wants_mpi
 from learner.errors import UserFault
 from learner.job.batch import batch_system
+from learner.job.context import Ranks, find_ranks
 from learner.job.directives import HaltTime, Outside
-from learner.job.launcher_words import says_lost
 from learner.job.outcome import failed as failure_of
-from learner.job.ranks import Ranks, find_ranks
+from learner.job.outcome import says_lost
 from learner.job.status import UNSAVED
 from learner.supervisor.control import EndRequest
-from learner.supervisor.observed import Observed
-from learner.supervisor.statuses import Statuses
+from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.verdict import decide
-from learner.supervisor.worker_group.restart_policy import (
-    Restarts,
-    how_it_died,
-    is_too_slow,
-    is_user_error,
-)
 from learner.supervisor.worker_group.shard_placement import (
     at_the_end,
     first_homes,
@@ -38,7 +31,13 @@ from learner.supervisor.worker_group.shard_placement import (
     without_node,
     write_homes,
 )
-from learner.supervisor.worker_group.worker import LearnerWorker
+from learner.supervisor.worker_group.worker import (
+    LearnerWorker,
+    Restarts,
+    how_it_died,
+    is_too_slow,
+    is_user_error,
+)
 
 
 def test_a_learner_waiting_for_its_restart_reports_its_restarts(tmp_path):

@@ -16,8 +16,8 @@ from learner.job.status import UNSAVED
 from learner.supervisor.attempt import Supervisor
 from learner.supervisor.control import EndRequest
 from learner.supervisor.statuses import Statuses
-from learner.supervisor.worker_group import cleanup
 from learner.supervisor.worker_group import group as group_module
+from learner.supervisor.worker_group import nodes
 from learner.supervisor.worker_group.group import WorkerGroup
 from learner.supervisor.worker_group.shard_placement import make_secret
 
@@ -138,7 +138,7 @@ def play(tmp_path, monkeypatch):
         made[-1].cleaned_by.append(argv)
         return made[-1].start("cleaner")
 
-    monkeypatch.setattr(cleanup, "Step", cleaner)
+    monkeypatch.setattr(nodes, "Step", cleaner)
     return Made
 
 

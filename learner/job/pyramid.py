@@ -6,6 +6,7 @@ What can't be written is removed, and readers then use the lines.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 from collections.abc import Iterator
@@ -22,13 +23,7 @@ from dlctl.contract.measured.pyramid import (
     Bin,
     Named,
 )
-from dlctl.contract.metrics import (
-    NO_STEP,
-    MetricsLine,
-    Source,
-    parse_line,
-    parse_metrics_name,
-)
+from dlctl.contract.metrics import NO_STEP, MetricsLine, Source, parse_line, parse_metrics_name
 
 _LINES_AT_ONCE = 16
 
@@ -123,17 +118,8 @@ class PyramidFiles:
 
     def _write(self) -> None:
         for what, content in self._waiting.items():
-            self._append(pyramid.side_file(self._path.name, what), content)
+            append(self._path.with_name(pyramid.side_file(self._path.name, what)), content)
         self._waiting.clear()
-
-    def _append(self, name: str, content: bytes | bytearray) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        descriptor = os.open(self._path.with_name(name), flags, 0o666)
-        try:
-            if os.write(descriptor, content) < len(content):
-                raise OSError("a part could not be written")
-        finally:
-            os.close(descriptor)
 
     def _remove(self) -> None:
         whats = ["series", "index", "events"]
@@ -152,3 +138,19 @@ class PyramidFiles:
             self._waiting.clear()
             with contextlib.suppress(OSError):
                 self._remove()
+
+
+def append(path: Path, data: bytes | bytearray) -> int:
+    """Append to a file, all or nothing: nobody else writes there; return the file's size.
+
+    Raises:
+        OSError: the disk is full, or can't be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        if (written := os.write(descriptor, data)) < len(data):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)

@@ -6,7 +6,6 @@ A full disk may lose lines; it never ends a training.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -28,7 +27,7 @@ from dlctl.contract.metrics import (
     finite,
     make_line,
 )
-from learner.job.metrics.pyramid import PyramidFiles
+from learner.job.pyramid import PyramidFiles, append
 
 PROGRESS_INTERVAL_S = 0.5
 
@@ -57,9 +56,7 @@ class MetricsFile:
         clock: Callable[[], float] = time.time,
         warn: Callable[[str], None] = tell,
     ) -> None:
-        self._path = path
-        self._clock = clock
-        self._warn = warn
+        self._path, self._clock, self._warn = path, clock, warn
         self._warned = False
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
@@ -99,7 +96,7 @@ class MetricsFile:
     def _add_all(self, lines: Sequence[MetricsLine]) -> None:
         try:
             encoded = [line.encode() for line in lines]
-            size_bytes = self._write(b"".join(encoded))
+            size_bytes = append(self._path, b"".join(encoded))
             if self._pyramid is not None:
                 for line, text in zip(lines, encoded, strict=True):
                     self._pyramid.add(line, len(text))
@@ -112,19 +109,6 @@ class MetricsFile:
                     f"WARNING: metrics are lost from step {lines[0].step} on, as long as "
                     f"{self._path} can't be written: {error.strerror or error}"
                 )
-
-    def _write(self, data: bytes) -> int:
-        """Append to the file; return its size."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        descriptor = os.open(self._path, flags, 0o666)
-        try:
-            if missing := len(data) - os.write(descriptor, data):
-                written = len(data) - missing  # remove the partial line; nobody else writes here
-                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
 
 
 def finished_file(progress: Path) -> Path:

@@ -1,8 +1,8 @@
 """Send one JSON answer from a node-side program to the login side, whatever else is printed.
 
-`dlctl.lifecycle.remote_module` runs `python -m learner.<module>` and puts a random mark into the
-environment; the answer is one line that begins with the mark. Without a mark, as when run by hand,
-the answer is plain JSON.
+`dlctl.lifecycle.remote_module` runs a module of `learner` or `search`, and puts a random mark into
+the environment; the answer is one line that begins with the mark. Without a mark, as when run by
+hand, the answer is plain JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from learner.errors import UserFault
+from dlctl.contract.ground.hinted import HintedError
 
 EXIT_FAILED = 1
 MARK_VARIABLE = "DLCTL_ANSWER_MARK"
@@ -26,7 +26,7 @@ def run(main: Callable[[list[str]], Any]) -> int:
     """Run a program and print its return value as the answer; return the exit code.
 
     While `main` runs, standard output goes to standard error, for C libraries and child processes
-    too. A UserFault is reported without a traceback.
+    too. A HintedError is reported without a traceback.
     """
     mark = os.environ.pop(MARK_VARIABLE, "")  # the user's code must not see it
     with _answers() as out:
@@ -47,12 +47,12 @@ def run(main: Callable[[list[str]], Any]) -> int:
     return 0
 
 
-def _explained(error: Exception) -> UserFault:
-    if isinstance(error, UserFault):
+def _explained(error: Exception) -> HintedError:
+    if isinstance(error, HintedError):
         return error
     traceback.print_exception(error)
     message = (str(error).splitlines() or [""])[0][:300]
-    return UserFault(f"{type(error).__name__}: {message}", hint="see the traceback above")
+    return HintedError(f"{type(error).__name__}: {message}", hint="see the traceback above")
 
 
 def _send(out: TextIO, mark: str, frame: dict[str, Any]) -> None:
