@@ -15,7 +15,7 @@ programs, each of which trains the same model alone, at the same time as the oth
 gradient_as_bucket_view, static_graph, no broadcast_buffers and the bucket_cap_mb that is fastest in
 a short trial before; `mpi_chunked`: gradients as views of one flat buffer, MPI_Allreduce in slices
 of 4 MB after backward. `none_malloc` and `ddp_gloo_tuned_malloc` are the floor and tuned DDP with
-glibc's malloc set as `ddl.init` sets it (learner.system.malloc): they show how much of our gain is
+glibc's malloc set as `ddl.init` sets it (learner.system.memory): they show how much of our gain is
 due to that.
 
 Each method has two processes of its own that run nothing else. A user, too, runs only one of these

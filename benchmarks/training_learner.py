@@ -132,7 +132,7 @@ class PlainMalloc(Training):
 
     def join(self) -> None:
         """Join nobody."""
-        from learner.system.malloc import keep_freed_memory
+        from learner.system.memory import keep_freed_memory
 
         keep_freed_memory()
 
@@ -235,7 +235,7 @@ class GlooTunedMalloc(GlooTuned):
 
     def join(self) -> None:
         """Set malloc first."""
-        from learner.system.malloc import keep_freed_memory
+        from learner.system.memory import keep_freed_memory
 
         keep_freed_memory()
         super().join()

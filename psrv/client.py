@@ -19,13 +19,9 @@ import torch
 from psrv.errors import LateError, ServerError
 from psrv.push.flow_control import FlowControl
 from psrv.push.push import AtOnce, InRounds, Pushes, copying, ranges, replicas
+from psrv.push.rounds import refreshes
 from psrv.push.staleness import StalenessBound
-from psrv.push.waiting import (
-    FOR_SERVERS,
-    WaitPolicy,
-    how_long,
-    wait_until,
-)
+from psrv.push.waiting import FOR_SERVERS, WaitPolicy, how_long, wait_until
 from psrv.shard.format import COUNT, PRIMARY, UNFINISHED, kind_of, read_row
 from psrv.shard.private_folder import is_private_folder, removed_error, was_removed
 from psrv.shard.shard import Shard
@@ -182,14 +178,10 @@ class Client:
         Raises:
             ServerError: A primary has not answered in time, or in the time that a halt leaves.
         """
-        stale, wanted = replicas(self._shards), list[int]()
-        self._begin(lambda: wanted.extend(shard.want_refresh() for shard in stale)).wait()
-
-        def fresh() -> bool:
-            return all(s.refreshed >= n for s, n in zip(stale, wanted, strict=True))
-
+        asked: list[Callable[[], bool]] = []
+        self._begin(lambda: asked.append(refreshes(replicas(self._shards)))).wait()
         wait_policy = replace(self._wait_policy, timeout_s=timeout_s)
-        if not wait_until(fresh, wait_policy):
+        if not wait_until(asked[0], wait_policy):
             raise ServerError(
                 f"another node's parameter server has not answered {how_long(wait_policy)}",
                 hint="its log says why: see `dlctl logs`",
@@ -203,19 +195,17 @@ class Client:
         """
         try:
             self.wait()
-            self._wait_for_primaries(self._pushes_to.leave())
+            wait_policy = self._wait_policy
+            if not wait_until(self._pushes_to.leave(), wait_policy):
+                wait_policy.warn(
+                    "the last pushes have not come to another node's server "
+                    f"{how_long(wait_policy)}: they may be lost; the log of this node's server "
+                    "says why"
+                )
         finally:
             self._thread.shutdown()
             for shard in self._shards:
                 shard.close()
-
-    def _wait_for_primaries(self, have: Callable[[], bool]) -> None:
-        wait_policy = self._wait_policy
-        if not wait_until(have, wait_policy):
-            wait_policy.warn(
-                f"the last pushes have not come to another node's server {how_long(wait_policy)}: "
-                "they may be lost; the log of this node's server says why"
-            )
 
     def _check(self, whole: torch.Tensor) -> None:
         """Refuse a tensor that does not fit, before any block is changed."""
@@ -252,7 +242,8 @@ class Client:
         ):
             for row, kept in enumerate(into[:, part]):
                 if shard.layout.kind == PRIMARY:
-                    shard.read(copying(shard, kept, 1 + row))
+                    parts = torch.split(kept, shard.layout.block_count)
+                    shard.read(copying(parts, 1 + row))
                 elif self._snapshots is not None:
                     read_row(self._snapshots(number), 1 + row, kept)
 
@@ -294,35 +285,31 @@ def join(
     """
     paths = [shards.path(number) for number in range(shards.count)]
     _wait_for(paths, wait_policy)
-    _check_owner(shards.folder)
+    if not is_private_folder(shards.folder):  # every user may make one in shared memory
+        raise ServerError(
+            f"{shards.folder} is not private to this user: its shards may be anybody's",
+            hint="remove it, unless it belongs to a running training",
+        )
     joined: list[Shard] = []
     try:
         for number, path in enumerate(paths):
             layout = shards.layout(number, solver, kind_of(path))
             joined.append(Shard(path, layout, shards.attempt))
-        in_rounds = isinstance(solver, RoundSolver)
-        bound = StalenessBound(joined[0], None if in_rounds else staleness, wait_policy)
-        pushes: Pushes = (
-            InRounds(joined, solver, rank, learners, wait_policy)
-            if isinstance(solver, RoundSolver)
-            else AtOnce(joined, solver, rank)
-        )
-        flow_control = _flow_control_of(pushes, joined, wait_policy)
+        pushes: Pushes
+        if isinstance(solver, RoundSolver):
+            bound = StalenessBound(joined[0], None, wait_policy)
+            pushes = InRounds(joined, solver, rank, learners, wait_policy)
+            flow_control = FlowControl([], wait_policy)  # in rounds none is needed
+        else:
+            bound = StalenessBound(joined[0], staleness, wait_policy)
+            pushes = AtOnce(joined, solver, rank)
+            flow_control = FlowControl(replicas(joined), wait_policy, moves=solver.total_is_step)
         snapshots = None if shards.job_dir is None else shards.snapshot
         return Client(joined, pushes, bound, flow_control, wait_policy, snapshots)
     except BaseException:
         for shard in joined:
             shard.close()
         raise
-
-
-def _flow_control_of(
-    pushes: Pushes, shards: Sequence[Shard], wait_policy: WaitPolicy
-) -> FlowControl:
-    """Return the flow control of replicas; in rounds none is needed."""
-    if not isinstance(pushes, AtOnce):
-        return FlowControl([], wait_policy)
-    return FlowControl(replicas(shards), wait_policy, moves=pushes.moves_replicas)
 
 
 def _wait_for(paths: Sequence[Path], wait_policy: WaitPolicy) -> None:
@@ -344,15 +331,6 @@ def _wait_for(paths: Sequence[Path], wait_policy: WaitPolicy) -> None:
                 )
         if not path.exists():
             raise removed_error(path)
-
-
-def _check_owner(folder: Path) -> None:
-    """Refuse a folder that others can write to: every user may make one in shared memory."""
-    if not is_private_folder(folder):
-        raise ServerError(
-            f"{folder} is not private to this user: its shards may be anybody's",
-            hint="remove it, unless it belongs to a running training",
-        )
 
 
 def _is_decided(path: Path) -> bool:

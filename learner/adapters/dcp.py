@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from learner.adapters.halt import Halt, any_asked
+from learner.adapters.halt import Halt, any_asked, process_group
 from learner.adapters.saved import checkpoint_dir, newest
 from learner.job.context import ATTEMPT_VARIABLE
 from learner.system.folders import put_in_place
@@ -49,7 +49,8 @@ class Checkpoints:
         attempt = os.environ.get(ATTEMPT_VARIABLE, "1")  # a late process has a folder of its own
         part = self._folder / f".sharded-{step}.part-{attempt}"
         checkpoint.save(state, checkpoint_id=str(part))
-        if _rank() == 0:
+        group = process_group()
+        if group is None or group.get_rank() == 0:
             aside = part.with_name(f"{part.name}.old")
             put_in_place(part, self._folder / f"sharded-{step}", aside)
             shutil.rmtree(aside, ignore_errors=True)
@@ -58,7 +59,8 @@ class Checkpoints:
                     shutil.rmtree(left, ignore_errors=True)
             for old in sorted(self._folder.glob(PATTERN), key=_step)[: -self._keep]:
                 shutil.rmtree(old, ignore_errors=True)
-        _barrier()
+        if group is not None:
+            group.barrier()
 
     def leave_if_asked(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
         """End the process after saving, if any learner was asked to; call this after each step.
@@ -69,7 +71,8 @@ class Checkpoints:
         """
         if any_asked(self._halt):
             self.save(step, state())
-            if _rank() == 0:
+            group = process_group()
+            if group is None or group.get_rank() == 0:
                 print(f"halted after step {step}", flush=True)
             self._halt.leave()
 
@@ -77,22 +80,3 @@ class Checkpoints:
 def _step(path: Path) -> int:
     number = path.name.rpartition("-")[2]
     return int(number) if number.isdecimal() else -1
-
-
-def _alone() -> bool:
-    from torch import distributed
-
-    return not (distributed.is_available() and distributed.is_initialized())
-
-
-def _rank() -> int:
-    from torch import distributed
-
-    return 0 if _alone() else distributed.get_rank()
-
-
-def _barrier() -> None:
-    from torch import distributed
-
-    if not _alone():
-        distributed.barrier()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from types import ModuleType
 from typing import NoReturn
 
 from learner.errors import EXIT_HALTED
@@ -34,15 +35,21 @@ class Halt:
         os._exit(EXIT_HALTED)
 
 
+def process_group() -> ModuleType | None:
+    """Return torch.distributed, or None if this process has no group in it."""
+    from torch import distributed
+
+    return distributed if distributed.is_available() and distributed.is_initialized() else None
+
+
 def any_asked(halt: Halt) -> bool:
     """Return whether any learner was asked, so that all of them stop after the same step.
 
     Every learner calls this after each step. It uses the process group of torch, if there is one.
     """
     import torch
-    from torch import distributed
 
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if (distributed := process_group()) is None:
         return halt.asked
     device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
     flag = torch.tensor(float(halt.asked), device=device)

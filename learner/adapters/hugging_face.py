@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from learner.adapters.halt import Halt, any_asked
+from learner.adapters.halt import Halt, any_asked, process_group
 from learner.adapters.saved import is_marked, mark_complete, newest
 
 PATTERN = "checkpoint-*"
@@ -41,10 +41,8 @@ def save_at_halt() -> Any:
             return control
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002
-            from torch import distributed
-
-            if distributed.is_available() and distributed.is_initialized():
-                distributed.barrier()
+            if (group := process_group()) is not None:
+                group.barrier()
             if state.is_world_process_zero:
                 mark_complete(Path(args.output_dir, f"checkpoint-{state.global_step}"))
 

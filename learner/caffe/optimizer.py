@@ -37,8 +37,8 @@ class CaffeOptimizer(torch.optim.Optimizer):
                 gradient = parameter.grad * scale
                 decay = solver.weight_decay * group["decay_mult"]
                 if decay:
-                    direction = parameter.sign() if solver.regularization == "L1" else parameter
-                    gradient = gradient.add(direction, alpha=decay)
+                    is_l1 = solver.regularization_type == "L1"
+                    gradient = gradient.add(parameter.sign() if is_l1 else parameter, alpha=decay)
                 parameter.sub_(self._update(parameter, gradient, rate, iteration))
             group["lr"] = rate
             group["iteration"] = iteration + 1

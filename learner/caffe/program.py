@@ -1,15 +1,16 @@
-"""A solver file as the built-in loop needs it: what a user's `build` returns, and its settings."""
+"""A solver file as the built-in loop needs it: what a user's `build` returns, and the plan."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from dlctl.contract import Plan
 from learner.caffe.data import Augmented, Samples, dataset
 from learner.caffe.net import TEST, TRAIN, CaffeNet, read_net
 from learner.caffe.optimizer import CaffeOptimizer
@@ -42,42 +43,31 @@ def builder(path: Path, folder: Path) -> Callable[[dict[str, Any]], dict[str, An
     return build
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the solver decides in place of the manifest."""
+def planned(plan: Plan, folder: Path) -> Plan:
+    """Return the plan with what its solver file decides: how long to train, and in which batches.
 
-    epochs: int
-    steps: int
-    batch_size: int
-    """Over all learners together: as in Caffe, each has the net's batch size."""
-    validate_every_epochs: int
-    log_every_steps: int
-    snapshot_steps: int
-
-
-def settings(path: Path, folder: Path, learners: int) -> Settings:
-    """Return how long and in which batches a solver's file trains.
+    As in Caffe, each learner has the net's batch size.
 
     Raises:
         UserFault: a file is wrong, or its data is missing.
     """
-    solver = read_solver(path)
+    solver = read_solver(folder / str(plan.framework.job))
     _, data = _read(solver, folder)
     samples, each = data[TRAIN]
-    batch = each * learners * solver.iter_size
+    batch = each * plan.resources.learners * solver.iter_size
     steps = max(1, math.ceil(len(samples) / batch))
-    return Settings(
-        epochs=math.ceil(solver.max_iter / steps),
-        steps=solver.max_iter,
-        batch_size=batch,
-        validate_every_epochs=max(1, round(solver.test_interval / steps)),
+    training = replace(
+        plan.training, epochs=math.ceil(solver.max_iter / steps), steps=solver.max_iter,
+        batch_size=batch, validate_every_epochs=max(1, round(solver.test_interval / steps)),
         log_every_steps=solver.display or 10,
-        snapshot_steps=solver.snapshot,
-    )
+    )  # fmt: skip
+    checkpoint = plan.checkpoint
+    if solver.snapshot and checkpoint.every_epochs == 1:  # the manifest does not say when
+        checkpoint = replace(checkpoint, every_epochs=None, every_steps=solver.snapshot)
+    return replace(plan, training=training, checkpoint=checkpoint)
 
 
 def _read(solver: Solver, folder: Path) -> tuple[CaffeNet, dict[str, tuple[Samples, int]]]:
-    known: dict[str, tuple[Samples, int]] = {}
     by_layer: dict[int, tuple[Samples, int]] = {}
 
     def example(layer: Message, phase: str) -> Tensor:
@@ -85,9 +75,4 @@ def _read(solver: Solver, folder: Path) -> tuple[CaffeNet, dict[str, tuple[Sampl
         return samples.example() if isinstance(samples, Augmented) else samples.tensors[0][:1]
 
     net = read_net(*net_paths(solver, folder), example)
-    for phase, graph in net.graphs.items():
-        known[phase] = by_layer[id(graph.data)]
-    return net, known
-
-
-__all__ = ["SUFFIX", "Settings", "builder", "settings"]
+    return net, {phase: by_layer[id(graph.data)] for phase, graph in net.graphs.items()}

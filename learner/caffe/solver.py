@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from learner.caffe.prototxt import Message, read
+from learner.caffe.prototxt import read
 from learner.errors import UserFault
 
 POLICIES = ("fixed", "step", "exp", "inv", "multistep", "poly", "sigmoid")
@@ -22,32 +23,32 @@ _WITHOUT_EFFECT = (
 
 @dataclass(frozen=True)
 class Solver:
-    """What a solver file asks for."""
+    """What a solver file asks for: its fields by their names there, with Caffe's defaults."""
 
     where: str
-    net: str | None
-    train_net: str | None
-    test_net: str | None
-    type: str
     base_lr: float
-    lr_policy: str
-    gamma: float
-    power: float
-    stepsize: int
-    stepvalues: tuple[int, ...]
-    max_iter: int
-    momentum: float
-    momentum2: float
-    delta: float
-    rms_decay: float
-    weight_decay: float
-    regularization: str
-    clip_gradients: float
-    iter_size: int
-    display: int
-    test_interval: int
-    snapshot: int
-    snapshot_prefix: str
+    stepvalue: tuple[int, ...]
+    net: str = ""
+    train_net: str = ""
+    test_net: str = ""
+    type: str = ""
+    lr_policy: str = "fixed"
+    gamma: float = 0.0
+    power: float = 0.0
+    stepsize: int = 0
+    max_iter: int = 0
+    momentum: float = 0.0
+    momentum2: float = 0.999
+    delta: float = 1e-8
+    rms_decay: float = 0.99
+    weight_decay: float = 0.0
+    regularization_type: str = "L2"
+    clip_gradients: float = -1.0
+    iter_size: int = 1
+    display: int = 0
+    test_interval: int = 0
+    snapshot: int = 0
+    snapshot_prefix: str = ""
 
     def rate(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0, as Caffe's GetLearningRate."""
@@ -59,7 +60,7 @@ class Solver:
         if self.lr_policy == "inv":
             return float(base * (1 + gamma * iteration) ** -self.power)
         if self.lr_policy == "multistep":
-            return base * gamma ** sum(iteration >= value for value in self.stepvalues)
+            return base * gamma ** sum(iteration >= value for value in self.stepvalue)
         if self.lr_policy == "poly":
             return float(base * max(0.0, 1 - iteration / self.max_iter) ** self.power)
         if self.lr_policy == "sigmoid":
@@ -79,45 +80,21 @@ def read_solver(path: Path) -> Solver:
         UserFault: the file can't be read, or asks for what this version lacks.
     """
     found = read(path)
-    solver = Solver(
-        where=path.name,
-        net=found.get("net", "") or None,
-        train_net=found.get("train_net", "") or None,
-        test_net=found.get("test_net", "") or None,
-        type=_named(found.get("type", found.get("solver_type", "SGD"))),
-        base_lr=_needed(found, "base_lr"),
-        lr_policy=found.get("lr_policy", "fixed"),
-        gamma=found.get("gamma", 0.0),
-        power=found.get("power", 0.0),
-        stepsize=found.get("stepsize", 0),
-        stepvalues=tuple(found.list_of("stepvalue", 0)),
-        max_iter=found.get("max_iter", 0),
-        momentum=found.get("momentum", 0.0),
-        momentum2=found.get("momentum2", 0.999),
-        delta=found.get("delta", 1e-8),
-        rms_decay=found.get("rms_decay", 0.99),
-        weight_decay=found.get("weight_decay", 0.0),
-        regularization=found.get("regularization_type", "L2"),
-        clip_gradients=found.get("clip_gradients", -1.0),
-        iter_size=max(1, found.get("iter_size", 1)),
-        display=found.get("display", 0),
-        test_interval=found.get("test_interval", 0),
-        snapshot=found.get("snapshot", 0),
-        snapshot_prefix=found.get("snapshot_prefix", path.stem),
-    )
+    if not found.has("base_lr"):
+        raise UserFault(f"{found.where}: the solver has no base_lr")
+    defaults: dict[str, Any] = {
+        each.name: each.default for each in fields(Solver) if each.default is not MISSING
+    }
+    defaults |= {"type": found.get("solver_type", "SGD"), "snapshot_prefix": path.stem}
+    values = {name: found.get(name, default) for name, default in defaults.items()}
+    kind = values["type"]
+    values["type"] = {name.upper(): name for name in TYPES}.get(kind.upper(), kind)
+    values["iter_size"] = max(1, values["iter_size"])
+    steps = tuple(found.list_of("stepvalue", 0))
+    solver = Solver(path.name, found.get("base_lr", 0.0), steps, **values)
     found.refuse_unknown(_WITHOUT_EFFECT, "the solver")
     _check(solver)
     return solver
-
-
-def _named(kind: str) -> str:
-    return {name.upper(): name for name in TYPES}.get(kind.upper(), kind)
-
-
-def _needed(found: Message, name: str) -> float:
-    if not found.has(name):
-        raise UserFault(f"{found.where}: the solver has no {name}")
-    return found.get(name, 0.0)
 
 
 def _check(solver: Solver) -> None:
@@ -134,8 +111,8 @@ def _check(solver: Solver) -> None:
         wrong = "max_iter is missing: how many iterations to train"
     elif not (solver.net or solver.train_net):
         wrong = "neither net nor train_net names the net's file"
-    elif solver.regularization not in ("L1", "L2"):
-        wrong = f"regularization_type is {solver.regularization!r}; there are L1 and L2"
+    elif solver.regularization_type not in ("L1", "L2"):
+        wrong = f"regularization_type is {solver.regularization_type!r}; there are L1 and L2"
     if wrong:
         raise UserFault(f"{solver.where}: {wrong}")
 
@@ -149,7 +126,7 @@ def net_paths(solver: Solver, folder: Path) -> tuple[Path, Path]:
     Raises:
         UserFault: there is no such file.
     """
-    train = _find(solver, solver.train_net or solver.net or "", folder)
+    train = _find(solver, solver.train_net or solver.net, folder)
     return train, _find(solver, solver.test_net, folder) if solver.test_net else train
 
 

@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from learner.checkpoint.engine import CheckpointEngine, Keep
-from learner.checkpoint.load import Loaded, filled
-from learner.checkpoint.newest import Learners
+from learner.checkpoint.load import Learners, Loaded, filled
 from learner.checkpoint.writer_process import WriterProcess
 
 

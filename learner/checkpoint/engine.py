@@ -17,11 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dlctl.contract.ground.amounts import format_bytes
-from learner.checkpoint.load import Loaded
-from learner.checkpoint.memory_budget import MemoryRequest, have_room
-from learner.checkpoint.newest import Learners, use_newest
-from learner.checkpoint.partition import parts_of, rank_parts, shapes
-from learner.checkpoint.snapshot import Snapshot
+from learner.checkpoint.load import Learners, Loaded, use_newest
+from learner.checkpoint.partition import Snapshot, parts_of, rank_parts, shapes
 from learner.checkpoint.state_tree import Packed, pack
 from learner.checkpoint.writer_process import WriterProcess
 from learner.checkpoint_files.disk import Disk
@@ -29,13 +26,14 @@ from learner.checkpoint_files.publish import (
     LEAST_KEPT,
     Order,
     ShareMissing,
+    complete,
     remove_leftovers,
     remove_quietly,
 )
-from learner.checkpoint_files.work import complete, leave_failure, write_part
+from learner.checkpoint_files.share_writer import leave_failure, write_part
 from learner.errors import UserFault
 from learner.job.context import successor
-from learner.system.memory import memory_left
+from learner.system.memory import MemoryRequest, have_room, memory_left
 
 T = TypeVar("T")
 _LONGEST_WAIT_S = 600.0
@@ -219,7 +217,7 @@ class CheckpointEngine:
                 remove_leftovers(self._root, self._disk)
             except OSError as error:
                 self._warn(f"the leftovers of a crash in {self._root} can't be removed: {error}")
-        self._token = self._learners.share(_token())
+        self._token = self._learners.share(f"{socket.gethostname()}-{secrets.token_hex(4)}")
 
     def _write_here(self, order: Order, snapshot: Snapshot) -> None:
         began = time.monotonic()
@@ -345,10 +343,6 @@ class CheckpointEngine:
         if text not in self._warned:
             self._warned.add(text)
             self._say(f"WARNING: {text}")
-
-
-def _token() -> str:
-    return f"{socket.gethostname()}-{secrets.token_hex(4)}"
 
 
 def _patience() -> Callable[[float], None]:

@@ -1,13 +1,13 @@
-"""Find the newest complete checkpoint, and open it."""
+"""Find the newest checkpoint that every learner finds complete, and open it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -16,6 +16,8 @@ from learner.checkpoint.state_tree import unpack
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.layout import DamagedCheckpoint, Marker, ShareRecord
 from learner.errors import UserFault
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,14 @@ def understood() -> Iterator[None]:
         raise DamagedCheckpoint(f"a record can't be understood ({error!r})") from error
 
 
-def headers(root: Path, warnings: list[str]) -> Iterator[Header]:
-    """Yield the complete checkpoints, newest first.
-
-    Args:
-        warnings: receives a sentence about each checkpoint that is skipped.
-    """
+def headers(root: Path, warn: Callable[[str], object]) -> Iterator[Header]:
+    """Yield the complete checkpoints, newest first; `warn` gets a sentence about each other one."""
     for step in layout.steps_present(root):
         directory = root / layout.directory_name(step)
         try:
             yield read_header(directory)
         except DamagedCheckpoint as damage:
-            warnings.append(skipped(directory, str(damage)))
+            warn(skipped(directory, str(damage)))
 
 
 def skipped(directory: Path, problem: str) -> str:
@@ -116,34 +114,27 @@ def filled(state: Any) -> Any:
         DamagedCheckpoint: a block does not match its checksum.
     """
     found: dict[int, tuple[Stored, torch.Tensor]] = {}
-    _each_stored(state, found)
+
+    def note(stored: Stored) -> None:
+        found[id(stored)] = (stored, stored.empty())
+
+    def tensor(stored: Stored) -> torch.Tensor:
+        return found[id(stored)][1].view(stored.dtype).reshape(stored.shape)
+
+    _with_each(state, note)
     read_all((stored, memory, 0) for stored, memory in found.values())
-    tensors = {
-        key: memory.view(stored.dtype).reshape(stored.shape)
-        for key, (stored, memory) in found.items()
-    }
-    return _replaced(state, tensors)
+    return _with_each(state, tensor)
 
 
-def _each_stored(state: Any, found: dict[int, tuple[Stored, torch.Tensor]]) -> None:
+def _with_each(state: Any, change: Callable[[Stored], Any]) -> Any:
+    """Return a state with another value in place of each `Stored`."""
     if isinstance(state, Stored):
-        found[id(state)] = (state, state.empty())
-    elif isinstance(state, dict):
-        for value in state.values():
-            _each_stored(value, found)
-    elif isinstance(state, (list, tuple)):
-        for value in state:
-            _each_stored(value, found)
-
-
-def _replaced(state: Any, tensors: dict[int, torch.Tensor]) -> Any:
-    if isinstance(state, Stored):
-        return tensors[id(state)]
+        return change(state)
     if isinstance(state, dict):
-        changed = {key: _replaced(value, tensors) for key, value in state.items()}
+        changed = {key: _with_each(value, change) for key, value in state.items()}
         return changed if type(state) is dict else type(state)(changed)
     if type(state) in (list, tuple):
-        return type(state)(_replaced(value, tensors) for value in state)
+        return type(state)(_with_each(value, change) for value in state)
     return state
 
 
@@ -168,3 +159,104 @@ _WORDS = {
     "batch_size": "training.batch_size",
     "samples": "a number of training samples of",
 }
+
+
+class Learners(Protocol):
+    """The part of an `Exchange` that checkpoints need."""
+
+    rank: int
+    size: int
+
+    def share(self, value: Any) -> Any:
+        """Return rank 0's value."""
+
+    def collect(self, value: Any) -> list[Any]:
+        """Return every learner's value, in rank order."""
+
+
+@dataclass(frozen=True)
+class Found(Generic[T]):
+    """The newest complete checkpoint."""
+
+    step: int
+    used: T
+    """The result of `use`."""
+    damaged: list[int]
+    """The later steps whose checkpoints were skipped."""
+
+
+def use_newest(
+    root: Path, learners: Learners, warn: Callable[[str], None], use: Callable[[Loaded], T]
+) -> Found[T] | None:
+    """Open the newest complete checkpoint; return the result of `use`, or None if there is none.
+
+    Every learner must call this. If any learner finds the checkpoint damaged, `use` is called again
+    with the previous one, and rank 0 calls `warn` about the one it skips.
+
+    Raises:
+        UserFault: there are checkpoints, but all are damaged, or the file system fails. A failing
+            file system is no damage: starting from scratch would waste finished training.
+    """
+    present: list[int] = []  # filled on rank 0 only, which looks and shares its result
+    found = _headers(root, warn, present)
+    while (header := _next(found, learners)) is not None:
+        used, problem = _try(use, header)
+        problems = learners.collect(problem)
+        if not any(problems):
+            step = header.marker.step
+            return Found(step, used, [n for n in present if n > step])  # type: ignore[arg-type]
+        if learners.rank == 0:
+            first = next(problem for problem in problems if problem)
+            warn(skipped(header.directory, first))
+    return None
+
+
+def _headers(root: Path, warn: Callable[[str], None], present: list[int]) -> Iterator[Header]:
+    """Yield the complete checkpoints, newest first; `present` gets the steps of all there are."""
+    try:
+        present += layout.steps_present(root)
+        yield from headers(root, warn)
+    except OSError as error:
+        raise _unreadable(root, error) from error
+    if present:
+        raise UserFault(
+            f"none of the {len(present)} checkpoints in {root} is whole",
+            hint="`dlctl checkpoints verify` shows what is wrong; remove them to start again",
+        )
+
+
+def _next(found: Iterator[Header], learners: Learners) -> Header | None:
+    """Return rank 0's next header, or raise rank 0's error on every learner."""
+    answer: tuple[Header | None, UserFault | None] = (None, None)
+    if learners.rank == 0:
+        try:
+            answer = (next(found, None), None)
+        except UserFault as refused:
+            answer = (None, refused)
+    header, fault = learners.share(answer)
+    if fault is not None:
+        raise fault
+    return header  # type: ignore[no-any-return]
+
+
+def _try(use: Callable[[Loaded], T], header: Header) -> tuple[T | None, str | None]:
+    try:
+        loaded = Loaded(header)
+    except (DamagedCheckpoint, KeyError, IndexError, ValueError, TypeError) as damage:
+        return None, str(damage)
+    try:
+        return use(loaded), None
+    except DamagedCheckpoint as damage:
+        return None, str(damage)
+    except OSError as error:
+        raise _unreadable(header.directory, error) from error
+    finally:
+        loaded.close()
+
+
+def _unreadable(path: Path, error: OSError) -> UserFault:
+    return UserFault(
+        f"{path} can't be read: {error}",
+        hint="repair the file system and resume; if only this checkpoint stays unreadable, "
+        "remove it to continue from the previous one",
+    )

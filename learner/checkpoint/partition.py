@@ -1,7 +1,11 @@
-"""Which learner writes which elements: bytes that all learners hold are divided evenly. Pure."""
+"""Which learner writes which elements, and one learner's share of them in memory.
+
+Bytes that all learners hold are divided evenly.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,8 +57,7 @@ def rank_parts(packed: Packed) -> list[Part]:
 
 
 def _size_bytes(leaf: Leaf) -> int:
-    values = leaf.parts[0][1]
-    return values.numel() * values.itemsize
+    return leaf.parts[0][1].nbytes
 
 
 def _edge(leaf: Leaf, place: int) -> int:
@@ -72,23 +75,58 @@ def shapes(packed: Sequence[Leaf]) -> list[tuple[str, str, tuple[int, ...], bool
     return [(leaf.name, leaf.dtype, leaf.shape, leaf.is_full) for leaf in packed]
 
 
-def offsets_of(parts: Sequence[Part]) -> list[int]:
-    """Return the offset of each part in a snapshot; large parts begin on a page boundary."""
+def _offsets_of(parts: Sequence[Part]) -> tuple[list[int], int]:
+    """Return the offset of each part in a snapshot, and the end; large ones begin on a page."""
     offsets, end = [], 0
     for part in parts:
-        size_bytes = part.values.numel() * part.values.itemsize
-        step = PAGE_BYTES if size_bytes >= LARGE_BYTES else _ALIGNMENT_BYTES
+        step = PAGE_BYTES if part.values.nbytes >= LARGE_BYTES else _ALIGNMENT_BYTES
         end = -(-end // step) * step
         offsets.append(end)
-        end += size_bytes
-    return offsets
+        end += part.values.nbytes
+    return offsets, end
 
 
-def end_of(offsets: Sequence[int], parts: Sequence[Part]) -> int:
-    """Return where the last part of a snapshot ends."""
-    return offsets[-1] + parts[-1].values.numel() * parts[-1].values.itemsize if parts else 0
-
-
-def numpy_name(values: torch.Tensor) -> str:
-    """Return NumPy's name for a tensor's dtype."""
+def _numpy_name(values: torch.Tensor) -> str:
     return str(values.new_empty(0, device="cpu").numpy().dtype.str)
+
+
+class Snapshot:
+    """The parts to copy, and their places in the snapshot."""
+
+    def __init__(self, parts: Sequence[Part], tree: bytes) -> None:
+        """Choose the layout of a share.
+
+        Args:
+            parts: what this learner writes.
+            tree: the content of state.json on rank 0; empty on other ranks.
+        """
+        self.parts = parts
+        self.tree = tree
+        self._offsets, end = _offsets_of(parts)
+        pieces = [
+            [part.name, _numpy_name(part.values), part.values.numel(), place]
+            for part, place in zip(parts, self._offsets, strict=True)
+        ]
+        self._pieces = json.dumps(pieces).encode()
+        self.tree_place = (end, end + len(tree))
+        self.pieces_place = (end + len(tree), end + len(tree) + len(self._pieces))
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the snapshot."""
+        return self.pieces_place[1]
+
+    @property
+    def is_of_gpu(self) -> bool:
+        """Return whether any part is on a GPU."""
+        return any(part.values.is_cuda for part in self.parts)
+
+    def copy_to(self, memory: torch.Tensor) -> None:
+        """Copy the snapshot to memory: uint8, shape (at least size_bytes,)."""
+        for part, place in zip(self.parts, self._offsets, strict=True):
+            if size_bytes := part.values.nbytes:
+                memory[place : place + size_bytes].view(part.values.dtype).copy_(part.values)
+        texts = ((self.tree, self.tree_place), (self._pieces, self.pieces_place))
+        for content, (start, end) in texts:
+            if content:
+                memory[start:end].copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))

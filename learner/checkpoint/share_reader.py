@@ -111,16 +111,6 @@ class Stored:
                 f"{self.name} has only its first {known} of {self.size_bytes} bytes"
             )
 
-    def tensor(self) -> torch.Tensor:
-        """Return the whole tensor, on the CPU.
-
-        Raises:
-            DamagedCheckpoint: what was read does not match its checksum.
-        """
-        target = self.empty()
-        read_all([(self, target, 0)])
-        return target.view(self.dtype).reshape(self.shape)
-
     def array(self) -> np.ndarray[Any, Any]:
         """Return the whole tensor as a NumPy array.
 

@@ -26,10 +26,9 @@ _AS_NUMPY = {
 """Dtypes stored natively; all others (bfloat16, float8, bool, complex) are stored as bytes."""
 
 _DICTS: dict[str, type] = {
-    "dict": dict,
-    "OrderedDict": collections.OrderedDict,
-    "Counter": collections.Counter,
+    kind.__name__: kind for kind in (dict, collections.OrderedDict, collections.Counter)
 }
+_SEQUENCES: dict[str, type] = {kind.__name__: kind for kind in (list, tuple, set)}
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,26 @@ def unpack(tree: Any, leaves: Sequence[Any], to_array: Callable[[Any], Any]) -> 
         leaves: the values to put in place of the tensors.
         to_array: converts such a value to a NumPy array.
     """
-    return _Unpacker(leaves, to_array).unpack(tree)
+
+    def rebuilt(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        kind = node["is"]
+        if kind in _DICTS:
+            return _DICTS[kind]({rebuilt(k): rebuilt(v) for k, v in node["items"]})
+        if kind in _SEQUENCES:
+            return _SEQUENCES[kind](rebuilt(item) for item in node["items"])
+        if kind == "tensor":
+            return leaves[node["leaf"]]
+        if kind == "array":
+            return to_array(leaves[node["leaf"]])
+        if kind == "scalar":
+            return rebuilt(node["of"])[()]
+        if kind == "bytes":
+            return base64.b64decode(node["base64"])
+        raise ValueError(f"a checkpoint holds an unknown kind of value {kind!r}")
+
+    return rebuilt(tree)
 
 
 def _pack(value: Any, leaves: list[Leaf], where: str) -> Any:
@@ -153,29 +171,3 @@ def _pack_array(array: np.ndarray[Any, Any], leaves: list[Leaf], where: str) -> 
     item_bytes = array.dtype.itemsize
     leaves.append(Leaf(where, array.dtype.str, tuple(array.shape), [(0, raw)], item_bytes))
     return {"is": "array", "leaf": len(leaves) - 1}
-
-
-class _Unpacker:
-    def __init__(self, leaves: Sequence[Any], to_array: Callable[[Any], Any]) -> None:
-        self._leaves = leaves
-        self._to_array = to_array
-
-    def unpack(self, node: Any) -> Any:
-        if not isinstance(node, dict):
-            return node
-        kind = node["is"]
-        if kind in _DICTS:
-            items = {self.unpack(k): self.unpack(v) for k, v in node["items"]}
-            return _DICTS[kind](items)
-        if kind in ("list", "tuple", "set"):
-            sequence = {"list": list, "tuple": tuple, "set": set}[kind]
-            return sequence(self.unpack(item) for item in node["items"])
-        if kind == "tensor":
-            return self._leaves[node["leaf"]]
-        if kind == "array":
-            return self._to_array(self._leaves[node["leaf"]])
-        if kind == "scalar":
-            return self.unpack(node["of"])[()]
-        if kind == "bytes":
-            return base64.b64decode(node["base64"])
-        raise ValueError(f"a checkpoint holds an unknown kind of value {kind!r}")

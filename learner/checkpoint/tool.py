@@ -152,7 +152,7 @@ def _open(root: Path, step: str) -> Header:
     try:
         if step != "-":
             return read_header(root / layout.directory_name(int(step)))
-        found = next(headers(root, []), None)
+        found = next(headers(root, lambda _: None), None)
     except (DamagedCheckpoint, OSError) as damage:
         raise UserFault(f"the checkpoint {step} in {root} can't be read: {damage}") from damage
     if found is None:

@@ -63,6 +63,16 @@ class Order:
         return self.root / layout.directory_name(self.step)
 
 
+def complete(
+    order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], None]
+) -> tuple[str | None, list[str]]:
+    """Complete the checkpoint (rank 0); return the error, or None, and warnings."""
+    try:
+        return None, publish(order, tree, disk, may_wait)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return str(error) or type(error).__name__, []
+
+
 def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], None]) -> list[str]:
     """Complete a checkpoint; return warnings that do not concern the checkpoint itself.
 

@@ -6,6 +6,7 @@ speed and leaves the CPU free for the checksums (and for training). Never import
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import zlib
@@ -16,8 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from learner.checkpoint_files import layout
 from learner.checkpoint_files.disk import Disk
 from learner.checkpoint_files.layout import BLOCK_BYTES, ShareRecord, StoredPiece
+from learner.checkpoint_files.publish import Order, remove_quietly
 from learner.checkpoint_files.share_format import LARGE_BYTES, PAGE_BYTES, Array
 
 _WRITE_BYTES = 16 * 1024**2
@@ -51,6 +54,29 @@ def write_share(
         ]
     size_bytes = path.stat().st_size
     return ShareRecord(rank, size_bytes, rest_sum(path, size_bytes, stored), stored)
+
+
+def write_part(order: Order, pieces: Sequence[tuple[str, Array]], disk: Disk) -> str | None:
+    """Write one learner's share and its record; return the error, or None on success."""
+    share = order.temporary / layout.share_file(order.rank)
+    try:
+        disk.make_directory(order.temporary)
+        record = write_share(share, order.rank, pieces, disk)
+        disk.sync_directory(order.temporary)
+        disk.write_file(order.temporary / layout.record_file(order.rank), layout.to_bytes(record))
+    except OSError as error:
+        remove_quietly(share, disk)  # on a full disk, makes space for the failure file
+        problem = str(error) or type(error).__name__
+        leave_failure(order, problem, disk)
+        return problem
+    return None
+
+
+def leave_failure(order: Order, problem: str, disk: Disk) -> None:
+    """Write the failure file, which tells rank 0's writer that there will be no share."""
+    with contextlib.suppress(OSError):
+        disk.make_directory(order.temporary)
+        disk.write_file(order.temporary / layout.failure_file(order.rank), problem.encode())
 
 
 def block_sums(data: memoryview) -> list[int]:

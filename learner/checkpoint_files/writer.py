@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from learner.checkpoint_files.disk import Disk
-from learner.checkpoint_files.publish import Order, ShareMissing
+from learner.checkpoint_files.publish import Order, ShareMissing, complete
 from learner.checkpoint_files.share_format import Array
-from learner.checkpoint_files.work import complete, write_part
+from learner.checkpoint_files.share_writer import write_part
 
 _ALONE_S = 20.0
 """How long the writer waits for other learners' shares after its own learner is gone."""

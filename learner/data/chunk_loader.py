@@ -19,15 +19,14 @@ from typing import Any
 from learner.data.prefetch import Batch, Fetcher
 from learner.data.sampling import Indices, epoch_order
 from learner.errors import UserFault
-from psrv.cursor.base import Chunk, Cursor
-from psrv.cursor.chunking import chunk_ranges
+from psrv.cursor.base import Chunk, Cursor, chunk_ranges
 from psrv.errors import PsrvError
 
 _ORDERS = 3
 """Passes whose order is cached: the current one, and earlier ones with chunks of dead learners."""
 
 
-class ChunkLoader:
+class ChunkLoader(Fetcher):
     """Takes chunks from a cursor and yields (chunk, inputs, targets).
 
     A chunk counts as done when the consumer calls `done` or asks for the next one. The next one is
@@ -38,7 +37,7 @@ class ChunkLoader:
     Args:
         dataset: Any map-style dataset of (input, …, target).
         cursor: Of as many samples as the dataset has; the loader leaves it open.
-        samples: Samples of a chunk, or one more (see psrv.cursor.chunking); may change between
+        samples: Samples of a chunk, or one more (see psrv.cursor.base); may change between
             chunks.
         seed: With the pass, fixes the order of the samples. The same for all learners.
         batch_samples: Samples of a batch, or one more; None: a chunk is one batch.
@@ -61,20 +60,11 @@ class ChunkLoader:
         self._cursor = cursor
         self._seed = seed
         self._linger_s = linger_s
-        self._fetcher = Fetcher(dataset, prefetch)
+        super().__init__(dataset, prefetch)
         self._orders: dict[int, Indices] = {}
         self._taken: deque[tuple[Chunk, list[Any]]] = deque()
         self._current: Chunk | None = None
         """The first chunk taken, once the consumer has it."""
-
-    @property
-    def wait_s(self) -> float:
-        """Return how long the consumer has waited for data, in total."""
-        return self._fetcher.wait_s
-
-    def read_wait_s(self) -> float:
-        """Return how long the consumer waited since the last call."""
-        return self._fetcher.read_wait_s()
 
     def indices(self, chunk: Chunk) -> Indices:
         """Return which samples of the dataset a chunk has."""
@@ -95,10 +85,10 @@ class ChunkLoader:
         """Yield each chunk with its batches, which are fetched as `__iter__` says."""
         while self._taken or self._take_or_wait():
             chunk, begun = self._taken[0]
-            if self._fetcher.ahead and len(self._taken) == 1:
+            if self.ahead and len(self._taken) == 1:
                 self._take(None)
             self._current = chunk
-            yield chunk, map(self._fetcher.get, begun)
+            yield chunk, map(self.get, begun)
             if self._current is not None:
                 self._current = None
                 self._taken.popleft()
@@ -115,16 +105,6 @@ class ChunkLoader:
                 self._cursor.done(self._current)
             self._current = None
             self._taken.popleft()
-
-    def close(self) -> None:
-        """End the thread; unfinished chunks stay taken until the cursor is closed."""
-        self._fetcher.close()
-
-    def __enter__(self) -> ChunkLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _take_or_wait(self) -> bool:
         """Take a chunk, also of a dead learner; return whether there is one."""
@@ -143,7 +123,7 @@ class ChunkLoader:
         indices = self.indices(chunk)
         size = self._batch_samples or len(indices)
         batches = [indices[start:stop] for start, stop in chunk_ranges(0, len(indices), size)]
-        self._taken.append((chunk, [self._fetcher.begin(batch) for batch in batches]))
+        self._taken.append((chunk, [self.begin(batch) for batch in batches]))
         return True
 
 

@@ -13,12 +13,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Subset, TensorDataset
 
 from learner.data.hdf5 import Hdf5Dataset
 from learner.data.sampling import Indices, fetch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Batch = tuple[tuple[Any, ...], Any]
 """(inputs, targets), as learner.data.sampling.fetch returns them."""
@@ -75,8 +78,14 @@ class Fetcher:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
+    def __enter__(self) -> Self:
+        return self
 
-class Prefetcher:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Prefetcher(Fetcher):
     """Iterates over a dataset's batches in the order of their indices; use it in a `with`.
 
     Args:
@@ -89,19 +98,10 @@ class Prefetcher:
     def __init__(
         self, dataset: Any, batches: Iterable[Indices], depth: int = 2, mode: str = "auto"
     ) -> None:
-        self._fetcher = Fetcher(dataset, mode)
+        super().__init__(dataset, mode)
         self._batches = iter(batches)
-        self._depth = depth if self._fetcher.ahead else 0
+        self._depth = depth if self.ahead else 0
         self._begun: deque[Future[Batch] | Indices] = deque()
-
-    @property
-    def wait_s(self) -> float:
-        """Return how long the consumer has waited for batches, in total."""
-        return self._fetcher.wait_s
-
-    def read_wait_s(self) -> float:
-        """Return how long the consumer waited since the last call."""
-        return self._fetcher.read_wait_s()
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -112,19 +112,13 @@ class Prefetcher:
             raise StopIteration
         first = self._begun.popleft()
         self._begin(self._depth)
-        return self._fetcher.get(first)
+        return self.get(first)
 
     def close(self) -> None:
         """End the thread; nothing can be read afterwards."""
         self._batches = iter(())
         self._begun.clear()
-        self._fetcher.close()
-
-    def __enter__(self) -> Prefetcher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
     def _begin(self, count: int) -> None:
         while len(self._begun) < count:
@@ -132,4 +126,4 @@ class Prefetcher:
                 indices = next(self._batches)
             except StopIteration:
                 return
-            self._begun.append(self._fetcher.begin(indices))
+            self._begun.append(self.begin(indices))

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from learner.data.hdf5 import Hdf5Dataset
 from learner.errors import UserFault
-from psrv.cursor.chunking import chunk_count, first_chunk
+from psrv.cursor.base import chunk_count, first_chunk
 
 Indices = NDArray[np.int64]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -42,20 +41,13 @@ def check_same(parts: Parts, exchange: Exchange) -> None:
     Raises:
         UserFault: On every learner, if any of them differs from rank 0.
     """
-    mine = describe(parts)
-    digests = exchange.collect(hashlib.sha256("\n".join(mine).encode()).hexdigest())
-    if len(set(digests)) == 1:
-        return
-    other = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
-    everyone = exchange.collect(mine)
-    for ours, theirs in zip_longest(everyone[0], everyone[other], fillvalue="nothing"):
-        if ours != theirs:
-            raise UserFault(
-                f"the learners built different trainings: rank 0 has {ours!r}, "
-                f"rank {other} has {theirs!r}",
-                hint="build(arguments) must return the same on every learner; the loop itself "
-                "divides the data",
-            )
+    check_same_lines(
+        describe(parts),
+        exchange,
+        what="the learners built different trainings",
+        hint="build(arguments) must return the same on every learner; the loop itself divides the "
+        "data",
+    )
 
 
 def check_same_parameters(

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from learner.data_parallel.buckets import BUCKET_BYTES, BucketLayout, ParameterPlace, lay_out
-from learner.data_parallel.sparse import sum_sparse
+from learner.data_parallel.buckets import BUCKET_BYTES, BucketLayout, lay_out
 from learner.errors import UserFault
 from learner.exchange.base import Buffer, Exchange
 
@@ -200,7 +199,7 @@ class Gradients:
                 self._fill(index)
         self._missing = [0] * len(self._missing)
         self._begin_whole()
-        kinds = self._kinds()
+        kinds = [NOTHING if p.grad is None else DENSE for p in self.parameters]
         self._used.values.copy_(torch.tensor(kinds))
         self._used.begin(0, len(kinds))
         for buffer in [*self.buffers, self._used]:
@@ -216,9 +215,6 @@ class Gradients:
         else:  # from an earlier pass
             self._attach(index)
 
-    def _kinds(self) -> list[float]:
-        return [NOTHING if p.grad is None else DENSE for p in self.parameters]
-
     def _take_results(self, used: list[float]) -> None:
         assert self.layout is not None
         for index, parameter in enumerate(self.parameters):
@@ -227,7 +223,7 @@ class Gradients:
             elif index in self.layout.places:
                 self._give(index)
             else:
-                parameter.grad = sum_sparse(parameter, self._exchange, self._divisor)
+                parameter.grad = _sum_sparse(parameter, self._exchange, self._divisor)
 
     def _reset(self) -> None:
         assert self.layout is not None
@@ -259,12 +255,10 @@ class Gradients:
         ]
         self._used = self._exchange.buffer(len(self.parameters), torch.float32)
         for index, place in self.layout.places.items():
-            self._views[index] = self._view(place)
+            values = self.buffers[place.flat].values
+            self._views[index] = place.view(values, self.parameters[index])
             self._given[index] = self._views[index].detach()
         self._reset()
-
-    def _view(self, place: ParameterPlace) -> torch.Tensor:
-        return place.view(self.buffers[place.flat].values, self.parameters[place.index])
 
     def free(self) -> None:
         """Remove the hooks and free the memory; the gradients are gone."""
@@ -279,3 +273,27 @@ class Gradients:
         self._given.clear()
         for buffer in [*self.buffers, *([self._used] if self._used else [])]:
             buffer.free()
+
+
+def _sum_sparse(parameter: torch.Tensor, exchange: Exchange, divisor: int) -> torch.Tensor:
+    """Return the sum of the learners' gradients of one parameter, divided, sparse (COO).
+
+    A learner whose gradient is None adds nothing. Rows that several learners have are added in
+    rank order.
+    """
+    grad = parameter.grad
+    mine = None
+    if grad is not None:
+        sparse = (grad if grad.is_sparse else grad.detach().to_sparse(1)).coalesce()
+        mine = (sparse.indices().cpu(), sparse.values().cpu(), sparse.sparse_dim())
+    parts = [part for part in exchange.collect(mine) if part is not None]
+    total = torch.sparse_coo_tensor(
+        torch.cat([indices for indices, _, _ in parts], dim=1),
+        torch.cat([values for _, values, _ in parts]),
+        parameter.shape,
+        device=parameter.device,
+        check_invariants=False,
+    ).coalesce()
+    if divisor != 1:
+        total.values().div_(divisor)
+    return total

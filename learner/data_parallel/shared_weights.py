@@ -18,7 +18,8 @@ from learner.data_parallel.gradients import Gradients
 from learner.errors import UserFault
 from learner.exchange.arithmetic import part_of
 from learner.exchange.base import Exchange
-from learner.exchange.shm import Counters, wait_for_node
+from learner.exchange.pipeline import wait_until
+from learner.exchange.shm import READY, Counters
 
 ELEMENTWISE = (
     "SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop",
@@ -102,7 +103,9 @@ class SharedWeights:
 
     def wait_for_node(self) -> None:
         """Wait until every learner of this node is here."""
-        self._waits = wait_for_node(self._counters, self._waits)
+        self._waits += 1
+        self._counters.set(READY, self._waits)
+        wait_until(lambda: self._counters.reached(READY, self._waits))
 
     def _pieces_of_elements(self) -> Iterator[Piece]:
         topology = self._exchange.topology

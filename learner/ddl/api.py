@@ -23,12 +23,18 @@ from learner.errors import UserFault
 from learner.exchange import Exchange, find_group, make_exchange
 from learner.exchange.single import SingleExchange
 from learner.exchange.topology import check_mode
-from learner.system.malloc import keep_freed_memory
+from learner.system.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from learner.checkpoint import api
     from learner.checkpoint.writer_process import WriterProcess
 
+__all__ = [
+    "CHECKPOINT_VARIABLE", "SWITCH", "Assigned", "Checkpoints", "DistributedOptimizer", "abort",
+    "allreduce_n", "allreduce_n_", "barrier", "broadcast_object", "broadcast_parameters", "empty_n",
+    "exchange", "init", "is_initialized", "local_gpuid", "local_rank", "local_size", "mode",
+    "partition", "rank", "scale_learning_rate", "shutdown", "size",
+]  # fmt: skip
 SWITCH = "DDL"
 """Set to `off`, this variable makes `init` continue as an ordinary single process."""
 CHECKPOINT_VARIABLE = "CHECKPOINT_DIR"

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import UserFault
 from learner.exchange.base import Exchange, Group
+
+if TYPE_CHECKING:
+    from learner.exchange.mpi import MpiGroup
 
 __all__ = ["NAMES", "Exchange", "Group", "find_group", "join", "make_exchange"]
 
@@ -110,32 +114,29 @@ def _shm(group: Group) -> Exchange:
 
 def _mpi(group: Group) -> Exchange:
     from learner.exchange.mpi import MpiExchange
-    from learner.exchange.mpi_group import MpiGroup
 
-    if not isinstance(group, MpiGroup):
-        raise _needs_mpi("mpi")
-    return MpiExchange(group)
+    return MpiExchange(_of_mpi(group, "mpi"))
 
 
 def _hierarchical(group: Group) -> Exchange:
     from learner.exchange.hierarchical import HierarchicalExchange
-    from learner.exchange.mpi_group import MpiGroup
+
+    return HierarchicalExchange(_of_mpi(group, "hierarchical"))
+
+
+def _of_mpi(group: Group, name: str) -> MpiGroup:
+    from learner.exchange.mpi import MpiGroup
 
     if not isinstance(group, MpiGroup):
-        raise _needs_mpi("hierarchical")
-    return HierarchicalExchange(group)
-
-
-def _needs_mpi(name: str) -> UserFault:
-    return UserFault(
-        f"the exchange {name} needs learners that MPI has started, and torchrun started these",
-        hint="start with srun or mpirun, or use auto",
-    )
+        raise UserFault(
+            f"the exchange {name} needs learners that MPI has started, and torchrun started these",
+            hint="start with srun or mpirun, or use auto",
+        )
+    return group
 
 
 def _torch(group: Group) -> Exchange:
-    from learner.exchange.torch_group import start
-    from learner.exchange.torch_reduce import TorchExchange
+    from learner.exchange.torch_group import TorchExchange, start
 
     start(group.rank, group.size, group.share)
     return TorchExchange(group)
@@ -146,7 +147,7 @@ _MAKERS = {"shm": _shm, "mpi": _mpi, "hierarchical": _hierarchical, "torch": _to
 
 def _mpi_group(learners: int) -> Group:
     try:
-        from learner.exchange.mpi_group import MpiGroup
+        from learner.exchange.mpi import MpiGroup
     except (ImportError, RuntimeError) as error:
         count = f"{learners} learners" if learners else "learners started by MPI"
         raise UserFault(

@@ -14,11 +14,11 @@ import torch
 from mpi4py import MPI
 
 from learner.exchange.arithmetic import blocks, divide, part_of, wide_dtype
-from learner.exchange.grouped import GroupedExchange
+from learner.exchange.base import Buffer, GroupedExchange
 from learner.exchange.memory import NodeMemory
-from learner.exchange.mpi_group import MpiGroup, as_bytes
+from learner.exchange.mpi import MpiGroup, as_bytes
 from learner.exchange.pipeline import Pipeline, Protocol, wait_until
-from learner.exchange.shm import DONE, READY, Counters, refuse_devices, shared_zeros
+from learner.exchange.shm import DONE, READY, Counters, shared_zeros
 from learner.exchange.topology import Topology
 
 BLOCK = 262144
@@ -127,22 +127,16 @@ def _rows(group: MpiGroup, count: int, dtype: torch.dtype) -> dict[int, torch.Te
     return {rank: region.view(dtype) for rank, region in zip(ranks, memory.regions, strict=True)}
 
 
-class HierarchicalExchange(GroupedExchange):
+class HierarchicalExchange(GroupedExchange[MpiGroup]):
     """An Exchange of learners on several nodes, several on some of them."""
 
     name = "hierarchical"
 
-    def __init__(self, group: MpiGroup) -> None:
-        super().__init__(group)
-        self._mpi = group
-
-    def buffer(
-        self, count: int, dtype: torch.dtype, device: torch.device | None = None
-    ) -> HierarchicalBuffer:
+    def buffer(self, count: int, dtype: torch.dtype, device: torch.device | None = None) -> Buffer:
         """Return a buffer of `count` zeros in shared memory; for a GPU see the exchange `torch`."""
-        refuse_devices(self.name, device)
-        return HierarchicalBuffer(self._mpi, count, dtype)
+        self._refuse_gpus(device)
+        return HierarchicalBuffer(self.group, count, dtype)
 
     def shared(self, count: int, dtype: torch.dtype) -> torch.Tensor | None:
         """Return zeros, one copy for all learners of the node."""
-        return shared_zeros(self._mpi, count, dtype)
+        return shared_zeros(self.group, count, dtype)

@@ -13,10 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from learner.errors import UserFault
 from learner.exchange.arithmetic import blocks, part_of, sum_into_all
-from learner.exchange.base import Group
-from learner.exchange.grouped import GroupedExchange
+from learner.exchange.base import Buffer, Group, GroupedExchange
 from learner.exchange.memory import NodeMemory, fence
 from learner.exchange.pipeline import wait_until
 
@@ -50,13 +48,6 @@ class Counters:
 
 
 READY, DONE = 0, 1
-
-
-def wait_for_node(counters: Counters, waits: int) -> int:
-    """Wait until every learner of the node is here, for the `waits`-th time; return one more."""
-    counters.set(READY, waits + 1)
-    wait_until(lambda: counters.reached(READY, waits + 1))
-    return waits + 1
 
 
 class ShmBuffer:
@@ -116,16 +107,14 @@ class ShmBuffer:
         return known
 
 
-class ShmExchange(GroupedExchange):
+class ShmExchange(GroupedExchange[Group]):
     """An Exchange of the learners of one node."""
 
     name = "shm"
 
-    def buffer(
-        self, count: int, dtype: torch.dtype, device: torch.device | None = None
-    ) -> ShmBuffer:
+    def buffer(self, count: int, dtype: torch.dtype, device: torch.device | None = None) -> Buffer:
         """Return a buffer of `count` zeros in shared memory; for a GPU see the exchange `torch`."""
-        refuse_devices(self.name, device)
+        self._refuse_gpus(device)
         return ShmBuffer(self.group, count, dtype)
 
     def shared(self, count: int, dtype: torch.dtype) -> torch.Tensor | None:
@@ -138,12 +127,3 @@ def shared_zeros(group: Group, count: int, dtype: torch.dtype) -> torch.Tensor:
     sizes = [0] * group.topology.local_size
     sizes[0] = count * dtype.itemsize
     return NodeMemory(group, sizes).regions[0].view(dtype)
-
-
-def refuse_devices(name: str, device: torch.device | None) -> None:
-    """Refuse memory that is not the host's."""
-    if device is not None and device.type != "cpu":
-        raise UserFault(
-            f"the exchange {name} works in the host's memory, and the model is on {device}",
-            hint="use exchange: torch (NCCL) on GPUs",
-        )

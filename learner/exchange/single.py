@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from learner.exchange.arithmetic import divide
+from learner.exchange.base import Buffer
 from learner.exchange.topology import Topology
 
 
@@ -42,9 +43,7 @@ class SingleExchange:
     size = 1
     topology = Topology(0, (0,))
 
-    def buffer(
-        self, count: int, dtype: torch.dtype, device: torch.device | None = None
-    ) -> SingleBuffer:
+    def buffer(self, count: int, dtype: torch.dtype, device: torch.device | None = None) -> Buffer:
         """Return a buffer of `count` zeros."""
         return SingleBuffer(torch.zeros(count, dtype=dtype, device=device))
 

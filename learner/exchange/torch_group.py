@@ -1,6 +1,7 @@
-"""The group of torch.distributed: started by torchrun, or with its variables set.
+"""The group and the exchange of torch.distributed: started by torchrun, or with its variables set.
 
-Small messages go over gloo, in a private process group; NCCL only knows GPU memory.
+Small messages go over gloo, in a private process group; NCCL only knows GPU memory. Sums go over
+NCCL between GPUs and over gloo otherwise, in their own order.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 from dlctl.contract.ground.processes import boot_id
 from learner.errors import UserFault
 from learner.exchange.arithmetic import divide, wide_dtype
+from learner.exchange.base import Buffer, Group, GroupedExchange
 from learner.exchange.topology import make_topology
 
 TIMEOUT = timedelta(days=14)
@@ -179,3 +181,62 @@ def _host_identity() -> tuple[str, str, int]:
     with contextlib.suppress(OSError):
         device = Path("/dev/shm").stat().st_dev  # noqa: S108
     return socket.gethostname(), boot_id(), device
+
+
+class TorchBuffer:
+    """A Buffer whose parts are all-reduced while the program continues."""
+
+    def __init__(self, values: torch.Tensor, group: Any) -> None:
+        self.values = values
+        self._group = group
+        self._works: list[tuple[Any, torch.Tensor, torch.Tensor, int]] = []
+        """(work, the part, the tensor that travels, divisor)."""
+
+    def begin(self, start: int, stop: int, divisor: int = 1) -> None:
+        """Begin to sum a part."""
+        if start == stop:
+            return
+        part = self.values[start:stop]
+        # The libraries would add halves as halves: their sum overflows before it is divided.
+        travels = part.to(wide_dtype(part.dtype))
+        work = dist.all_reduce(travels, group=self._group, async_op=True)
+        self._works.append((work, part, travels, divisor))
+
+    def progress(self) -> None:
+        """Do nothing: the library has threads or streams of its own."""
+
+    def wait(self) -> None:
+        """Wait for every part, and divide."""
+        for work, part, travels, divisor in self._works:
+            work.wait()
+            divide(travels, divisor)
+            if travels is not part:
+                part.copy_(travels)
+        self._works.clear()
+
+    def free(self) -> None:
+        """Drop the memory."""
+        self.values = self.values[:0]
+
+
+class TorchExchange(GroupedExchange[Group]):
+    """An Exchange over torch.distributed."""
+
+    name = "torch"
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        # a default group of the user's own may support GPUs only
+        self._host = None if started_here() else dist.new_group(backend="gloo", timeout=TIMEOUT)
+
+    def close(self) -> None:
+        """Wait for the others and leave."""
+        if started_here():
+            self.barrier()
+            end()
+        super().close()
+
+    def buffer(self, count: int, dtype: torch.dtype, device: torch.device | None = None) -> Buffer:
+        """Return a buffer of `count` zeros on a device."""
+        values = torch.zeros(count, dtype=dtype, device=device)
+        return TorchBuffer(values, self._host if values.device.type == "cpu" else None)

@@ -28,7 +28,7 @@ from learner.export.results import MODEL_FILE
 from learner.export.write import FORMATS, Exported, export, find_format
 from learner.model.user_model import Parts
 from learner.model.user_program import build_alone
-from learner.model.weights import restore_model
+from learner.model.weights import restore_buffers, restore_model
 from learner.storage.index import alone
 
 NEWEST = "newest"
@@ -106,10 +106,7 @@ def _load_weights(model: torch.nn.Module, job_dir: Path, checkpoint: str | None)
             hint="`dlctl checkpoints verify` shows which are complete",
         ) from damage
     restore_model(model, state, header.directory.name)
-    buffers = dict(model.named_buffers())
-    with torch.no_grad():
-        for buffer_name, value in own.items():
-            buffers[buffer_name].copy_(value)
+    restore_buffers(model, own)
     return header.marker.step
 
 
@@ -130,7 +127,7 @@ def _find_checkpoint(root: Path, wanted: str) -> Header:
     steps = layout.steps_present(root)
     if wanted == NEWEST:
         skipped: list[str] = []
-        if found := next(headers(root, skipped), None):
+        if found := next(headers(root, skipped.append), None):
             return found
         raise UserFault(f"there is no whole checkpoint in {root}", hint="; ".join(skipped))
     if not wanted.isdecimal() or int(wanted) not in steps:

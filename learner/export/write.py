@@ -17,7 +17,7 @@ from dlctl.contract.ground.digests import sha256_of
 from learner.errors import UserFault
 from learner.export import formats
 from learner.export.formats import ExportTask, Format, Run
-from learner.export.inputs import Case, Inputs, as_inputs, cases, copied, shapes_of
+from learner.export.inputs import Case, as_inputs, cases, copied, shapes_of
 from learner.export.outputs import compare
 from learner.export.servable import copy_of, remove_hooks
 
@@ -214,6 +214,3 @@ def _line(error: BaseException) -> str:
     """Return the first meaningful line of an exporter's long message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
-
-
-__all__ = ["FORMATS", "Exported", "Inputs", "export", "find_format"]

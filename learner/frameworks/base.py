@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from dlctl.contract import Plan
 
@@ -24,25 +24,30 @@ class Traits:
     """The signal that makes the program save and end."""
 
 
-class FrameworkRunner(Protocol):
+class FrameworkRunner(ABC):
     """How to start a learner, and what it needs on its node."""
 
     traits: Traits
 
+    @abstractmethod
     def argv(self, plan: Plan, job_dir: Path, attempt: int) -> list[str]:
         """Return the learner's command line."""
 
+    @abstractmethod
     def folder(self, plan: Plan, job_dir: Path) -> Path:
         """Return the folder in which the learner starts."""
 
-    def adapt(self, env: dict[str, str], plan: Plan) -> None:
-        """Turn the environment of the learner's parent into the learner's, in place."""
-
-    def problems(self, plan: Plan, job_dir: Path) -> list[str]:
-        """Return problems that would end the learner: what was seen, a line break, what to do."""
-
-    def warning(self, plan: Plan, job_dir: Path) -> str:
-        """Return a likely mistake that does not prevent training, in one sentence, or ""."""
-
+    @abstractmethod
     def visible_gpus(self) -> int:
         """Return how many GPUs this process's learner would see."""
+
+    def adapt(self, env: dict[str, str], plan: Plan) -> None:  # noqa: B027
+        """Turn the environment of the learner's parent into the learner's, in place."""
+
+    def problems(self, plan: Plan, job_dir: Path) -> list[str]:  # noqa: ARG002
+        """Return problems that would end the learner: what was seen, a line break, what to do."""
+        return []
+
+    def warning(self, plan: Plan, job_dir: Path) -> str:  # noqa: ARG002
+        """Return a likely mistake that does not prevent training, in one sentence, or ""."""
+        return ""

@@ -10,14 +10,14 @@ from dlctl import contract
 from dlctl.contract import Plan
 from dlctl.contract.programs.lone_program import warn_if_alone
 from learner.errors import EXIT_HALTED
-from learner.frameworks.base import Traits
+from learner.frameworks.base import FrameworkRunner, Traits
 
 PRELUDE = f"trap 'exit {EXIT_HALTED}' USR2\n"
 """With this, the shell survives the signal, lets the running program save, and starts no other."""
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
-class UserCommand:
+class UserCommand(FrameworkRunner):
     """Runs the manifest's shell text, once for each learner, in the code folder."""
 
     traits = Traits(in_shell=True, is_our_loop=False)
@@ -34,10 +34,6 @@ class UserCommand:
         """Put the runtime last on the path: a user's file shadows dlctl's, never vice versa."""
         env["PYTHONPATH"] = users_python_path(env.get("PYTHONPATH", ""), plan.runtime_dir)
         env.pop("PYTHONSAFEPATH", None)
-
-    def problems(self, plan: Plan, job_dir: Path) -> list[str]:  # noqa: ARG002
-        """Return nothing: dlctl does not know what the program needs."""
-        return []
 
     def warning(self, plan: Plan, job_dir: Path) -> str:
         """Return why the learners seem to train alone, if they do."""

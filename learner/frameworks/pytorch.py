@@ -10,11 +10,11 @@ from dlctl import contract
 from dlctl.contract import Plan
 from learner.caffe.solver import check_files
 from learner.errors import Mistake, UserFault
-from learner.frameworks.base import Traits
+from learner.frameworks.base import FrameworkRunner, Traits
 from learner.job.context import starts_mpi
 
 
-class PyTorch:
+class PyTorch(FrameworkRunner):
     """Runs `learner.train` in the runtime's folder."""
 
     traits = Traits(in_shell=False, is_our_loop=True)
@@ -27,16 +27,9 @@ class PyTorch:
         """Return the runtime's folder, so that no user file shadows dlctl's."""
         return Path(plan.runtime_dir)
 
-    def adapt(self, env: dict[str, str], plan: Plan) -> None:  # noqa: ARG002
-        """Change nothing."""
-
     def problems(self, plan: Plan, job_dir: Path) -> list[str]:
         """Return missing modules and errors in the user's file."""
         return [*_missing_modules(plan), *_model_file(plan, job_dir)]
-
-    def warning(self, plan: Plan, job_dir: Path) -> str:  # noqa: ARG002
-        """Return nothing: the loop divides the data."""
-        return ""
 
     def visible_gpus(self) -> int:
         """Return the number of GPUs that torch sees."""

@@ -86,6 +86,14 @@ def restore_model(model: torch.nn.Module, state: dict[str, Any], where: str) -> 
     model.load_state_dict(state)
 
 
+def restore_buffers(model: torch.nn.Module, stored: Mapping[str, torch.Tensor]) -> None:
+    """Set the buffers that a learner stored as its own."""
+    buffers = dict(model.named_buffers())
+    with torch.no_grad():
+        for name, value in stored.items():
+            buffers[name].copy_(value)
+
+
 def differences(model: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return how another state differs from the model's, in words."""
     found = [f"{name} is missing" for name in model if name not in other]

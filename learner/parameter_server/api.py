@@ -51,7 +51,7 @@ from learner.parameter_server.rendezvous import (
 from learner.parameter_server.solver import OWN, AnySolver, find_solver
 from learner.system.segments import segment_folder
 from psrv import client
-from psrv.cursor.chunking import chunk_count
+from psrv.cursor.base import chunk_count
 from psrv.cursor.file import FileCursor
 from psrv.push.waiting import WaitPolicy, to_standard_error
 from psrv.shard.format import PRIMARY, create_shard

@@ -46,7 +46,7 @@ from learner.parameter_server.rendezvous import (
     write_remote_rows,
 )
 from learner.parameter_server.solver import find_solver
-from learner.system.malloc import keep_freed_memory
+from learner.system.memory import keep_freed_memory
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Position, Trained
 from learner.training.setup import TrainingJob

@@ -22,8 +22,7 @@ from learner.job.metrics import PROGRESS_INTERVAL_S
 from learner.parameter_server.checkpoint_state import ServerTraining
 from learner.parameter_server.coordinator import Coordinator
 from learner.training.evaluation import Evaluation, HaltedInValidation, LossWatch
-from psrv.cursor.base import Chunk, Cursor
-from psrv.cursor.chunking import chunk_count, chunk_ranges
+from psrv.cursor.base import Chunk, Cursor, chunk_count, chunk_ranges
 from psrv.errors import LateError
 
 _LINGER_S = 0.05

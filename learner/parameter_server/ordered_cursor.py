@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from psrv.cursor.base import Chunk
-from psrv.cursor.chunking import chunk_count
+from psrv.cursor.base import Chunk, chunk_count
 from psrv.cursor.file import FileCursor
 
 _NAP_S, _LONGEST_NAP_S = 50e-6, 1e-3

@@ -15,21 +15,13 @@ from learner.errors import UserFault
 from learner.exchange import Exchange, join
 from learner.model.device import prepare
 from learner.model.user_model import Parts
-from learner.system.malloc import keep_freed_memory
+from learner.system.memory import keep_freed_memory
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Trained
 from learner.training.loop import Trainer
 from learner.training.optimizer_state import OptimizerState
 from learner.training.setup import TrainingJob
 from learner.training.steering import steering
-
-
-def _check_rank(exchange: Exchange, rank: int) -> None:
-    if exchange.rank != rank:
-        raise UserFault(
-            f"the launcher set RANK={rank}, but MPI reports rank {exchange.rank}",
-            hint="launcher and MPI library don't match: check the site's launcher",
-        )
 
 
 def train_together(job: TrainingJob, halt: HaltFlag, joined: list[Exchange]) -> bool:
@@ -44,7 +36,11 @@ def train_together(job: TrainingJob, halt: HaltFlag, joined: list[Exchange]) -> 
     gpu = resources.gpus_per_learner > 0 and torch.cuda.is_available()
     exchange = join(resources.learners, job.plan.training.exchange, gpu=gpu)
     joined.append(exchange)
-    _check_rank(exchange, job.rank)
+    if exchange.rank != job.rank:
+        raise UserFault(
+            f"the launcher set RANK={job.rank}, but MPI reports rank {exchange.rank}",
+            hint="launcher and MPI library don't match: check the site's launcher",
+        )
     finished = _train(job, exchange, halt, writer)
     exchange.close()
     return finished

@@ -20,11 +20,11 @@ from learner.checkpoint.state_tree import Pieces, pack
 from learner.checkpoint.writer_process import WriterProcess
 from learner.checkpoint_files.disk import Disk
 from learner.checkpoint_files.layout import Marker, directory_name
-from learner.errors import UserFault
 from learner.exchange import Exchange
 from learner.model.lr_schedule import Schedule
 from learner.model.user_model import Parts
-from learner.model.weights import restore_model
+from learner.model.weights import restore_buffers, restore_model
+from learner.training.optimizer_state import OptimizerState, check_optimizer, restore_optimizer
 
 
 @dataclass
@@ -52,19 +52,6 @@ class Position:
     """The loop's settings that orders have changed."""
     rolled_back: int = 0
     """The newest attempt whose jump of the loss was left out of the data."""
-
-
-class ShardedState(Protocol):
-    """The state of an optimizer that is divided over the learners."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return torch's state_dict, with `Pieces` for tensors that this learner holds in part."""
-
-    def load_stored(self, state: dict[str, Any]) -> None:
-        """Restore a state that has a `Stored` in place of each tensor.
-
-        May be called again, with an earlier checkpoint, after a DamagedCheckpoint.
-        """
 
 
 class StateMissing(Exception):
@@ -95,7 +82,7 @@ class Trained:
     parts: Parts
     schedule: Schedule
     device: torch.device
-    sharded: ShardedState | None = None
+    sharded: OptimizerState | None = None
     """Set if the optimizer's state is divided over the learners."""
     server: ServerState | None = None
     """Set if the training has a parameter server."""
@@ -288,7 +275,7 @@ class CheckpointKeeper:
         name = directory_name(marker.step)
         restore_model(trained.parts.model, state["model"], name)
         for one in own:
-            _restore_buffers(trained.parts.model, one["buffers"])
+            restore_buffers(trained.parts.model, one["buffers"])
         if trained.sharded is None:
             restore_optimizer(trained.parts.optimizer, state["optimizer"], name)
         trained.schedule.load_state_dict(state["schedule"])
@@ -353,48 +340,3 @@ def _whole_or_nothing(value: Any, *, whole: bool) -> Any:
 def _digest(tensor: torch.Tensor) -> bytes:
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(flat.numpy().data).digest()
-
-
-def _restore_buffers(model: torch.nn.Module, stored: dict[str, torch.Tensor]) -> None:
-    buffers = dict(model.named_buffers())
-    with torch.no_grad():
-        for name, value in stored.items():
-            buffers[name].copy_(value)
-
-
-def check_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any], name: str) -> None:
-    """Check that a stored state belongs to an optimizer of this class.
-
-    Raises:
-        UserFault: the state is of another class.
-    """
-    if stored["class"] != type(optimizer).__name__:
-        raise UserFault(
-            f"the checkpoint {name} is of the optimizer {stored['class']}, "
-            f"but build returned {type(optimizer).__name__}",
-            hint="a resume needs the same optimizer; submit a changed one as a new training",
-        )
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any], name: str) -> None:
-    """Load a checkpoint's state into an optimizer, keeping every bit.
-
-    Raises:
-        UserFault: the state is of another optimizer, or does not fit.
-    """
-    check_optimizer(optimizer, stored, name)
-    state = stored["state"]
-    try:
-        optimizer.load_state_dict(state)
-    except (ValueError, KeyError) as error:
-        raise UserFault(f"the checkpoint {name} does not fit the optimizer: {error}") from error
-    # load_state_dict rounds the state to its parameter's dtype (for example a float32 moment of a
-    # bfloat16 parameter): restore the saved values.
-    numbers = [n for group in state["param_groups"] for n in group["params"]]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for number, parameter in zip(numbers, parameters, strict=True):
-        kept = optimizer.state.get(parameter, {})
-        for key, value in state["state"].get(number, {}).items():
-            now = kept.get(key)
-            if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor):
-                kept[key] = value.to(now.device)

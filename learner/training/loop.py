@@ -153,7 +153,9 @@ class Trainer:
                     break
                 resized = False
                 if after.newest_order > position.orders:
-                    save, resized = self._obey(after.newest_order)
+                    save, resized = self._helm.obey(
+                        after.newest_order, self._trained, position, self._tell
+                    )
                     save_due = save_due or save
                 if save_due:  # if postponed, it becomes overdue as soon as the writer is free
                     self._keeper.save(self._trained, position)
@@ -233,10 +235,6 @@ class Trainer:
         )
         self._count(totals, share.batch_samples)
         return _After(bool(halts.any()), bool(overdue), int(newest))
-
-    def _obey(self, newest: int) -> tuple[bool, bool]:
-        """Obey orders; return whether to save, and whether batches have another size now."""
-        return self._helm.obey(newest, self._trained, self.position, self._tell)
 
     def _backward(self, share: Share, batches: Prefetcher) -> list[float]:
         """Compute the gradient of the share; return its sums of loss and metrics."""

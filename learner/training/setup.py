@@ -154,9 +154,6 @@ class TrainingJob(Seat):
             )
         self.say(f"halted at step {position.step} with a checkpoint")
 
-    def _solver_name(self) -> str:
-        return read_solver(self.code_dir / str(self.plan.framework.job)).model_name
-
     def export(self, parts: Parts, position: Position) -> None:
         """Write the results, on rank 0.
 
@@ -171,7 +168,8 @@ class TrainingJob(Seat):
             results.mkdir(exist_ok=True)
             path = export_model(parts.model, results)
             if isinstance(parts.model, CaffeNet):
-                path = results / f"{self._solver_name()}_iter_{position.step}.caffemodel"
+                name = read_solver(self.code_dir / str(self.plan.framework.job)).model_name
+                path = results / f"{name}_iter_{position.step}.caffemodel"
                 contract.write_whole(path, parts.model.caffemodel())
             export_metrics(
                 position.history, results, epochs=position.epoch, steps=position.step,
@@ -196,21 +194,8 @@ def open_job(directory: Path, attempt: int, rank: int) -> TrainingJob:
     if not plan.framework.has_loop:
         raise UserFault("the plan names no framework.job for the built-in loop")
     if str(plan.framework.job).endswith(caffe.SUFFIX):
-        plan = _as_the_solver_says(plan, directory / contract.CODE)
+        plan = caffe.planned(plan, directory / contract.CODE)
     return TrainingJob(directory, attempt, plan, rank)
-
-
-def _as_the_solver_says(plan: contract.Plan, folder: Path) -> contract.Plan:
-    """Return the plan with what Caffe's solver file decides."""
-    said = caffe.settings(folder / str(plan.framework.job), folder, plan.resources.learners)
-    training = replace(
-        plan.training, epochs=said.epochs, steps=said.steps, batch_size=said.batch_size,
-        validate_every_epochs=said.validate_every_epochs, log_every_steps=said.log_every_steps,
-    )  # fmt: skip
-    checkpoint = plan.checkpoint
-    if said.snapshot_steps and checkpoint.every_epochs == 1:  # the manifest does not say when
-        checkpoint = replace(checkpoint, every_epochs=None, every_steps=said.snapshot_steps)
-    return replace(plan, training=training, checkpoint=checkpoint)
 
 
 def say_finished() -> None:

@@ -95,28 +95,19 @@ class FileCursor(LeaseFile):
     @property
     def finished(self) -> bool:
         """Return whether every chunk of every pass was reported done."""
-        self._enter()
-        try:
+        with self._alone():
             return self._table.state(self.samples, self.passes).done_samples == self._total
-        finally:
-            self._leave()
 
     @property
     def next(self) -> int:
         """Return the first position that was never given out."""
-        self._enter()
-        try:
+        with self._alone():
             return self._table.get(NEXT)
-        finally:
-            self._leave()
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps; all leases count as not done."""
-        self._enter()
-        try:
+        with self._alone():
             return self._table.state(self.samples, self.passes).to_dict()
-        finally:
-            self._leave()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; no other learner may have the file open.
@@ -124,11 +115,8 @@ class FileCursor(LeaseFile):
         The file is replaced whole, so a kill leaves the old one or the new one.
         """
         checked = read_state(state, self.samples, self.passes)
-        self._enter()
-        try:
+        with self._alone():
             self._replace(checked)
-        finally:
-            self._leave()
         self.close()
         self._attach()
 
@@ -143,23 +131,17 @@ class FileCursor(LeaseFile):
     @property
     def reported(self) -> int:
         """Return how many chunks this learner has reported done since it opened the file."""
-        self._enter()
-        try:
+        with self._alone():
             return self._table.record(self._slot)[1]
-        finally:
-            self._leave()
 
     def learners(self) -> list[LearnerEntry]:
         """Return all learners that the file knows, dead ones included."""
-        self._enter()
-        try:
+        with self._alone():
             return [
                 LearnerEntry(abs(record[0]), self._is_alive(slot), record[1],
                              tuple(ranges(record[2:])))
                 for slot, record in self._table.records()
             ]  # fmt: skip
-        finally:
-            self._leave()
 
     # What is given out --------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dlctl import contract
@@ -93,6 +93,14 @@ class LeaseFile:
             self.held_s = time.monotonic() - self._entered_at
             self._threads.release()
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
     def _read_own_record(self) -> None:
         """Check that this learner counts as alive, which changes only with CHANGES."""
         if self._table.record(self._slot)[0] != self._learner:
@@ -110,7 +118,7 @@ class LeaseFile:
         if self._table.record(slot)[0] < 0:
             return False
         if free := self._locks.try_hold(slot_byte(slot)):
-            self._locks.release(slot_byte(slot))
+            self._locks.unlock(slot_byte(slot))
         return not free
 
     def _reclaim(self) -> None:
@@ -217,7 +225,7 @@ class LeaseFile:
             if not self._table.get(SPARE_COUNT):
                 self._table.take_back(slot)
                 return slot
-            self._locks.release(slot_byte(slot))
+            self._locks.unlock(slot_byte(slot))
         raise CursorError(f"{self.path} has no slot for another learner: {SLOTS} have joined")
 
     def _replace(self, state: CursorState) -> None:

@@ -36,10 +36,10 @@ class PosixLocks:
         except OSError as error:
             raise self._refused(error) from error
 
-    def unlock(self) -> None:
-        """Unlock the file."""
+    def unlock(self, byte: int = 0) -> None:
+        """Unlock the file, or another byte."""
         try:
-            _lockf(self._descriptor, _UNLOCK, 1, 0)
+            _lockf(self._descriptor, _UNLOCK, 1, byte)
         except OSError as error:
             raise self._refused(error) from error
 
@@ -52,13 +52,6 @@ class PosixLocks:
         except OSError as error:
             raise self._refused(error) from error
         return True
-
-    def release(self, byte: int) -> None:
-        """Unlock a byte."""
-        try:
-            _lockf(self._descriptor, _UNLOCK, 1, byte)
-        except OSError as error:
-            raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> CursorError:
         return CursorError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from psrv.cursor.base import CursorError
@@ -66,41 +66,27 @@ def progress(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def _table(path: Path) -> Iterator[Table | None]:
+    with ExitStack() as stack:
+        try:
+            yield _open(path, stack)
+        except OSError as error:  # it can't be opened, or its file system failed meanwhile
+            raise _unusable(path, error) from error
+
+
+def _open(path: Path, stack: ExitStack) -> Table | None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        yield None
-        return
-    except OSError as error:
-        raise _unusable(path, error) from error
-    try:
-        yield from _locked(descriptor, path)
-    except OSError as error:  # its file system failed meanwhile
-        raise _unusable(path, error) from error
-    finally:
-        os.close(descriptor)  # this frees the lock
-
-
-def _locked(descriptor: int, path: Path) -> Iterator[Table | None]:
-    if os.fstat(descriptor).st_size < SIZE_BYTES:
-        yield None  # it is not complete yet
-    elif not PosixLocks(descriptor, path).try_hold(0):
-        yield None
-    else:
-        with mmap.mmap(descriptor, SIZE_BYTES) as memory:
-            yield from _loaded(memory)
-
-
-def _loaded(memory: mmap.mmap) -> Iterator[Table | None]:
-    table = Table(memoryview(memory).cast("q"))
-    try:
-        if table.is_new():
-            yield None
-        else:
-            table.load()
-            yield table
-    finally:
-        table.close()
+        return None
+    stack.callback(os.close, descriptor)  # this frees the lock
+    if os.fstat(descriptor).st_size < SIZE_BYTES or not PosixLocks(descriptor, path).try_hold(0):
+        return None  # it is not complete yet, or in use
+    table = Table(memoryview(stack.enter_context(mmap.mmap(descriptor, SIZE_BYTES))).cast("q"))
+    stack.callback(table.close)
+    if table.is_new():
+        return None
+    table.load()
+    return table
 
 
 def _unusable(path: Path, error: OSError) -> CursorError:

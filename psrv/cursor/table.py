@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from psrv.cursor.base import CursorError, CursorState, Range, make_state
-from psrv.cursor.chunking import first_chunk
+from psrv.cursor.base import CursorError, CursorState, Range, first_chunk, make_state
 
 LEASES = 4
 """Chunks that a learner may hold at a time."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 import torch
 
@@ -22,24 +21,6 @@ _Parts = Sequence[torch.Tensor]
 _GOLDEN = 616
 """997 divided by the golden ratio: its multiples modulo 997 are spread evenly, for any number of
 slots."""
-
-
-class Pushes(Protocol):
-    """How a learner works on all shards. Flat tensors of shape (count,) cover all of them."""
-
-    def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
-        """Push values; with `into`, also copy the solver's answer there."""
-
-    def pull(self, into: torch.Tensor) -> None:
-        """Copy the weights; after a push in a round, those at the end of the round."""
-
-    def leave(self) -> Callable[[], bool]:
-        """Leave, so that nobody waits for this learner; its slots are released later.
-
-        Returns:
-            A function that tells whether all its pushes have reached their primaries; call it
-            repeatedly.
-        """
 
 
 def replicas(shards: Iterable[Shard]) -> list[Shard]:
@@ -88,13 +69,11 @@ class AtOnce:
             (_AtOnce(shard, solver, rank, past), part)
             for shard, part in zip(shards, ranges(shards), strict=True)
         ]
-        self.moves_replicas = solver.total_is_step
-        """Whether pushes that are gathered for a primary also move this node's weights."""
         # Replicas first: their pushes travel while the other shards are worked on.
         self._parts = sorted(parts, key=lambda part: part[0].is_primary)
 
     def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
-        """Push to every block."""
+        """Push values of shape (count,), over all shards; `into` also gets the solver's answer."""
         for shard, part in self._parts:
             shard.push(mine[part], None if into is None else into[part], rate)
 
@@ -104,7 +83,10 @@ class AtOnce:
             shard.pull(into[part])
 
     def leave(self) -> Callable[[], bool]:
-        """Return whether replicas have passed everything on; nothing else is left to do."""
+        """Return a function that tells whether all pushes have reached their primaries.
+
+        Call it repeatedly. The slots are released later.
+        """
         return Outgoing(replicas(shard.shard for shard, _ in self._parts)).has_come
 
 
@@ -119,7 +101,8 @@ class _AtOnce:
         self._solver = solver
         self.is_primary = shard.layout.kind == PRIMARY
         self._native = native_push_for(shard, solver)
-        self._past_caches = past
+        if self._native is not None:
+            self._native.past_caches = past
         step = shard.layout.block_count
         self._sent, self._taken = BlockViews(step), BlockViews(step)
         scratch = torch.empty(step, dtype=shard.layout.dtypes[0], device="cpu")
@@ -148,11 +131,11 @@ class _AtOnce:
         """Push in one native pass; return whether that was possible."""
         if self._native is None:
             return False
-        push = self._native.pushing(mine, into, rate, past_caches=self._past_caches)
+        push = self._native.pushing(mine, into, rate)
         if push is None:
             return False
         changes = Rows(copied=False) if self.is_primary else self._native_gather_changes
-        self.shard.update(self._counting(push), self._first, changes=changes)
+        self.shard.update(push, self._first, changes=changes)
         return True
 
     def _gather_changes(self, block: int) -> Rows:
@@ -172,15 +155,6 @@ class _AtOnce:
                 push(parts, sent[block], scratch[block], rate)
             else:
                 push_pull(parts, sent[block], taken[block], scratch[block], rate)
-            count(block)
-
-        return work
-
-    def _counting(self, push: Operation) -> Operation:
-        count = self.shard.count_push
-
-        def work(parts: Sequence[torch.Tensor], block: int) -> None:
-            push(parts, block)
             count(block)
 
         return work
@@ -207,7 +181,7 @@ class _AtOnce:
 
     def pull(self, into: torch.Tensor) -> None:
         """Copy the weights of every block."""
-        self.shard.read(_copying(self._taken.of(into)), self._first)
+        self.shard.read(copying(self._taken.of(into)), self._first)
 
 
 class InRounds:
@@ -253,10 +227,10 @@ class InRounds:
             self._finish(into)
             return
         for shard, (_, _, taken, part) in zip(self._shards, self._parts, strict=True):
-            shard.read(_copying(taken.of(into[part])))
+            shard.read(copying(taken.of(into[part])))
 
     def leave(self) -> Callable[[], bool]:
-        """Leave the rounds, and end those that were waiting for this learner only.
+        """Leave the rounds, and end those that were waiting for this learner only; see `AtOnce`.
 
         Learners that added to them may have left before their end. A replica gets the end from the
         primary.
@@ -279,12 +253,13 @@ class InRounds:
         self._turn.number += 1
 
 
-def copying(shard: Shard, into: torch.Tensor, row: int = 0) -> Operation:
-    """Return an operation that copies a row of each block that is read."""
-    return _copying(torch.split(into, shard.layout.block_count), row)
+Pushes = AtOnce | InRounds
+"""How a learner works on all shards. Flat tensors of shape (count,) cover all of them."""
 
 
-def _copying(taken: _Parts, row: int = 0) -> Operation:
+def copying(taken: _Parts, row: int = 0) -> Operation:
+    """Return an operation that copies a row of each block that is read, into that block's part."""
+
     def copy(parts: Sequence[torch.Tensor], block: int) -> None:
         taken[block].copy_(parts[row])
 

@@ -195,12 +195,7 @@ class Turn:
         round that nobody is in never ends.
         """
         replicas = [shard for shard in self._shards if shard.layout.kind == REPLICA]
-        wanted = [shard.want_refresh() for shard in replicas]
-
-        def met() -> bool:
-            return all(s.refreshed >= n for s, n in zip(replicas, wanted, strict=True))
-
-        if not wait_until(met, self.wait_policy):
+        if not wait_until(refreshes(replicas), self.wait_policy):
             return  # do not wait longer for an unreachable server, which has told nothing yet
         first = max([self.number, *(shard.elsewhere for shard in replicas)])
         if first > self.number:
@@ -222,6 +217,12 @@ class Turn:
     def _enter(self) -> None:
         for shard in self._shards:
             shard.members.enter(shard.slot, self.mask, self.number)
+
+
+def refreshes(replicas: Sequence[Shard]) -> Callable[[], bool]:
+    """Ask for a refresh of replicas; return a function that tells whether all are complete."""
+    wanted = [(shard, shard.want_refresh()) for shard in replicas]
+    return lambda: all(shard.refreshed >= number for shard, number in wanted)
 
 
 def next_round(shard: Shard) -> int:

@@ -20,7 +20,6 @@ from psrv.server.primary import Primary
 from psrv.server.primary_blocks import add_sum, copy_weights, has_ended, skip_rounds
 from psrv.shard.shard import GROUP
 from psrv.transport.base import (
-    Connection,
     DisconnectedError,
     Frame,
     Greeting,
@@ -28,6 +27,7 @@ from psrv.transport.base import (
     Purpose,
     RefusedError,
 )
+from psrv.transport.tcp import Connection
 
 ABSENT_S = 20.0
 """After this long without a connection to a node, nobody waits for its learners any more."""
@@ -193,7 +193,7 @@ class PeerConnections:
                 if node in self._lost:
                     connection.close()
         for primary in self.all():
-            primary.expect(learners_left)
+            primary.shard.expect(learners_left)
             for node in self._lost:
                 primary.remove(node)
 

@@ -372,7 +372,7 @@ class RoundsForwarder(Forwarder):
 
     def settled(self, into: torch.Tensor) -> None:
         """Copy the replica."""
-        self.shard.read(copying(self.shard, into))
+        self.shard.read(copying(torch.split(into, self._step)))
 
     def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
         """Go on to the primary's round, in which this node's learners take no part."""

@@ -18,7 +18,8 @@ from psrv.server.forwarder import Forwarder, local_clock
 from psrv.server.reconnect import Peer, ReconnectingConnection
 from psrv.shard.format import BLOCK_BYTES
 from psrv.shard.shard import GROUP
-from psrv.transport.base import Connection, DisconnectedError, Frame, Kind, Purpose
+from psrv.transport.base import DisconnectedError, Frame, Kind, Purpose
+from psrv.transport.tcp import Connection
 
 MOST_STRIPES = 2
 """Most connections for blocks to one primary."""

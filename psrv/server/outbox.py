@@ -11,7 +11,6 @@ filled block by block; the shard says which blocks belong to the exchange.
 from __future__ import annotations
 
 import mmap
-import os
 import secrets
 import threading
 from itertools import count
@@ -20,7 +19,7 @@ from pathlib import Path
 import torch
 
 from psrv.errors import ServerError
-from psrv.shard.format import BLOCK_BYTES, LINE, no_memory
+from psrv.shard.format import BLOCK_BYTES, LINE, map_reserved
 from psrv.shard.shard import GROUP
 from psrv.transport.base import Frame, Kind
 
@@ -103,15 +102,7 @@ class Outbox:
 
     def __init__(self, path: Path, entries: int, dtype: torch.dtype) -> None:
         lines = -(-8 * LINE * entries // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = lines + entries * _ENTRY_BYTES
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-            mapping = mmap.mmap(descriptor, size)
-        except OSError as error:
-            raise no_memory(path.parent, size, error) from error
-        finally:
-            os.close(descriptor)
+        mapping = map_reserved(path, lines + entries * _ENTRY_BYTES)
         words, reals = memoryview(mapping)[:lines].cast("q"), memoryview(mapping)[:lines].cast("d")
         memory = torch.frombuffer(mapping, dtype=torch.uint8)
         self._entries = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +11,10 @@ import numpy as np
 import torch
 
 from psrv.errors import ServerError
-from psrv.push.rounds import RoundEnd, Step
-from psrv.server.primary_blocks import TotalsExchange, merge, next_round, skip_rounds
+from psrv.push.rounds import RoundEnd, Step, next_round
+from psrv.server.primary_blocks import TotalsExchange, merge, skip_rounds
 from psrv.server.queues import Queues
-from psrv.shard.format import SLOTS, no_memory
+from psrv.shard.format import SLOTS, map_reserved
 from psrv.shard.membership import RANKS
 from psrv.shard.shard import ThreadedShard
 from psrv.solvers.native import native_push_for, native_rounds_for
@@ -36,15 +35,8 @@ class LastExchanges:
     """
 
     def __init__(self, path: Path, nodes: int, blocks: int) -> None:
-        size = max(mmap.PAGESIZE, 8 * nodes * blocks)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-            self._words = memoryview(mmap.mmap(descriptor, size)).cast("q")
-        except OSError as error:
-            raise no_memory(path.parent, size, error) from error
-        finally:
-            os.close(descriptor)
+        size_bytes = max(mmap.PAGESIZE, 8 * nodes * blocks)
+        self._words = memoryview(map_reserved(path, size_bytes)).cast("q")
         self._blocks = blocks
 
     def last(self, node: int, block: int) -> int:
@@ -191,10 +183,6 @@ class Primary:
         if self.in_rounds is None or self.shard.expected:
             return set()
         return set(range(self._nodes)) - self._lost - set(self.shard.members.proxies())
-
-    def expect(self, learners: int) -> None:
-        """Lower the number of learners that the first round waits for."""
-        self.shard.expect(learners)
 
     def note_clock(self, node: int, frame: Frame) -> tuple[int, int]:
         """Note which learners of a node live, and the node's clock.

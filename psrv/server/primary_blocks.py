@@ -13,22 +13,12 @@ from typing import NamedTuple
 
 import torch
 
-from psrv.push.rounds import RoundEnd, Step, add_to_sum, before, missing, next_round, settle
+from psrv.push.rounds import RoundEnd, Step, add_to_sum, before, missing, settle
 from psrv.shard.format import COUNT_BITS
 from psrv.shard.shard import Rows, Shard
 from psrv.solvers.native import NativePush
 from psrv.solvers.solver import Solver
 from psrv.transport.base import Frame
-
-__all__ = [
-    "TotalsExchange",
-    "add_sum",
-    "copy_weights",
-    "has_ended",
-    "merge",
-    "next_round",
-    "skip_rounds",
-]
 
 
 class TotalsExchange(NamedTuple):

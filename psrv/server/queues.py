@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
-from psrv.solvers.solver import Solver
+from psrv.solvers.solver import Parts, Solver
 
 CPU = "cpu"
 _WEIGHT = 0.2
@@ -88,19 +89,11 @@ class OnDevice(Solver):
         self.sends_weights = solver.sends_weights
         self.total_is_step = solver.total_is_step
 
-    def push(
-        self,
-        server: Sequence[torch.Tensor],
-        mine: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
-    ) -> None:
+    def push(self, server: Parts, mine: Tensor, scratch: Tensor, rate: float) -> None:
         """Apply what a learner sends, on the CPU, in the learner's own process."""
         self._solver.push(server, mine, scratch, rate)
 
-    def merge(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, pushes: int, rate: float
-    ) -> None:
+    def merge(self, server: Parts, total: Tensor, pushes: int, rate: float) -> None:
         """Merge a total on the device, and copy the rows back."""
         there = [row.to(self._device, copy=True) for row in server]
         self._solver.merge(there, total.to(self._device, copy=True), pushes, rate)

@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from psrv.transport.base import Connection, DisconnectedError, Purpose, RefusedError
+from psrv.transport.base import DisconnectedError, Purpose, RefusedError
+from psrv.transport.tcp import Connection
 
 _DIAL_AGAIN_S, _LONGEST_DIAL_S = 0.05, 1.0
 _SAID_AFTER_S = 2.0

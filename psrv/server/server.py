@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,14 +33,14 @@ from dlctl.contract import (
 )
 from psrv.errors import ServerError
 from psrv.push.snapshots import wanted_request
-from psrv.server.settings import Settings as Settings
+from psrv.server.shard_files import Settings as Settings
 from psrv.server.shard_files import ShardFiles
 from psrv.server.shards import NodeShards
 from psrv.shard.private_folder import REMOVED_BY, mark_removed
 from psrv.solvers.partition import ShardSet
-from psrv.transport.base import Connection, Greeting, Purpose, UnknownPlaceError
+from psrv.transport.base import Greeting, Purpose, UnknownPlaceError
 from psrv.transport.reachability import Reachability
-from psrv.transport.tcp import TcpTransport
+from psrv.transport.tcp import Connection, TcpListener, dial
 
 _LOOK_EVERY_S = 0.05
 _READ_EVERY_S = 0.3
@@ -57,7 +56,7 @@ class NodeServer:
     Args:
         job_dir: The training's.
         folder: Where this node's shards are, in shared memory.
-        settings: See psrv.server.settings.
+        settings: See psrv.server.shard_files.
         log: Gets a line for each event; never a secret.
     """
 
@@ -74,7 +73,8 @@ class NodeServer:
         self._digest = 0
         self._files: ShardFiles | None = None
         self._shards: NodeShards | None = None
-        self._transport: TcpTransport | None = None
+        self._listener: TcpListener | None = None
+        self._secret = b""
         self._reachability = Reachability(settings.timeout_s)
         self._replaces_server = any(folder.glob("shard-*"))
         """Whether an earlier server of this node was killed; it may have reached all nodes."""
@@ -101,8 +101,8 @@ class NodeServer:
             self._live(stopped, beat)
         finally:
             self._close()
-            if self._transport is not None:
-                self._transport.close()
+            if self._listener is not None:
+                self._listener.close()
 
     @property
     def lost(self) -> bool:
@@ -126,8 +126,11 @@ class NodeServer:
         settings = self._settings
         port = 0
         if len(settings.learners_per_node) > 1:
-            self._transport = self._tcp()
-            port = self._transport.open(self._refuse, self._welcome)
+            self._secret = self._read_secret()
+            self._listener = TcpListener(
+                settings.host, self._secret, self._refuse, self._welcome, self._log
+            )
+            port = self._listener.port
         place = ServerPlace(
             node=settings.node,
             host=socket.gethostname(),
@@ -138,7 +141,7 @@ class NodeServer:
         path = self._job_dir / server_file(settings.attempt, settings.node)
         write_whole(path, to_json(place))
 
-    def _tcp(self) -> TcpTransport:
+    def _read_secret(self) -> bytes:
         path = self._job_dir / server_secret(self._settings.attempt)
         try:
             secret = path.read_bytes().strip()
@@ -146,7 +149,7 @@ class NodeServer:
             raise ServerError(f"{path} can't be read: {error.strerror}") from error
         if not secret:  # anybody would know it
             raise ServerError(f"{path} is empty: the disk was full when it was written")
-        return TcpTransport(self._settings.host, secret, self._find, self._log)
+        return secret
 
     def _wait_for_parameters(
         self, stopped: Callable[[], bool], beat: Callable[[str], None]
@@ -193,8 +196,8 @@ class NodeServer:
             log=self._log,
             fail=self._failures.append,
         )
-        if self._transport is not None:
-            self._transport.start()
+        if self._listener is not None:
+            self._listener.start()
 
     def _serve(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:
         assert self._shards is not None
@@ -303,11 +306,11 @@ class NodeServer:
 
     def _dial(self, node: int, purpose: Purpose, stripe: int) -> Connection:
         settings = self._settings
-        assert self._transport is not None
         greeting = Greeting(settings.attempt, settings.node, node, purpose, self._digest, stripe)
-        dial = partial(self._transport.dial, greeting)
         may_be_gone = self._replaces_server or bool(self._placement.lost_nodes)
-        return self._reachability.dial(node, dial, may_be_gone=may_be_gone)
+        return self._reachability.dial(
+            node, lambda: dial(*self._find(node), greeting, self._secret), may_be_gone=may_be_gone
+        )
 
     def _find(self, node: int) -> tuple[str, int]:
         """Return the address and port of another node's server."""

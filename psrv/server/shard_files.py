@@ -6,14 +6,13 @@ When a shard loses its primary, a surviving node makes a new one.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from psrv.errors import ServerError
 from psrv.server.forwarder import Forwarder
-from psrv.server.settings import Settings
 from psrv.shard.format import (
     PRIMARY,
     REPLICA,
@@ -29,6 +28,34 @@ from psrv.shard.private_folder import clear_removed_mark, make_private_folder, r
 from psrv.shard.shard import ThreadedShard
 from psrv.solvers.native import build
 from psrv.solvers.partition import ShardSet
+from psrv.solvers.solver import RoundSolver, Solver
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a node's server is started with.
+
+    dlctl.contract.ParameterServer describes the fields that have no description here.
+    """
+
+    attempt: int
+    node: int
+    learners_per_node: list[int]
+    solver: Solver | RoundSolver
+    host: str
+    """This node's address on the job's network."""
+    timeout_s: float = 120.0
+    snapshot_every_s: float = 60.0
+    bounded: bool = False
+    """Whether staleness is bounded: learners then wait for one another's clocks."""
+    solver_line: str = ""
+    """Describes the solver; all servers must have the same line."""
+    cpus: int = 1
+    """CPUs of the job on this node; the same each time its server is started."""
+    takes_over: bool = False
+    """Whether learners of this node still work in files that an earlier server of it made."""
+    memory_left: Callable[[], int | None] = lambda: None
+    """Return how many bytes this process may still allocate; None: there is no limit."""
 
 
 class ShardFiles:
@@ -62,30 +89,19 @@ class ShardFiles:
                 hint="remove what is there, if it is not of a training that runs",
             ) from error
         learners = settings.learners_per_node
-        self._shards = shards
-        self._folder = folder
-        self._attempt = shards.attempt
+        self.shards = shards
         self._solver = solver
         self._learners = {PRIMARY: sum(learners), REPLICA: learners[settings.node]}
         self._takes_over = settings.takes_over
         self._memory_left_bytes = settings.memory_left()
 
-    @property
-    def rows(self) -> int:
-        """Number of rows in a snapshot."""
-        return self._shards.parameters.rows
-
-    def snapshot(self, number: int) -> Path:
-        """Return where the newest snapshot of a shard is."""
-        return self._shards.snapshot(number)
-
     def compile_pushes(self) -> str | None:
         """Compile the functions that learners load; see psrv.solvers.native.build."""
-        return build(self._folder, self._solver)
+        return build(self.shards.folder, self._solver)
 
     def exist(self) -> bool:
         """Return whether all files are still there."""
-        return all(self._shards.path(number).exists() for number in range(self._shards.count))
+        return all(self.shards.path(number).exists() for number in range(self.shards.count))
 
     def check_memory(self, primaries: Sequence[bool]) -> None:
         """Check that the shards which have to be made fit into memory.
@@ -98,15 +114,15 @@ class ShardFiles:
         """
         wanted = 0
         for number, is_primary in enumerate(primaries):
-            if not self._shards.path(number).exists():
+            if not self.shards.path(number).exists():
                 layout = self._layout(number, PRIMARY if is_primary else REPLICA)
                 slots = (
                     1 + self._learners[REPLICA]
                 )  # the server's, and one for each learner of this node
                 wanted += layout.copies_at_bytes + slots * layout.slot_bytes
-        if wanted > (free_bytes := shutil.disk_usage(self._folder).free):
+        if wanted > (free_bytes := shutil.disk_usage(self.shards.folder).free):
             raise ServerError(
-                f"{self._folder} can't hold the shards of the parameter server: "
+                f"{self.shards.folder} can't hold the shards of the parameter server: "
                 f"{needed_and_free(wanted, free_bytes)}",
                 hint="use more nodes, or make /dev/shm larger",
             )
@@ -129,7 +145,7 @@ class ShardFiles:
             for number, is_primary in enumerate(primaries)
             if not is_primary
         ]
-        return max(sizes, default=0) <= shutil.disk_usage(self._folder).free
+        return max(sizes, default=0) <= shutil.disk_usage(self.shards.folder).free
 
     def open(self, number: int, is_primary: bool) -> ThreadedShard:
         """Open a shard of this node; take over the file of an earlier server if there is one.
@@ -137,19 +153,19 @@ class ShardFiles:
         Raises:
             ServerError: There is not enough memory, or the snapshot is damaged.
         """
-        path = self._shards.path(number)
+        path = self.shards.path(number)
         if path.exists():
-            return ThreadedShard(path, self._layout(number, kind_of(path)), self._attempt)
+            return ThreadedShard(path, self._layout(number, kind_of(path)), self.shards.attempt)
         if (
             self._takes_over
         ):  # old learners would continue in the removed file, and new ones in this
             raise removed_error(path)
         kind = PRIMARY if is_primary else REPLICA
         layout = self._layout(number, kind)
-        rows = self.rows if is_primary else 1
-        fill = from_snapshot(self.snapshot(number), rows)
-        create_shard(path, layout, self._attempt, learners=self._learners[kind], fill=fill)
-        return ThreadedShard(path, layout, self._attempt)
+        rows = self.shards.parameters.rows if is_primary else 1
+        fill = from_snapshot(self.shards.snapshot(number), rows)
+        create_shard(path, layout, self.shards.attempt, learners=self._learners[kind], fill=fill)
+        return ThreadedShard(path, layout, self.shards.attempt)
 
     def promote(self, forwarder: Forwarder) -> ThreadedShard:
         """Make this node the primary of a shard; its learners keep using their replica.
@@ -163,19 +179,19 @@ class ShardFiles:
         had no answer and sends them again (a few blocks of a push).
         """
         number = forwarder.number
-        path = self._folder / f"shard-{number}.home"
+        path = self.shards.folder / f"shard-{number}.home"
         layout = self._layout(number, PRIMARY)
         if path.exists():
-            return ThreadedShard(path, layout, self._attempt)
+            return ThreadedShard(path, layout, self.shards.attempt)
 
         def fill(rows: Sequence[torch.Tensor]) -> None:
             forwarder.settled(rows[0])
-            for row in range(1, self.rows):
-                read_row(self.snapshot(number), row, rows[row])
+            for row in range(1, self.shards.parameters.rows):
+                read_row(self.shards.snapshot(number), row, rows[row])
 
         had = [had for had, _ in forwarder.shard.all_progress()]
-        create_shard(path, layout, self._attempt, fill=fill, had=had)
-        return ThreadedShard(path, layout, self._attempt)
+        create_shard(path, layout, self.shards.attempt, fill=fill, had=had)
+        return ThreadedShard(path, layout, self.shards.attempt)
 
     def _layout(self, number: int, kind: int) -> ShardLayout:
-        return self._shards.layout(number, self._solver, kind)
+        return self.shards.layout(number, self._solver, kind)

@@ -18,12 +18,12 @@ from psrv.server.outbox import Outbox
 from psrv.server.primary import Primary
 from psrv.server.queues import Queues, devices_for
 from psrv.server.reconnect import Peer
-from psrv.server.settings import Settings
-from psrv.server.shard_files import ShardFiles
+from psrv.server.shard_files import Settings, ShardFiles
 from psrv.shard.format import PRIMARY
 from psrv.shard.shard import GROUP, Operation, ThreadedShard
 from psrv.solvers.solver import RoundSolver
-from psrv.transport.base import Connection, Purpose
+from psrv.transport.base import Purpose
+from psrv.transport.tcp import Connection
 
 Dial = Callable[[int, Purpose, int], Connection]
 """Opens a connection to a node, for a purpose, as a stripe."""
@@ -194,9 +194,9 @@ class NodeShards:
             if stopped():
                 return False
             begin = time.monotonic()
-            path = self._files.snapshot(primary.number)
-            rows = self._files.rows
-            blocks, count = blocks_of(primary.shard, rows), primary.shard.layout.count
+            shards, count = self._files.shards, primary.shard.layout.count
+            path = shards.snapshot(primary.number)
+            blocks = blocks_of(primary.shard, shards.parameters.rows)
             try:
                 written = write_snapshot(
                     path, blocks, count, request, partial(is_primary, primary.number)

@@ -181,6 +181,22 @@ def create_shard(
         os.close(descriptor)
 
 
+def map_reserved(path: Path, size_bytes: int) -> mmap.mmap:
+    """Map a file in shared memory, made if it is absent, with all its memory allocated.
+
+    Raises:
+        ServerError: There is not enough.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+        return mmap.mmap(descriptor, size_bytes)
+    except OSError as error:
+        raise no_memory(path.parent, size_bytes, error) from error
+    finally:
+        os.close(descriptor)
+
+
 def _reserve(descriptor: int, layout: ShardLayout, path: Path) -> None:
     try:
         os.posix_fallocate(descriptor, 0, layout.rows_at_bytes)

@@ -180,15 +180,15 @@ class Shard(ShardHeader):
         busy = [
             group
             for group in self._groups(first)
-            if not self._update(group, operation, changes, _TRY)
+            if not self.update_run(group, operation, changes=changes, lock=_TRY)
         ]
         for group in busy:
-            self._update(group, operation, changes, _LOCK)
+            self.update_run(group, operation, changes=changes)
 
     def read(self, operation: Operation, first: int = 0) -> None:
         """Read every block once, each as finished work has left it."""
         for group in self._groups(first):
-            self._read(group, operation)
+            self.read_run(group, operation)
 
     def _groups(self, first: int) -> list[range]:
         """Return all groups of blocks, beginning with that of a block."""
@@ -197,23 +197,16 @@ class Shard(ShardHeader):
 
     def read_block(self, block: int, operation: Operation) -> None:
         """Read one block."""
-        self._read(range(block, block + 1), operation)
-
-    def read_run(self, run: range, operation: Operation) -> None:
-        """Read neighbouring blocks, under one lock."""
-        self._read(run, operation)
+        self.read_run(range(block, block + 1), operation)
 
     def update_block(
         self, block: int, operation: Operation, *, changes: Changes = ALL_ROWS
     ) -> None:
         """Update one block, once nobody else works on it."""
-        self._update(range(block, block + 1), operation, changes, _LOCK)
+        self.update_run(range(block, block + 1), operation, changes=changes)
 
-    def update_run(self, run: range, operation: Operation, *, changes: Changes = ALL_ROWS) -> None:
-        """Update neighbouring blocks under one lock, each whole or not at all."""
-        self._update(run, operation, changes, _LOCK)
-
-    def _read(self, run: range, operation: Operation) -> None:
+    def read_run(self, run: range, operation: Operation) -> None:
+        """Read neighbouring blocks, under one lock."""
         at, size = 8 * (BLOCKS_AT + run.start * LINE), 8 * LINE * len(run)
         _wait_for_lock(self._descriptor, size, at)
         try:
@@ -224,7 +217,14 @@ class Shard(ShardHeader):
         finally:
             _lockf(self._descriptor, _UNLOCK, size, at)
 
-    def _update(self, run: range, operation: Operation, changes: Changes, lock: int) -> bool:
+    def update_run(
+        self, run: range, operation: Operation, *, changes: Changes = ALL_ROWS, lock: int = _LOCK
+    ) -> bool:
+        """Update neighbouring blocks under one lock, each whole or not at all.
+
+        Returns:
+            False if it is not to wait for the lock (_TRY), and another process has it.
+        """
         at, size = 8 * (BLOCKS_AT + run.start * LINE), 8 * LINE * len(run)
         if lock == _LOCK:
             _wait_for_lock(self._descriptor, size, at)
@@ -363,10 +363,14 @@ class ThreadedShard(Shard):
         self._turn = threading.Lock()
         super().__init__(path, layout, attempt)
 
-    def _read(self, run: range, operation: Operation) -> None:
+    def read_run(self, run: range, operation: Operation) -> None:
+        """Read neighbouring blocks, in this thread's turn."""
         with self._turn:
-            super()._read(run, operation)
+            super().read_run(run, operation)
 
-    def _update(self, run: range, operation: Operation, changes: Changes, lock: int) -> bool:
+    def update_run(
+        self, run: range, operation: Operation, *, changes: Changes = ALL_ROWS, lock: int = _LOCK
+    ) -> bool:
+        """Update neighbouring blocks, in this thread's turn."""
         with self._turn:
-            return super()._update(run, operation, changes, lock)
+            return super().update_run(run, operation, changes=changes, lock=lock)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from psrv.shard.format import BLOCK_BYTES, COUNT, PRIMARY
 from psrv.shard.shard import Operation, Shard
@@ -35,6 +36,9 @@ class NativePush(ABC):
     with them, 1.5 to 2.0 without).
     """
 
+    past_caches = False
+    """Whether new weights are stored past the caches."""
+
     def __init__(self, library: Library, shard: Shard) -> None:
         self._library = library
         self._row, self._other = _two(shard.rows)
@@ -43,11 +47,10 @@ class NativePush(ABC):
         self._lengths = shard.lengths
         self._kept = shard.copied_address
         self._progress = shard.progress
+        self._shard = shard
 
     @abstractmethod
-    def push(
-        self, block: int, mine: int, into: int, rate: float, *, past_caches: bool = False
-    ) -> None:
+    def push(self, block: int, mine: int, into: int, rate: float) -> None:
         """Apply a block of what a learner sends, on a primary; a kill during the push undoes it.
 
         Args:
@@ -55,40 +58,33 @@ class NativePush(ABC):
             mine: The address of what is sent.
             into: The address that gets the new weights; 0 if nobody wants them.
             rate: The learning rate.
-            past_caches: Whether the new weights are stored past the caches.
         """
 
     @abstractmethod
-    def gather(self, block: int, mine: int, into: int, *, past_caches: bool = False) -> None:
+    def gather(self, block: int, mine: int, into: int) -> None:
         """Gather a block of what a learner sends, on a replica; `into` gets its weights."""
 
-    def pushing(
-        self,
-        mine: torch.Tensor,
-        into: torch.Tensor | None,
-        rate: float,
-        *,
-        past_caches: bool = False,
-    ) -> Operation | None:
+    def pushing(self, mine: Tensor, into: Tensor | None, rate: float) -> Operation | None:
         """Return the operation of a learner's push; None if the tensors don't allow a native one.
 
         Args:
             mine: What the learner sends, for the whole shard.
             into: Gets the new weights; None if nobody wants them.
             rate: The learning rate.
-            past_caches: See `push`.
         """
         if not all(tensor is None or is_plain(tensor) for tensor in (mine, into)):
             return None
         sent, taken = mine.data_ptr(), 0 if into is None else into.data_ptr()
         push, gather, is_primary = self.push, self.gather, self._is_primary
+        count = self._shard.count_push
 
-        def work(_: Sequence[torch.Tensor], block: int) -> None:
+        def work(_: Sequence[Tensor], block: int) -> None:
             at = block * BLOCK_BYTES
             if is_primary:
-                push(block, sent + at, taken and taken + at, rate, past_caches=past_caches)
+                push(block, sent + at, taken and taken + at, rate)
             else:
-                gather(block, sent + at, taken and taken + at, past_caches=past_caches)
+                gather(block, sent + at, taken and taken + at)
+            count(block)
 
         return work
 
@@ -104,24 +100,22 @@ class NativeDownpour(NativePush):
         super().__init__(library, shard)
         self._scale, self._momentum = solver.scale, solver.momentum
 
-    def push(
-        self, block: int, mine: int, into: int, rate: float, *, past_caches: bool = False
-    ) -> None:
+    def push(self, block: int, mine: int, into: int, rate: float) -> None:
         """Take a step."""
         at = block * BLOCK_BYTES
         velocity = self._other + at if self._momentum else 0
         self._library.downpour(
             self._row + at, velocity, mine, into, self._undo,
             self._other_undo, self._kept(block), self._lengths[block], rate * self._scale,
-            self._momentum, past_caches,
+            self._momentum, self.past_caches,
         )  # fmt: skip
 
-    def gather(self, block: int, mine: int, into: int, *, past_caches: bool = False) -> None:
+    def gather(self, block: int, mine: int, into: int) -> None:
         """Add to the total."""
         at = block * BLOCK_BYTES
         self._library.gather(
             self._other + at, self._row + at, mine, into, self._other_undo, self._kept(block),
-            self._lengths[block], self._is_empty(block), past_caches,
+            self._lengths[block], self._is_empty(block), self.past_caches,
         )  # fmt: skip
 
 
@@ -177,19 +171,17 @@ class NativeElastic(NativePush):
         super().__init__(library, shard)
         self._alpha = solver.alpha
 
-    def push(
-        self, block: int, mine: int, into: int, rate: float, *, past_caches: bool = False
-    ) -> None:
+    def push(self, block: int, mine: int, into: int, rate: float) -> None:
         """Move the center and the learner's weights towards each other."""
-        del into, rate, past_caches
+        del into, rate
         self._library.elastic(
             self._row + block * BLOCK_BYTES, 0, mine, self._undo, 0, self._kept(block),
             self._lengths[block], self._alpha, 0,
         )  # fmt: skip
 
-    def gather(self, block: int, mine: int, into: int, *, past_caches: bool = False) -> None:
+    def gather(self, block: int, mine: int, into: int) -> None:
         """Move the replica and the learner's weights towards each other; total the difference."""
-        del into, past_caches
+        del into
         at = block * BLOCK_BYTES
         self._library.elastic(
             self._row + at, self._other + at, mine, self._undo, self._other_undo,
@@ -221,12 +213,12 @@ def past_caches(size_bytes: int) -> bool:
     return size_bytes >= _CACHED_BYTES
 
 
-def _two(rows: Sequence[torch.Tensor]) -> tuple[int, int]:
+def _two(rows: Sequence[Tensor]) -> tuple[int, int]:
     """Return the addresses of the first two rows; 0 if there is no second."""
     return rows[0].data_ptr(), rows[1].data_ptr() if len(rows) > 1 else 0
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Return whether C can take a tensor as an array of float32."""
     return tensor.dtype == torch.float32 and tensor.is_contiguous()
 

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from dlctl.contract import ELASTICITY, OUTER_LEARNING_RATE, OUTER_MOMENTUM, ParameterServer
 from psrv.errors import ServerError
 from psrv.solvers import update_rules
+
+Parts = Sequence[Tensor]
+"""A block's part of each row of the server: of the weights, then of what the solver keeps."""
 
 
 class Solver(Protocol):
@@ -32,13 +36,7 @@ class Solver(Protocol):
     total_is_step: bool = False
     """Whether `gather` moves the replica as the primary's weights will move by the total."""
 
-    def push(
-        self,
-        server: Sequence[torch.Tensor],
-        mine: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
-    ) -> None:
+    def push(self, server: Parts, mine: Tensor, scratch: Tensor, rate: float) -> None:
         """Apply what a learner sends.
 
         Args:
@@ -49,29 +47,19 @@ class Solver(Protocol):
         """
         ...
 
-    def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
+    def answer(self, server: Parts, mine: Tensor) -> None:
         """Give the learner its new weights, after its push."""
         mine.copy_(server[0])
 
     def push_pull(
-        self,
-        server: Sequence[torch.Tensor],
-        mine: torch.Tensor,
-        into: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
+        self, server: Parts, mine: Tensor, into: Tensor, scratch: Tensor, rate: float
     ) -> None:
         """Apply what a learner sends, and give it its new weights."""
         self.push(server, mine, scratch, rate)
         self.answer(server, into)
 
     def gather(
-        self,
-        replica: torch.Tensor,
-        total: torch.Tensor,
-        mine: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
+        self, replica: Tensor, total: Tensor, mine: Tensor, scratch: Tensor, rate: float
     ) -> None:
         """Add what a learner sends to the total for the primary; may change the learner's weights.
 
@@ -80,9 +68,7 @@ class Solver(Protocol):
         del replica, scratch, rate
         total.add_(mine)
 
-    def merge(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, pushes: int, rate: float
-    ) -> None:
+    def merge(self, server: Parts, total: Tensor, pushes: int, rate: float) -> None:
         """Apply, on the primary, the total that a node has gathered from several pushes."""
         del pushes
         self.push(server, total, torch.empty_like(total), rate)
@@ -98,18 +84,12 @@ class RoundSolver(Protocol):
 
     sends_weights: bool
 
-    def step(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
-    ) -> None:
+    def step(self, server: Parts, total: Tensor, count: int, rate: float) -> None:
         """Take a step for the sum of `count` learners' values, which may be overwritten."""
 
 
 def _descend(
-    server: Sequence[torch.Tensor],
-    gradient: torch.Tensor,
-    rate: float,
-    momentum: float,
-    copy: torch.Tensor | None = None,
+    server: Parts, gradient: Tensor, rate: float, momentum: float, copy: Tensor | None = None
 ) -> None:
     if momentum:
         update_rules.momentum(server[0], server[1], gradient, lr=rate, momentum=momentum, copy=copy)
@@ -136,24 +116,13 @@ class Downpour(Solver):
         """Return 1 with momentum."""
         return int(self.momentum != 0)
 
-    def push(
-        self,
-        server: Sequence[torch.Tensor],
-        mine: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
-    ) -> None:
+    def push(self, server: Parts, mine: Tensor, scratch: Tensor, rate: float) -> None:
         """Take a step."""
         del scratch
         _descend(server, mine, rate * self.scale, self.momentum)
 
     def push_pull(
-        self,
-        server: Sequence[torch.Tensor],
-        mine: torch.Tensor,
-        into: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
+        self, server: Parts, mine: Tensor, into: Tensor, scratch: Tensor, rate: float
     ) -> None:
         """Write the step to the learner's memory first, which is faster."""
         alike = into.dtype == server[0].dtype and into.device == server[0].device
@@ -162,9 +131,7 @@ class Downpour(Solver):
         else:
             super().push_pull(server, mine, into, scratch, rate)
 
-    def merge(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, pushes: int, rate: float
-    ) -> None:
+    def merge(self, server: Parts, total: Tensor, pushes: int, rate: float) -> None:
         """Take a step for a node's total, without memory for scratch."""
         del pushes
         self.push(server, total, total, rate)
@@ -177,13 +144,7 @@ class DownpourAdagrad(Solver):
     epsilon: float = 1e-10
     rows = 1
 
-    def push(
-        self,
-        server: Sequence[torch.Tensor],
-        mine: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
-    ) -> None:
+    def push(self, server: Parts, mine: Tensor, scratch: Tensor, rate: float) -> None:
         """Take a step."""
         del scratch
         update_rules.adagrad(server[0], server[1], mine, lr=rate, epsilon=self.epsilon)
@@ -201,35 +162,22 @@ class ElasticAveraging(Solver):
     sends_weights = True
     total_is_step = True
 
-    def push(
-        self,
-        server: Sequence[torch.Tensor],
-        mine: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
-    ) -> None:
+    def push(self, server: Parts, mine: Tensor, scratch: Tensor, rate: float) -> None:
         """Move the center and the learner."""
         del rate
         update_rules.elastic(server[0], mine, scratch, alpha=self.alpha)
 
-    def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
+    def answer(self, server: Parts, mine: Tensor) -> None:
         """Do nothing: the push has moved the learner's weights already."""
 
     def gather(
-        self,
-        replica: torch.Tensor,
-        total: torch.Tensor,
-        mine: torch.Tensor,
-        scratch: torch.Tensor,
-        rate: float,
+        self, replica: Tensor, total: Tensor, mine: Tensor, scratch: Tensor, rate: float
     ) -> None:
         """Move the replica and the learner, and add the difference to the total."""
         self.push([replica], mine, scratch, rate)
         total.add_(scratch, alpha=self.alpha)
 
-    def merge(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, pushes: int, rate: float
-    ) -> None:
+    def merge(self, server: Parts, total: Tensor, pushes: int, rate: float) -> None:
         """Move the center as its replica was moved."""
         del pushes, rate
         server[0].add_(total)
@@ -251,9 +199,7 @@ class ParallelSGD:
         """Return 1 with momentum."""
         return int(self.momentum != 0)
 
-    def step(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
-    ) -> None:
+    def step(self, server: Parts, total: Tensor, count: int, rate: float) -> None:
         """Take the step."""
         _descend(server, total.div_(count), rate, self.momentum)
 
@@ -265,9 +211,7 @@ class ModelAveraging:
     rows = 0
     sends_weights = True
 
-    def step(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
-    ) -> None:
+    def step(self, server: Parts, total: Tensor, count: int, rate: float) -> None:
         """Take the mean."""
         del rate
         update_rules.average(server[0], total, count=count)
@@ -283,9 +227,7 @@ class DiLoCo:
     rows = 1
     sends_weights = True
 
-    def step(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
-    ) -> None:
+    def step(self, server: Parts, total: Tensor, count: int, rate: float) -> None:
         """Take the outer step."""
         del rate
         update_rules.outer_nesterov(

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from psrv.errors import ServerError
 
@@ -62,24 +61,6 @@ HEADER = struct.Struct("=BxHIQqqdQ")
 """A frame's fields in the machine's byte order; greetings make sure that it is the same."""
 
 
-def pack(frame: Frame) -> bytes:
-    """Return a frame's header."""
-    return HEADER.pack(*frame)
-
-
-def unpack(header: bytes | bytearray | memoryview) -> Frame:
-    """Return the frame of a header.
-
-    Raises:
-        DisconnectedError: The header is not valid.
-    """
-    kind, *fields = HEADER.unpack(header)
-    try:
-        return Frame(Kind(kind), *fields)
-    except ValueError:
-        raise DisconnectedError(f"received a frame of the unknown kind {kind}") from None
-
-
 class Purpose(enum.IntEnum):
     """What a connection is for."""
 
@@ -100,37 +81,6 @@ class Greeting(NamedTuple):
     """A digest of the parameters and the server's solver."""
     stripe: int = 0
     """Number of the connection among those of the same two nodes and purpose."""
-
-
-class Connection(Protocol):
-    """An ordered, two-way stream of frames. One thread may send while another one receives."""
-
-    def send(self, frame: Frame, payload: memoryview | None = None) -> None:
-        """Send a frame; its `size` is set here. Returns when the payload may be overwritten.
-
-        Raises:
-            DisconnectedError: The connection is gone.
-        """
-
-    def receive(self, payload: memoryview) -> Frame:
-        """Wait for a frame; its payload goes into `payload[:size]`.
-
-        Raises:
-            DisconnectedError: The connection is gone, or the frame is not from the other side.
-        """
-
-    def readable(self, timeout_s: float) -> bool:
-        """Return whether a frame, or the end of the connection, has begun to arrive."""
-
-    def close(self) -> None:
-        """Close it, for both sides and for threads that wait in it."""
-
-
-Refuse = Callable[[Greeting], str]
-"""Returns why a greeting is refused, or "". Its sender may be unauthenticated: the reason must not
-contain a secret."""
-Serve = Callable[[Greeting, Connection], None]
-"""Serves each connection, in a thread of its own."""
 
 
 class DisconnectedError(ServerError):

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 
 from psrv.errors import ServerError
-from psrv.transport.base import Connection, UnknownPlaceError, UnreachableError
+from psrv.transport.base import UnknownPlaceError, UnreachableError
+from psrv.transport.tcp import Connection
 
 
 class Reachability:

@@ -35,13 +35,10 @@ from psrv.transport.base import (
     DisconnectedError,
     Frame,
     Greeting,
+    Kind,
     Purpose,
-    Refuse,
     RefusedError,
-    Serve,
     UnreachableError,
-    pack,
-    unpack,
 )
 from psrv.transport.sockets import connect, listen
 from psrv.transport.unauthenticated import Refusals, UnauthenticatedPeers
@@ -57,8 +54,8 @@ _TAG_BYTES = 8
 _WELCOME, _REFUSAL = b"\0", b"\1"
 
 
-class TcpConnection:
-    """A connection over TCP; see psrv.transport.base.Connection."""
+class Connection:
+    """An ordered, two-way stream of frames. One thread may send while another one receives."""
 
     def __init__(self, connection: socket.socket, sends: bytes, receives: bytes) -> None:
         self._socket = connection
@@ -70,8 +67,12 @@ class TcpConnection:
         weakref.finalize(self, connection.close)
 
     def send(self, frame: Frame, payload: memoryview | None = None) -> None:
-        """Send header and payload in one call, if the kernel takes both at once."""
-        header = pack(frame._replace(size=0 if payload is None else payload.nbytes))
+        """Send a frame; its `size` is set here. Returns when the payload may be overwritten.
+
+        Raises:
+            DisconnectedError: The connection is gone.
+        """
+        header = HEADER.pack(*frame._replace(size=0 if payload is None else payload.nbytes))
         header += _tag(self._sends, self._sent, header)
         self._sent += 1
         try:
@@ -88,22 +89,30 @@ class TcpConnection:
             raise DisconnectedError(f"a connection ended: {error.strerror or error}") from error
 
     def receive(self, payload: memoryview) -> Frame:
-        """Receive a header, check it, and receive its payload."""
+        """Wait for a frame; its payload goes into `payload[:size]`.
+
+        Raises:
+            DisconnectedError: The connection is gone, or the frame is not from the other side.
+        """
         _read(self._socket, self._header)
         header = self._header[: HEADER.size]
         tag = _tag(self._receives, self._received, header)
         if not hmac.compare_digest(tag, self._header[HEADER.size :]):
             raise DisconnectedError("received a frame that is not the other side's next one")
         self._received += 1
-        frame = unpack(header)
+        kind, *fields = HEADER.unpack(header)
+        try:
+            frame = Frame(Kind(kind), *fields)
+        except ValueError:
+            raise DisconnectedError(f"received a frame of the unknown kind {kind}") from None
         if frame.size > payload.nbytes:
             raise DisconnectedError(f"received a frame of {frame.size} bytes, {payload.nbytes} fit")
         _read(self._socket, payload[: frame.size])
         return frame
 
     def readable(self, timeout_s: float) -> bool:
-        """Wait with poll: select can't take descriptors from 1024 on."""
-        poll = select.poll()
+        """Return whether a frame, or the end of the connection, has begun to arrive."""
+        poll = select.poll()  # select can't take descriptors from 1024 on
         try:
             poll.register(self._socket, select.POLLIN)
         except ValueError:  # closed by another thread
@@ -111,12 +120,12 @@ class TcpConnection:
         return bool(poll.poll(1000 * timeout_s))
 
     def close(self) -> None:
-        """Shut the socket down: a thread that waits in it gets an error."""
+        """Close it, for both sides and for threads that wait in it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
 
-def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> TcpConnection:
+def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> Connection:
     """Open a connection to another node's server.
 
     Raises:
@@ -152,75 +161,27 @@ def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> TcpConnecti
     return _begin(connection, secret, said, opener=True)
 
 
-class TcpTransport:
-    """How this node's server reaches the others, and they reach it.
-
-    Args:
-        host: The one address to bind.
-        secret: The attempt's.
-        find: Returns the address and port of another node's server, or raises DisconnectedError.
-        log: Gets a line for each refusal.
-    """
-
-    def __init__(
-        self,
-        host: str,
-        secret: bytes,
-        find: Callable[[int], tuple[str, int]],
-        log: Callable[[str], None],
-    ) -> None:
-        self._host = host
-        self._secret = secret
-        self._find = find
-        self._log = log
-        self._listener: TcpListener | None = None
-
-    def open(self, refuse: Refuse, serve: Serve) -> int:
-        """Bind a port, and return it; peers that connect wait for `start`.
-
-        Raises:
-            ServerError: No port can be bound.
-        """
-        self._listener = TcpListener(self._host, self._secret, refuse, serve, self._log)
-        return self._listener.port
-
-    def start(self) -> None:
-        """Begin to accept."""
-        assert self._listener is not None
-        self._listener.start()
-
-    def dial(self, greeting: Greeting) -> TcpConnection:
-        """Open a connection to the node that the greeting names, at its current address.
-
-        Raises:
-            DisconnectedError: Nobody answers, or the connection broke.
-            RefusedError: The other side refuses the greeting.
-        """
-        return dial(*self._find(greeting.to_node), greeting, self._secret)
-
-    def close(self) -> None:
-        """Close the port."""
-        if self._listener is not None:
-            self._listener.close()
-
-
 class TcpListener:
     """Accepts peers that know the secret and are not refused; each one in a thread of its own.
 
     Args:
         host: The one address to bind.
         secret: The attempt's.
-        refuse: See psrv.transport.base.
-        serve: See psrv.transport.base.
+        refuse: Returns why a greeting is refused, or "". Its sender may be unauthenticated: the
+            reason must not contain a secret.
+        serve: Serves each connection, in a thread of its own.
         log: Gets a line for each refusal.
+
+    Raises:
+        ServerError: No port can be bound.
     """
 
     def __init__(
         self,
         host: str,
         secret: bytes,
-        refuse: Refuse,
-        serve: Serve,
+        refuse: Callable[[Greeting], str],
+        serve: Callable[[Greeting, Connection], None],
         log: Callable[[str], None],
     ) -> None:
         self._secret = secret
@@ -275,7 +236,7 @@ class TcpListener:
             self._unauthenticated.remove(connection)
         self._serve(greeting, accepted)
 
-    def _shake_hands(self, connection: socket.socket) -> tuple[Greeting, TcpConnection]:
+    def _shake_hands(self, connection: socket.socket) -> tuple[Greeting, Connection]:
         deadline = time.monotonic() + HANDSHAKE_LIMIT_S
         hello = _read_new(connection, _GREETING.size, deadline)
         magic, attempt, node, to_node, purpose, digest, stripe, _ = _GREETING.unpack(hello)
@@ -309,11 +270,11 @@ def _listen(host: str) -> socket.socket:
         ) from error
 
 
-def _begin(connection: socket.socket, secret: bytes, said: bytes, opener: bool) -> TcpConnection:
+def _begin(connection: socket.socket, secret: bytes, said: bytes, opener: bool) -> Connection:
     """Return the connection after its handshake."""
     connection.settimeout(None)
     keys = _proof(secret, b"opener's frames", said), _proof(secret, b"server's frames", said)
-    return TcpConnection(connection, *(keys if opener else reversed(keys)))
+    return Connection(connection, *(keys if opener else reversed(keys)))
 
 
 def _proof(secret: bytes, side: bytes, said: bytes) -> bytes:

@@ -245,7 +245,7 @@ def check_scaling() -> None:
 def place_on_nodes(nodes: str) -> None:
     """Let the learners believe that they are on these nodes, one letter each."""
     from learner import exchange
-    from learner.exchange.mpi_group import MpiGroup
+    from learner.exchange.mpi import MpiGroup
     from learner.exchange.topology import make_topology
 
     class Placed(MpiGroup):

@@ -264,7 +264,7 @@ MUTANTS = (
     Mutant(
         CHECKPOINT,
         "learners go on from different checkpoints if one finds damage",
-        "learner/checkpoint/newest.py",
+        "learner/checkpoint/load.py",
         "if not any(problems):",
         "if problem is None:",
     ),

@@ -60,14 +60,11 @@ class Locks:
         assert 0 not in self._owners, "left locked"
         self._owners[0] = self
 
-    def unlock(self) -> None:
-        assert self._owners.pop(0) is self
+    def unlock(self, byte: int = 0) -> None:
+        assert self._owners.pop(byte) is self
 
     def try_hold(self, byte: int) -> bool:
         return self._owners.setdefault(byte, self) is self
-
-    def release(self, byte: int) -> None:
-        assert self._owners.pop(byte) is self
 
     def release_all(self) -> None:
         for byte in [byte for byte, owner in self._owners.items() if owner is self]:

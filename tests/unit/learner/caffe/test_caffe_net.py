@@ -1,15 +1,18 @@
 """Caffe's nets: layers, shapes, weights in .caffemodel, and what the built-in loop gets."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from repository import REPOSITORY
+from scheduler_plan import make_plan
 
+from dlctl.contract import CheckpointPolicy
 from dlctl.contract.ground import protobuf as wire
 from learner.caffe.net import CaffeNet, read_net
-from learner.caffe.program import builder, settings
+from learner.caffe.program import builder, planned
 from learner.caffe.weights import read_blobs, to_bytes
 from learner.errors import UserFault
 
@@ -200,10 +203,16 @@ def example(tmp_path):
 
 
 def test_the_solver_says_how_long_and_in_which_batches(example):
-    said = settings(example / SOLVER, example, learners=2)
-    assert (said.steps, said.batch_size, said.snapshot_steps) == (300, 64, 100)
-    assert said.epochs == 14  # of 23 batches: 1437 samples
-    assert said.validate_every_epochs == 4
+    plan = make_plan(learners=2)
+    framework = replace(plan.framework, job=SOLVER)
+    plan = replace(plan, framework=framework, checkpoint=CheckpointPolicy(every_epochs=1))
+    said = planned(plan, example)
+    assert (said.training.steps, said.training.batch_size) == (300, 64)
+    assert said.training.epochs == 14  # of 23 batches: 1437 samples
+    assert said.training.validate_every_epochs == 4
+    assert (said.checkpoint.every_epochs, said.checkpoint.every_steps) == (None, 100)
+    asked = CheckpointPolicy(every_epochs=2)
+    assert planned(replace(plan, checkpoint=asked), example).checkpoint == asked
 
 
 def test_lenet_learns_the_digits(example):

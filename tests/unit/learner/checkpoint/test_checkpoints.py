@@ -35,8 +35,7 @@ from repository import REPOSITORY
 
 from dlctl import contract
 from learner.checkpoint.engine import Keep
-from learner.checkpoint.load import check_settings
-from learner.checkpoint.newest import use_newest
+from learner.checkpoint.load import check_settings, use_newest
 from learner.checkpoint.partition import parts_of
 from learner.checkpoint.state_tree import Pieces, pack
 from learner.checkpoint_files import layout

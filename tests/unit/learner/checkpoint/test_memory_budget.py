@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.checkpoint.memory_budget import MemoryRequest, have_room
-from learner.system.memory import memory_left
+from learner.system.memory import MemoryRequest, have_room, memory_left
 
 BOOT = "0b3c"
 

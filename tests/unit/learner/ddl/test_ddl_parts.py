@@ -24,7 +24,7 @@ from learner.exchange import find_group, make_exchange
 from learner.exchange.arithmetic import ALIGNMENT, blocks, divide, part_of, sum_into_all, sum_rows
 from learner.exchange.single import SingleExchange
 from learner.exchange.topology import check_mode, make_topology
-from learner.exchange.torch_reduce import TorchBuffer
+from learner.exchange.torch_group import TorchBuffer
 
 # Who is where -------------------------------------------------------------------------------------
 

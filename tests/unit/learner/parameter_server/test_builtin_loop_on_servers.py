@@ -43,8 +43,7 @@ from learner.system.segments import segment_folder
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Position, Trained
 from learner.training.loop import Reports
-from psrv.cursor.base import Chunk, make_state
-from psrv.cursor.chunking import first_chunk
+from psrv.cursor.base import Chunk, first_chunk, make_state
 from psrv.cursor.file import FileCursor, LearnerEntry
 
 SAMPLES = 120
@@ -110,7 +109,7 @@ def seen(job: ServedJob) -> Counter[int]:
 
 def checkpoint(job: ServedJob) -> Any:
     """The state in the newest checkpoint."""
-    header = next(headers(job.directory / contract.CHECKPOINTS, []))
+    header = next(headers(job.directory / contract.CHECKPOINTS, print))
     loaded = Loaded(header)
     try:
         return filled(loaded.tree())

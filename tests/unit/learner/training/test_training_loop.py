@@ -414,11 +414,15 @@ def test_the_first_difference_between_learners_is_named() -> None:
     class TwoLearners(SingleExchange):
         size = 2
 
+        def share(self, value: Any) -> Any:
+            return other
+
         def collect(self, value: Any) -> list[Any]:
-            return [value, other if isinstance(value, list) else "another digest"]
+            return [None, value]
 
     check_same(parts, SingleExchange())
-    with pytest.raises(UserFault, match=r"rank 1 has 'parameter weight \(2, 5\) float32'"):
+    said = r"rank 0 has parameter weight \(2, 5\) float32, rank 1 has parameter weight \(2, 4\)"
+    with pytest.raises(UserFault, match=said):
         check_same(parts, TwoLearners())
 
 

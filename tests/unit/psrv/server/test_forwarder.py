@@ -10,7 +10,7 @@ import torch
 from zygote import Zygote
 
 from psrv.push.flow_control import Outgoing
-from psrv.push.rounds import RoundEnd, Step, add_to_sum, missing
+from psrv.push.rounds import RoundEnd, Step, add_to_sum, missing, next_round
 from psrv.server import primary_blocks
 from psrv.server.forwarder import AtOnceForwarder, RoundsForwarder, Sending, local_clock
 from psrv.server.link import stripes_for
@@ -110,7 +110,7 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     assert primary_blocks.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(900).all()
     assert add_sum(shard, 0, 0b1000, ones, 0.1, add)  # too late
     assert not add_sum(shard, 2, 0b0011, ones, 0.1, add)  # too early
-    assert shard.progress(0) == (1, 0) and primary_blocks.next_round(shard) == 2
+    assert shard.progress(0) == (1, 0) and next_round(shard) == 2
 
 
 def test_a_round_has_the_rate_of_its_lowest_rank(shard: ThreadedShard) -> None:

@@ -10,8 +10,7 @@ import torch
 
 from dlctl.contract import Homes, Parameters, server_dir, snapshot_file
 from psrv.push.snapshots import write_snapshot
-from psrv.server.settings import Settings
-from psrv.server.shard_files import ShardFiles
+from psrv.server.shard_files import Settings, ShardFiles
 from psrv.server.shards import NodeShards, learners_left
 from psrv.solvers.partition import ShardSet
 from psrv.solvers.solver import ParallelSGD

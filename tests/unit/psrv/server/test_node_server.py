@@ -26,12 +26,8 @@ from psrv.server.server import NodeServer, Settings, digest
 from psrv.shard.private_folder import was_removed
 from psrv.solvers.solver import Downpour
 from psrv.transport.base import (
-    Connection,
     DisconnectedError,
-    Greeting,
     Purpose,
-    Refuse,
-    Serve,
     UnknownPlaceError,
     UnreachableError,
 )
@@ -141,25 +137,7 @@ def test_peers_without_the_secret_or_of_another_training_are_refused(play: Play)
     ]
 
 
-class NoNetwork:
-    """A transport that says whether it was closed."""
-
-    closed = False
-
-    def open(self, refuse: Refuse, serve: Serve) -> int:
-        return 0
-
-    def start(self) -> None:
-        raise AssertionError
-
-    def dial(self, greeting: Greeting) -> Connection:
-        raise AssertionError
-
-    def close(self) -> None:
-        self.closed = True
-
-
-SETTINGS = Settings(1, 0, [1, 1], Downpour(), "")
+SETTINGS = Settings(1, 0, [1, 1], Downpour(), "127.0.0.1")
 HOMES = Homes(1, [0, 1])
 
 
@@ -169,10 +147,9 @@ class Job:
     def __init__(self, folder: Path) -> None:
         self.directory = folder / "job"
         self.said: list[str] = []
-        self.transport = NoNetwork()
         self.write(homes_file(1), to_json(HOMES))
         self.server = NodeServer(self.directory, folder / "node", SETTINGS, self.said.append)
-        self.server._tcp = lambda: self.transport  # type: ignore[assignment, method-assign, return-value]
+        self.write(server_secret(1), "secret\n")
 
     def write(self, name: str, text: str) -> None:
         path = self.directory / name
@@ -185,9 +162,10 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_a_server_that_ends_without_an_error_closes_its_transport(job: Job) -> None:
+def test_a_server_that_ends_without_an_error_closes_its_port(job: Job) -> None:
     job.server.run(lambda: True, lambda _: None)
-    assert job.transport.closed
+    assert job.server._listener is not None
+    assert job.server._listener._socket.fileno() == -1
 
 
 def test_an_empty_secret_is_refused(job: Job, tmp_path: Path) -> None:
@@ -197,17 +175,20 @@ def test_an_empty_secret_is_refused(job: Job, tmp_path: Path) -> None:
         server.run(lambda: False, lambda _: None)
 
 
-def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path) -> None:
+def test_a_node_that_was_never_reached_ends_the_server(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Behind a firewall each node's learners would train alone to the end, unnoticed."""
     now = 0.0
 
-    class Walled(NoNetwork):
-        def dial(self, greeting: Greeting) -> Connection:
-            if silent:
-                raise silent
-            if walled:
-                raise UnreachableError("no server answers at n1:4711: Connection timed out")
-            return object()  # type: ignore[return-value]
+    def dial(*_: object) -> object:
+        if silent:
+            raise silent
+        if walled:
+            raise UnreachableError("no server answers at n1:4711: Connection timed out")
+        return object()
+
+    monkeypatch.setattr("psrv.server.server.dial", dial)
 
     def tries(server: NodeServer) -> str:
         with pytest.raises(ServerError) as caught:
@@ -216,7 +197,7 @@ def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path)
 
     def begin() -> NodeServer:
         server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
-        server._transport = Walled()
+        server._find = lambda node: ("n1", 4711)  # type: ignore[method-assign]
         server._reachability = Reachability(30.0, lambda: now)
         return server
 

@@ -22,8 +22,7 @@ from psrv.server.forwarder import AtOnceForwarder, RoundsForwarder
 from psrv.server.outbox import Outbox
 from psrv.server.primary import Primary
 from psrv.server.queues import Queues
-from psrv.server.settings import Settings
-from psrv.server.shard_files import ShardFiles
+from psrv.server.shard_files import Settings, ShardFiles
 from psrv.server.shards import NodeShards
 from psrv.shard.format import NEVER, ShardLayout, create_shard
 from psrv.shard.private_folder import make_private_folder, mark_removed, was_removed

@@ -6,7 +6,8 @@ import pytest
 
 from psrv.server import reconnect
 from psrv.server.reconnect import Peer, ReconnectingConnection
-from psrv.transport.base import Connection, DisconnectedError, Purpose, RefusedError
+from psrv.transport.base import DisconnectedError, Purpose, RefusedError
+from psrv.transport.tcp import Connection
 
 
 class Played(ReconnectingConnection):

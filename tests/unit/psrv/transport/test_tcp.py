@@ -27,7 +27,7 @@ class Server:
     """A listener that keeps what it accepts and what it logs."""
 
     def __init__(self) -> None:
-        self.accepted: queue.Queue[tuple[Greeting, tcp.TcpConnection]] = queue.Queue()
+        self.accepted: queue.Queue[tuple[Greeting, tcp.Connection]] = queue.Queue()
         self.logged: list[str] = []
         self.reason = ""
         self.listener = tcp.TcpListener(
@@ -37,10 +37,10 @@ class Server:
         )  # fmt: skip
         self.listener.start()
 
-    def dial(self, secret: bytes = SECRET) -> tcp.TcpConnection:
+    def dial(self, secret: bytes = SECRET) -> tcp.Connection:
         return tcp.dial("127.0.0.1", self.listener.port, GREETING, secret)
 
-    def pair(self) -> tuple[tcp.TcpConnection, tcp.TcpConnection]:
+    def pair(self) -> tuple[tcp.Connection, tcp.Connection]:
         ours = self.dial()
         greeting, theirs = self.accepted.get(timeout=60)
         assert greeting == GREETING
@@ -99,7 +99,7 @@ def test_frames_arrive_whole_and_in_order_in_both_directions(server: Server) -> 
     ours, theirs = server.pair()
     blocks = [torch.randn(65_536) for _ in range(8)]
 
-    def send(connection: tcp.TcpConnection) -> None:
+    def send(connection: tcp.Connection) -> None:
         for number in range(200):
             block = blocks[number % 8]
             frame = Frame(Kind.TOTAL, 1, number, 2**63, -1, 3, 0.125)
