@@ -10,7 +10,7 @@ import pytest
 from login_side import make_record
 
 from dlctl.contract import State
-from dlctl.errors import AuthError, ConnectError
+from dlctl.errors import AuthError, ConnectError, RecordError
 from dlctl.live import sites
 from dlctl.live.sites import Live, live_of
 from dlctl.record import RecordStore
@@ -99,3 +99,19 @@ def test_connections_are_closed_with_their_threads(store, wait_until):
     live.close()
     assert Session.closed == 2
     assert live.call("a", lambda session: 1).cancelled()
+
+
+def test_a_look_keeps_what_cannot_be_written_down(store, monkeypatch):
+    def refresh(session, records, store, pace):
+        known = [replace(record, state=State.COMPLETED, seen_at=2.0) for record in records]
+        store.update(*known)
+        return known
+
+    def full(*_, **__):
+        raise RecordError("the disk is full")
+
+    monkeypatch.setattr(sites, "refresh", refresh)
+    monkeypatch.setattr(store, "change", full)
+    with closing(Live(store, lambda _: Session(), store.all)) as live:
+        assert live.look() == {"a-1", "b-1"} and live.ended
+        assert live.look() == set() and live.ended
