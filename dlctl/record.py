@@ -208,6 +208,8 @@ class RecordStore:
     ) -> None:
         self.path = path or state_directory() / "trainings.db"
         self.tell, self._told = tell, set[str]()
+        self._unwritten: dict[str, Record] = {}
+        """What this process knows and could not write."""
 
     def add(
         self, *records: Record, tables: Sequence[str] = (),
@@ -271,7 +273,8 @@ class RecordStore:
     def update(self, *records: Record, asked: bool = False) -> None:
         """Write the current knowledge; an older attempt never overwrites a newer one.
 
-        What the sites have done stays done if it can't be written: then `tell` hears of it.
+        What the sites have done stays done if it can't be written: then `tell` hears of it, and
+        this store goes on with what it knows.
 
         Args:
             records: Their tags are not written: another dlctl may have changed them.
@@ -280,7 +283,10 @@ class RecordStore:
         names = [name for name in _COLUMNS if asked or name != "overrides"]
         try:
             self.change(lambda connection: _update(connection, records, names))
+            for record in records:
+                self._unwritten.pop(record.training_id, None)
         except RecordError as error:
+            self._unwritten.update((record.training_id, record) for record in records)
             self._say(f"{error.message}; what is known is not written down")
 
     def tag(self, records: Sequence[Record], change: Callable[[list[str]], list[str]]) -> None:
@@ -332,7 +338,14 @@ class RecordStore:
         if unknown:
             self._say(f"the local record {self.path} has {len(unknown)} that this version of dlctl "
                       f"does not understand: {', '.join(unknown[:3])}")  # fmt: skip
-        return known
+        return [self._newest(record) for record in known]
+
+    def _newest(self, record: Record) -> Record:
+        """Return a record of the file, or what is newer and could not be written."""
+        mine = self._unwritten.get(record.training_id, record)
+        if (mine.attempt, mine.seen_at) < (record.attempt, record.seen_at):
+            return record
+        return replace(mine, tags=record.tags)
 
     def find(self, wanted: str | None, folder: Path | None = None) -> Record:
         """Return the training with this id, or a unique beginning or end of it.

@@ -9,10 +9,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from dlctl.errors import DlctlError, TransportError
+from dlctl.errors import DlctlError, RecordError, TransportError
 from dlctl.lifecycle import QueuePace, refresh, stale
 from dlctl.live.versions import Versions
 from dlctl.logs.reader import RETRY_S
@@ -210,10 +211,9 @@ class Live:
     def _run(self, site: _Site) -> None:
         pause_s: float | None = 0.0
         while True:
-            try:
+            call = _nothing
+            with suppress(queue.Empty):
                 call = site.calls.get(timeout=pause_s)
-            except queue.Empty:
-                call = _nothing
             if self._closed:
                 break
             call()
@@ -227,7 +227,7 @@ class Live:
         site.close()
 
     def _choose(self) -> None:
-        with self._lock:
+        with self._lock, suppress(RecordError):  # a write tells of it; what is known goes on
             self.records = self._chosen()
 
     def _of(self, site: _Site) -> list[Record]:

@@ -196,6 +196,23 @@ def test_what_a_site_did_is_no_error_where_it_cannot_be_written(store, monkeypat
                     "what is known is not written down"]  # fmt: skip
 
 
+def test_what_cannot_be_written_is_known_all_the_same(store, monkeypatch):
+    store.add(make_record(), make_record(training_id="t-2"))
+    mine = RecordStore(store.path)
+    monkeypatch.setattr(record_file, "_WRITE_PATIENCE_S", 0.1)
+    with changed(store.path):
+        mine.update(make_record(state=State.FAILED, seen_at=2.0), make_record(training_id="t-2"))
+        assert [r.state for r in mine.all()] == [State.FAILED, State.QUEUED]
+    store.remove("t-2")
+    store.tag(store.all(), lambda tags: [*tags, "new"])
+    assert [(r.state, r.tags) for r in mine.all()] == [(State.FAILED, ["new"])]
+    store.update(make_record(seen_at=3.0))  # another dlctl has asked since
+    assert [r.state for r in mine.all()] == [State.QUEUED]
+    mine.update(make_record(state=State.PENDING))
+    store.update(make_record(state=State.HALTED))
+    assert [r.state for r in mine.all()] == [State.HALTED]
+
+
 @pytest.mark.parametrize("others_write", [True, False])
 def test_a_writer_waits_as_long_as_others_make_progress(store, monkeypatch, others_write):
     """Of 45 clients at once one gave up after 30 s, although the others wrote all the time."""
@@ -318,7 +335,7 @@ def test_a_newer_record_is_read_and_never_overwritten(store):
     assert "newer version of dlctl" in told[0]
     with pytest.raises(RecordError, match="^nothing was submitted: .* newer version of dlctl"):
         newer.add(make_record(training_id="t-2"))
-    assert newer.all() == [make_record()]
+    assert RecordStore(store.path).all() == [make_record()]
 
 
 def test_the_first_version_of_dlctl_reads_the_file(store):
