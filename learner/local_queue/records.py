@@ -118,8 +118,22 @@ class Queue:
 
     def next_id(self) -> int:
         """Return one more than the highest recorded id."""
-        names = [p.stem for s in ("active", "ended") for p in (self.folder / s).glob("[0-9]*.json")]
-        return 1 + max(map(int, names), default=0)
+        return 1 + max([*self._ids("active"), *self._ids("ended")], default=0)
+
+    def _ids(self, state: str) -> list[int]:
+        """Return the ids of the `active` or `ended` jobs, lowest first."""
+        return sorted(int(path.stem) for path in (self.folder / state).glob("[0-9]*.json"))
+
+    def waits(self, job_id: int) -> bool:
+        """Return whether a job of this host waits for its turn with a runner that lives."""
+        record = self.read(self.path(job_id))
+        return (record is not None and record.state == "PENDING" and record.host == self.host
+                and self.runner_lives(record))  # fmt: skip
+
+    def waiting_before(self, job_id: int) -> int | None:
+        """Return the newest of the older jobs that wait on this host; needs no lock."""
+        older = (each for each in reversed(self._ids("active")) if each < job_id)
+        return next(filter(self.waits, older), None)
 
     def marker(self, job_id: int) -> dict[str, str]:
         """Return the variables that name the job in each of its processes."""

@@ -44,27 +44,38 @@ class Runner:
 
     def run(self) -> None:
         """Wait for the job's turn, run it, and record its end."""
-        record = self._register()
+        record, before = self._register(), None
         while record is not None and record.state == "PENDING":
             if self.ended_by is not None:
                 return  # stays PENDING: the next `list` starts a runner again
-            with self.queue.lock():
-                record = self.queue.read(self.queue.path(self.job_id))
-                if record is not None:
-                    self.queue.reap()
-                    if self.queue.may_start(record):
-                        record.state, record.started_at = "RUNNING", time.time()
-                        self.queue.write(record)
+            # Only the first in line takes the lock: hundreds that did would keep out who submits.
+            if before is None or not self.queue.waits(before):
+                before = self.queue.waiting_before(self.job_id)
+            record = self._start() if before is None else self._read()
             if record is not None and record.state == "PENDING":
                 time.sleep(POLL_S)
                 self._touch()
         if record is not None:
             self._run_batch(record)
 
+    def _read(self) -> QueuedJob | None:
+        return self.queue.read(self.queue.path(self.job_id))
+
+    def _start(self) -> QueuedJob | None:
+        """Begin to run if it is the job's turn; return its record, None if it is gone."""
+        with self.queue.lock():
+            record = self._read()
+            if record is not None:
+                self.queue.reap()
+                if self.queue.may_start(record):
+                    record.state, record.started_at = "RUNNING", time.time()
+                    self.queue.write(record)
+            return record
+
     def _register(self) -> QueuedJob | None:
         """Become the job's runner, unless it has one, or the job is gone."""
         with self.queue.lock():
-            record = self.queue.read(self.queue.path(self.job_id))
+            record = self._read()
             if record is None or record.state != "PENDING" or (
                 record.runner_start and self.queue.runner_lives(record)
             ):  # fmt: skip
@@ -84,7 +95,7 @@ class Runner:
             return
         record.batch_pid, record.batch_start = batch.pid, started(batch.pid)
         with self.queue.lock():
-            now = self.queue.read(self.queue.path(self.job_id))
+            now = self._read()
             record.cancelled = now is not None and now.cancelled
             self.queue.write(record)
         state, reason = self._watch(record, batch, began)
@@ -115,7 +126,7 @@ class Runner:
         warned = record.time_s is None
         while batch.poll() is None:
             elapsed_s = time.monotonic() - began
-            now = self.queue.read(self.queue.path(self.job_id))
+            now = self._read()
             if record.cancelled or (now is not None and now.cancelled):
                 return "CANCELLED", "cancelled"
             if self.ended_by is not None:

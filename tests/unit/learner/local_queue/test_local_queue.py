@@ -223,6 +223,21 @@ def test_a_cancelled_waiting_job_leaves_the_queue(bench):
     assert bench.end(first).state is JobState.CANCELLED
 
 
+def test_a_job_behind_another_waits_without_the_queues_lock(bench):
+    """Two hundred that polled under the lock kept `submit` and `cancel` waiting for minutes."""
+    jobs = [bench.submit("exec sleep 60", cpus=2) for _ in range(3)]
+    bench.wait(jobs[0], JobState.RUNNING)
+    for job in jobs[1:]:
+        wait_for(lambda job=job: bench.record(job)["runner_start"], f"runner of {job}")
+    queue = Queue(str(bench.root))
+    last = QueuedJob(**bench.record(jobs[2]))
+    assert queue.waiting_before(last.id) == int(jobs[1])
+    assert queue.waiting_before(int(jobs[1])) is None, "the first is running"
+    with queue.lock():
+        queue.end(last, "CANCELLED", "cancelled", "0:0")
+        wait_for(lambda: start_time(last.runner_pid) != last.runner_start, "end of its runner")
+
+
 def test_a_job_does_not_overtake_an_older_one_whose_runner_is_still_starting(tmp_path):
     queue = Queue(str(tmp_path))
     older, younger = (
