@@ -4,6 +4,9 @@ A row of the local record says which trainings a command is to submit. It is wri
 their records, before anything is sent, and removed as the command's last act. A file beside the
 record, which SQLite locks, tells whether the command still runs: the same command typed a second
 time meanwhile means other trainings.
+
+A program gives a request a key of its own instead. That row stays as long as the record does, so
+that the same request, given again at any time, means the same trainings.
 """
 
 from __future__ import annotations
@@ -25,7 +28,23 @@ from dlctl.record_file import read_rows
 _TABLE = """
 CREATE TABLE IF NOT EXISTS submissions (
     token TEXT PRIMARY KEY, command TEXT NOT NULL, ids TEXT NOT NULL)"""
+_KEYS = """
+CREATE TABLE IF NOT EXISTS requests (
+    key TEXT PRIMARY KEY, body TEXT NOT NULL, ids TEXT NOT NULL)"""
 _PREFIX = "submitting-"
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a program calls a request, to be able to repeat it."""
+
+    name: str
+    body: str
+    """A digest of all that was asked for."""
+
+
+class KeyTaken(RecordError):
+    """Another request has this key."""
 
 
 @dataclass(frozen=True)
@@ -67,25 +86,61 @@ def broken_off(store: RecordStore, command: str) -> Batch | None:
     return None
 
 
-def begin(store: RecordStore, command: str, records: Sequence[Record]) -> Batch:
+def asked_before(store: RecordStore, key: Key) -> Batch | None:
+    """Return the trainings of the request that has this key; those that were deleted are left out.
+
+    Raises:
+        KeyTaken: that request was another one.
+    """
+    for row in read_rows(store.path, {"requests": "rowid"})["requests"]:
+        if row["key"] == key.name:
+            if row["body"] != key.body:
+                raise KeyTaken(
+                    f"the key {key.name!r} was used for another request",
+                    hint="a new request needs a new key",
+                )
+            known = {record.training_id: record for record in store.all()}
+            ids = json.loads(row["ids"])
+            return Batch("", [known[each] for each in ids if each in known], None)
+    return None
+
+
+def begin(
+    store: RecordStore, command: str, records: Sequence[Record], key: Key | None = None
+) -> Batch:
     """Write the records of a new command's trainings, all or none.
+
+    If another process was faster with the same key, the trainings are the ones that it has written.
 
     Args:
         command: What tells it from others; empty: nobody takes it up.
 
     Raises:
+        KeyTaken: another request has the key.
         RecordError: they can't be written; nothing should be submitted without them.
     """
     if not command:
         store.add(*records)
         return Batch("", list(records), None)
     token = secrets.token_hex(8)
-    row = [token, command, json.dumps([record.training_id for record in records])]
+    ids = json.dumps([record.training_id for record in records])
     lock = _locked(_lock_file(store, token))
     assert lock is not None, "nobody else knows a new token"
-    store.add(*records, tables=[_TABLE], more=lambda connection: connection.execute(
-        "INSERT INTO submissions VALUES (?, ?, ?)", row))  # fmt: skip
-    return Batch(token, list(records), lock)
+
+    def insert(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO submissions VALUES (?, ?, ?)", [token, command, ids])
+        if key:
+            connection.execute("INSERT INTO requests VALUES (?, ?, ?)", [key.name, key.body, ids])
+
+    batch = Batch(token, list(records), lock)
+    try:
+        store.add(*records, tables=[_TABLE, _KEYS], more=insert)
+    except RecordError:
+        _let_go(store, batch)
+        if key and (first := asked_before(store, key)):
+            return first
+        raise
+    return batch
 
 
 def finish(store: RecordStore, batch: Batch) -> None:
@@ -95,6 +150,11 @@ def finish(store: RecordStore, batch: Batch) -> None:
     with contextlib.suppress(RecordError):  # else the same command only shows them once more
         store.change(lambda connection: connection.execute(
             "DELETE FROM submissions WHERE token = ?", [batch.token]), tables=[_TABLE])  # fmt: skip
+    _let_go(store, batch)
+
+
+def _let_go(store: RecordStore, batch: Batch) -> None:
+    assert batch.lock is not None
     batch.lock.close()
     with contextlib.suppress(OSError):
         _lock_file(store, batch.token).unlink(missing_ok=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import (
     IDS,
-    ago,
     client,
     complete_ids,
     complete_sites,
@@ -85,11 +83,13 @@ def metrics(
         raise typer.BadParameter("--follow needs --json or --csv; dlctl watch shows curves")
     if of_platform:
         return _platform(training_ids or [], as_json)
-    store = client().store
-    records = store.find_all(training_ids or [])
+    from dlctl.service.bringing import measured
+
+    mine = client()
+    records = mine.store.find_all(training_ids or [])
     if stay:
         return _follow(records, since, names, as_csv)
-    found = {record.training_id: list(_read(record, since, names)) for record in records}
+    found = {record.training_id: list(measured(mine, record, since, names)) for record in records}
     what = "such metrics" if names or since else "metrics"
     if tensorboard is not None:
         _write_tensorboard(tensorboard, found)
@@ -106,26 +106,6 @@ def metrics(
     elif tensorboard is None and parquet is None:
         _print_table(found, what)
     return None
-
-
-def _read(record: Record, since: int, names: str | None) -> Iterator[Entry]:
-    from dlctl.errors import TransportError
-    from dlctl.outputs.metrics.files import kept_metrics, read_metrics
-    from dlctl.outputs.metrics.formats import chosen
-
-    try:
-        with opened(record.site) as session:
-            entries = read_metrics(session.transport, record)
-    except TransportError as error:
-        if not error.transient or (kept := kept_metrics(record)) is None:
-            raise
-        seen_at, entries = kept
-        output.warn(f"{error.message}; the metrics are as of {ago(time.time() - seen_at)}")
-    else:
-        if not entries and (kept := kept_metrics(record)) is not None:
-            entries = kept[1]
-            output.warn(f"{record.job_dir} holds no metrics any more; these were seen earlier")
-    yield from chosen(entries, since, names)
 
 
 def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:

@@ -31,7 +31,7 @@ from dlctl.lifecycle.submit import (
     submit_timeout_s,
 )
 from dlctl.record import Record, RecordStore
-from dlctl.record_batches import Batch, begin, broken_off, finish
+from dlctl.record_batches import Batch, Key, asked_before, begin, broken_off, finish
 from dlctl.request.left_out import not_sent, summary
 from dlctl.script_templates import render_script
 from dlctl.tell import SILENT, Tell
@@ -128,20 +128,27 @@ def submit(session: Session, request: Request, store: RecordStore, tell: Tell = 
 def submit_all(
     session: Session, store: RecordStore, command: str, wanted: Sequence[Wanted],
     tags: Sequence[str] = (), tell: Tell = SILENT, look_over: LookOver = lambda _: None,
+    key: Key | None = None,
 ) -> Sent:  # fmt: skip
     """Submit each training once; what the same command has submitted before stays as it is.
 
     Args:
         command: What tells a command from others: the digest of all that it would send; empty: no
             command takes it up.
+        key: What a program calls this request; then it takes the place of `command`.
         look_over: Called with what is to be sent, before anything is.
 
     Raises:
+        KeyTaken: the key is another request's.
         ManifestError, PlanError, SiteError, TransferError, TransportError
     """
+    if key:
+        command = f"{key.name} {key.body}"
     if command and (batch := broken_off(store, command)):
         tell.note(_taken_up(batch))
         return _go_on(session, Sent(store, batch), wanted, tell, look_over)
+    if key and (first := asked_before(store, key)):
+        return Sent(store, first)
     if len(wanted) > 1:
         tags = [*tags, f"batch-{secrets.token_hex(3)}"]
     requests = [one.build(None, tags) for one in wanted]
@@ -149,8 +156,9 @@ def submit_all(
     trees = lacking(session, requests)  # if the site can't be reached, no record is kept
     records = [new_record(request, one.label)
                for request, one in zip(requests, wanted, strict=True)]  # fmt: skip
-    sent = Sent(store, begin(store, command, records))
-    _send(session, sent, dict(enumerate(requests)), trees, tell)
+    sent = Sent(store, begin(store, command, records, key))
+    if sent.batch.lock or not key:  # else another process was faster with this key
+        _send(session, sent, dict(enumerate(requests)), trees, tell)
     return sent
 
 

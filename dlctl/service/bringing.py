@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.contract import State
+from dlctl.contract.ground.amounts import format_span
 from dlctl.data import store_again
-from dlctl.errors import RecordError
+from dlctl.errors import RecordError, TransportError
 from dlctl.lifecycle import refresh
 from dlctl.outputs import fetch as outputs
 from dlctl.outputs.fetch import Fetched
@@ -18,10 +20,11 @@ from dlctl.service.client import one_by_one
 from dlctl.units import unix_seconds
 
 if TYPE_CHECKING:
-    from dlctl.errors import DlctlError, TransportError
+    from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
     from dlctl.logs.reader import LogPiece, LogReader
     from dlctl.record import Record, RecordStore
+    from dlctl.series.merged import Entry
     from dlctl.service.client import Client
     from dlctl.tell import Tell
 
@@ -45,6 +48,26 @@ def follow(
     Raises:
         RecordError: its submission was interrupted, and there will be no job.
     """
+    newest = [record]
+
+    def look(stays: Session, known: Record) -> object:
+        newest.append(known)
+        return on_look(stays, known)
+
+    take(pieces(session, record, store, tell, reader, look))
+    return newest[-1]
+
+
+def pieces(
+    session: Session, record: Record, store: RecordStore, tell: Tell,
+    reader: LogReader | None = None,
+    on_look: Callable[[Session, Record], object] = lambda _session, _record: None,
+) -> Iterator[LogPiece]:  # fmt: skip
+    """Yield lines as they come until the training ends; the arguments are those of `follow`.
+
+    Raises:
+        RecordError: its submission was interrupted, and there will be no job.
+    """
     from dlctl.lifecycle import QueuePace, refresh
     from dlctl.logs import reader as logs
 
@@ -61,10 +84,10 @@ def follow(
     def trouble(error: TransportError) -> None:
         tell.warn(f"{error.message}; trying again")
 
-    reader = reader or logs.LogReader(record.job_dir)
     with session.staying() as stays:
-        take(logs.follow(stays.transport, reader, state, trouble))
-    return record
+        yield from logs.follow(
+            stays.transport, reader or logs.LogReader(record.job_dir), state, trouble
+        )
 
 
 def _why_it_waits(record: Record) -> str:
@@ -78,6 +101,37 @@ def _why_it_waits(record: Record) -> str:
         return ("it has not reached the scheduler yet; if no other dlctl is sending it: "
                 f"dlctl resume {record.training_id}")  # fmt: skip
     return record.reason if record.state in (State.QUEUED, State.PENDING) else ""
+
+
+def measured(
+    mine: Client, record: Record, since_step: int = 0, names: str | None = None
+) -> Iterator[Entry]:
+    """Yield what was measured; of a site that does not answer, what it told before.
+
+    Args:
+        names: A regular expression of the values that are wanted; None: all.
+
+    Raises:
+        ResultsError: `names` is none.
+        TransportError: the site does not answer, and nothing is known.
+    """
+    from dlctl.outputs.metrics.files import kept_metrics, read_metrics
+    from dlctl.outputs.metrics.formats import chosen
+
+    try:
+        with closing(mine.open(record.site)) as session:
+            entries = read_metrics(session.transport, record)
+    except TransportError as error:
+        if not error.transient or (kept := kept_metrics(record)) is None:
+            raise
+        seen_at, entries = kept
+        age = format_span(time.time() - seen_at)
+        mine.tell.warn(f"{error.message}; the metrics are as of {age} ago")
+    else:
+        if not entries and (kept := kept_metrics(record)) is not None:
+            entries = kept[1]
+            mine.tell.warn(f"{record.job_dir} holds no metrics any more; these were seen earlier")
+    yield from chosen(entries, since_step, names)
 
 
 ALL = "all"

@@ -19,6 +19,7 @@ from dlctl.tell import SILENT, Tell
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
+    from dlctl.service.pool import Pool
     from dlctl.transport.base import Prompt
 
 Answer = TypeVar("Answer")
@@ -34,6 +35,8 @@ class Client:
     tell: Tell = SILENT
     prompt: Prompt | None = None
     """Asks the user for a password; None: nobody is there."""
+    pool: Pool | None = None
+    """Keeps connections open for the next call; None: each call opens its own."""
 
     def open(self, site: str, *, may_ask: bool = True) -> Session:
         """Return an open site.
@@ -44,6 +47,8 @@ class Client:
         from dlctl.lifecycle import open_session
         from dlctl.sites.files import load_site
 
+        if self.pool is not None:
+            return self.pool.lend(site)
         return open_session(load_site(site), self.prompt if may_ask else None)
 
     def each_site(

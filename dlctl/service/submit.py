@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dlctl.contract.programs.lone_program import saves_beside_itself, warn_if_alone
 from dlctl.data import refuse_wrong_stores
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
+from dlctl.record_batches import Key
 from dlctl.request.left_out import listing, rows
 from dlctl.tell import SILENT, Tell
 from dlctl.units import format_duration
@@ -31,14 +32,17 @@ if TYPE_CHECKING:
 def submit_variants(
     session: Session, store: RecordStore, wanted: Sequence[Variant], model: str | None = None,
     tags: Sequence[str] = (), tell: Tell = SILENT, *, list_files: bool = False,
+    key: str | None = None,
 ) -> Sent:  # fmt: skip
     """Submit each variant once; what the same command has submitted before stays as it is.
 
     Args:
         model: The stored model that is trained, in place of a manifest's folder.
         list_files: Whether to name each file that is sent, and each that is not.
+        key: What a program calls this request; repeated at any time, it means the same trainings.
 
     Raises:
+        KeyTaken: the key is another request's.
         ManifestError, PlanError, SiteError, TransferError, TransportError
     """
     folders = {} if model else _read(wanted, session.site)
@@ -60,7 +64,8 @@ def submit_variants(
 
     builds = [Wanted(partial(_build, session, variant, folders, model), variant.label)
               for variant in wanted]  # fmt: skip
-    return submit_all(session, store, command, builds, tags, tell, look_over)
+    return submit_all(session, store, command, builds, tags, tell, look_over,
+                      Key(key, command) if key else None)  # fmt: skip
 
 
 def _build(

@@ -1,0 +1,15 @@
+"""The service from Python: trainings, searches and stored models, as the commands know them.
+
+Each function does what the command of its name does, by the same use case in `dlctl.service`, and
+raises that command's error. Threads may share all of it.
+"""
+
+from dlctl.api.jobs import Search, Training
+from dlctl.api.models import StoredModel, model, stored_models
+from dlctl.api.room import search_of, training, trainings
+from dlctl.api.starting import start_search, submit
+
+__all__ = [
+    "Search", "StoredModel", "Training", "model", "search_of", "start_search", "stored_models",
+    "submit", "training", "trainings",
+]  # fmt: skip

@@ -1,0 +1,55 @@
+"""How a training looks in a notebook: a small table, and the curve by which it is judged."""
+
+from __future__ import annotations
+
+from html import escape
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from dlctl.outputs.metrics.reader import MetricsReader
+from dlctl.series.answers import main_curve
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+
+_WIDTH, _HEIGHT, _MOST = 320, 80, 640
+
+
+def html_of(record: Record) -> str:
+    """Return a table and a curve, without script and without anything from outside.
+
+    It shows what is known here, and asks no site.
+    """
+    rows = {
+        "training": record.training_id, "state": record.state_in_words, "reason": record.reason,
+        "site": record.site, "job": record.job_id,
+        "step": "" if record.step is None else f"{record.step:,}",
+        "loss": "" if record.loss is None else f"{record.loss:.4g}",
+    }  # fmt: skip
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{escape(name)}</th>"
+        f"<td style='text-align:left'>{escape(value)}</td></tr>"
+        for name, value in rows.items() if value
+    )  # fmt: skip
+    return f"<div><table>{cells}</table>{_curve(record)}</div>"
+
+
+def _curve(record: Record) -> str:
+    curve = main_curve(MetricsReader(record).run)
+    values = [each for each in curve.values() if isfinite(each[1])] if curve else []
+    points = values[:: max(1, len(values) // _MOST)]
+    if curve is None or len(points) < 2:
+        return ""
+    first, last = points[0][0], points[-1][0]
+    low, high = min(v for _, v in points), max(v for _, v in points)
+    across, up = _WIDTH / ((last - first) or 1), (_HEIGHT - 4) / ((high - low) or 1)
+    path = " ".join(
+        f"{(step - first) * across:.1f},{_HEIGHT - 2 - (value - low) * up:.1f}"
+        for step, value in points
+    )
+    title = f"{curve.key.shown}: {low:.4g} to {high:.4g}, steps {first:,.0f} to {last:,.0f}"
+    return (
+        f"<svg width='{_WIDTH}' height='{_HEIGHT}' role='img' aria-label='{escape(title)}'>"
+        f"<title>{escape(title)}</title><polyline fill='none' stroke='currentColor' "
+        f"stroke-width='1.5' points='{path}'/></svg><br><small>{escape(title)}</small>"
+    )

@@ -1,0 +1,117 @@
+"""Submit a training, or start a search, from a program."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlctl.api.jobs import Search, Training
+from dlctl.api.room import mine, site_named
+from dlctl.errors import ManifestError
+
+if TYPE_CHECKING:
+    from dlctl.manifest.overrides import Overrides
+
+
+def submit(
+    manifest: str | Path | Mapping[str, Any] | None = None, *, site: str | None = None,
+    learners: int | None = None, nodes: int | None = None, learners_per_node: int | None = None,
+    gpus: int | None = None, cpus: float | None = None, memory: str | None = None,
+    time: str | None = None, partition: str | None = None,
+    arguments: Mapping[str, object] | None = None,
+    set: Mapping[str, object] | None = None,  # noqa: A002 - as the option is called
+    tags: Sequence[str] = (), model: str | None = None, folder: str | Path | None = None,
+    token: str | None = None,
+) -> Training:  # fmt: skip
+    """Submit a training, once; it does not wait for it to run.
+
+    Args:
+        manifest: A file, `manifest.yml` by default; or a manifest's text (more than one line); or
+            what such a file holds, as a dict. The files of its folder are sent.
+        site: That of `dlctl config site` by default.
+        arguments: Of the program: `{"lr": 0.1}` is `framework.arguments.lr`.
+        set: Any other keys of the manifest, such as `{"training.seed": 3}`.
+        model: Train this version of a stored model, such as `digits@2`, in place of a folder.
+        folder: Of a text or a dict: where the program is, by default the working directory. The
+            manifest is written there as `manifest-….yml`, so that commands know it, too.
+        token: A name for this request. If it is made again, at any time, it returns the same
+            training, and submits nothing.
+
+    Raises:
+        ManifestError, PlanError, SiteError, SchedulerError, TransportError
+        KeyTaken: the token is another request's.
+    """
+    from dlctl.request.variants import variants
+    from dlctl.service.client import checked_tags
+    from dlctl.service.submit import submit_variants
+
+    overrides = overrides_of({
+        "learners": learners, "nodes": nodes, "learners_per_node": learners_per_node, "gpus": gpus,
+        "cpus": cpus, "memory": memory, "time": time, "partition": partition,
+    }, {**{f"framework.arguments.{name}": each for name, each in (arguments or {}).items()},
+        **(set or {})})  # fmt: skip
+    known = mine()
+    path = Path("manifest.yml") if manifest is None or model else _file_of(manifest, folder)
+    with closing(known.open(site_named(site))) as session:
+        sent = submit_variants(session, known.store, variants([path], overrides), model,
+                               checked_tags(tags), known.tell, key=token)  # fmt: skip
+        try:
+            return Training(sent.one(), known)
+        finally:
+            sent.finish()
+
+
+def start_search(path: str | Path = "search.yml", *, site: str | None = None) -> Search:
+    """Start a search, once: its hub, and its first workers.
+
+    Args:
+        path: What to search, and how; the files of its folder are sent.
+        site: That of `dlctl config site` by default.
+    """
+    from dlctl.search.load import load_search
+    from dlctl.search.start import start
+
+    known, loaded = mine(), load_search(Path(path))
+    with closing(known.open(site_named(site))) as session:
+        sent = start(session, loaded, known.store, known.tell)
+    try:
+        return Search(sent.one(), known)
+    finally:
+        sent.finish()
+
+
+def overrides_of(options: Mapping[str, Any], values: Mapping[str, object] | None) -> Overrides:
+    """Return the overrides of a manifest.
+
+    Args:
+        options: By the names of the command line's options; None: not given.
+        values: By the keys of the manifest, with dots.
+    """
+    from dlctl.manifest.overrides import Overrides
+
+    pairs = tuple(f"{key}={json.dumps(each, ensure_ascii=False)}"
+                  for key, each in (values or {}).items())  # fmt: skip
+    return Overrides(**options, set=pairs)
+
+
+def _file_of(manifest: str | Path | Mapping[str, Any], folder: str | Path | None) -> Path:
+    """Return a manifest's file; a text or a dict becomes one beside the program."""
+    if isinstance(manifest, Path) or (isinstance(manifest, str) and "\n" not in manifest):
+        return Path(manifest)
+    import yaml
+
+    text = manifest if isinstance(manifest, str) else yaml.safe_dump(
+        json.loads(json.dumps(manifest)), sort_keys=False, allow_unicode=True)  # fmt: skip
+    name = f"manifest-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yml"
+    path = Path(folder or ".") / name
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ManifestError(
+            f"{path} can't be written: {error.strerror}", hint="name another folder: folder=…"
+        ) from error
+    return path

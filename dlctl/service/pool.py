@@ -1,0 +1,113 @@
+"""Open sites that several threads share: each call has a connection of its own, and leaves it open.
+
+A program that asks again and again would log in each time; here it logs in once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dlctl.lifecycle.session import Session
+
+MOST = 4
+"""How many connections a site has at most; sshd allows ten sessions on each."""
+_IDLE_S = 60.0
+"""After how long an unused connection is closed."""
+
+
+@dataclass
+class _Lent(Session):
+    """A site whose `close` gives its connection back."""
+
+    pool: Pool | None = None
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self.pool is not None:
+            self.pool.give_back(self)
+
+
+@dataclass
+class Pool:
+    """The connections of this process.
+
+    Args:
+        open_site: Opens the site of a name.
+    """
+
+    open_site: Callable[[str], Session]
+    most: int = MOST
+    _free: dict[str, list[tuple[float, Session]]] = field(default_factory=dict)
+    _lent: dict[str, int] = field(default_factory=dict)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _is_closed: bool = False
+    _sweeper: threading.Thread | None = None
+
+    def lend(self, name: str) -> Session:
+        """Return an open site; wait for one if all are in use.
+
+        Raises:
+            SiteError: there is no such site.
+        """
+        with self._changed:
+            while self._lent.get(name, 0) >= self.most:
+                self._changed.wait()
+            self._lent[name] = self._lent.get(name, 0) + 1
+            free = self._free.get(name)
+            session = free.pop()[1] if free else None
+        try:
+            session = session or self.open_site(name)
+        except BaseException:
+            self._return(name)
+            raise
+        return _Lent(session.site, session.transport, session.scheduler, pool=self)
+
+    def give_back(self, session: Session) -> None:
+        """Keep a connection for the next call."""
+        plain = Session(session.site, session.transport, session.scheduler)
+        with self._changed:
+            if keeps := not self._is_closed:
+                self._free.setdefault(plain.site.name, []).append((time.monotonic(), plain))
+                self._sweep_later()
+        self._return(session.site.name)
+        if not keeps:
+            plain.close()
+
+    def close(self) -> None:
+        """Close all connections; those in use once they are given back. Idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._close_idle(0.0)
+
+    def _return(self, name: str) -> None:
+        with self._changed:
+            self._lent[name] -= 1
+            self._changed.notify()
+
+    def _sweep_later(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = threading.Thread(target=self._sweep, name="dlctl-idle", daemon=True)
+            self._sweeper.start()
+
+    def _sweep(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, _IDLE_S / 4)
+            self._close_idle(_IDLE_S)
+            with self._changed:
+                if self._is_closed or not any(self._free.values()):
+                    self._sweeper = None
+                    return
+
+    def _close_idle(self, idle_s: float) -> None:
+        until = time.monotonic() - idle_s
+        with self._changed:
+            old = [s for free in self._free.values() for at, s in free if at <= until]
+            self._free = {name: [each for each in free if each[0] > until]
+                          for name, free in self._free.items()}  # fmt: skip
+        for session in old:
+            session.close()
