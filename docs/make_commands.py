@@ -200,7 +200,7 @@ def _roff(text: str) -> str:
 
 def json_page() -> str:
     """Return the page about JSON."""
-    from dlctl.cli.shapes import SHAPES
+    from dlctl.service.shapes import SHAPES
 
     rows = [
         (words, form, f"`{name}`")

@@ -161,6 +161,10 @@ class LogReader:
         self.advanced = bool(found or pieces)
         return pieces
 
+    def positions(self) -> dict[str, int]:
+        """Return up to which byte each log was printed; `skip` begins there."""
+        return {log.name: log.shown_bytes for log in self._logs.values() if log.shown_bytes}
+
     def skip(self, name: str, size_bytes: int, at_line: int = 0) -> None:
         """Begin to read a log, or the notes on one, at an offset, as `OneLog.skip`."""
         if (log := self._log_of(name)) is not None:

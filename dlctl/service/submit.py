@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def submit_variants(
     session: Session, store: RecordStore, wanted: Sequence[Variant], model: str | None = None,
     tags: Sequence[str] = (), tell: Tell = SILENT, *, list_files: bool = False,
-    key: str | None = None,
+    key: str | None = None, body: str = "",
 ) -> Sent:  # fmt: skip
     """Submit each variant once; what the same command has submitted before stays as it is.
 
@@ -40,6 +40,7 @@ def submit_variants(
         model: The stored model that is trained, in place of a manifest's folder.
         list_files: Whether to name each file that is sent, and each that is not.
         key: What a program calls this request; repeated at any time, it means the same trainings.
+        body: A digest of the request, if its manifests and files don't tell it from others.
 
     Raises:
         KeyTaken: the key is another request's.
@@ -65,7 +66,7 @@ def submit_variants(
     builds = [Wanted(partial(_build, session, variant, folders, model), variant.label)
               for variant in wanted]  # fmt: skip
     return submit_all(session, store, command, builds, tags, tell, look_over,
-                      Key(key, command) if key else None)  # fmt: skip
+                      Key(key, body or command) if key else None)  # fmt: skip
 
 
 def _build(

@@ -9,7 +9,7 @@ import pytest
 from dashboard_server import Served, served
 from synthetic_feed import make_feed
 
-from dlctl.dashboard import serve as limits
+from dlctl.web import connections as limits
 
 ONE = "/api/trainings/digits-3k9f"
 

@@ -1,0 +1,99 @@
+"""What the answers to requests share: the user's record, open sites, and the limits on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+from anyio import CapacityLimiter
+
+from dlctl.live.sites import Live
+from dlctl.serve.follow import Followers
+from dlctl.serve.problems import NotFound
+from dlctl.service.client import Client
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
+
+T = TypeVar("T")
+_WANTED_S = 30.0
+"""For how long after a request the states of trainings are kept new."""
+_AT_SITES = 16
+"""How many requests may wait for sites at once; the others wait for these."""
+
+
+@dataclass
+class Desk:
+    """The server's side of all requests.
+
+    Args:
+        mine: The user's client, with a pool of connections.
+        open_site: Opens the site of a name for what looks again and again.
+        site: The site of requests that name none.
+    """
+
+    mine: Client
+    open_site: Callable[[str], Session]
+    site: str
+    live: Live = field(init=False)
+    followers: Followers = field(init=False)
+    _asked_at: float = float("-inf")
+    _limiter: CapacityLimiter | None = None
+
+    def __post_init__(self) -> None:
+        self.live = Live(
+            self.mine.store, self.open_site, self.mine.store.all,
+            asks=lambda record: not record.state.final or record.notice_tries,
+            is_wanted=lambda _: time.monotonic() - self._asked_at < _WANTED_S,
+        )  # fmt: skip
+        self.followers = Followers(self.mine.store, self.open_site)
+
+    async def at_sites(self, work: Callable[[], T]) -> T:
+        """Run in a thread what may wait for a site."""
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(_AT_SITES)
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    def keep_new(self, records: list[Record]) -> None:
+        """Keep the states of trainings new for a while: somebody asks."""
+        is_first = time.monotonic() - self._asked_at >= _WANTED_S
+        self._asked_at = time.monotonic()
+        for site in {record.site for record in records if not record.state.final}:
+            if is_first or site not in self._woken:
+                self._woken.add(site)
+                self.live.wake(site)
+
+    _woken: set[str] = field(default_factory=set)
+
+    def find(self, training_id: str, *, search: bool = False) -> Record:
+        """Return a training by its whole id.
+
+        Raises:
+            NotFound
+        """
+        for record in self.mine.store.all():
+            if record.training_id == training_id and (record.is_search or not search):
+                return record
+        raise NotFound(f"no {'search' if search else 'training'} {training_id!r} is known here")
+
+    @contextmanager
+    def open(self, site: str) -> Iterator[Session]:
+        """Open a site for one request."""
+        with closing(self.mine.open(site)) as session:
+            yield session
+
+    def end_streams(self) -> None:
+        """End what would keep the server from ending."""
+        self.followers.close()
+
+    def close(self) -> None:
+        """End all threads and connections; idempotent."""
+        self.followers.close()
+        self.live.close()
+        if self.mine.pool is not None:
+            self.mine.pool.close()
