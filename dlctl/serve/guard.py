@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from dlctl.serve.problems import problem
+from dlctl.serve.problems import older_problem, problem
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -60,7 +60,8 @@ class Guard:
         status, why, headers = refusal
         if scope["type"] == "websocket":
             return await send({"type": "websocket.close", "code": 1008, "reason": why})
-        return await problem(status, why, headers=headers)(scope, receive, send_safely)
+        tell = older_problem if scope["path"].startswith("/v1/") else problem
+        return await tell(status, why, headers=headers)(scope, receive, send_safely)
 
     def _refusal(self, scope: Scope) -> tuple[HTTPStatus, str, dict[str, str] | None] | None:
         headers = Headers(scope=scope)

@@ -74,6 +74,14 @@ def problem(
     return Response(json_bytes(content), status, headers, "application/problem+json")
 
 
+def older_problem(
+    status: int, why: str, description: str = "", headers: dict[str, str] | None = None
+) -> Response:
+    """Return an error as these clients read it."""
+    told = {"code": int(status), "error": why, "description": description or why}
+    return Response(json_bytes(told), status, headers, "application/json")
+
+
 def of_error(error: DlctlError) -> Response:
     """Return the answer that tells an error of ours."""
     status = status_of(error)

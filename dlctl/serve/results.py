@@ -49,7 +49,8 @@ def files_of(session: Session, record: Record, of: str = "results") -> tuple[str
     cut = len(name) + 1
     files = [
         SiteFile(each.path[cut:], "f", each.size_bytes, each.sha256, each.stamp)
-        for each in found if each.kind == "f" and len(each.path) > cut
+        for each in found
+        if each.kind == "f" and len(each.path) > cut and each.path[cut:] != CODE_INDEX
     ]  # fmt: skip
     return folder.rstrip("/"), sorted(files, key=lambda each: each.path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -181,6 +182,8 @@ def serve(desk: Desk, place: Place, tell: Callable[[str], None]) -> None:
     Args:
         tell: Called with the address as soon as the server answers there.
     """
+    # Once uvicorn has ended it raises the signal again, which would end the process here and now.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with closing(desk), prepared(desk, place) as (address, server):
         tell(address)
         with suppress(KeyboardInterrupt):
