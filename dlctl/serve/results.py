@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
+from dlctl.contract.sent_files import SENT_INDEX
 from dlctl.files.listing import SiteFile, list_files
 from dlctl.outputs.fetch import results_folder
 from dlctl.serve.operations import Call, Operation, Strict, answer
@@ -50,7 +51,7 @@ def files_of(session: Session, record: Record, of: str = "results") -> tuple[str
     files = [
         SiteFile(each.path[cut:], "f", each.size_bytes, each.sha256, each.stamp)
         for each in found
-        if each.kind == "f" and len(each.path) > cut and each.path[cut:] != CODE_INDEX
+        if each.kind == "f" and len(each.path) > cut and each.path[cut:] != SENT_INDEX
     ]  # fmt: skip
     return folder.rstrip("/"), sorted(files, key=lambda each: each.path)
 

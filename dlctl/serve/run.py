@@ -82,7 +82,7 @@ def read_token() -> str:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(32) + "\n")
-    if path.stat().st_mode & 0o077 or path.stat().st_uid != os.geteuid():
+    if path.stat().st_mode & 0o077 or path.stat().st_uid != os.getuid():
         raise RecordError(f"{path}, which holds the token, can be read by others",
                           hint=f"rm {path}; the next start makes a new token")  # fmt: skip
     token = path.read_text().strip()
