@@ -82,18 +82,17 @@ def _told(do: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], A
 
 
 async def _submit(desk: Desk, request: Request) -> Response:
-    form = dict(await request.form(max_files=2, max_fields=4, max_part_size=1 << 20))
-    manifest, code = form.get("manifest"), form.get("model_definition")
-    if manifest is None:
-        raise Misused("the part manifest is missing")
-    text = manifest.encode() if isinstance(manifest, str) else await manifest.read(1 << 20)
+    async with request.form(max_files=2, max_fields=4, max_part_size=1 << 20) as form:
+        manifest, code = form.get("manifest"), form.get("model_definition")
+        if manifest is None:
+            raise Misused("the part manifest is missing")
+        text = manifest.encode() if isinstance(manifest, str) else await manifest.read(1 << 20)
 
-    def do() -> Record:
-        file = code.file if isinstance(code, UploadFile) else None
-        path = folder_of(text, file) / MANIFEST
-        return send(Call(desk, request), New(), path)
+        def do() -> Record:
+            file = code.file if isinstance(code, UploadFile) else None
+            return send(Call(desk, request), New(), folder_of(text, file) / MANIFEST)
 
-    record = await desk.at_sites(do)
+        record = await desk.at_sites(do)
     where = f"/v1/models/{record.training_id}"
     made = {"model_id": record.training_id, "location": where}
     return answer(made, 201, {"location": where})

@@ -51,20 +51,20 @@ async def start_search(call: Call) -> Response:
 
     if call.body is not None:
         raise Misused("a search comes as a form, with the part code: a ZIP with search.yml in it")
-    form = dict(await call.request.form(max_files=1, max_fields=4, max_part_size=1 << 20))
-    code, site = form.get("code"), form.get("site") or call.desk.site
-    if not isinstance(code, UploadFile) or not isinstance(site, str):
-        raise Misused("the part code is a file: a ZIP or a tar with search.yml in it")
+    async with call.request.form(max_files=1, max_fields=4, max_part_size=1 << 20) as form:
+        code, site = form.get("code"), form.get("site") or call.desk.site
+        if not isinstance(code, UploadFile) or not isinstance(site, str):
+            raise Misused("the part code is a file: a ZIP or a tar with search.yml in it")
 
-    def do() -> dict[str, Any]:
-        loaded = load_search(folder_of(None, code.file, name=_SEARCH) / _SEARCH)
-        with call.desk.open(site) as session:
-            sent = start(session, loaded, call.desk.mine.store, call.desk.mine.tell)
-        found = sent.one().plain()
-        sent.finish()
-        return found
+        def do() -> dict[str, Any]:
+            loaded = load_search(folder_of(None, code.file, name=_SEARCH) / _SEARCH)
+            with call.desk.open(site) as session:
+                sent = start(session, loaded, call.desk.mine.store, call.desk.mine.tell)
+            found = sent.one().plain()
+            sent.finish()
+            return found
 
-    record = await call.desk.at_sites(do)
+        record = await call.desk.at_sites(do)
     where = f"/api/v1/searches/{record['training_id']}"
     return answer(record, 201, {"location": where})
 

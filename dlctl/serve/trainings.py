@@ -136,22 +136,19 @@ async def list_(call: Call, *, search: bool = False) -> Response:
 
 async def submit(call: Call) -> Response:
     """Submit a training, once for each key."""
-    from starlette.datastructures import UploadFile
+    if call.body is not None:
+        return await _submit(call, call.body)
+    async with call.request.form(max_files=2, max_fields=20, max_part_size=1 << 20) as form:
+        return await _submit(call, *await _of_form(dict(form)))
 
-    archive = None
-    if call.body is None:
-        form = await call.request.form(max_files=2, max_fields=20, max_part_size=1 << 20)
-        wanted, file = await _of_form(dict(form))
-        archive = file.file if isinstance(file, UploadFile) else None
-    else:
-        wanted = call.body
 
+async def _submit(call: Call, wanted: New, code: Any = None) -> Response:
     def do() -> Record:
         git = (wanted.git.url, wanted.git.commit) if wanted.git else None
         path = Path(MANIFEST)
         if wanted.model is None:
             text = None if wanted.manifest is None else text_of(wanted.manifest)
-            path = folder_of(text, archive, git) / MANIFEST
+            path = folder_of(text, code.file if code else None, git) / MANIFEST
         return send(call, wanted, path)
 
     record = await call.desk.at_sites(do)

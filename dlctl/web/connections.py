@@ -1,7 +1,7 @@
 """Serve HTTP to all that can reach a port: no client can keep others waiting.
 
-A request has some seconds to come. Of the connections that wait for one only the newest stay, and
-there is a limit on all. Nothing is printed for any of them.
+A request's head has some seconds to come, and its body to go on. Of the connections that wait for
+one only the newest stay, and there is a limit on all. Nothing is printed for any of them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 MOST_CONNECTIONS = 256
 MOST_WAITING = 64
-"""Of the connections, those whose request has not come as a whole."""
+"""Of the connections, those whose request has not come."""
 BACKLOG = 32
 """So many connections are accepted at once, before any of them can be closed again."""
+_LINGER_S = 1.0
+"""For how long the rest of a body that was refused is thrown away, before the connection ends."""
 REQUEST_S = 10.0
-"""How long a request may take to come as a whole."""
+"""How long a request's head may take to come, and how long its body may pause."""
 
 
 class Connection(H11Protocol):
@@ -57,7 +59,12 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take some bytes of a request."""
         super().data_received(data)
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+        if self.cycle is not None and self.cycle.response_complete:
+            return
+        if self.conn.their_state is h11.SEND_BODY:  # it may be large: it only has to go on
+            self._has_come()
+            self._late = self.loop.call_later(REQUEST_S, self.give_up)
+        elif self.conn.their_state is not h11.IDLE:
             self._has_come()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
@@ -67,8 +74,12 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
+        is_unread = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
-        if not self.transport.is_closing():
+        if is_unread:  # the client reads why, and then sends on in vain
+            self._has_come()
+            self._late = self.loop.call_later(_LINGER_S, self.give_up)
+        elif not self.transport.is_closing():
             self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
