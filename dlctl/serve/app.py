@@ -17,6 +17,7 @@ from dlctl.serve.guard import Guard
 from dlctl.serve.openapi import BASE, describe, page
 from dlctl.serve.operations import Operation, answer
 from dlctl.serve.problems import of_error, older_problem, problem
+from dlctl.serve.updates import code_has_changed
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -73,12 +74,8 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _fault(_: Request, error: Exception) -> Response:
     """Tell a fault of ours; if the code below the server has changed, that is why."""
-    from dlctl.serve.run import code_has_changed
-
     if code_has_changed():
         return problem(HTTPStatus.SERVICE_UNAVAILABLE,
                        "dlctl was updated below this server, which still runs the old code",
                        hint="restart it: nothing is lost")  # fmt: skip
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
-
-

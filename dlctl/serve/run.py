@@ -10,13 +10,14 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import dlctl
 from dlctl.errors import Misused, RecordError
 from dlctl.record import state_directory
+from dlctl.serve.app import make_app
+from dlctl.serve.updates import code_digest
+from dlctl.serve.uploads import remove_unused
 from dlctl.web.connections import BACKLOG, Server, listen, server_of
 
 if TYPE_CHECKING:
@@ -98,9 +99,6 @@ def prepared(desk: Desk, place: Place) -> Iterator[tuple[str, Server]]:
     Raises:
         RecordError: another server is there, or the address can't be used.
     """
-    from dlctl.serve.app import make_app
-    from dlctl.serve.uploads import remove_unused
-
     remove_unused(desk.mine.store.all())
     code_digest()
     if place.unix is not None:
@@ -155,25 +153,6 @@ def _at_file(path: Path) -> Iterator[socket.socket]:
                     path.unlink()
     finally:
         os.umask(before)
-
-
-def _stamp() -> tuple[tuple[str, int, int], ...]:
-    folder = Path(dlctl.__file__).parent
-    with suppress(OSError):
-        files = sorted(folder.rglob("*.py"))
-        return tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in files)
-    return ()
-
-
-@cache
-def code_digest() -> tuple[tuple[str, int, int], ...]:
-    """Return what tells the code that runs from what an update would put in its place."""
-    return _stamp()
-
-
-def code_has_changed() -> bool:
-    """Return whether dlctl was updated below the server."""
-    return _stamp() != code_digest()
 
 
 def serve(desk: Desk, place: Place, tell: Callable[[str], None]) -> None:

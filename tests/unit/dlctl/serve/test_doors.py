@@ -21,7 +21,7 @@ from rest_server import RestServer, zipped
 from dlctl.errors import Misused, RecordError
 from dlctl.lifecycle import open_session
 from dlctl.record import RecordStore
-from dlctl.serve import guard, run, uploads
+from dlctl.serve import guard, run, updates, uploads
 from dlctl.serve.desk import Desk
 from dlctl.service.client import Client
 from dlctl.service.pool import Pool
@@ -210,7 +210,7 @@ def test_a_bomb_is_refused(desk, monkeypatch):
 
 
 def test_a_server_whose_code_was_updated_says_so(server, monkeypatch):
-    monkeypatch.setattr(run, "_stamp", lambda: (("changed", 0, 0),))
+    monkeypatch.setattr(updates, "_stamp", lambda: (("changed", 0, 0),))
     monkeypatch.setattr(Desk, "keep_new", lambda *_: 1 / 0)
     told = server.ask(LIST)
     assert told.status == 503 and "updated" in told.json["detail"]
