@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _WANTED_S = 30.0
 """For how long after a request the states of trainings are kept new."""
+_TICK_NS = 100_000_000
 _AT_SITES = 16
 """How many requests may wait for sites at once; the others wait for these."""
 
@@ -44,6 +45,8 @@ class Desk:
     followers: Followers = field(init=False)
     _asked_at: float = float("-inf")
     _limiter: CapacityLimiter | None = None
+    _woken: set[str] = field(default_factory=set)
+    _known: tuple[tuple[tuple[int, int], ...] | None, list[Record]] = (None, [])
 
     def __post_init__(self) -> None:
         self.live = Live(
@@ -68,7 +71,23 @@ class Desk:
                 self._woken.add(site)
                 self.live.wake(site)
 
-    _woken: set[str] = field(default_factory=set)
+    def records(self) -> list[Record]:
+        """Return all trainings, the newest last; the file is read once for each change of it."""
+        before, read_at = self._stamp(), time.time_ns()
+        if before != self._known[0]:
+            records = self.mine.store.all()
+            # A file system's clock has ticks: what is written in the same one looks the same.
+            is_old = all(read_at - changed_at > _TICK_NS for changed_at, _ in before)
+            self._known = (before if is_old else None), records
+        return list(self._known[1])
+
+    def _stamp(self) -> tuple[tuple[int, int], ...]:
+        path, found = self.mine.store.path, []
+        for name in (path.name, f"{path.name}-wal"):
+            with suppress(OSError):
+                seen = path.with_name(name).stat()
+                found.append((seen.st_mtime_ns, seen.st_size))
+        return tuple(found)
 
     def find(self, training_id: str, *, search: bool = False) -> Record:
         """Return a training by its whole id.
@@ -76,7 +95,7 @@ class Desk:
         Raises:
             NotFound
         """
-        for record in self.mine.store.all():
+        for record in self.records():
             if record.training_id == training_id and (record.is_search or not search):
                 return record
         raise NotFound(f"no {'search' if search else 'training'} {training_id!r} is known here")

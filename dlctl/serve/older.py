@@ -99,7 +99,7 @@ async def _submit(desk: Desk, request: Request) -> Response:
 
 
 async def _list(desk: Desk, _: Request) -> Response:
-    records = desk.mine.store.all()
+    records = desk.records()
     desk.keep_new(records)
     return answer({"models": await desk.at_sites(lambda: [_model(each) for each in records])})
 

@@ -117,7 +117,7 @@ async def list_(call: Call, *, search: bool = False) -> Response:
 
     query, wanted = call.query, Filter(call.query.name, call.query.state, call.query.tag)
     records = [
-        record for record in call.desk.mine.store.all()
+        record for record in call.desk.records()
         if wanted.fits(record) and query.site in (None, record.site)
         and (record.is_search or not search)
     ]  # fmt: skip
