@@ -57,10 +57,7 @@ def submit(
     with closing(known.open(site_named(site))) as session:
         sent = submit_variants(session, known.store, variants([path], overrides), model,
                                checked_tags(tags), known.tell, key=token)  # fmt: skip
-        try:
-            return Training(sent.one(), known)
-        finally:
-            sent.finish()
+        return Training(sent.settled(), known)
 
 
 def start_search(path: str | Path = "search.yml", *, site: str | None = None) -> Search:
@@ -76,10 +73,7 @@ def start_search(path: str | Path = "search.yml", *, site: str | None = None) ->
     known, loaded = mine(), load_search(Path(path))
     with closing(known.open(site_named(site))) as session:
         sent = start(session, loaded, known.store, known.tell)
-    try:
-        return Search(sent.one(), known)
-    finally:
-        sent.finish()
+    return Search(sent.settled(), known)
 
 
 def _file_of(manifest: str | Path | Mapping[str, Any], folder: str | Path | None) -> Path:

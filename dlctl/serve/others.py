@@ -60,9 +60,7 @@ async def start_search(call: Call) -> Response:
             loaded = load_search(folder_of(None, code.file, name=_SEARCH) / _SEARCH)
             with call.desk.open(site) as session:
                 sent = start(session, loaded, call.desk.mine.store, call.desk.mine.tell)
-            found = sent.one().plain()
-            sent.finish()
-            return found
+            return sent.settled().plain()
 
         record = await call.desk.at_sites(do)
     where = f"/api/v1/searches/{record['training_id']}"

@@ -170,12 +170,9 @@ def send(call: Call, wanted: New, path: Path) -> Record:
             checked_tags(wanted.tags), desk.mine.tell, key=call.key,
             body=hashlib.sha256(asked.encode()).hexdigest(),
         )  # fmt: skip
-        try:
-            if not sent.batch.records:
-                raise NotFound("the training that this Idempotency-Key has made was deleted")
-            return sent.one()
-        finally:
-            sent.finish()
+        if not sent.batch.records:
+            raise NotFound("the training that this Idempotency-Key has made was deleted")
+        return sent.settled()
 
 
 async def _of_form(form: dict[str, Any]) -> tuple[New, Any]:

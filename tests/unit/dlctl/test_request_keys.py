@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from dlctl.errors import SubmitRejected, TransportTimeout
+from dlctl.lifecycle.many import Sent
 from dlctl.record import Record, RecordStore
 from dlctl.record_batches import Key, KeyTaken, asked_before, begin, broken_off, finish
 
@@ -41,6 +43,18 @@ def test_of_two_that_begin_at_once_one_writes_and_both_mean_its_training(store):
     with ThreadPoolExecutor(8) as room:
         assert len(set(room.map(start, range(16)))) == 1
     assert len(store.all()) == 1
+
+
+def test_a_process_that_lives_on_leaves_what_it_could_not_send_to_the_next_request(store):
+    sent = Sent(store, begin(store, "command", [RECORD], KEY), {0: TransportTimeout("no answer")})
+    with pytest.raises(TransportTimeout):
+        sent.settled()
+    taken_up = broken_off(store, "command")
+    assert taken_up is not None and taken_up.records == [RECORD]
+    again = Sent(store, taken_up, {0: SubmitRejected("never")})
+    with pytest.raises(SubmitRejected):
+        again.settled()
+    assert broken_off(store, "command") is None
 
 
 def test_a_training_that_was_deleted_is_not_made_again(store):
