@@ -58,14 +58,6 @@ def folder_of(
         TooLarge
         ManifestError: there is no manifest; or Git does not bring the commit.
     """
-    said = json.dumps([name, git]).encode() + b"\0" + (manifest or b"")
-    digest = hashlib.sha256(said).hexdigest()
-    if archive is not None:
-        digest = hashlib.sha256(digest.encode() + _digest(archive)).hexdigest()
-    target = uploads_folder() / digest[:32]
-    if target.is_dir():
-        os.utime(target)
-        return target
     with tempfile.TemporaryDirectory(dir=uploads_folder(), prefix="coming-") as coming:
         folder = Path(coming) / "code"
         folder.mkdir()
@@ -77,7 +69,10 @@ def folder_of(
             (folder / name).write_bytes(manifest)
         if not (folder / name).is_file():
             raise ManifestError(f"the request has no {name}", hint=f"send it as the part {name}")
-        with suppress(OSError):  # another request was faster
+        target = uploads_folder() / _digest(folder)
+        if target.is_dir():
+            os.utime(target)
+        with suppress(OSError):  # it is there already
             folder.rename(target)
     return target
 
@@ -92,12 +87,16 @@ def remove_unused(records: Iterable[Record], now: float | None = None) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _digest(file: IO[bytes]) -> bytes:
+def _digest(folder: Path) -> str:
+    """Return what tells a folder's files from others: archives of the same ones may differ."""
     found = hashlib.sha256()
-    while chunk := file.read(1 << 20):
-        found.update(chunk)
-    file.seek(0)
-    return found.digest()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name, mode = str(path.relative_to(folder)), path.stat().st_mode & 0o100
+        found.update(f"{len(name)} {name} {mode} {path.stat().st_size}\0".encode(errors="replace"))
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                found.update(chunk)
+    return found.hexdigest()[:32]
 
 
 def _unpack(archive: IO[bytes], folder: Path) -> None:

@@ -45,6 +45,8 @@ class Connection(H11Protocol):
         super().__init__(**how)
         self._waiting = waiting
         self._late: asyncio.TimerHandle | None = None
+        self._is_another = False
+        """Whether another protocol has the connection."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, perhaps in place of an older one."""
@@ -59,7 +61,7 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take some bytes of a request."""
         super().data_received(data)
-        if self.cycle is not None and self.cycle.response_complete:
+        if self._is_another or (self.cycle is not None and self.cycle.response_complete):
             return
         if self.conn.their_state is h11.SEND_BODY:  # it may be large: it only has to go on
             self._has_come()
@@ -70,6 +72,7 @@ class Connection(H11Protocol):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Leave the connection to another protocol."""
         self._has_come()
+        self._is_another = True
         super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:

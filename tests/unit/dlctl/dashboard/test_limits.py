@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from dashboard_server import Served, served
 from synthetic_feed import make_feed
+from websockets.sync.client import connect
 
 from dlctl.web import connections as limits
 
@@ -82,6 +84,19 @@ def test_too_long_a_body_is_refused_before_it_has_come(server: Served):
                 page.sendall(b"20000\r\n" + bytes(0x20000) + b"\r\n")  # and no end
             assert page.recv(12) == b"HTTP/1.1 400"
     assert server.feed.acts == []
+
+
+def test_a_websocket_that_waits_for_news_stays(server: Served, monkeypatch):
+    monkeypatch.setattr(limits, "REQUEST_S", 0.3)
+    url = f"ws://{server.host}/ws{ONE.removeprefix('/api')}/logs"
+    protocols: Any = ["dlctl", f"token.{server.token}"]
+    with connect(url, subprotocols=protocols) as page, connected(server) as stranger:
+        page.recv(30)
+        assert is_ended(stranger), "its time is up later than that of the WebSocket would be"
+        with connected(server) as another:
+            assert is_ended(another)
+        page.ping().wait(30)
+        assert page.protocol.close_code is None
 
 
 def test_an_answer_is_sent_at_once():
