@@ -15,6 +15,8 @@ from dlctl.data import refuse_wrong_stores
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record_batches import Key
 from dlctl.request.left_out import listing, rows
+from dlctl.suggest import history
+from dlctl.suggest.far_off import far_off
 from dlctl.tell import SILENT, Tell
 from dlctl.units import format_duration
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 def submit_variants(
     session: Session, store: RecordStore, wanted: Sequence[Variant], model: str | None = None,
     tags: Sequence[str] = (), tell: Tell = SILENT, *, list_files: bool = False,
-    key: str | None = None,
+    key: str | None = None, advice: bool = True,
 ) -> Sent:  # fmt: skip
     """Submit each variant once; what the same command has submitted before stays as it is.
 
@@ -40,6 +42,7 @@ def submit_variants(
         model: The stored model that is trained, in place of a manifest's folder.
         list_files: Whether to name each file that is sent, and each that is not.
         key: What a program calls this request; repeated at any time, it means the same trainings.
+        advice: Whether to say that one asks for far more than what any of its kind has used.
 
     Raises:
         KeyTaken: the key is another request's.
@@ -59,6 +62,10 @@ def submit_variants(
             if about not in told:
                 told.add(about)
                 tell_plan(plan, variant.manifest, model, tell)
+        if advice:
+            known = history.known(store)
+            known += history.seen_by_record(store.all(), known)
+            tell.note(far_off([request.plan for request in requests], known))
         for request in distinct(requests, lambda r: repr(r.plan.data_stores)):
             refuse_wrong_stores(request, tell.note)
 

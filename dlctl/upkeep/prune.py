@@ -28,6 +28,7 @@ from dlctl.outputs.metrics.cache import forget
 from dlctl.record import Record, RecordStore
 from dlctl.request.request import runtime_entries
 from dlctl.script_templates import render_script
+from dlctl.suggest.history import learn_before_removal
 from dlctl.upkeep.inventory import Inventory, take_inventory
 from dlctl.upkeep.usage import REFERENCES
 
@@ -225,6 +226,7 @@ def remove(session: Session, store: RecordStore, going: Prunable) -> Pruned:
     Raises:
         TransportError
     """
+    learn_before_removal(session, [each.record for each in going.trainings], store)
     script = _script(session, list(going.unused), going.keep_results)
     lines = "".join(
         f"{each.record.training_id} {each.record.attempt + 1}\n" for each in going.trainings
