@@ -109,15 +109,19 @@ def interval(manifest: Manifest, site: Site, here: Sequence[Past]) -> Suggestion
     save_s = fmean(past.save_s or 0.0 for past in known)
     node_s = sum(past.held_s * past.nodes for past in here)
     faults = sum(past.kind in _FAULTS for past in here)
-    told = f"{trainings(known)}: a checkpoint stops it for {exact_span(save_s)}; "
-    told += f"{counted(faults, 'fault')} of the site in {node_s / 3600:.3g} node-hours"
+    told = (f"{trainings(known)}: {exact_span(save_s)} a checkpoint; {counted(faults, 'fault')} in "
+            f"{node_s / 3600:.2g} node-hours")  # fmt: skip
     before_s = site.failures.node_mtbf_s
     mtbf_s = None
     if before_s is not None or faults:
         mtbf_s = (node_s + (before_s or 0)) / (faults + (before_s is not None)) / _nodes(here)
     best_s = sensible_interval_s(save_s, mtbf_s)
     if before_s is not None:
-        told += f" beside the site's {format_duration(before_s)} a node"
+        told += f", and the site file's one in {format_duration(before_s)} a node"
+    whole = needed_s(manifest, here)
+    if whole is not None and best_s >= whole[0]:
+        told += f": {format_duration(_round_s(best_s))} is longer than the training"
+        return Suggestion("checkpoint.every", asked, asked, told)
     unit, count = parse_every(manifest.checkpoint.every)
     now_s = count * (_length_s(unit, manifest, known) or 0.0)
     if unit == "auto" or best_s / _NEAR <= now_s <= best_s * _NEAR:

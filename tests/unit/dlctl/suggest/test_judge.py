@@ -119,20 +119,31 @@ def test_the_interval_is_youngs_and_dalys_with_the_faults_that_were_seen():
     assert best_interval_s(2.0, 100.0) == pytest.approx(20.0)
     assert best_interval_s(300.0, 100.0) == 100.0
     assert sensible_interval_s(1.0, None) == 24 * 3600 and sensible_interval_s(0.0, 10.0) == 10.0
-    found = suggestions(past())["checkpoint.every"]
+    long = TEXT.replace("epochs: 10", "epochs: 1000")
+    found = suggestions(past(), text=long)["checkpoint.every"]
     assert found.suggested == "54m", "sqrt(2 × 2 s × 30 d)"
     day = 86400.0
     lost = [past(n, held_s=day, state="FAILED", kind="node_lost") for n in range(2, 5)]
-    found = suggestions(past(), *lost)["checkpoint.every"]
+    found = suggestions(past(), *lost, text=long)["checkpoint.every"]
     # (3 days and 30) / (3 faults and 1) = 8.25 days.
     assert found.suggested == "28m"
-    assert "3 faults of the site in 72 node-hours beside the site's 30d a node" in found.evidence
-    near = TEXT + "checkpoint: {every: 40m}\n"
-    assert not suggestions(past(), text=near)["checkpoint.every"].is_change
-    auto = TEXT + "checkpoint: {every: auto}\n"
-    assert not suggestions(past(), text=auto)["checkpoint.every"].is_change
-    same = TEXT + "checkpoint: {every: 60 epochs}\n"  # of 50 s
-    assert not suggestions(past(), text=same)["checkpoint.every"].is_change
+    assert found.evidence == (
+        "4 trainings: 2 s a checkpoint; 3 faults in 72 node-hours, and the site file's one in 30d "
+        "a node"
+    )
+
+
+@pytest.mark.parametrize(
+    ("every", "epochs"), [("40m", 1000), ("auto", 1000), ("60 epochs", 1000), ("1 epoch", 10)]
+)
+def test_an_interval_that_is_near_the_best_stays_and_so_does_that_of_a_short_training(
+    every, epochs
+):
+    """The best is 54 min; an epoch takes 50 s."""
+    text = TEXT.replace("epochs: 10", f"epochs: {epochs}") + f"checkpoint: {{every: {every}}}\n"
+    found = suggestions(past(), text=text)["checkpoint.every"]
+    assert (found.asked, found.suggested) == (every, every)
+    assert ("longer than the training" in found.evidence) == (epochs == 10)
 
 
 # Waiting ------------------------------------------------------------------------------------------
