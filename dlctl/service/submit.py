@@ -63,9 +63,8 @@ def submit_variants(
                 told.add(about)
                 tell_plan(plan, variant.manifest, model, tell)
         if advice:
-            known = history.known(store)
-            known += history.seen_by_record(store.all(), known)
-            tell.note(far_off([request.plan for request in requests], known))
+            plans = [request.plan for request in requests]
+            tell.note(far_off(plans, history.known_here(store, plans)))
         for request in distinct(requests, lambda r: repr(r.plan.data_stores)):
             refuse_wrong_stores(request, tell.note)
 

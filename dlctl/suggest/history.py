@@ -21,22 +21,31 @@ from dlctl.record_file import read_rows
 from dlctl.suggest.past import Past, pasts
 
 if TYPE_CHECKING:
+    from dlctl.contract import Plan
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
 
 _TABLE = """
-CREATE TABLE IF NOT EXISTS used (attempt TEXT PRIMARY KEY, fields TEXT NOT NULL)"""
+CREATE TABLE IF NOT EXISTS used (
+    attempt TEXT PRIMARY KEY, name TEXT NOT NULL, code TEXT NOT NULL, fields TEXT NOT NULL)"""
 _MOST = 1000
 """Attempts that are kept: reading them must cost a submission nothing that anybody notices."""
 _AT_ONCE = 30
 """Trainings whose files are read by one command: the newest."""
 
 
-def known(store: RecordStore) -> list[Past]:
-    """Return what is known of attempts, the newest last; nothing if the record can't be read."""
+def known(store: RecordStore, plans: Sequence[Plan] = ()) -> list[Past]:
+    """Return what is known of attempts, the newest last; nothing if the record can't be read.
+
+    Args:
+        plans: Only the past of trainings with the name or the code of one of these counts.
+    """
     found = list[Past]()
+    words = {plan.name for plan in plans} | {plan.code_digest for plan in plans}
     with contextlib.suppress(RecordError):
         for row in read_rows(store.path, {"used": "rowid"})["used"]:
+            if words and not words & {row["name"], row["code"]}:
+                continue
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 found.append(contract.from_plain(Past, json.loads(row["fields"])))
     return found
@@ -54,13 +63,17 @@ def unread(records: Iterable[Record], held: Iterable[Past]) -> list[Record]:
     return sorted(found, key=lambda record: record.created_at)[-_AT_ONCE:]
 
 
-def seen_by_record(records: Iterable[Record], held: Iterable[Past]) -> list[Past]:
-    """Return what the record alone tells of other trainings that completed: how long they ran."""
+def known_here(store: RecordStore, plans: Sequence[Plan]) -> list[Past]:
+    """Return what is known without a question about trainings of a name or code.
+
+    Of those that nobody has read the local record alone tells how long they ran, if they completed.
+    """
+    held = known(store, plans)
     read = {past.training_id for past in held}
-    return [
+    return held + [
         Past(record.training_id, 1, record.name, "", record.job_id, record.site, "", 0, 0, 0, 0,
              None, record.epochs, 0, str(record.state), held_s=record.ended_at - record.started_at)
-        for record in records
+        for record in store.all({plan.name for plan in plans})
         if record.training_id not in read and record.folder and not record.is_search
         and record.state is State.COMPLETED and record.attempt == 1
         and record.ended_at > record.started_at > 0
@@ -91,10 +104,10 @@ def learn_before_removal(session: Session, records: Iterable[Record], store: Rec
 
 def keep(store: RecordStore, found: Sequence[Past]) -> None:
     """Write what is known of attempts, the newest `_MOST`."""
-    rows = [(past.token, contract.to_json(past)) for past in found]
+    rows = [(p.token, p.name, p.code_digest, contract.to_json(p)) for p in found]
 
     def write(connection: sqlite3.Connection) -> None:
-        connection.executemany("INSERT OR REPLACE INTO used VALUES (?, ?)", rows)
+        connection.executemany("INSERT OR REPLACE INTO used VALUES (?, ?, ?, ?)", rows)
         connection.execute("DELETE FROM used WHERE rowid <= (SELECT max(rowid) FROM used) - ?",
                            [_MOST])  # fmt: skip
 

@@ -214,6 +214,7 @@ def prune(
     going = look(session, store, older_than_s, keep_results=keep_results)
     if not agreed(going):
         return going
+    learn_before_removal(session, [each.record for each in going.trainings], store)
     removed = remove(session, store, going)
     for training_id in () if keep_results else removed.trainings:
         forget(training_id)
@@ -226,7 +227,6 @@ def remove(session: Session, store: RecordStore, going: Prunable) -> Pruned:
     Raises:
         TransportError
     """
-    learn_before_removal(session, [each.record for each in going.trainings], store)
     script = _script(session, list(going.unused), going.keep_results)
     lines = "".join(
         f"{each.record.training_id} {each.record.attempt + 1}\n" for each in going.trainings

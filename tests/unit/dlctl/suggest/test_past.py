@@ -102,16 +102,26 @@ def test_a_history_that_nobody_understands_is_none(tmp_path):
     store = RecordStore(tmp_path / "trainings.db")
     history.keep(store, pasts("t-1", [ATTEMPT], 0.0))
     store.change(lambda connection: connection.execute(
-        "INSERT INTO used VALUES ('t-2.1', 'x'), ('t-3.1', '{}')"))  # fmt: skip
+        "INSERT INTO used VALUES ('t-2.1', '', '', 'x'), ('t-3.1', '', '', '{}')"))  # fmt: skip
     assert [past.training_id for past in history.known(store)] == ["t-1"]
     store.path.write_bytes(b"no database")
     assert history.known(store) == []
 
 
 def test_the_record_alone_tells_how_long_a_training_ran(tmp_path):
-    ended = make_record(state=State.COMPLETED, started_at=100.0, ended_at=160.0, epochs=2)
-    others = [replace(ended, training_id="t-2", attempt=2), replace(ended, training_id="t-3"),
-              replace(ended, training_id="t-4", state=State.FAILED)]  # fmt: skip
-    read = [replace(past, training_id="t-3") for past in pasts("t-3", [ATTEMPT], 0.0)]
-    (past,) = history.seen_by_record([ended, *others], read)
+    store = RecordStore(tmp_path / "trainings.db")
+    ended = make_record(name="digits", job_id="1", state=State.COMPLETED, started_at=100.0,
+                        ended_at=160.0, epochs=2)  # fmt: skip
+    store.add(
+        ended, replace(ended, training_id="t-2", attempt=2), replace(ended, training_id="t-3"),
+        replace(ended, training_id="t-4", state=State.FAILED),
+        replace(ended, training_id="t-5", name="other"),
+    )  # fmt: skip
+    history.keep(store, [*pasts("t-3", [ATTEMPT], 0.0),
+                         *pasts("t-6", [replace(ATTEMPT, plan=OTHER)], 0.0)])  # fmt: skip
+    read, past = history.known_here(store, [ATTEMPT.plan])
+    assert (read.training_id, read.memory_bytes) == ("t-3", 700 * MIB)
     assert (past.training_id, past.held_s, past.epochs) == ("t-1", 60.0, 2)
+
+
+OTHER = replace(ATTEMPT.plan, name="other", code_digest="another")
