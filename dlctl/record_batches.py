@@ -136,7 +136,7 @@ def begin(
     try:
         store.add(*records, tables=[_TABLE, _KEYS], more=insert)
     except RecordError:
-        _let_go(store, batch)
+        let_go(store, batch)
         if key and (first := asked_before(store, key)):
             return first
         raise
@@ -150,11 +150,13 @@ def finish(store: RecordStore, batch: Batch) -> None:
     with contextlib.suppress(RecordError):  # else the same command only shows them once more
         store.change(lambda connection: connection.execute(
             "DELETE FROM submissions WHERE token = ?", [batch.token]), tables=[_TABLE])  # fmt: skip
-    _let_go(store, batch)
+    let_go(store, batch)
 
 
-def _let_go(store: RecordStore, batch: Batch) -> None:
-    assert batch.lock is not None
+def let_go(store: RecordStore, batch: Batch) -> None:
+    """Let the next command take up a submission that this process gives up."""
+    if batch.lock is None:
+        return
     batch.lock.close()
     with contextlib.suppress(OSError):
         _lock_file(store, batch.token).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Write what is made from the commands' help texts: python docs/make_commands.py.
 
-These are docs/commands.md, the manual page docs/man/dlctl.1, which the wheel installs, and
-docs/json.md. A test compares each with what its function here returns.
+These are docs/commands.md, the manual page docs/man/dlctl.1, which the wheel installs,
+docs/json.md, and docs/openapi.json. A test compares each with what its function here returns.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import typer
 PAGE = Path(__file__).with_name("commands.md")
 MANUAL = Path(__file__).with_name("man") / "dlctl.1"
 JSON_PAGE = Path(__file__).with_name("json.md")
+DESCRIPTION = Path(__file__).with_name("openapi.json")
 HEAD = """\
 # Commands
 
@@ -200,7 +201,7 @@ def _roff(text: str) -> str:
 
 def json_page() -> str:
     """Return the page about JSON."""
-    from dlctl.cli.shapes import SHAPES
+    from dlctl.service.shapes import SHAPES
 
     rows = [
         (words, form, f"`{name}`")
@@ -212,8 +213,19 @@ def json_page() -> str:
     return "\n".join([JSON_HEAD, *head, *table, ""])
 
 
+def description() -> str:
+    """Return the description of the REST interface."""
+    import json
+
+    from dlctl.serve.app import OPERATIONS
+    from dlctl.serve.openapi import describe
+
+    return json.dumps(describe(OPERATIONS), indent=1) + "\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(commands_page(), encoding="utf-8")
     MANUAL.parent.mkdir(exist_ok=True)
     MANUAL.write_text(manual_page(), encoding="utf-8")
     JSON_PAGE.write_text(json_page(), encoding="utf-8")
+    DESCRIPTION.write_text(description(), encoding="utf-8")

@@ -4,9 +4,9 @@ Each function does what the command of its name does, by the same use case in `d
 raises that command's error. Threads may share all of it.
 """
 
+from dlctl.api.finding import search_of, training, trainings
 from dlctl.api.jobs import Search, Training
 from dlctl.api.models import StoredModel, model, stored_models
-from dlctl.api.room import search_of, training, trainings
 from dlctl.api.starting import start_search, submit
 
 __all__ = [

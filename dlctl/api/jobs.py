@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlctl.api.columns import Columns, columns_of
 from dlctl.contract import State
 from dlctl.errors import Misused, TrainingFailed
+from dlctl.series.columns import Columns, columns_of
 from dlctl.service import verbs
 from dlctl.service.client import Filter, tag
 
@@ -210,12 +210,12 @@ class Training:
             set: Further changes of resources, such as `{"scheduler.qos": "long"}`.
             new_code: Train with the folder as it is now.
         """
-        from dlctl.api.starting import overrides_of
+        from dlctl.manifest.overrides import overrides_of
 
         overrides = overrides_of({
             "learners": learners, "nodes": nodes, "learners_per_node": learners_per_node,
             "gpus": gpus, "cpus": cpus, "memory": memory, "time": time, "partition": partition,
-        }, set)  # fmt: skip
+        }, set or {})  # fmt: skip
         with self._open() as session:
             self.record = verbs.resume(session, self._known(), self._mine.store, self._mine.tell,
                                        overrides, new_code=new_code)  # fmt: skip

@@ -7,14 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlctl.api.jobs import Search, Training
 from dlctl.api.room import mine, site_named
 from dlctl.errors import ManifestError
-
-if TYPE_CHECKING:
-    from dlctl.manifest.overrides import Overrides
+from dlctl.manifest.overrides import overrides_of
 
 
 def submit(
@@ -59,10 +57,7 @@ def submit(
     with closing(known.open(site_named(site))) as session:
         sent = submit_variants(session, known.store, variants([path], overrides), model,
                                checked_tags(tags), known.tell, key=token)  # fmt: skip
-        try:
-            return Training(sent.one(), known)
-        finally:
-            sent.finish()
+        return Training(sent.settled(), known)
 
 
 def start_search(path: str | Path = "search.yml", *, site: str | None = None) -> Search:
@@ -78,24 +73,7 @@ def start_search(path: str | Path = "search.yml", *, site: str | None = None) ->
     known, loaded = mine(), load_search(Path(path))
     with closing(known.open(site_named(site))) as session:
         sent = start(session, loaded, known.store, known.tell)
-    try:
-        return Search(sent.one(), known)
-    finally:
-        sent.finish()
-
-
-def overrides_of(options: Mapping[str, Any], values: Mapping[str, object] | None) -> Overrides:
-    """Return the overrides of a manifest.
-
-    Args:
-        options: By the names of the command line's options; None: not given.
-        values: By the keys of the manifest, with dots.
-    """
-    from dlctl.manifest.overrides import Overrides
-
-    pairs = tuple(f"{key}={json.dumps(each, ensure_ascii=False)}"
-                  for key, each in (values or {}).items())  # fmt: skip
-    return Overrides(**options, set=pairs)
+    return Search(sent.settled(), known)
 
 
 def _file_of(manifest: str | Path | Mapping[str, Any], folder: str | Path | None) -> Path:

@@ -65,7 +65,7 @@ _MANIFEST = "manifest"
 
 def complete_schemas(incomplete: str) -> list[str]:
     """Return the names of schemas with this beginning, for shell completion."""
-    from dlctl.cli.shapes import SHAPES
+    from dlctl.service.shapes import SHAPES
 
     return [name for name in (_MANIFEST, *SHAPES) if name.startswith(incomplete)]
 
@@ -81,8 +81,8 @@ def schema(
 
     Example: dlctl schema manifest > manifest.schema.json
     """
-    from dlctl.cli.shapes import SHAPES, schema_of
     from dlctl.manifest.model import json_schema
+    from dlctl.service.shapes import SHAPES, schema_of
 
     if name == _MANIFEST:
         return output.report(json_schema(), True, lambda _: None)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.errors import DlctlError, RemoteCommandError, TransportError
+from dlctl.errors import DlctlError, RemoteCommandError, SubmitRejected, TransportError
 from dlctl.lifecycle.end import Answer, interrupted
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.staging import bring, make_environment
@@ -31,7 +32,7 @@ from dlctl.lifecycle.submit import (
     submit_timeout_s,
 )
 from dlctl.record import Record, RecordStore
-from dlctl.record_batches import Batch, Key, asked_before, begin, broken_off, finish
+from dlctl.record_batches import Batch, Key, asked_before, begin, broken_off, finish, let_go
 from dlctl.request.left_out import not_sent, summary
 from dlctl.script_templates import render_script
 from dlctl.tell import SILENT, Tell
@@ -111,6 +112,25 @@ class Sent:
         """Forget the command: the user has seen what became of its trainings."""
         finish(self.store, self.batch)
 
+    def settled(self) -> Record:
+        """Return what `one` does, and forget the command; or leave it to the next one.
+
+        It is for a process that lives on, whose lock would keep others from taking it up.
+
+        Raises:
+            DlctlError: why it has no job.
+        """
+        try:
+            record = self.one()
+        except SubmitRejected:
+            self.finish()
+            raise
+        except DlctlError:
+            let_go(self.store, self.batch)
+            raise
+        self.finish()
+        return record
+
 
 def submit(session: Session, request: Request, store: RecordStore, tell: Tell = SILENT) -> Record:
     """Submit one request, which no later command takes up, and return its record.
@@ -146,7 +166,8 @@ def submit_all(
         command = f"{key.name} {key.body}"
     if command and (batch := broken_off(store, command)):
         tell.note(_taken_up(batch))
-        return _go_on(session, Sent(store, batch), wanted, tell, look_over)
+        with _given_up(store, batch):
+            return _go_on(session, Sent(store, batch), wanted, tell, look_over)
     if key and (first := asked_before(store, key)):
         return Sent(store, first)
     if len(wanted) > 1:
@@ -158,8 +179,19 @@ def submit_all(
                for request, one in zip(requests, wanted, strict=True)]  # fmt: skip
     sent = Sent(store, begin(store, command, records, key))
     if sent.batch.lock or not key:  # else another process was faster with this key
-        _send(session, sent, dict(enumerate(requests)), trees, tell)
+        with _given_up(store, sent.batch):
+            _send(session, sent, dict(enumerate(requests)), trees, tell)
     return sent
+
+
+@contextmanager
+def _given_up(store: RecordStore, batch: Batch) -> Iterator[None]:
+    """Let the next command take up what this one can't send."""
+    try:
+        yield
+    except BaseException:
+        let_go(store, batch)
+        raise
 
 
 def _taken_up(batch: Batch) -> str:

@@ -71,6 +71,11 @@ class OneLog:
         return self._whole - self._shown
 
     @property
+    def shown_bytes(self) -> int:
+        """Return up to where the log was printed."""
+        return self._begin + self._shown
+
+    @property
     def is_done(self) -> bool:
         """Return whether everything that was found of the log has been printed."""
         return not self.has_more and self._shown == len(self._text)

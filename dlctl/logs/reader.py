@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import inf
 from operator import itemgetter
 
@@ -28,7 +28,7 @@ from dlctl.contract import TIMES_SUFFIX, State
 from dlctl.errors import TransferError, TransportError
 from dlctl.files.small_files import read_appended
 from dlctl.logs import matching
-from dlctl.logs.one_log import OneLog, log_of_training
+from dlctl.logs.one_log import Block, OneLog, log_of_training
 from dlctl.transport import Transport
 from dlctl.transport.resident import Resident
 
@@ -63,6 +63,19 @@ class LogPiece:
     source: str
     """`job`, `server-<node>`, or `learner-<rank>`."""
     content: bytes
+    times: tuple[tuple[int, float], ...] = ()
+    """Where each block of the content ends, and by when it was written (Unix seconds; infinity: no
+    note tells)."""
+
+    def timed_lines(self) -> Iterator[tuple[bytes, float | None]]:
+        """Yield each line, without its end, and by when it was written."""
+        end, times = 0, iter(self.times)
+        until, at = next(times, (end, inf))
+        for line in self.content.removesuffix(b"\n").split(b"\n"):
+            end += len(line) + 1
+            while end > until and at < inf:
+                until, at = next(times, (end, inf))
+            yield line, None if at == inf else at
 
 
 @dataclass(frozen=True)
@@ -161,6 +174,10 @@ class LogReader:
         self.advanced = bool(found or pieces)
         return pieces
 
+    def positions(self) -> dict[str, int]:
+        """Return up to which byte each log was printed; `skip` begins there."""
+        return {log.name: log.shown_bytes for log in self._logs.values() if log.shown_bytes}
+
     def skip(self, name: str, size_bytes: int, at_line: int = 0) -> None:
         """Begin to read a log, or the notes on one, at an offset, as `OneLog.skip`."""
         if (log := self._log_of(name)) is not None:
@@ -239,10 +256,13 @@ def _merged(logs: list[OneLog]) -> list[LogPiece]:
     """Return the lines of an attempt up to the time that all its logs are known to."""
     until = min((log.complete_until for log in logs), default=inf)
     sources = groupby(merge(*(log.blocks(until) for log in logs)), key=itemgetter(2))
-    return [
-        LogPiece(attempt, source, b"".join(block[3] for block in blocks))
-        for (attempt, source), blocks in sources
-    ]
+    return [_piece(attempt, source, list(blocks)) for (attempt, source), blocks in sources]
+
+
+def _piece(attempt: int, source: str, blocks: Sequence[Block]) -> LogPiece:
+    ends = accumulate(len(block[3]) for block in blocks)
+    times = tuple((end, block[0]) for end, block in zip(ends, blocks, strict=True))
+    return LogPiece(attempt, source, b"".join(block[3] for block in blocks), times)
 
 
 def _rest(logs: list[OneLog], with_open_lines: bool = True) -> list[LogPiece]:

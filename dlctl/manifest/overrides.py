@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,17 @@ class Overrides:
     partition: str | None = None
     set: tuple[str, ...] = ()
     """`KEY=VALUE` each, as in `framework.arguments.lr=0.1`."""
+
+
+def overrides_of(options: Mapping[str, Any], values: Mapping[str, object]) -> Overrides:
+    """Return the overrides that a program asks for.
+
+    Args:
+        options: By the names of the command line's options; None: not given.
+        values: By the keys of the manifest, with dots.
+    """
+    pairs = (f"{key}={json.dumps(each, ensure_ascii=False)}" for key, each in values.items())
+    return Overrides(**options, set=tuple(pairs))
 
 
 def apply(data: dict[str, Any], overrides: Overrides, problems: list[str]) -> dict[Trail, str]:

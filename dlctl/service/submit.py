@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def submit_variants(
     session: Session, store: RecordStore, wanted: Sequence[Variant], model: str | None = None,
     tags: Sequence[str] = (), tell: Tell = SILENT, *, list_files: bool = False,
-    key: str | None = None, advice: bool = True,
+    key: str | None = None, body: str = "", advice: bool = True,
 ) -> Sent:  # fmt: skip
     """Submit each variant once; what the same command has submitted before stays as it is.
 
@@ -42,6 +42,7 @@ def submit_variants(
         model: The stored model that is trained, in place of a manifest's folder.
         list_files: Whether to name each file that is sent, and each that is not.
         key: What a program calls this request; repeated at any time, it means the same trainings.
+        body: A digest of the request, if its manifests and files don't tell it from others.
         advice: Whether to say that one asks for far more than what any of its kind has used.
 
     Raises:
@@ -51,7 +52,9 @@ def submit_variants(
     folders = {} if model else _read(wanted, session.site)
     for folder in folders.values() if list_files else ():
         tell_files(folder.code, tell)
-    command = _digest(session.site.name, wanted, folders, model, tags)
+    command = _digest(session.site.name, wanted, folders, model, tags, str(Path.cwd()))
+
+    body = body or _digest(session.site.name, wanted, folders, model, tags)
 
     def look_over(requests: Sequence[Request]) -> None:
         told = set[str]()
@@ -71,7 +74,7 @@ def submit_variants(
     builds = [Wanted(partial(_build, session, variant, folders, model), variant.label)
               for variant in wanted]  # fmt: skip
     return submit_all(session, store, command, builds, tags, tell, look_over,
-                      Key(key, command) if key else None)  # fmt: skip
+                      Key(key, body) if key else None)  # fmt: skip
 
 
 def _build(
@@ -94,13 +97,13 @@ def _read(wanted: Sequence[Variant], site: Site) -> dict[Path, Folder]:
 
 def _digest(
     site: str, wanted: Sequence[Variant], folders: dict[Path, Folder], model: str | None,
-    tags: Sequence[str],
+    tags: Sequence[str], where: str = "",
 ) -> str:  # fmt: skip
     """Return what tells a command from every other one: all that it would send, and where to."""
     contents = {str(path): [hashlib.sha256(path.read_bytes()).hexdigest(), folder.code.digest]
                 for path, folder in folders.items()}  # fmt: skip
     each = [[str(one.manifest.resolve()), dataclasses.asdict(one.overrides)] for one in wanted]
-    whole = json.dumps([site, model, list(tags), contents, each, str(Path.cwd())], sort_keys=True)
+    whole = json.dumps([site, model, list(tags), contents, each, where], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()
 
 

@@ -8,9 +8,9 @@ import pytest
 from made_search import write_search
 from repository import REPOSITORY
 
-from dlctl.cli.shapes import LINES, LIST, SHAPES, schema_of
 from dlctl.contract import State
 from dlctl.record import Record
+from dlctl.service.shapes import LINES, LIST, SHAPES, schema_of
 
 MANIFEST = """\
 name: t

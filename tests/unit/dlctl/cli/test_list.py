@@ -151,7 +151,7 @@ def test_metrics_that_were_seen_are_printed_while_their_site_is_silent(
         "dlctl.outputs.metrics.files.kept_metrics", lambda _: (time.time() - 90, [entry])
     )
     warned = []
-    monkeypatch.setattr(output, "warn", warned.append)
+    monkeypatch.setattr(output.Shown, "warn", staticmethod(warned.append))
     done = run("metrics", "t-1", "--csv")
     assert done.stdout.splitlines()[1].endswith(",loss,0.5")
     assert warned == ["dead: no route to host; the metrics are as of 2 min ago"]

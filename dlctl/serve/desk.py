@@ -1,0 +1,118 @@
+"""What the answers to requests share: the user's record, open sites, and the limits on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+from anyio import CapacityLimiter
+
+from dlctl.live.sites import Live
+from dlctl.serve.follow import Followers
+from dlctl.serve.problems import NotFound
+from dlctl.service.client import Client
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
+
+T = TypeVar("T")
+_WANTED_S = 30.0
+"""For how long after a request the states of trainings are kept new."""
+_TICK_NS = 100_000_000
+_AT_SITES = 16
+"""How many requests may wait for sites at once; the others wait for these."""
+
+
+@dataclass
+class Desk:
+    """The server's side of all requests.
+
+    Args:
+        mine: The user's client, with a pool of connections.
+        open_site: Opens the site of a name for what looks again and again.
+        site: The site of requests that name none.
+    """
+
+    mine: Client
+    open_site: Callable[[str], Session]
+    site: str
+    live: Live = field(init=False)
+    followers: Followers = field(init=False)
+    _asked_at: float = float("-inf")
+    _limiter: CapacityLimiter | None = None
+    _woken: set[str] = field(default_factory=set)
+    _known: tuple[tuple[tuple[int, int], ...] | None, list[Record]] = (None, [])
+
+    def __post_init__(self) -> None:
+        self.live = Live(
+            self.mine.store, self.open_site, self.mine.store.all,
+            asks=lambda record: not record.state.final or record.notice_tries,
+            is_wanted=lambda _: time.monotonic() - self._asked_at < _WANTED_S,
+        )  # fmt: skip
+        self.followers = Followers(self.mine.store, self.open_site)
+
+    async def at_sites(self, work: Callable[[], T]) -> T:
+        """Run in a thread what may wait for a site."""
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(_AT_SITES)
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    def keep_new(self, records: list[Record]) -> None:
+        """Keep the states of trainings new for a while: somebody asks."""
+        is_first = time.monotonic() - self._asked_at >= _WANTED_S
+        self._asked_at = time.monotonic()
+        for site in {record.site for record in records if not record.state.final}:
+            if is_first or site not in self._woken:
+                self._woken.add(site)
+                self.live.wake(site)
+
+    def records(self) -> list[Record]:
+        """Return all trainings, the newest last; the file is read once for each change of it."""
+        before, read_at = self._stamp(), time.time_ns()
+        if before != self._known[0]:
+            records = self.mine.store.all()
+            # A file system's clock has ticks: what is written in the same one looks the same.
+            is_old = all(read_at - changed_at > _TICK_NS for changed_at, _ in before)
+            self._known = (before if is_old else None), records
+        return list(self._known[1])
+
+    def _stamp(self) -> tuple[tuple[int, int], ...]:
+        path, found = self.mine.store.path, []
+        for name in (path.name, f"{path.name}-wal"):
+            with suppress(OSError):
+                seen = path.with_name(name).stat()
+                found.append((seen.st_mtime_ns, seen.st_size))
+        return tuple(found)
+
+    def find(self, training_id: str, *, search: bool = False) -> Record:
+        """Return a training by its whole id.
+
+        Raises:
+            NotFound
+        """
+        for record in self.records():
+            if record.training_id == training_id and (record.is_search or not search):
+                return record
+        raise NotFound(f"no {'search' if search else 'training'} {training_id!r} is known here")
+
+    @contextmanager
+    def open(self, site: str) -> Iterator[Session]:
+        """Open a site for one request."""
+        with closing(self.mine.open(site)) as session:
+            yield session
+
+    def end_streams(self) -> None:
+        """End what would keep the server from ending."""
+        self.followers.close()
+
+    def close(self) -> None:
+        """End all threads and connections; idempotent."""
+        self.followers.close()
+        self.live.close()
+        if self.mine.pool is not None:
+            self.mine.pool.close()

@@ -1,0 +1,230 @@
+"""Follow logs for many clients: one thread and one shell at each site look for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import threading
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dlctl.errors import DlctlError, Misused, TransportError
+from dlctl.files.small_files import look_at, read_appended_of_many
+from dlctl.lifecycle import QueuePace, refresh
+from dlctl.logs.reader import RETRY_S, LogPiece, LogReader, Wanted
+from dlctl.service.client import may_pass
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record, RecordStore
+    from dlctl.transport.resident import Look
+
+_LOOK_S = 0.2
+_STATE_EVERY_S = 2.0
+_MOST_WAITING = 32
+"""So many batches may wait for a slow client; then its logs are not read on."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Lines that came at once, and where a client goes on that has taken them."""
+
+    pieces: list[LogPiece]
+    position: str
+
+
+@dataclass
+class _Follower:
+    record: Record
+    reader: LogReader
+    loop: asyncio.AbstractEventLoop
+    number: int
+    batches: asyncio.Queue[Batch | DlctlError | None] = field(default_factory=asyncio.Queue)
+    asked: Wanted = field(default_factory=lambda: Wanted([], {}, 0))
+    ended: bool = False
+    is_gone: bool = False
+
+    def look(self) -> Look:
+        """Return what to read next.
+
+        The shell at the site keeps a place in each file by its path: each follower has its own way
+        of writing that.
+        """
+        self.asked = self.reader.wanted()
+        folder = self.reader.job_dir + "/." * self.number
+        return look_at(folder, self.asked.globs, self.asked.offsets, self.asked.limit_bytes)
+
+    @property
+    def has_room(self) -> bool:
+        return self.batches.qsize() < _MOST_WAITING
+
+    def give(self, pieces: list[LogPiece]) -> None:
+        self._put(Batch(pieces, position_of(self.reader)))
+
+    def end(self, error: DlctlError | None = None) -> None:
+        """Tell the client that there will be no more."""
+        self.is_gone = True
+        self._put(error)
+
+    def _put(self, item: Batch | DlctlError | None) -> None:
+        with suppress(RuntimeError):  # its loop has ended
+            self.loop.call_soon_threadsafe(self.batches.put_nowait, item)
+
+
+class Followers:
+    """All clients that follow logs.
+
+    Args:
+        store: The local record.
+        open_site: Opens the site of a name.
+    """
+
+    def __init__(self, store: RecordStore, open_site: Callable[[str], Session]) -> None:
+        self._store, self._open = store, open_site
+        self._lock = threading.Condition()
+        self._sites: dict[str, list[_Follower]] = {}
+        self._count, self._is_closed = 0, False
+
+    async def follow(self, record: Record, reader: LogReader) -> AsyncIterator[Batch | None]:
+        """Yield lines as they come until the training has ended; None while there are none.
+
+        Raises:
+            DlctlError: the site can't be reached, and waiting would not help.
+        """
+        with self._lock:
+            self._count += 1
+            mine = _Follower(record, reader, asyncio.get_running_loop(), self._count)
+            if self._is_closed:
+                return
+            self._join(mine)
+        try:
+            while True:
+                item: Batch | DlctlError | None = None
+                try:
+                    item = await asyncio.wait_for(mine.batches.get(), 10.0)
+                except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+                    yield None
+                    continue
+                if isinstance(item, DlctlError):
+                    raise item
+                if item is None:
+                    return
+                yield item
+        finally:
+            mine.is_gone = True
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the server ends."""
+        return self._is_closed
+
+    async def pause(self, seconds: float) -> None:
+        """Wait a while, but not for longer than the server runs."""
+        until = time.monotonic() + seconds
+        while not self._is_closed and time.monotonic() < until:
+            await asyncio.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        """End all followers; idempotent."""
+        with self._lock:
+            self._is_closed = True
+            for follower in [each for mine in self._sites.values() for each in mine]:
+                follower.end()
+            self._lock.notify_all()
+
+    def _join(self, follower: _Follower) -> None:
+        site = follower.record.site
+        if site not in self._sites:
+            self._sites[site] = []
+            threading.Thread(
+                target=self._run, args=[site], name=f"dlctl-logs-{site}", daemon=True
+            ).start()
+        self._sites[site].append(follower)
+
+    def _mine(self, site: str) -> list[_Follower]:
+        """Return the followers of a site; if there are none, its thread ends."""
+        with self._lock:
+            mine = self._sites[site] = [f for f in self._sites[site] if not f.is_gone]
+            if not mine or self._is_closed:
+                del self._sites[site]
+                return []
+            return list(mine)
+
+    def _run(self, site: str) -> None:
+        failures, asked_at, pace = 0, float("-inf"), QueuePace()
+        session: Session | None = None
+        try:
+            while followers := self._mine(site):
+                try:
+                    if session is None:
+                        session = self._open(site).stay()
+                    if time.monotonic() - asked_at >= _STATE_EVERY_S:
+                        asked_at = time.monotonic()
+                        self._refresh(session, followers, pace)
+                    self._look(session, [each for each in followers if each.has_room])
+                    failures, pause_s = 0, _LOOK_S
+                except Exception as error:
+                    if not (isinstance(error, TransportError) and may_pass(error)):
+                        _give_up(followers, error)
+                    pause_s = RETRY_S[min(failures, len(RETRY_S) - 1)]
+                    failures += 1
+                with self._lock:
+                    self._lock.wait_for(lambda: self._is_closed, pause_s)
+        finally:
+            if session is not None:
+                session.close()
+
+    def _refresh(self, session: Session, followers: list[_Follower], pace: QueuePace) -> None:
+        known = {f.record.training_id: f.record for f in followers if not f.ended}
+        if known:
+            fresh = refresh(session, list(known.values()), self._store, pace)
+            known |= {record.training_id: record for record in fresh}
+        for follower in followers:
+            follower.record = known.get(follower.record.training_id, follower.record)
+
+    def _look(self, session: Session, followers: list[_Follower]) -> None:
+        looks = [each.look() for each in followers]
+        found = read_appended_of_many(session.transport, looks) if looks else []
+        for follower, news in zip(followers, found, strict=True):
+            pieces = follower.reader.take(follower.asked, news)
+            if follower.ended and not follower.reader.advanced:
+                if rest := follower.reader.rest():
+                    follower.give(rest)
+                follower.end()
+            elif pieces:
+                follower.give(pieces)
+            follower.ended = follower.record.state.final
+
+
+def _give_up(followers: list[_Follower], error: Exception) -> None:
+    if not isinstance(error, DlctlError):
+        error = DlctlError(f"{type(error).__name__}: {error}")
+    for follower in followers:
+        follower.end(error)
+
+
+def position_of(reader: LogReader) -> str:
+    """Return up to which byte each log was printed, as one word."""
+    text = json.dumps(reader.positions(), separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(zlib.compress(text)).decode()
+
+
+def begin_at_position(reader: LogReader, position: str) -> None:
+    """Let a reader go on where a client was.
+
+    Raises:
+        Misused: it is no position of ours.
+    """
+    try:
+        unpack = zlib.decompressobj()
+        known = json.loads(unpack.decompress(base64.urlsafe_b64decode(position), 1 << 20))
+        for name, size_bytes in known.items():
+            reader.skip(name, int(size_bytes))
+    except (ValueError, AttributeError, TypeError, binascii.Error, zlib.error):
+        raise Misused("Last-Event-ID is the id of an event of this log") from None

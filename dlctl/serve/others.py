@@ -1,0 +1,193 @@
+"""The operations on searches, stored models and sites."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.responses import Response
+
+from dlctl import __version__
+from dlctl.errors import Misused
+from dlctl.serve.operations import Call, Operation, Strict, answer
+from dlctl.serve.problems import NotFound
+from dlctl.serve.trainings import Change, Listing, change, list_, page_of
+from dlctl.serve.uploads import folder_of
+
+_SEARCH = "search.yml"
+
+
+class NewSearch(Strict):
+    """A search to start: a form brings its folder."""
+
+    site: str | None = None
+
+
+class Models(Strict):
+    """Which stored models."""
+
+    site: str | None = None
+    tag: str | None = None
+    offline: bool = True
+    """Ask no site; return what is known here."""
+
+
+class NewModel(Strict):
+    """A model that is made of what a training has made."""
+
+    training: str
+    name: str = ""
+    alias: str | None = None
+    results: str = "*"
+
+
+async def start_search(call: Call) -> Response:
+    """Start a search, once: what is sent again takes up the one that was broken off."""
+    from dlctl.search.load import load_search
+    from dlctl.search.start import start
+
+    if call.body is not None:
+        raise Misused("a search comes as a form, with the part code: a ZIP with search.yml in it")
+    async with call.request.form(max_files=1, max_fields=4, max_part_size=1 << 20) as form:
+        code, site = form.get("code"), form.get("site") or call.desk.site
+        if not isinstance(code, UploadFile) or not isinstance(site, str):
+            raise Misused("the part code is a file: a ZIP or a tar with search.yml in it")
+
+        def do() -> dict[str, Any]:
+            loaded = load_search(folder_of(None, code.file, name=_SEARCH) / _SEARCH)
+            with call.desk.open(site) as session:
+                sent = start(session, loaded, call.desk.mine.store, call.desk.mine.tell)
+            return sent.settled().plain()
+
+        record = await call.desk.at_sites(do)
+    where = f"/api/v1/searches/{record['training_id']}"
+    return answer(record, 201, {"location": where})
+
+
+async def show_search(call: Call) -> Response:
+    """Return how far a search is."""
+    from dlctl.search.summary import counts
+    from dlctl.service import verbs
+
+    record = call.desk.find(call.part("id"), search=True)
+
+    def do() -> dict[str, Any]:
+        with call.desk.open(record.site) as session:
+            known, seen = verbs.status(session, record, call.desk.mine.store)
+        return known.plain() | asdict(counts(seen, known))
+
+    return answer(await call.desk.at_sites(do))
+
+
+async def list_trials(call: Call) -> Response:
+    """Return the trials of a search."""
+    from dlctl.search.overview import read_overview
+
+    record = call.desk.find(call.part("id"), search=True)
+
+    def do() -> list[dict[str, Any]]:
+        with call.desk.open(record.site) as session:
+            return [asdict(each) for each in read_overview(session, record).trials.rows]
+
+    return answer({"items": await call.desk.at_sites(do), "next": None})
+
+
+async def list_models(call: Call) -> Response:
+    """Return the stored models."""
+    from dlctl.service.models import known_models
+
+    query, desk = call.query, call.desk
+    work = partial(known_models, desk.mine, query.site, desk.site, offline=query.offline)
+    found = await desk.at_sites(work)
+    items = [each.plain() for each in found if query.tag is None or query.tag in each.tags]
+    return answer({"items": items, "next": None})
+
+
+async def make_model(call: Call) -> Response:
+    """Store what a training has made."""
+    from dlctl.service import models
+
+    said = call.body
+    record = call.desk.find(said.training)
+
+    def do() -> dict[str, Any]:
+        wish = models.wish(said.name, [], [said.alias] if said.alias else [])
+        with models.models_at(call.desk.mine, record.site) as there:
+            made = there.make(wish, models.Source(None, record.training_id, said.results))
+            there.read()
+        return asdict(made)
+
+    return answer(await call.desk.at_sites(do), 201)
+
+
+async def list_sites(_: Call) -> Response:
+    """Return the sites."""
+    from dlctl.sites.files import list_sites as known
+
+    kinds = {(True, True): "example", (True, False): "example", (False, True): "shipped"}
+    return answer({"items": [
+        {"name": each.name, "file": str(each.path),
+         "kind": kinds.get((each.example, each.shipped), "yours")} for each in known()
+    ], "next": None})  # fmt: skip
+
+
+async def show_site(call: Call) -> Response:
+    """Return whether a site answers, and its queue does."""
+    from dlctl.errors import DlctlError
+    from dlctl.lifecycle import read_queue
+    from dlctl.sites.files import list_sites as known
+
+    name = call.part("name")
+    if name not in {each.name for each in known()}:
+        raise NotFound(f"there is no site {name!r}")
+
+    def do() -> dict[str, Any]:
+        try:
+            with closing(call.desk.mine.open(name)) as session:
+                jobs = read_queue(session)
+        except DlctlError as error:
+            return {"name": name, "answers": False, "detail": error.message, "hint": error.hint}
+        return {"name": name, "answers": True, "detail": f"{len(jobs)} jobs are known there",
+                "hint": ""}  # fmt: skip
+
+    return answer(await call.desk.at_sites(do))
+
+
+async def health(_: Call) -> Response:
+    """Say that the server answers; it asks no site."""
+    return answer({"status": "ok", "version": __version__})
+
+
+def _object(**types: str) -> dict[str, Any]:
+    return {"type": "object", "required": [*types],
+            "properties": {name: {"type": kind} for name, kind in types.items()}}  # fmt: skip
+
+
+_ONE = "/searches/{id}"
+OPERATIONS = (
+    Operation("GET", "/searches", "list_searches", "Searches, the newest first.",
+              partial(list_, search=True), Listing, answer=page_of("training")),
+    Operation("POST", "/searches", "start_search", "Start a search: a form with the part code, a "
+              "ZIP or tar with search.yml in it.", start_search, body=NewSearch, answer="training",
+              status=201, uploads=True, may_fail=(422,)),
+    Operation("GET", _ONE, "show_search", "How far a search is.", show_search, answer="search",
+              may_fail=(404,)),
+    Operation("PATCH", _ONE, "change_search", "Halt, cancel or resume it, with its workers.",
+              partial(change, search=True), body=Change,
+              answer={"type": "object"}, may_fail=(404, 422)),
+    Operation("GET", f"{_ONE}/trials", "list_trials", "Its trials.", list_trials,
+              answer=page_of("trial"), may_fail=(404,)),
+    Operation("GET", "/models", "list_models", "The stored models.", list_models, Models,
+              answer=page_of("model")),
+    Operation("POST", "/models", "make_model", "Store what a training has made.", make_model,
+              body=NewModel, answer="model-version", status=201, may_fail=(404,)),
+    Operation("GET", "/sites", "list_sites", "The sites.", list_sites, answer=page_of("site")),
+    Operation("GET", "/sites/{name}", "show_site", "Whether a site answers.", show_site,
+              answer=_object(name="string", answers="boolean", detail="string", hint="string"),
+              may_fail=(404,)),
+    Operation("GET", "/health", "health", "Whether the server answers; needs no token.", health,
+              answer=_object(status="string", version="string")),
+)  # fmt: skip

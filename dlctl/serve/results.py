@@ -1,0 +1,215 @@
+"""The operations on what a training has made: a list, a file, or part of it, all as a ZIP."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+from starlette.responses import Response, StreamingResponse
+
+from dlctl.contract.sent_files import SENT_INDEX
+from dlctl.files.listing import SiteFile, list_files
+from dlctl.outputs.fetch import results_folder
+from dlctl.serve.operations import Call, Operation, Strict, answer
+from dlctl.serve.problems import NotFound, problem
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
+
+_CHUNK_BYTES = 1 << 18
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+BYTES = "application/octet-stream"
+ZIP = "application/zip"
+
+
+class Which(Strict):
+    """Which files."""
+
+    of: Literal["results", "code"] = "results"
+
+
+def folder_at_site(session: Session, record: Record, of: str = "results") -> str:
+    """Return the folder at the site with results, or with the code that was sent."""
+    if of == "code":
+        return f"{record.job_dir}/code"
+    return results_folder(session.transport, record)
+
+
+def files_of(session: Session, record: Record, of: str = "results") -> tuple[str, list[SiteFile]]:
+    """Return the folder, and the regular files in it."""
+    folder = folder_at_site(session, record, of)
+    parent, _, name = folder.rstrip("/").rpartition("/")
+    found = list_files(session.transport, parent, [name], missing_ok=True)
+    cut = len(name) + 1
+    files = [
+        SiteFile(each.path[cut:], "f", each.size_bytes, each.sha256, each.stamp)
+        for each in found
+        if each.kind == "f" and len(each.path) > cut and each.path[cut:] != SENT_INDEX
+    ]  # fmt: skip
+    return folder.rstrip("/"), sorted(files, key=lambda each: each.path)
+
+
+def etag(file: SiteFile) -> str:
+    """Return what changes with a file's content."""
+    return f'"{sha256(file.identity.encode()).hexdigest()[:32]}"'
+
+
+async def list_(call: Call) -> Response:
+    """Return the files."""
+    record = call.desk.find(call.part("id"))
+
+    def do() -> list[SiteFile]:
+        with call.desk.open(record.site) as session:
+            return files_of(session, record, call.query.of)[1]
+
+    files = await call.desk.at_sites(do)
+    where = f"/api/v1/trainings/{record.training_id}/results/files/"
+    return answer({"items": [
+        {"path": each.path, "size_bytes": each.size_bytes, "etag": etag(each),
+         "href": where + quote(each.path, errors="replace")} for each in files]})  # fmt: skip
+
+
+async def file(call: Call) -> Response:
+    """Return a file, or the part of it that `Range` names."""
+    record, path = call.desk.find(call.part("id")), call.part("path")
+
+    def do() -> tuple[str, SiteFile]:
+        with call.desk.open(record.site) as session:
+            folder, files = files_of(session, record, call.query.of)
+        for each in files:
+            if each.path == path:
+                return folder, each
+        raise NotFound(f"{record.training_id} has no result {path!r}")
+
+    folder, found = await call.desk.at_sites(do)
+    tag, headers = etag(found), call.request.headers
+    name = quote(path.rpartition("/")[2], errors="replace")
+    told = {"etag": tag, "accept-ranges": "bytes",
+            "content-disposition": f"attachment; filename*=UTF-8''{name}"}  # fmt: skip
+    known = headers.get("if-none-match", "").replace(" ", "").split(",")
+    if {tag, f"W/{tag}", "*"} & {*known}:
+        return Response(status_code=304, headers={"etag": tag})
+    begin, end, status = 0, found.size_bytes, 200
+    if (asked := headers.get("range")) and headers.get("if-range", tag) == tag:
+        span = span_of(asked, found.size_bytes)
+        if span is None:
+            return problem(416, f"the file has {found.size_bytes} bytes",
+                           headers={"content-range": f"bytes */{found.size_bytes}"})  # fmt: skip
+        begin, end, status = *span, 206
+        told["content-range"] = f"bytes {begin}-{end - 1}/{found.size_bytes}"
+    told["content-length"] = str(end - begin)
+    if call.request.method == "HEAD":
+        return Response(status_code=status, headers=told, media_type=BYTES)
+    content = _content(call, record, f"{folder}/{found.path}", begin, end - begin)
+    return StreamingResponse(content, status, told, BYTES)
+
+
+def span_of(text: str, size_bytes: int) -> tuple[int, int] | None:
+    """Return where one range begins and ends; None if the file has no such part.
+
+    Several ranges, and other units, are answered by the whole file, as RFC 9110 allows.
+    """
+    if (found := _RANGE.fullmatch(text.replace(" ", ""))) is None or found[0] == "bytes=-":
+        return 0, size_bytes
+    if found[1]:
+        begin = int(found[1])
+        end = min(int(found[2]) + 1, size_bytes) if found[2] else size_bytes
+    else:
+        begin, end = max(0, size_bytes - int(found[2])), size_bytes
+    return (begin, end) if begin < end else None
+
+
+def _content(call: Call, record: Record, path: str, begin: int, size_bytes: int) -> Iterator[bytes]:
+    with call.desk.open(record.site) as session:
+        yield from read_part(session, path, begin, size_bytes)
+
+
+def read_part(session: Session, path: str, begin: int, size_bytes: int) -> Iterator[bytes]:
+    """Yield the bytes of a file at the site, a few at a time."""
+    named = shlex.quote(path)
+    process = session.transport.start(
+        f"LC_ALL=C; export LC_ALL\ntail -c +{begin + 1} <{named} | head -c {size_bytes}"
+    )
+    try:
+        left = size_bytes
+        while left > 0 and (chunk := process.stdout.read(min(_CHUNK_BYTES, left))):
+            left -= len(chunk)
+            yield chunk
+    finally:
+        process.kill()
+
+
+@dataclass
+class _Growing:
+    """A file for `zipfile` of which only what was written last is kept."""
+
+    chunks: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def write(self, content: bytes) -> int:
+        self.chunks.append(bytes(content))
+        self.size_bytes += len(content)
+        return len(content)
+
+    def flush(self) -> None:
+        """Do nothing: all is taken at once."""
+
+    def take(self) -> bytes:
+        """Return what was written since the last call."""
+        content, self.chunks = b"".join(self.chunks), []
+        return content
+
+
+def zipped(call: Call, record: Record, of: str = "results") -> Iterator[bytes]:
+    """Yield a ZIP of all files; neither memory nor the disk here holds more than a chunk of it."""
+    growing: Any = _Growing()
+    with call.desk.open(record.site) as session:
+        folder, files = files_of(session, record, of)
+        with zipfile.ZipFile(growing, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            for each in files:
+                entry = zipfile.ZipInfo(each.path)
+                entry.external_attr = 0o644 << 16
+                with archive.open(entry, "w", force_zip64=each.size_bytes > 1 << 31) as inner:
+                    path = f"{folder}/{each.path}"
+                    for chunk in read_part(session, path, 0, each.size_bytes):
+                        inner.write(chunk)
+                        yield growing.take()
+    yield growing.take()
+
+
+async def archive(call: Call) -> Response:
+    """Return all files as a ZIP."""
+    record = call.desk.find(call.part("id"))
+    name = f"{record.training_id}-{call.query.of}.zip"
+    return StreamingResponse(
+        zipped(call, record, call.query.of), media_type=ZIP,
+        headers={"content-disposition": f'attachment; filename="{name}"'},
+    )  # fmt: skip
+
+
+_FILES = {
+    "type": "object", "required": ["items"],
+    "properties": {"items": {"type": "array", "items": {
+        "type": "object", "required": ["path", "size_bytes", "etag", "href"],
+        "properties": {"path": {"type": "string"}, "size_bytes": {"type": "integer"},
+                       "etag": {"type": "string"}, "href": {"type": "string"}}}}},
+}  # fmt: skip
+_CONTENT = {"type": "string", "format": "binary"}
+_ONE = "/trainings/{id}/results"
+OPERATIONS = (
+    Operation("GET", _ONE, "list_results", "The files that a training has made.", list_, Which,
+              answer=_FILES, may_fail=(404,)),
+    Operation("GET", f"{_ONE}/files/{{path}}", "read_result", "One file; Range and If-None-Match "
+              "are understood.", file, Which, answer=_CONTENT, media=(BYTES,),
+              may_fail=(206, 304, 404, 416)),
+    Operation("GET", f"{_ONE}.zip", "read_results", "All files as a ZIP, which is never held "
+              "anywhere as a whole.", archive, Which, answer=_CONTENT, media=(ZIP,),
+              may_fail=(404,)),
+)  # fmt: skip

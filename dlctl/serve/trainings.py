@@ -1,0 +1,375 @@
+"""The operations on trainings: submit, list, look, change, delete; their logs and metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+from starlette.responses import Response, StreamingResponse
+
+from dlctl.errors import DlctlError, Misused
+from dlctl.serve.follow import begin_at_position
+from dlctl.serve.operations import JSON, Call, Operation, Strict, answer
+from dlctl.serve.problems import NotFound, TooLarge, json_bytes
+from dlctl.serve.uploads import MANIFEST, folder_of, text_of
+
+if TYPE_CHECKING:
+    from dlctl.manifest.overrides import Overrides
+    from dlctl.record import Record
+
+EVENTS = "text/event-stream"
+_MOST_ROWS = 500
+
+
+class Asked(Strict):
+    """Changes of a manifest, as the options of `dlctl submit` make them."""
+
+    learners: Annotated[int | None, Field(ge=1)] = None
+    nodes: Annotated[int | None, Field(ge=1)] = None
+    learners_per_node: Annotated[int | None, Field(ge=1)] = None
+    gpus: Annotated[int | None, Field(ge=0)] = None
+    cpus: Annotated[float | None, Field(gt=0)] = None
+    memory: str | None = None
+    time: str | None = None
+    partition: str | None = None
+    set: dict[str, Any] = Field(default_factory=dict)
+
+    def overrides(self) -> Overrides:
+        """Return them as the use cases take them."""
+        from dlctl.manifest.overrides import overrides_of
+
+        return overrides_of(self.model_dump(exclude={"set"}), self.set)
+
+
+class FromGit(Strict):
+    """Code that is in Git."""
+
+    url: str
+    commit: str
+    """The full hash."""
+
+
+class New(Strict):
+    """A training to submit."""
+
+    manifest: str | dict[str, Any] | None = None
+    """The text of manifest.yml, or what it holds; null: it is in the code."""
+    git: FromGit | None = None
+    model: str | None = None
+    """Train this version of a stored model, in place of code."""
+    site: str | None = None
+    tags: list[str] = Field(default_factory=list)
+    overrides: Asked = Asked()
+
+
+class Listing(Strict):
+    """Which trainings."""
+
+    name: str | None = None
+    state: list[str] = Field(default_factory=list)
+    tag: list[str] = Field(default_factory=list)
+    site: str | None = None
+    limit: Annotated[int, Field(ge=1, le=_MOST_ROWS)] = 100
+    cursor: str | None = None
+
+
+class Change(Strict):
+    """What to do with a training."""
+
+    do: Literal["halt", "cancel", "resume", "tune", "save"]
+    settings: dict[str, float] = Field(default_factory=dict)
+    """Of `tune`."""
+    overrides: Asked = Asked()
+    """Of `resume`."""
+
+
+class Deletion(Strict):
+    """How to delete."""
+
+    forget: bool = False
+    """Remove only what is known here."""
+
+
+class Lines(Strict):
+    """Which lines of logs."""
+
+    tail: Annotated[int | None, Field(ge=0, le=100_000)] = None
+
+
+class Measured(Strict):
+    """Which metrics."""
+
+    names: str | None = None
+    since_step: Annotated[int, Field(ge=0)] = 0
+
+
+# One and many -------------------------------------------------------------------------------------
+
+
+async def list_(call: Call, *, search: bool = False) -> Response:
+    """Return a page of trainings, the newest first."""
+    from dlctl.service.client import Filter
+
+    query, wanted = call.query, Filter(call.query.name, call.query.state, call.query.tag)
+    records = [
+        record for record in call.desk.records()
+        if wanted.fits(record) and query.site in (None, record.site)
+        and (record.is_search or not search)
+    ]  # fmt: skip
+    call.desk.keep_new(records)
+    records.reverse()
+    if query.cursor is not None:
+        after = query.cursor.partition(" ")[::2]
+        records = [each for each in records if (each.created_at, each.training_id) < after]
+    page, more = records[: query.limit], len(records) > query.limit
+    cursor = f"{page[-1].created_at} {page[-1].training_id}" if more else None
+    rows = [json_bytes(record.plain()) for record in page]
+    told = b",".join(rows)
+    end = json.dumps(cursor).encode()
+    return Response(b'{"items":[%b],"next":%b}' % (told, end), media_type=JSON)
+
+
+async def submit(call: Call) -> Response:
+    """Submit a training, once for each key."""
+    if call.body is not None:
+        return await _submit(call, call.body)
+    async with call.request.form(max_files=2, max_fields=20, max_part_size=1 << 20) as form:
+        return await _submit(call, *await _of_form(dict(form)))
+
+
+async def _submit(call: Call, wanted: New, code: Any = None) -> Response:
+    def do() -> Record:
+        git = (wanted.git.url, wanted.git.commit) if wanted.git else None
+        path = Path(MANIFEST)
+        if wanted.model is None:
+            text = None if wanted.manifest is None else text_of(wanted.manifest)
+            path = folder_of(text, code.file if code else None, git) / MANIFEST
+        return send(call, wanted, path)
+
+    record = await call.desk.at_sites(do)
+    where = f"/api/v1/trainings/{record.training_id}"
+    return answer(record.plain(), 201, {"location": where})
+
+
+def send(call: Call, wanted: New, path: Path) -> Record:
+    """Submit what a request has brought; the same key and body mean the same training."""
+    from dlctl.request.variants import variants
+    from dlctl.service.client import checked_tags
+    from dlctl.service.submit import submit_variants
+
+    desk = call.desk
+    asked = wanted.model_dump_json(exclude={"manifest", "git"}) + str(path)
+    with desk.open(wanted.site or desk.site) as session:
+        sent = submit_variants(
+            session, desk.mine.store, variants([path], wanted.overrides.overrides()), wanted.model,
+            checked_tags(wanted.tags), desk.mine.tell, key=call.key,
+            body=hashlib.sha256(asked.encode()).hexdigest(),
+        )  # fmt: skip
+        if not sent.batch.records:
+            raise NotFound("the training that this Idempotency-Key has made was deleted")
+        return sent.settled()
+
+
+async def _of_form(form: dict[str, Any]) -> tuple[New, Any]:
+    """Return what a form says, and its file with the code."""
+    parts = dict(form)
+    code, said = parts.pop("code", None), dict[str, Any]()
+    for name, value in parts.items():
+        text = value
+        if not isinstance(value, str):
+            text = (await value.read(2 << 20)).decode("utf-8", "replace")
+        if name in ("overrides", "git", "tags"):
+            try:
+                said[name] = json.loads(text)
+            except ValueError:
+                raise Misused(f"the part {name} is no JSON") from None
+        else:
+            said[name] = text
+    from dlctl.serve.operations import checked
+
+    if isinstance(code, str):
+        raise Misused("the part code is a file: a ZIP or a tar")
+    return checked(New, said, "the form"), code
+
+
+async def show(call: Call) -> Response:
+    """Return all about a training."""
+    from dlctl.service.describe import describe
+
+    record = call.desk.find(call.part("id"))
+
+    def do() -> dict[str, Any]:
+        with call.desk.open(record.site) as session:
+            return describe(session, record, call.desk.mine.store, call.desk.mine.tell).plain()
+
+    return answer(await call.desk.at_sites(do))
+
+
+async def change(call: Call, *, search: bool = False) -> Response:
+    """Halt, cancel, resume, tune or save."""
+    from dlctl.service import verbs
+    from dlctl.service.client import Filter
+
+    record, desk, wanted = call.desk.find(call.part("id"), search=search), call.desk, call.body
+
+    def do() -> dict[str, Any]:
+        store, tell = desk.mine.store, desk.mine.tell
+        if wanted.do in ("halt", "cancel"):
+            done = verbs.end(desk.mine, wanted.do, [record.training_id], Filter())
+            if done.failures:
+                raise done.failures[0]
+            return {"training": done.known[0].plain(), "told": ""}
+        with desk.open(record.site) as session:
+            if wanted.do == "resume":
+                known = verbs.resume(session, record, store, tell, wanted.overrides.overrides())
+                return {"training": known.plain(), "told": ""}
+            if wanted.do == "tune":
+                words = [f"{name}={value}" for name, value in wanted.settings.items()]
+                told = verbs.tune(session, record, store, words).sentence
+            else:
+                told = verbs.save(session, record, store).sentence
+        return {"training": desk.find(record.training_id).plain(), "told": told}
+
+    found = await desk.at_sites(do)
+    desk.keep_new([desk.find(record.training_id)])
+    return answer(found)
+
+
+async def delete(call: Call) -> Response:
+    """Delete a training that has ended."""
+    from dlctl.service import verbs
+
+    record = call.desk.find(call.part("id"))
+
+    def do() -> None:
+        done = verbs.delete(call.desk.mine, [record], forget=call.query.forget)
+        if done.failures:
+            raise done.failures[0]
+
+    await call.desk.at_sites(do)
+    return answer(asdict(verbs.Deleted(record.training_id)))
+
+
+# Logs and metrics ---------------------------------------------------------------------------------
+
+
+async def logs(call: Call) -> Response:
+    """Return the logs, or follow them."""
+    from dlctl.logs.beginning import begin_at_tail
+    from dlctl.logs.reader import LogReader, read
+
+    record, tail = call.desk.find(call.part("id")), call.query.tail
+    reader = LogReader(record.job_dir, (), 1 if tail is None else record.attempt)
+    position = call.request.headers.get("last-event-id")
+
+    def begin() -> None:
+        if position:
+            begin_at_position(reader, position)
+        elif tail is not None:
+            with call.desk.open(record.site) as session:
+                begin_at_tail(reader, session.transport, tail)
+
+    await call.desk.at_sites(begin)
+    if call.follows:
+        return StreamingResponse(_followed(call, record, reader), media_type=EVENTS)
+
+    def whole() -> bytes:
+        lines, size_bytes = list[bytes](), 0
+        with call.desk.open(record.site) as session:
+            for piece in read(session.transport, reader):
+                for line in piece.content.removesuffix(b"\n").split(b"\n"):
+                    lines.append(piece.source.encode() + b" | " + line + b"\n")
+                    size_bytes += len(lines[-1])
+                if size_bytes > 64 << 20:
+                    raise TooLarge("the logs have more than 64 MiB: ask for ?tail=, or follow them")
+        return b"".join(lines)
+
+    return Response(await call.desk.at_sites(whole), media_type="text/plain; charset=utf-8")
+
+
+async def _followed(call: Call, record: Record, reader: Any) -> AsyncIterator[bytes]:
+    try:
+        async for batch in call.desk.followers.follow(record, reader):
+            if batch is None:
+                yield b": alive\n\n"
+                continue
+            lines = [
+                {"attempt": piece.attempt, "source": piece.source, "line": line}
+                for piece in batch.pieces
+                for line in piece.content.decode(errors="replace").removesuffix("\n").split("\n")
+            ]
+            yield b"id: %b\ndata: %b\n\n" % (batch.position.encode(), json_bytes(lines))
+    except DlctlError as error:
+        told = {"detail": error.message, "hint": error.hint}
+        yield b"event: problem\ndata: %b\n\n" % json_bytes(told)
+        return
+    state = call.desk.find(record.training_id).state
+    if state.final:
+        yield b"event: end\ndata: %b\n\n" % json_bytes({"state": str(state)})
+
+
+async def metrics(call: Call) -> Response:
+    """Return what was measured, as columns."""
+    from dlctl.series.columns import columns_of
+    from dlctl.service.bringing import measured
+
+    record = call.desk.find(call.part("id"))
+
+    def do() -> dict[str, Any]:
+        entries = measured(call.desk.mine, record, call.query.since_step, call.query.names)
+        return {
+            name: [None if each != each else each for each in column]  # NaN, which JSON has not
+            for name, column in columns_of(entries).items()
+        }  # fmt: skip
+
+    return answer({"columns": await call.desk.at_sites(do)})
+
+
+_COLUMNS = {
+    "type": "object", "required": ["columns"],
+    "properties": {"columns": {"type": "object", "additionalProperties": {
+        "type": "array", "items": {}}}},
+}  # fmt: skip
+_CHANGED = {
+    "type": "object", "required": ["training", "told"],
+    "properties": {"training": {"$ref": "#/components/schemas/training"},
+                   "told": {"type": "string"}},
+}  # fmt: skip
+
+
+def page_of(shape: str) -> dict[str, Any]:
+    """Return the schema of a page of a list."""
+    return {
+        "type": "object", "required": ["items", "next"],
+        "properties": {
+            "items": {"type": "array", "items": {"$ref": f"#/components/schemas/{shape}"}},
+            "next": {"type": ["string", "null"], "description": "The cursor of the next page."},
+        },
+    }  # fmt: skip
+
+
+_ONE = "/trainings/{id}"
+OPERATIONS = (
+    Operation("GET", "/trainings", "list_trainings", "Trainings, the newest first.", list_,
+              Listing, answer=page_of("training")),
+    Operation("POST", "/trainings", "submit_training",
+              "Submit a training: JSON, or a form with the parts manifest, code (ZIP or tar), "
+              "site, tags, overrides.", submit, body=New, answer="training", status=201,
+              uploads=True, has_key=True, may_fail=(422,)),
+    Operation("GET", _ONE, "show_training", "All about a training.", show, answer="details",
+              may_fail=(404,)),
+    Operation("PATCH", _ONE, "change_training", "Halt, cancel, resume, tune it, or save a "
+              "checkpoint.", change, body=Change, answer=_CHANGED, may_fail=(404, 422)),
+    Operation("DELETE", _ONE, "delete_training", "Delete one that has ended.", delete, Deletion,
+              answer="deleted", may_fail=(404,)),
+    Operation("GET", f"{_ONE}/logs", "read_logs", "The logs, merged by time; as events they are "
+              "followed, and Last-Event-ID goes on without a gap or a repeat.", logs, Lines,
+              answer={"type": "string"}, media=("text/plain", EVENTS), may_fail=(404, 413)),
+    Operation("GET", f"{_ONE}/metrics", "read_metrics", "What was measured, as columns of one "
+              "length.", metrics, Measured, answer=_COLUMNS, may_fail=(404,)),
+)  # fmt: skip

@@ -1,0 +1,177 @@
+"""What a request brings: a manifest, and the code as an archive or from Git, as a folder here.
+
+The folder's name is the digest of what it holds, so that the same request brings the same folder,
+and a submission that was broken off finds it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
+
+from dlctl.errors import ManifestError, Misused
+from dlctl.record import state_directory
+from dlctl.serve.problems import TooLarge
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+
+MANIFEST = "manifest.yml"
+MOST_FILES, MOST_UNPACKED_BYTES = 20_000, 4 << 30
+_GIT_S, _KEPT_S = 300.0, 24 * 3600.0
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+def uploads_folder() -> Path:
+    """Return where uploads are kept, private to the user."""
+    path = state_directory() / "uploads"
+    path.mkdir(exist_ok=True, mode=0o700)
+    return path
+
+
+def folder_of(
+    manifest: bytes | None, archive: IO[bytes] | None = None, git: tuple[str, str] | None = None,
+    *, name: str = MANIFEST,
+) -> Path:  # fmt: skip
+    """Return a folder with the code, and the manifest in it.
+
+    Args:
+        manifest: None: it is among the code.
+        archive: ZIP, or tar with any compression.
+        git: URL, and the commit's full hash.
+        name: The manifest's file.
+
+    Raises:
+        Misused: an archive is none, or leads out of its folder.
+        TooLarge
+        ManifestError: there is no manifest; or Git does not bring the commit.
+    """
+    said = json.dumps([name, git]).encode() + b"\0" + (manifest or b"")
+    digest = hashlib.sha256(said).hexdigest()
+    if archive is not None:
+        digest = hashlib.sha256(digest.encode() + _digest(archive)).hexdigest()
+    target = uploads_folder() / digest[:32]
+    if target.is_dir():
+        os.utime(target)
+        return target
+    with tempfile.TemporaryDirectory(dir=uploads_folder(), prefix="coming-") as coming:
+        folder = Path(coming) / "code"
+        folder.mkdir()
+        if archive is not None:
+            _unpack(archive, folder)
+        if git is not None:
+            _clone(*git, folder)
+        if manifest is not None:
+            (folder / name).write_bytes(manifest)
+        if not (folder / name).is_file():
+            raise ManifestError(f"the request has no {name}", hint=f"send it as the part {name}")
+        with suppress(OSError):  # another request was faster
+            folder.rename(target)
+    return target
+
+
+def remove_unused(records: Iterable[Record], now: float | None = None) -> None:
+    """Remove what no training was made of, once it is a day old."""
+    used = {Path(record.manifest_path).parent for record in records}
+    for path in uploads_folder().iterdir():
+        with suppress(OSError):
+            is_old = (now or time.time()) - path.stat().st_mtime > _KEPT_S
+            if is_old and path.resolve() not in used:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _digest(file: IO[bytes]) -> bytes:
+    found = hashlib.sha256()
+    while chunk := file.read(1 << 20):
+        found.update(chunk)
+    file.seek(0)
+    return found.digest()
+
+
+def _unpack(archive: IO[bytes], folder: Path) -> None:
+    count = total = 0
+    try:
+        for name, content, is_executable in _members(archive):
+            count += 1
+            path = _inside(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                while chunk := content.read(1 << 20):
+                    total += len(chunk)
+                    if total > MOST_UNPACKED_BYTES or count > MOST_FILES:
+                        raise TooLarge(
+                            f"the code has more than {MOST_FILES:,} files, or than "
+                            f"{MOST_UNPACKED_BYTES >> 30} GiB"
+                        )
+                    file.write(chunk)
+            path.chmod(0o755 if is_executable else 0o644)
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, RuntimeError,
+            NotImplementedError, ValueError) as error:  # fmt: skip
+        raise Misused(f"the code is no whole ZIP or tar: {error}") from error
+
+
+def _members(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes], bool]]:
+    """Yield the regular files of an archive; links and devices are refused."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            for each in zipped.infolist():
+                mode = each.external_attr >> 16
+                if mode & 0o170000 == 0o120000:
+                    raise Misused(f"{each.filename!r} in the code is a link: send what it leads to")
+                if not each.is_dir():
+                    with zipped.open(each) as unzipped:
+                        yield each.filename, unzipped, bool(mode & 0o100)
+        return
+    archive.seek(0)
+    with tarfile.open(fileobj=archive, mode="r:*") as tarred:
+        for member in tarred:
+            if member.isdir():
+                continue
+            content = tarred.extractfile(member) if member.isreg() else None
+            if content is None:
+                raise Misused(f"{member.name!r} in the code is no file: send what it leads to")
+            yield member.name, content, bool(member.mode & 0o100)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\0" in name or "\\" in name:
+        raise Misused(f"{name!r} in the code leads out of its folder")
+    return folder.joinpath(*parts)
+
+
+def _clone(url: str, commit: str, folder: Path) -> None:
+    if not re.match(r"https://|ssh://", url) or not _COMMIT.fullmatch(commit):
+        raise Misused("git is an https:// or ssh:// URL, with the full hash of a commit")
+    env = os.environ | {
+        "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:ssh",
+        "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+    }  # fmt: skip
+    for words in (["init", "-q"], ["fetch", "-q", "--depth", "1", "--", url, commit],
+                  ["checkout", "-q", "FETCH_HEAD"]):  # fmt: skip
+        try:
+            done = subprocess.run(["git", *words], cwd=folder, env=env, timeout=_GIT_S,  # noqa: S603, S607
+                                  capture_output=True, check=False)  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ManifestError(f"git {words[0]}: {error}") from error
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise ManifestError(f"git {words[0]} {url} {commit[:12]}: {said}",
+                                hint="check the URL, and that the server may read it")  # fmt: skip
+
+
+def text_of(manifest: str | dict[str, Any]) -> bytes:
+    """Return a manifest's file; JSON is YAML."""
+    return (manifest if isinstance(manifest, str) else json.dumps(manifest, indent=2)).encode()

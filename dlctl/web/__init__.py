@@ -1,0 +1,1 @@
+"""What the dashboard and the server of the REST interface share."""

@@ -1,0 +1,202 @@
+"""The REST interface before real schedulers: what clients see, and what a killed server loses."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import random
+import threading
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import websockets.sync.client
+from rest_server import RestServer, serving, wait_for_end, zipped
+from websockets.exceptions import ConnectionClosedOK
+
+from dlctl import contract
+
+PROGRAM = """\
+import os, time
+from learner import ddl
+for step in range(1, 9):
+    time.sleep(0.2)
+    ddl.log(step, loss=1 / step)
+    print("step", step, flush=True)
+open(os.environ["RESULT_DIR"] + "/model.txt", "w").write("hello world")
+"""
+MANIFEST = {"name": "served", "memory": "512MiB", "time": "5m",
+            "framework": {"name": "pytorch", "command": "python3 run.py"}}  # fmt: skip
+
+
+def submit(server: RestServer, key: str = "", **overrides: Any) -> str:
+    parts: dict[str, Any] = {"manifest": json.dumps(MANIFEST), "code": zipped({"run.py": PROGRAM})}
+    if overrides:
+        parts["overrides"] = json.dumps(overrides)
+    made = server.send_form("/api/v1/trainings", parts, idempotency_key=key)
+    assert made.status == 201, made
+    return str(made.json["training_id"])
+
+
+def text_of(events: list[tuple[str, str, Any]]) -> list[str]:
+    return [f"{line['source']} {line['line']}" for kind, _, lines in events if kind == "message"
+            for line in lines]  # fmt: skip
+
+
+def test_a_program_submits_follows_and_fetches(dlctl, site):
+    with serving(dlctl, site) as server:
+        training = submit(server, "first")
+        assert submit(server, "first") == training, "the same request means the same training"
+        one = f"/api/v1/trainings/{training}"
+        # A client that is cut off goes on where it was, without a gap and without a repeat.
+        begun = list(server.events(f"{one}/logs", most=4))
+        whole = [*begun, *server.events(f"{one}/logs", last_event_id=begun[-1][1])]
+        assert whole[-1][0] == "end" and whole[-1][2] == {"state": "COMPLETED"}
+        told = text_of(whole)
+        assert [each for each in told if "step" in each] == [
+            f"learner-0 step {step}" for step in range(1, 9)
+        ]
+        assert told == server.ask(f"{one}/logs").body.decode().replace(" | ", " ").splitlines()
+        columns = server.ask(f"{one}/metrics?names=loss").json["columns"]
+        assert columns["step"] == [*range(1, 9)]
+        assert columns["loss"] == [1 / step for step in range(1, 9)]
+        (file,) = server.ask(f"{one}/results").json["items"]
+        assert (file["path"], file["size_bytes"]) == ("model.txt", 11)
+        assert server.ask(file["href"]).body == b"hello world"
+        part = server.ask(file["href"], range="bytes=6-")
+        assert (part.status, part.body) == (206, b"world")
+        assert server.ask(file["href"], if_none_match=file["etag"]).status == 304
+        assert server.ask(file["href"], range="bytes=11-").status == 416
+        with zipfile.ZipFile(io.BytesIO(server.ask(f"{one}/results.zip").body)) as archive:
+            assert archive.testzip() is None and archive.read("model.txt") == b"hello world"
+        # What the command line does, the server knows, and the other way round.
+        assert dlctl("status", training, "--json", ok=True).json["state"] == "COMPLETED"
+        dlctl("tag", training, "--add", "kept", ok=True)
+        listed = server.ask("/api/v1/trainings?tag=kept&state=COMPLETED").json
+        assert [each["training_id"] for each in listed["items"]] == [training]
+        assert server.ask(one, "DELETE").json == {"training_id": training, "deleted": True}
+        assert server.ask(one).status == 404
+        assert server.stop() == 0
+
+
+def test_a_training_is_halted_and_resumed(dlctl, site, tmp_path):
+    counter = """\
+import os, signal, sys, time
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))
+print("begins", flush=True)
+while not os.path.exists(os.environ["JOB_STATE_DIR"] + "/end"):
+    time.sleep(0.1)
+"""
+    manifest = MANIFEST | {"framework": {"name": "pytorch", "command": "exec python3 run.py"}}
+    parts = {"manifest": json.dumps(manifest), "code": zipped({"run.py": counter})}
+    with serving(dlctl, site) as server:
+        training = server.send_form("/api/v1/trainings", parts).json["training_id"]
+        one = f"/api/v1/trainings/{training}"
+        for _, _, lines in server.events(f"{one}/logs"):
+            if any("begins" in line["line"] for line in lines):
+                break
+        halted = server.send(one, {"do": "halt"}, "PATCH")
+        assert halted.status == 200, halted
+        assert wait_for_end(server, training) == "HALTED"
+        again = server.send(one, {"do": "halt"}, "PATCH")
+        assert again.status == 409 and "nothing to halt" in again.json["detail"]
+        resumed = server.send(one, {"do": "resume", "overrides": {"time": "4m"}}, "PATCH")
+        assert resumed.status == 200 and resumed.json["training"]["attempt"] == 2
+        (site.job_dir(training) / "state/end").touch()
+        assert wait_for_end(server, training) == "COMPLETED"
+
+
+def test_a_client_of_the_open_successor_is_served(dlctl, site):
+    with serving(dlctl, site) as server:
+        basic = base64.b64encode(f"anybody:{server.token}".encode()).decode()
+        how: dict[str, Any] = {"authorization": f"Basic {basic}"}
+        parts = {"manifest": json.dumps(MANIFEST).encode(),
+                 "model_definition": zipped({"run.py": PROGRAM})}  # fmt: skip
+        made = server.send_form("/v1/models?version=2017-02-13", parts, **how)
+        assert made.status == 201, made
+        training = made.headers["location"].rpartition("/")[2]
+        assert made.json == {"model_id": training, "location": f"/v1/models/{training}"}
+        frames: dict[str, list[Any]] = {"logs": [], "metrics": []}
+        for what, found in frames.items():
+            address = f"ws://127.0.0.1:{server.port}/v1/models/{training}/{what}?follow=true"
+            with websockets.sync.client.connect(
+                address, subprotocols=["ws"], origin="http://localhost/",
+                additional_headers={"Authorization": f"Basic {basic}"},
+            ) as connection, suppress(ConnectionClosedOK):  # fmt: skip
+                while True:
+                    found.append(connection.recv())
+            assert connection.protocol.close_code == 1000
+        assert [line for line in "".join(frames["logs"]).splitlines() if "step" in line] == [
+            f"step {step}" for step in range(1, 9)
+        ]
+        measured = [json.loads(each) for each in frames["metrics"]]
+        assert [each["iteration"] for each in measured] == [*range(1, 9)]
+        assert measured[0]["Values"] == {"loss": 1.0}
+        one = server.ask(f"/v1/models/{training}", **how).json
+        assert one["training"]["training_status"]["status"] == "COMPLETED"
+        assert [each["model_id"] for each in server.ask("/v1/models", **how).json["models"]] == [
+            training
+        ]
+        seen, since = [], ""
+        while rows := server.ask(f"/v1/logs/{training}/loglines?pagesize=3&since_time={since}",
+                                 **how).json["models"]:  # fmt: skip
+            seen += [row["line"] for row in rows]
+            since = str(rows[-1]["meta"]["time"] + 1)  # as their client pages
+        assert seen == "".join(frames["logs"]).splitlines()
+        zipped_results = server.ask(f"/v1/models/{training}/trained_model", **how).body
+        assert zipfile.ZipFile(io.BytesIO(zipped_results)).namelist() == ["model.txt"]
+        code = server.ask(f"/v1/models/{training}/definition", **how).body
+        assert zipfile.ZipFile(io.BytesIO(code)).namelist() == ["run.py"]
+        assert server.ask(f"/v1/models/{training}", "DELETE", **how).status == 200
+        gone = server.ask(f"/v1/models/{training}", **how)
+        assert gone.status == 404 and gone.json["code"] == 404
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_server_that_is_killed_again_and_again_submits_each_training_once(dlctl, site):
+    """Each client repeats its request with its key until it is answered."""
+    clients, count, kills = 9, 24, 8
+    ended, chance = threading.Event(), random.Random(7)  # noqa: S311
+    with serving(dlctl, site) as server:
+        token = server.token
+
+        def killer() -> None:
+            for _ in range(kills):
+                if ended.wait(chance.uniform(0.2, 3.0)):
+                    return
+                server.kill()
+                server.start()
+
+        def client(number: int) -> set[str]:
+            found = set[str]()
+            for key in (f"{token[:4]}-{number}",) * 2:
+                while True:
+                    with suppress(OSError, ValueError, EOFError):
+                        parts = {"manifest": json.dumps(MANIFEST),
+                                 "code": zipped({"run.py": "print('ran')"})}  # fmt: skip
+                        made = server.send_form("/api/v1/trainings", parts, idempotency_key=key)
+                        if made.status == 201:
+                            found.add(made.json["training_id"])
+                            break
+                        assert made.status in (409, 503), made
+            return found
+
+        killing = threading.Thread(target=killer)
+        killing.start()
+        with ThreadPoolExecutor(clients) as room:
+            answers = list(room.map(client, range(count)))
+        ended.set()
+        killing.join()
+        ids = set().union(*answers)
+        assert [len(each) for each in answers] == [1] * count and len(ids) == count
+        assert {each.training_id for each in dlctl.records()} == ids, "and none besides"
+        states = {wait_for_end(server, each, 600) for each in ids}
+        assert states == {"COMPLETED"}
+        for each in ids:
+            folder = site.job_dir(each)
+            assert (folder / contract.submit_answer(1)).read_text().startswith("0\n")
+            assert not (folder / contract.attempt_dir(2)).exists()

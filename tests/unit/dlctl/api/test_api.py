@@ -1,0 +1,107 @@
+"""The Python interface: what it imports, its columns, and its open connections."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import dlctl
+from dlctl.contract.metrics import MetricsLine, Source
+from dlctl.errors import Misused
+from dlctl.series.columns import columns_of
+from dlctl.series.merged import Entry
+from dlctl.series.replays import Origin
+from dlctl.service import pool
+from dlctl.service.pool import Pool
+
+LOOP = Origin(1, 0, Source.LOOP)
+
+
+def test_the_import_brings_nothing_heavy():
+    heavy = "paramiko pydantic typer rich jinja2 yaml asyncio"
+    text = f"import dlctl, sys; print([n for n in {heavy!r}.split() if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_each_name_is_there_and_others_are_not():
+    assert all(getattr(dlctl, name) is not None for name in dlctl._API)
+    assert set(dlctl._API) <= set(dir(dlctl))
+    with pytest.raises(AttributeError, match="nonsense"):
+        dlctl.nonsense  # noqa: B018
+
+
+def test_columns_have_one_length_and_say_where_a_value_is_from():
+    entries = [
+        Entry(LOOP, MetricsLine(step=1, values={"loss": 0.5})),
+        Entry(LOOP, MetricsLine(step=2, values={"loss": None, "validation_loss": 0.7})),
+        Entry(LOOP, MetricsLine(step=2, event="a checkpoint was saved")),
+    ]
+    found = columns_of(entries)
+    assert found["step"] == [1, 2] and found["source"] == ["loop", "loop"]
+    assert found["loss"][0] == 0.5 and math.isnan(found["loss"][1])
+    assert math.isnan(found["validation/loss"][0]) and found["validation/loss"][1] == 0.7
+    assert {len(column) for column in found.values()} == {2}
+
+
+class Opened:
+    """Counts connections."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = 0
+
+    def __call__(self, name: str) -> Any:
+        self.opened += 1
+        return pool.Session(SimpleNamespace(name=name), SimpleNamespace(close=self.close), None)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_connection_is_used_again_and_closed_with_the_pool():
+    opened = Opened()
+    mine = Pool(opened)
+    for _ in range(3):
+        mine.lend("a").close()
+    first, second = mine.lend("a"), mine.lend("a")
+    assert opened.opened == 2
+    first.close()
+    mine.close()
+    assert opened.closed == 1
+    second.close()
+    assert opened.closed == 2
+
+
+def test_who_finds_all_connections_in_use_waits_for_one():
+    mine, got = Pool(Opened(), most=1), list[Any]()
+    held = mine.lend("a")
+    waiting = threading.Thread(target=lambda: got.append(mine.lend("a")))
+    waiting.start()
+    assert got == []
+    held.close()
+    waiting.join(30)
+    assert len(got) == 1
+
+
+def test_a_connection_that_nobody_uses_is_closed(monkeypatch):
+    monkeypatch.setattr(pool, "_IDLE_S", 0.1)
+    opened = Opened()
+    mine = Pool(opened)
+    mine.lend("a").close()
+    sweeper = mine._sweeper
+    assert sweeper is not None
+    sweeper.join(30)
+    assert opened.closed == 1
+
+
+def test_a_word_that_is_no_state_is_refused(xdg, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(xdg.state))
+    with pytest.raises(Misused, match="NONE"):
+        dlctl.trainings(state="NONE")
+    assert dlctl.trainings() == []

@@ -1,0 +1,40 @@
+"""The description that is committed is the one that the code has."""
+
+import json
+
+from repository import REPOSITORY
+
+from dlctl.serve.app import OPERATIONS
+from dlctl.serve.openapi import describe, page
+
+
+def test_the_committed_description_is_current():
+    committed = json.loads((REPOSITORY / "docs/openapi.json").read_text())
+    assert committed == describe(OPERATIONS), "make docs"
+
+
+def test_each_reference_leads_to_a_schema():
+    found = describe(OPERATIONS)
+    schemas = found["components"]["schemas"]
+    references = set()
+
+    def walk(value):
+        if isinstance(value, dict):
+            if "$ref" in value:
+                references.add(value["$ref"])
+            for inner in value.values():
+                walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner)
+
+    walk(found)
+    assert references
+    assert {each.rpartition("/")[2] for each in references} <= set(schemas)
+    assert all(each.startswith("#/components/schemas/") for each in references)
+
+
+def test_the_page_shows_each_operation_and_loads_nothing():
+    shown = page(describe(OPERATIONS))
+    assert all(f"{each.method} /api/v1{each.path}" in shown for each in OPERATIONS)
+    assert "<script" not in shown and "http" not in shown.replace("lang=en", "")

@@ -1,0 +1,223 @@
+"""Who is let in, and what a request may bring."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import stat
+import tarfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rest_server import RestServer, zipped
+
+from dlctl.errors import Misused, RecordError
+from dlctl.lifecycle import open_session
+from dlctl.record import RecordStore
+from dlctl.serve import guard, run, updates, uploads
+from dlctl.serve.desk import Desk
+from dlctl.service.client import Client
+from dlctl.service.pool import Pool
+from dlctl.sites.files import load_site
+from dlctl.web import connections
+
+LIST = "/api/v1/trainings"
+
+
+def begun(server: RestServer, header: str) -> bytes:
+    lines = [
+        f"POST {LIST} HTTP/1.1", f"host: 127.0.0.1:{server.port}", header,
+        f"authorization: Bearer {server.token}", "content-type: application/json", "", "",
+    ]  # fmt: skip
+    return "\r\n".join(lines).encode()
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch) -> Iterator[Desk]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    pool = Pool(lambda name: open_session(load_site(name)))
+    made = Desk(Client(RecordStore(), pool=pool), pool.open_site, "local")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def server(desk, tmp_path) -> Iterator[RestServer]:
+    with running(desk, run.Place()) as port:
+        yield RestServer({"XDG_STATE_HOME": str(tmp_path / "state")}, tmp_path, port)
+
+
+class running:  # noqa: N801 - used as a context manager
+    def __init__(self, desk: Desk, place: run.Place) -> None:
+        self.context = run.prepared(desk, place)
+
+    def __enter__(self) -> int:
+        address, self.server = self.context.__enter__()
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        return 0 if address.startswith("unix:") else int(address.rpartition(":")[2])
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+        self.context.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(("headers", "status"), [
+    ({}, 200),
+    ({"authorization": ""}, 401),
+    ({"authorization": "Bearer nonsense"}, 401),
+    ({"authorization": "Basic nonsense"}, 401),
+    ({"host": "evil.example"}, 421),
+    ({"origin": "http://evil.example"}, 403),
+    ({"sec_fetch_site": "cross-site"}, 403),
+])  # fmt: skip
+def test_only_the_user_is_let_in(server, headers, status):
+    assert server.ask(LIST, **headers).status == status
+    older = server.ask("/v1/models", **headers)
+    assert older.status == status and (status == 200 or older.json["code"] == status)
+
+
+def test_what_tells_nothing_of_the_user_needs_no_token(server):
+    for path in ("/docs", "/openapi.json", "/api/v1/health"):
+        assert server.ask(path, authorization="").status == 200
+
+
+def test_a_path_that_climbs_leads_nowhere(server):
+    for path in ("/api/v1/trainings/../sites", "/api/v1/trainings/..%2f..%2fetc%2fpasswd"):
+        assert server.ask(path).status == 404
+
+
+@pytest.mark.parametrize("head", ["content-length: 53687091200", "transfer-encoding: chunked"])
+def test_a_body_without_end_is_refused_in_bounded_memory(server, monkeypatch, head):
+    monkeypatch.setattr(connections, "REQUEST_S", 2.0)
+    until = time.monotonic() + 30
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=30)) as stranger:
+        stranger.sendall(begun(server, head))
+        with suppress(OSError):
+            while time.monotonic() < until:
+                stranger.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+    assert time.monotonic() < until, "it was taken"
+    assert server.ask(LIST).status == 200
+
+
+def test_a_long_upload_outlives_strangers_and_only_has_to_go_on(server, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_S", 1.0)
+    monkeypatch.setattr(connections, "MOST_WAITING", 4)
+    body = b'{"manifest": "' + b"x" * 100 + b'"}'
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=30)) as upload:
+        upload.sendall(begun(server, f"content-length: {len(body)}"))
+        strangers = []
+        for place in range(0, len(body), 20):
+            upload.sendall(body[place : place + 20])
+            strangers.append(socket.create_connection(("127.0.0.1", server.port)))
+            time.sleep(0.3)
+        assert b"422" in upload.recv(100), "the manifest is wrong, but it has arrived"
+        for each in strangers:
+            each.close()
+
+
+def test_an_archive_that_climbs_or_links_is_refused(server):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        link = tarfile.TarInfo("code")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    for content in (zipped({"../evil": "x"}), zipped({"/evil": "x"}), made.getvalue(), b"none"):
+        answer = server.send_form(LIST, {"manifest": "name: x", "code": content})
+        assert answer.status == 400, answer
+    assert not [*uploads.uploads_folder().iterdir()]
+
+
+def test_a_wrong_request_is_told_whole(server):
+    wrong = server.send(LIST, {"manifest": {"name": "x"}, "nonsense": 1})
+    assert wrong.status == 400 and "nonsense" in wrong.json["detail"]
+    assert wrong.headers["content-type"] == "application/problem+json"
+    manifest = server.send(LIST, {"manifest": {"name": "x", "learners": "many"}})
+    assert manifest.status == 422 and len(manifest.json["problems"]) > 1
+    assert server.ask(f"{LIST}?limit=0").status == server.ask(f"{LIST}?state=NONE").status == 400
+    assert server.ask(f"{LIST}/nobody").status == 404
+    assert server.ask(LIST, "PUT", b"").status == 405
+
+
+def test_a_socket_is_for_its_user_alone_and_goes_with_the_server(desk, tmp_path):
+    path = tmp_path / "run/serve.sock"
+    with running(desk, run.Place(unix=path)):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with closing(socket.socket(socket.AF_UNIX)) as client:
+            client.connect(str(path))
+            client.sendall(f"GET {LIST} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+        with pytest.raises(RecordError, match="another server"), run.prepared(
+            desk, run.Place(unix=path)
+        ):  # fmt: skip
+            pass
+    assert not path.exists()
+    path.touch()
+    with pytest.raises(RecordError, match="no socket"), run.prepared(desk, run.Place(unix=path)):
+        pass
+
+
+def test_places_that_others_could_reach_are_refused(desk, monkeypatch, tmp_path):
+    with pytest.raises(Misused, match="other machines"):
+        run.Place(address="0.0.0.0")
+    run.Place(address="0.0.0.0", trusts_proxy=True)
+    with pytest.raises(Misused, match="together"):
+        run.Place(certificate=tmp_path / "c.pem")
+    run.read_token()
+    run.token_file().chmod(0o644)
+    with pytest.raises(RecordError, match="read by others"):
+        run.read_token()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(Misused, match="root"):
+        run.Place()
+
+
+def test_the_same_upload_is_kept_once_and_an_unused_one_goes_after_a_day(desk):
+    def send() -> Path:
+        return uploads.folder_of(b"name: x", io.BytesIO(zipped({"run.py": "pass"})))
+
+    folder = send()
+    assert send() == folder
+    assert sorted(each.name for each in folder.iterdir()) == ["manifest.yml", "run.py"]
+    uploads.remove_unused([])
+    assert folder.exists()
+    old = time.time() - 2 * 24 * 3600
+    os.utime(folder, (old, old))
+    record: Any = type("Record", (), {"manifest_path": str(folder / "manifest.yml")})
+    uploads.remove_unused([record])
+    assert folder.exists()
+    uploads.remove_unused([])
+    assert not folder.exists()
+
+
+def test_a_bomb_is_refused(desk, monkeypatch):
+    monkeypatch.setattr(uploads, "MOST_UNPACKED_BYTES", 1 << 20)
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(4 << 20))
+    with pytest.raises(uploads.TooLarge):
+        uploads.folder_of(b"name: x", made)
+    assert not [*uploads.uploads_folder().iterdir()]
+
+
+def test_a_server_whose_code_was_updated_says_so(server, monkeypatch):
+    monkeypatch.setattr(updates, "_stamp", lambda: (("changed", 0, 0),))
+    monkeypatch.setattr(Desk, "keep_new", lambda *_: 1 / 0)
+    told = server.ask(LIST)
+    assert told.status == 503 and "updated" in told.json["detail"]
+
+
+def test_the_token_compares_as_bearer_and_as_password():
+    assert guard._is("secret", "Bearer secret")
+    assert guard._is("secret", "Basic YW55OnNlY3JldA==")
+    assert not guard._is("secret", "Basic c2VjcmV0")
+    assert not guard._is("secret", "Digest secret")
