@@ -18,7 +18,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -325,12 +325,18 @@ class RecordStore:
         if ids:
             self.change(forget)
 
-    def all(self) -> list[Record]:
-        """Return every record that this version understands, the newest last."""
+    def all(self, names: Collection[str] = ()) -> list[Record]:
+        """Return every record that this version understands, the newest last.
+
+        Args:
+            names: Those of trainings; empty: all.
+        """
         tables = read_rows(self.path, {"trainings": "created_at, rowid", "more": "rowid"})
         more = {row["training_id"]: row["fields"] for row in tables["more"]}
         known, unknown = [], []
         for row in tables["trainings"]:
+            if names and row.get("name") not in names:
+                continue
             try:
                 known.append(_record(row, more.get(row["training_id"], "{}")))
             except (ValueError, TypeError, KeyError) as error:

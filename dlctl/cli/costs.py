@@ -1,7 +1,8 @@
-"""What a training takes: `rehearse` tells it before, `report` while it runs and after."""
+"""What a training takes: `suggest` and `rehearse` tell it before, `report` while it runs."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,32 @@ if TYPE_CHECKING:
     from dlctl.outputs.ledger import Ledger
     from dlctl.plan.rehearsal import Forecast
     from dlctl.service.costs import Rehearsal
+    from dlctl.service.suggest import Suggestions
 
 _NAMES_WIDTH = 64
+
+
+def suggest(
+    manifest: Path = MANIFEST, site: str = SITE,
+    write: bool = typer.Option(
+        False, "--write", help="Change the manifest in place, and show the difference."
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Suggest what a manifest should ask for, from what your earlier trainings have used.
+
+    It looks at those of the same name or code. Each suggestion shows what it rests on.
+
+    Example: dlctl suggest manifest.yml --site mycluster --write
+    """
+    from dlctl.service.suggest import suggest as suggestions
+
+    found = suggestions(client(), manifest, site, write=write)
+    for name, why in found.unanswered.items():
+        output.warn(f"{name}: {why}; what is known of its trainings counts all the same")
+    output.report(found, as_json, _print_suggestions)
+    if not as_json and not write and any(each.is_change for each in found.suggestions):
+        output.hint(f"dlctl suggest {shlex.quote(str(manifest))} --site {found.site} --write")
 
 
 @overriding("time")
@@ -62,6 +87,17 @@ def rehearse(
 
 
 # What people read ---------------------------------------------------------------------------------
+
+
+def _print_suggestions(found: Suggestions) -> None:
+    if not found.trainings:
+        output.sentence("no earlier training of this name, code or file is known: train a small "
+                        "one, or `dlctl adopt` those of a site")  # fmt: skip
+    rows = [[each.key, each.asked or "-", each.suggested or "-", each.evidence]
+            for each in found.suggestions if found.trainings]  # fmt: skip
+    output.table(["key", "asked", "suggested", "evidence"], rows)
+    output.sentence(f"start: {found.start.told}")
+    output.document(found.difference)
 
 
 def _print(shown: Rehearsal) -> None:

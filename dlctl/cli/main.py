@@ -98,9 +98,10 @@ def _register() -> None:
     from dlctl.cli.stored import models
 
     for each in (
-        manifests.init, manifests.validate, manifests.render, schema, costs.rehearse,
-        manifests.submit, *jobs.COMMANDS, manifests.tag, reading.list_, reading.status,
-        reading.show, fetch.fetch, logs, metrics, watch, dashboard, serve, costs.report, fetch,
+        manifests.init, manifests.validate, manifests.render, schema, costs.suggest,
+        costs.rehearse, manifests.submit, *jobs.COMMANDS, manifests.tag, reading.list_,
+        reading.status, reading.show, fetch.fetch, logs, metrics, watch, dashboard, serve,
+        costs.report, fetch,
         fetch.export, models, search, sites, folders, config, room.adopt, sites.doctor, room.du,
         room.prune,
     ):  # fmt: skip

@@ -166,6 +166,9 @@ def submit(
         help="Train this version of a stored model, at its site, instead of a manifest's folder.",
     ),
     files: bool = FILES,
+    no_advice: bool = typer.Option(
+        False, "--no-advice", help="Don't say if it asks for far more than earlier ones used."
+    ),
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
@@ -187,7 +190,7 @@ def submit(
     store = client().store
     with opened(_site_of(model, site) if model else site) as session:
         sent = submit_variants(session, store, wanted, model, checked_tags(tags), output.Shown(),
-                               list_files=files)  # fmt: skip
+                               list_files=files, advice=not no_advice)  # fmt: skip
         if not sent.is_batch:
             return _end_of_one(sent, session, stay, as_json)
     return _end_of_many(sent, as_json)

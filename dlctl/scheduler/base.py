@@ -197,6 +197,14 @@ class Scheduler(Protocol):
         """Return what is known, by job id: nothing if the accounting does not answer."""
         return {}
 
+    def start_script(self, plan: Plan) -> str | None:
+        """Return the script that asks when the plan's job would start; None: nobody plans that."""
+        return None
+
+    def parse_start(self, stdout: str, stderr: str) -> tuple[float | None, str]:
+        """Return in how many seconds the job would start, or why that is not known."""
+        return None, ""
+
     def cancel_script(self, job_id: str, root: str) -> str:
         """Return the script that ends a job; it is no failure if the job is already gone."""
 

@@ -307,6 +307,17 @@ done
         """Return what sacct printed, whatever its exit code."""
         return slurm_answers.parse_usage(stdout, UNIT)
 
+    def start_script(self, plan: contract.Plan) -> str | None:
+        """Return a submission that Slurm only tests; its answer is in UTC."""
+        return (
+            f"{self.prologue()}export TZ=UTC0\ndate +%Y-%m-%dT%H:%M:%S\n"
+            f"sbatch --test-only {' '.join(sbatch_options(plan))} --wrap=true </dev/null\n"
+        )
+
+    def parse_start(self, stdout: str, stderr: str) -> tuple[float | None, str]:
+        """Return what `sbatch --test-only` said, on standard error."""
+        return slurm_answers.parse_start(stdout, stderr), f"Slurm says: {_sentences(stderr)}"
+
     def cancel_script(self, job_id: str, root: str) -> str:  # noqa: ARG002
         """Return the scancel call."""
         return f"{self.prologue()}scancel {shlex.quote(job_id)}\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import replace
+from datetime import datetime
 
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.scheduler.base import Usage
@@ -161,6 +163,19 @@ def parse_usage(stdout: str, unit: str) -> dict[str, Usage]:
             submitted, started, ended = (_time(cell) for cell in cells[1:4])
             found[job_id] = Usage(submitted, started, ended, clock_s(cells[4]), memory)
     return found
+
+
+_STARTS = re.compile(r"Job \d+ to start at (\S+)")
+
+
+def parse_start(stdout: str, stderr: str) -> float | None:
+    """Return the seconds from the clock on standard output to when a tested job would start."""
+    match = _STARTS.search(stderr)
+    with contextlib.suppress(ValueError, IndexError):
+        now = datetime.fromisoformat(stdout.split()[-1])
+        if match:
+            return max(0.0, (datetime.fromisoformat(match[1]) - now).total_seconds())
+    return None
 
 
 def _time(text: str) -> float | None:

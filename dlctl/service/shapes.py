@@ -98,6 +98,8 @@ SHAPES = {
     "rendered": Shape("a plan and its scripts", [
         _all(str, "script train_script?") | _all("dlctl.contract:Plan", "plan?")
         | _all(dict[str, str], "store_scripts?")], {"render": OBJECT}),
+    "suggestions": Shape("what a manifest should ask for", ["dlctl.service.suggest:Suggestions"], {
+        "suggest": OBJECT}),
     "rehearsal": Shape("what a rehearsal measured", ["dlctl.service.costs:Rehearsal"], {
         "rehearse": OBJECT}),
     "model": Shape("a stored model", [

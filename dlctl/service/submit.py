@@ -15,6 +15,8 @@ from dlctl.data import refuse_wrong_stores
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record_batches import Key
 from dlctl.request.left_out import listing, rows
+from dlctl.suggest import history
+from dlctl.suggest.far_off import far_off
 from dlctl.tell import SILENT, Tell
 from dlctl.units import format_duration
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 def submit_variants(
     session: Session, store: RecordStore, wanted: Sequence[Variant], model: str | None = None,
     tags: Sequence[str] = (), tell: Tell = SILENT, *, list_files: bool = False,
-    key: str | None = None, body: str = "",
+    key: str | None = None, body: str = "", advice: bool = True,
 ) -> Sent:  # fmt: skip
     """Submit each variant once; what the same command has submitted before stays as it is.
 
@@ -41,6 +43,7 @@ def submit_variants(
         list_files: Whether to name each file that is sent, and each that is not.
         key: What a program calls this request; repeated at any time, it means the same trainings.
         body: A digest of the request, if its manifests and files don't tell it from others.
+        advice: Whether to say that one asks for far more than what any of its kind has used.
 
     Raises:
         KeyTaken: the key is another request's.
@@ -62,6 +65,9 @@ def submit_variants(
             if about not in told:
                 told.add(about)
                 tell_plan(plan, variant.manifest, model, tell)
+        if advice:
+            plans = [request.plan for request in requests]
+            tell.note(far_off(plans, history.known_here(store, plans)))
         for request in distinct(requests, lambda r: repr(r.plan.data_stores)):
             refuse_wrong_stores(request, tell.note)
 

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from dlctl.contract import CheckpointPolicy
+from dlctl.contract.measured.interval import sensible_interval_s
 
-_LONGEST_S = 24 * 3600.0
-"""The interval on a site whose nodes never fail: the program may still fail."""
 _FIRST_S = 60.0
 """The interval until the first checkpoint has shown the cost."""
-_LEAST_S = 10.0
 _LOOK_AGAIN_S = 5.0
 _RETRY_S = 60.0
 """How long after a failed checkpoint to retry; later if that would cost more than 5 %."""
-
-
-def best_interval_s(cost_s: float, mtbf_s: float) -> float:
-    """Return the time between checkpoints that loses the least time: sqrt(2 δ M).
-
-    Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974;
-    Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future
-    Generation Computer Systems 22, 2006 (Daly uses it for δ < 2 M, and M otherwise).
-
-    Args:
-        cost_s: how long training stops for a checkpoint (δ).
-        mtbf_s: the job's mean time between failures (M).
-    """
-    return math.sqrt(2 * cost_s * mtbf_s) if cost_s < 2 * mtbf_s else mtbf_s
 
 
 class Interval:
@@ -49,9 +32,7 @@ class Interval:
             return self._policy.every_s
         if self._cost_s is None:
             return _FIRST_S
-        mtbf_s = self._policy.mtbf_s
-        best_s = _LONGEST_S if mtbf_s is None else best_interval_s(self._cost_s, mtbf_s)
-        return max(best_s, self._write_s, _LEAST_S)
+        return sensible_interval_s(self._cost_s, self._policy.mtbf_s, self._write_s)
 
     def overdue(self, *, busy: bool) -> bool:
         """Return whether a checkpoint should be taken at the next step boundary.

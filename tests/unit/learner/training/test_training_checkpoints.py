@@ -16,7 +16,7 @@ from checkpoint_tools import SETTINGS, FailingDisk, same
 
 from dlctl.contract import CheckpointPolicy
 from learner.checkpoint import rng
-from learner.checkpoint.interval import Interval, best_interval_s
+from learner.checkpoint.interval import Interval
 from learner.checkpoint.writer_process import WriterProcess
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.disk import Disk
@@ -51,8 +51,6 @@ def test_a_checkpoint_is_due_as_the_policy_says(
 
 
 def test_the_automatic_interval_follows_from_cost_and_failures() -> None:
-    assert best_interval_s(2.0, 100.0) == pytest.approx(20.0)
-    assert best_interval_s(300.0, 100.0) == 100.0
     now = [0.0]
     interval = Interval(CheckpointPolicy(auto=True, mtbf_s=1e5), lambda: now[0])
     assert interval.wanted_s() == 60

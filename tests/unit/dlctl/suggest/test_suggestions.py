@@ -1,0 +1,113 @@
+"""The use case: what is known counts also if no site answers, and `--write` changes the file."""
+
+import json
+
+import pytest
+from login_side import make_record, session_of
+from made_past import MIB, past
+
+from dlctl.errors import ConnectError, ManifestError
+from dlctl.record import RecordStore
+from dlctl.scheduler.slurm import Slurm
+from dlctl.service.client import Client
+from dlctl.service.suggest import suggest
+from dlctl.suggest import history
+
+TEXT = """\
+name: digits   # ours
+learners: 2
+memory: 32GiB
+time: 40h
+framework: {name: pytorch, job: train.py}
+training: {epochs: 10, batch_size: 64}
+"""
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "train.py").touch()
+    path = folder / "manifest.yml"
+    path.write_text(TEXT)
+    path.chmod(0o640)
+    return path
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A client whose sites don't answer."""
+    for name in ("CONFIG", "DATA", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+
+    def refuse(_, name, **__):
+        raise ConnectError(f"{name}: no route")
+
+    monkeypatch.setattr(Client, "open", refuse)
+    return Client(RecordStore(tmp_path / "trainings.db"))
+
+
+def test_what_is_known_counts_if_no_site_answers(mine, manifest):
+    history.keep(mine.store, [past(site="local", partition="", memory_bytes=300 * MIB)])
+    mine.store.add(make_record(training_id="x-1", name="digits", site="far", job_id="9"))
+    found = suggest(mine, manifest, "local")
+    assert found.unanswered == {"far": "far: no route", "local": "local: no route"}
+    by_key = {each.key: each for each in found.suggestions}
+    assert by_key["memory"].suggested == "448MiB" and found.trainings == 1
+    assert found.start.jobs == 1 and found.start.told.startswith("the site does not answer; your")
+    assert found.difference == "" and manifest.read_text() == TEXT
+    assert json.loads(json.dumps(found.plain()))["suggestions"][0]["asked"] == "32GiB"
+
+
+def test_write_changes_the_file_behind_a_link_and_keeps_its_mode(mine, manifest, tmp_path):
+    history.keep(mine.store, [past(site="local", partition="", memory_bytes=300 * MIB)])
+    link = tmp_path / "link.yml"
+    link.symlink_to(manifest)
+    content = manifest.read_bytes()
+    manifest.write_bytes(b"\xef\xbb\xbf" + content)
+    found = suggest(mine, manifest.parent / "../link.yml", "local", write=True)
+    assert link.is_symlink() and manifest.stat().st_mode & 0o777 == 0o640
+    text = manifest.read_bytes().decode()
+    assert text.startswith("\ufeffname: digits   # ours\nlearners: 2\ncpus: 2\nmemory: 448MiB\n")
+    assert "+memory: 448MiB" in found.difference and "# ours" not in found.difference
+    assert suggest(mine, manifest, "local", write=True).difference == ""
+
+
+def test_a_manifest_that_is_wrong_is_said_first(mine, manifest):
+    manifest.write_text("name: x\n")
+    with pytest.raises(ManifestError):
+        suggest(mine, manifest, "local", write=True)
+
+
+def test_a_deletion_goes_on_if_nothing_can_be_learned(mine):
+    """What is asked of this session fails."""
+    record = make_record(training_id="x-1", job_id="9")
+    history.learn_before_removal(session_of(transport=Silent()), [record], mine.store)
+    assert history.known(mine.store) == []
+
+
+class Silent:
+    """A connection on which nothing arrives."""
+
+    def run(self, *_, **__):
+        raise ConnectError("no route")
+
+
+ANSWER = (
+    "sbatch: Job 41 to start at 2026-11-27T22:03:20 using 2 processors on nodes n1 in partition x"
+)
+
+
+def test_what_slurm_says_to_a_job_that_it_only_tests():
+    assert Slurm().parse_start("Welcome\n2026-11-27T22:00:00\n", ANSWER)[0] == 200.0
+    assert Slurm().parse_start("2026-11-27T22:04:00\n", ANSWER)[0] == 0.0
+    refused = (
+        "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+    )
+    seconds, why = Slurm().parse_start("2026-11-27T22:00:00\n", f"allocation failure\n{refused}")
+    assert seconds is None
+    assert (
+        why
+        == "Slurm says: Batch job submission failed: Requested node configuration is not available"
+    )
+    assert Slurm().parse_start("", ANSWER)[0] is None
