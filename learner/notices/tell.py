@@ -77,7 +77,9 @@ def _begin(
         send = partial(_send, job_dir, plan, endpoints, notice, way)
         pauses_s = PAUSES_S[:1] if way == "command" else PAUSES_S
         if error := _send_once(job_dir / claim_of(way), send, pauses_s, until):
-            say(f"Warning: no notice by {way}: {error}")
+            say(f"Warning: no notice by {way}: {error.message}")
+            if error.hint:
+                say(f"  {error.hint}")
 
     threads = [threading.Thread(target=tell, args=(way,), daemon=True) for way in ways]
     for thread in threads:
@@ -87,7 +89,7 @@ def _begin(
 
 def _send_once(
     path: Path, send: Callable[[], None], pauses_s: Sequence[float], until: float
-) -> Exception | None:
+) -> NotSent | UserFault | None:
     """Send a notice if nobody has claimed it; return why it is left to others.
 
     Args:

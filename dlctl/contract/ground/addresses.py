@@ -22,23 +22,20 @@ _SPECIAL = [
 
 
 def parse_address(text: str) -> Address | None:
-    """Return an address, or None for a name; one of IPv4 that IPv6 embeds is that of IPv4."""
+    """Return an address, or None for a name; one that NAT64 translates is that of IPv4."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
         return None
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped
-        if address in _V4_IN_V6:
-            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if address in _V4_IN_V6:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 
 
 def is_public(address: Address) -> bool:
     """Return whether an address is a host's on the internet.
 
-    Not loopback, link-local, private, shared, multicast or reserved, and no tunnel to such a one.
+    Not loopback, link-local, private, shared, multicast or reserved, and none of IPv4 in IPv6.
     """
     if any(address in network for network in _SPECIAL):
         return False
