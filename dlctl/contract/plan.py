@@ -360,6 +360,8 @@ class Plan:
     """None: nobody looks for hangs."""
     notify: Notify | None = None
     """Who is told what happens, if anybody."""
+    webhook_hosts: list[str] = field(default_factory=list)
+    """The site's: hosts of webhooks that may be private, and do without TLS."""
     rehearsal: Rehearsal | None = None
     """What this attempt of a rehearsal does; None in a training."""
     not_in_this_version: list[str] = field(default_factory=list)

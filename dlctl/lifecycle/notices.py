@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from dlctl import contract
-from dlctl.contract import Notice, NotSent, Plan, State, Verdict
+from dlctl.contract import Endpoint, Notice, NotSent, Plan, State, Verdict
 from dlctl.errors import DlctlError
 from dlctl.files.small_files import read_files, read_texts
 from dlctl.lifecycle.session import Session
 from dlctl.record import Record
 
-_FROM_HERE = ("email", "webhook")
 _SENDER_DIED_MIN = 5
 """After so many minutes a claim of a notice that is not marked as sent is taken over."""
 TRIES = 5
-"""How many dlctl commands that look try to send a notice: one that can't be sent delays each."""
+"""How many dlctl commands that look try to send a notice: one that can't be sent delays each.
+
+The first tries at once; then it rests for 1, 2, 4 and 8 minutes."""
+_LONGEST_S = 15.0
+"""One look begins to send no more notices after so long: the next goes on."""
 
 
 def due(old: Record, new: Record) -> Record:
@@ -42,26 +47,33 @@ def tell(session: Session, records: Sequence[Record]) -> list[Record]:
         return []
     told = []
     with contextlib.suppress(DlctlError):
-        files = read_texts(session.transport, [path for each in looked for path in _paths(each)])
+        of_each = {each.training_id: _paths(session, each) for each in looked}
+        files = read_texts(session.transport, [path for each in of_each.values() for path in each])
+        until = time.monotonic() + _LONGEST_S
         for record in looked:
+            if time.monotonic() > until:
+                break
             with contextlib.suppress(DlctlError, contract.ContractError):
-                tries = _tell(session, record, [files[path] for path in _paths(record)])
+                mine = [files[path] for path in of_each[record.training_id]]
+                tries = _tell(session, record, mine, until)
                 told.append(replace(record, notice_tries=tries))
     return told
 
 
-def _paths(record: Record) -> list[str]:
+def _paths(session: Session, record: Record) -> list[str]:
     n = record.attempt
     names = (contract.plan_file(n), contract.verdict_file(n), contract.submit_begin(n + 1))
-    return [f"{record.job_dir}/{name}" for name in names]
+    endpoints = contract.endpoints_file(session.site.root, record.training_id)
+    return [*(f"{record.job_dir}/{name}" for name in names), endpoints]
 
 
-def _tell(session: Session, record: Record, files: list[bytes | None]) -> int:
+def _tell(session: Session, record: Record, files: list[bytes | None], until: float) -> int:
     """Tell of one training; return how many more tries its notice is worth."""
     n = record.attempt
-    plan_text, verdict_text, next_one = files
+    plan_text, verdict_text, next_one, endpoints_text = files
+    endpoints = contract.parse_endpoints((endpoints_text or b"").decode(errors="replace"))
     plan = None if plan_text is None else contract.from_json(Plan, plan_text)
-    if plan is None or plan.notify is None or next_one is not None:
+    if plan is None or next_one is not None:
         return 0
     if record.state.final:
         known = None if verdict_text is None else contract.from_json(Verdict, verdict_text)
@@ -71,14 +83,17 @@ def _tell(session: Session, record: Record, files: list[bytes | None]) -> int:
         notice = contract.notice_of_start(
             record.training_id, plan.name, record.site, n, plan.resources.learners
         )
-    ways = [way for way in plan.notify.ways if way in _FROM_HERE]
-    if notice.event not in plan.notify.on or not ways:
+    ways = contract.ways_of(plan.notify, endpoints, notice.event)
+    ways = [way for way in ways if way != "command"]
+    if not ways:
         return 0
     claimed, of_others = _claim(session, record, notice, ways)
     left = record.notice_tries if of_others else 0  # its sender may fail yet
     for way in claimed:
         try:
-            _send(session, plan, notice, way)
+            if time.monotonic() > until:
+                raise NotSent("others have taken the time")
+            _send(session, plan, endpoints, notice, way)
         except (NotSent, DlctlError):
             _give_back(session, record, notice, way)
             left = record.notice_tries - 1
@@ -101,6 +116,7 @@ def _claim(
 
     Returns the ways in which this dlctl has to send it, and those in which somebody else is at it.
     """
+    rest_min = 2 ** (TRIES - 1 - record.notice_tries) if record.notice_tries < TRIES else 0
     lines = [f"cd {shlex.quote(record.job_dir)} && mkdir -p {contract.NOTICES} || exit 0"]
     lines.append("umask 077")
     for way in ways:
@@ -108,9 +124,12 @@ def _claim(
         lines.append(
             f'[ -z "$(find {file} -mmin +{_SENDER_DIED_MIN} 2>/dev/null)" ] || '
             f"! grep -q ^claimed {file} || mv {file} {file}.unsent 2>/dev/null\n"
-            f"mv {file}.unsent {file} 2>/dev/null && echo 'claimed by dlctl' >{file} && echo {way} "
+            f"if grep -q 'by dlctl' {file}.unsent 2>/dev/null && "
+            f'[ "$(find {file}.unsent -mmin -{rest_min})" ]; then echo -{way}\n'
+            f"else mv {file}.unsent {file} 2>/dev/null && echo 'claimed by dlctl' >{file} "
+            f"&& echo {way} "
             f"|| {{ (set -C; echo 'claimed by dlctl' >{file}) 2>/dev/null && echo {way}; }} "
-            f"|| grep -q ^sent {file} || echo -{way}"
+            f"|| grep -q ^sent {file} || echo -{way}; fi"
         )
     words = session.transport.run("\n".join([*lines, ":"])).text.split()
     return [way for way in ways if way in words], [way for way in ways if f"-{way}" in words]
@@ -121,15 +140,17 @@ def _give_back(session: Session, record: Record, notice: Notice, way: str) -> No
     session.transport.run(f"cd {shlex.quote(record.job_dir)} && mv {file} {file}.unsent")
 
 
-def _send(session: Session, plan: Plan, notice: Notice, way: str) -> None:
-    notify = plan.notify
-    assert notify is not None
-    if way == "webhook":
-        contract.send_webhook(_secret(session, str(notify.webhook)), notice)
-    elif notify.smtp is not None:
+def _send(
+    session: Session, plan: Plan, endpoints: list[Endpoint], notice: Notice, way: str
+) -> None:
+    resolve, notify = partial(_secret, session), plan.notify
+    if way == "email" and notify is not None and notify.smtp is not None:
         password = notify.smtp.password
-        known = None if password is None else _secret(session, password)
+        known = None if password is None else resolve(password)
         contract.send_mail(notify.smtp, known, str(notify.email), notice)
+    else:
+        hook = contract.find_webhook(way, notice.event, notify, endpoints, resolve)
+        contract.send_webhook(hook, session.site.webhook_hosts, notice)
 
 
 def _secret(session: Session, reference: str) -> str:

@@ -28,7 +28,8 @@ _FACTOR = re.compile(r"(\d+(?:\.\d+)?)x", re.ASCII)
 MOST = 16.0
 
 _ADDRESS = re.compile(r"[^\s@<>,;\"]+@[^\s@<>,;\"]+")
-WEBHOOK, PASSWORD = "notify.webhook", "notify.smtp.password"  # noqa: S105 - names
+WEBHOOK, WEBHOOK_SECRET = "notify.webhook", "notify.webhook_secret"  # noqa: S105 - names
+PASSWORD = "notify.smtp.password"  # noqa: S105 - a name
 SERVER = re.compile(r"([A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 
@@ -196,6 +197,9 @@ class NotifySection(Section, title="Notify"):
     webhook: Reference | None = Field(
         None, description="A URL that gets JSON by POST; dlctl keeps it as a secret."
     )
+    webhook_secret: Reference | None = Field(
+        None, description="Signs what the webhook gets: `whsec_` and 24 to 64 bytes in base64."
+    )
     command: Text | None = Field(None, min_length=1, description="Shell text, run on a node.")
     on: Events = Field(default_factory=lambda: list(BY_DEFAULT), description="What is told.")
 
@@ -207,9 +211,12 @@ class NotifySection(Section, title="Notify"):
             raise ValueError(f"on names no event; {', '.join(EVENTS)} are allowed")
         if self.smtp and not self.email:
             raise ValueError("smtp is set without email, the address that mails go to")
+        if self.webhook_secret and not self.webhook:
+            raise ValueError("webhook_secret is set without webhook, whose notices it signs")
         return self
 
     def references(self) -> dict[str, Reference]:
         """Return the references by name."""
-        found = {WEBHOOK: self.webhook, PASSWORD: self.smtp.password if self.smtp else None}
+        found = {WEBHOOK: self.webhook, WEBHOOK_SECRET: self.webhook_secret,
+                 PASSWORD: self.smtp.password if self.smtp else None}  # fmt: skip
         return {name: reference for name, reference in found.items() if reference is not None}

@@ -29,6 +29,8 @@ _ASSIGNED = re.compile(
     r"[= ][\"']?(?!\$)[^\s\"'$-][^\s\"']{3}"
 )
 
+_HOOK_KEYS = ("webhook", "webhook_secret")
+
 
 def extract(
     data: Any, secret_keys: Callable[[str], frozenset[str]] = lambda _: frozenset()
@@ -45,7 +47,7 @@ def extract(
     if isinstance(data.get("env"), dict):
         _replace(data["env"], "", found, is_credential)
     if isinstance(notify := data.get("notify"), dict):
-        _replace(notify, "notify.", found, lambda key, _: key == "webhook")
+        _replace(notify, "notify.", found, lambda key, _: key in _HOOK_KEYS)
         if isinstance(smtp := notify.get("smtp"), dict):
             _replace(smtp, "notify.smtp.", found, lambda key, _: key == "password")
     stores = data.get("data_stores")

@@ -124,6 +124,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         stop=sections.stop_rules(manifest.stop),
         hang=sections.hang_policy(manifest.hang, own_program=not has_loop),
         notify=sections.notify_plan(manifest.notify, f"{site.root}/secrets/{identity.training_id}"),
+        webhook_hosts=site.webhook_hosts,
         not_in_this_version=[*notes, *_without_slurm(manifest, site)],
     )
 

@@ -9,7 +9,7 @@ from dlctl.contract.measured.judged import is_better_lower
 from dlctl.contract.measured.parsers import LINE_LOOKAHEAD, ParserType
 from dlctl.contract.stores import MOUNTED_STORES
 from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
-from dlctl.manifest.running import PASSWORD, SERVER, WEBHOOK, parse_factor
+from dlctl.manifest.running import PASSWORD, SERVER, WEBHOOK, WEBHOOK_SECRET, parse_factor
 from dlctl.units import parse_duration
 
 if TYPE_CHECKING:
@@ -132,8 +132,9 @@ def notify_plan(section: NotifySection | None, secrets: str) -> contract.Notify 
             asked.user, known.get(PASSWORD),
         )  # fmt: skip
     return contract.Notify(
-        list(section.on), section.email, smtp, known.get(WEBHOOK), section.command
-    )
+        list(section.on), section.email, smtp, known.get(WEBHOOK), known.get(WEBHOOK_SECRET),
+        section.command,
+    )  # fmt: skip
 
 
 def metrics_plan(section: EvaluationMetricsSection | None) -> dict[str, Any] | None:

@@ -40,7 +40,7 @@ from dlctl.plan.environments import chosen_environment
 from dlctl.plan.render import render
 from dlctl.plan.sections import plan_stores
 from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect, programs
-from dlctl.request.credentials import secret_values
+from dlctl.request.credentials import refuse_webhook, secret_values
 from dlctl.request.left_out import for_plan, named
 from dlctl.request.request import (
     Request,
@@ -218,13 +218,15 @@ def _request(
         plan, folder, manifest.store_secrets(), site.endpoints, site.data_via,
         site.cache_limit_bytes,
     )  # fmt: skip
+    secrets = secret_values(manifest, literal, folder)
+    refuse_webhook(secrets, site.webhook_hosts)
     return Request(
         plan=plan,
         manifest=manifest.to_yaml(),
         script=render(plan),
         code=code,
         runtime=runtime,
-        secrets=secret_values(manifest, literal, folder),
+        secrets=secrets,
         manifest_path=Path(),
         overrides=Overrides(),
         scripts=render_scripts(plan, folder),

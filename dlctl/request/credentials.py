@@ -6,12 +6,14 @@ import configparser
 import contextlib
 import importlib
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dlctl import contract
 from dlctl.errors import ManifestError
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.parts import Reference
-from dlctl.manifest.running import WEBHOOK
+from dlctl.manifest.running import WEBHOOK, WEBHOOK_SECRET
 
 _PROFILE_KEYS = {"user_name": "aws_access_key_id", "password": "aws_secret_access_key"}
 
@@ -24,6 +26,24 @@ def secret_values(manifest: Manifest, literal: dict[str, str], folder: Path) -> 
     """
     references = manifest.references()
     return {name: _value(name, references[name], literal, folder) for name in manifest.sent_names()}
+
+
+def refuse_webhook(values: Mapping[str, str], hosts: Sequence[str]) -> None:
+    """Refuse a webhook that no notice would be sent to.
+
+    Args:
+        values: What `secret_values` returns.
+        hosts: The site's `webhook_hosts`.
+
+    Raises:
+        ManifestError
+    """
+    if WEBHOOK not in values:
+        return
+    try:
+        contract.check_webhook(values[WEBHOOK], values.get(WEBHOOK_SECRET, ""), hosts)
+    except contract.NotSent as error:
+        raise ManifestError(f"{WEBHOOK}: {error.message}", hint=error.hint) from None
 
 
 def values_of_now(manifest: Manifest, folder: Path) -> dict[str, str]:
@@ -53,8 +73,6 @@ def _value(name: str, reference: Reference, literal: dict[str, str], folder: Pat
         value = _from_profile(name, reference.from_profile)
     elif reference.from_keyring:
         value = _from_keyring(name, reference.from_keyring)
-    if name == WEBHOOK and not value.startswith(("http://", "https://")):
-        raise ManifestError(f"{WEBHOOK}: is no URL", hint="write https://… or a reference to one")
     return value
 
 

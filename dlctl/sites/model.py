@@ -7,6 +7,7 @@ shipped in `site_configs/`. Adding a site means adding a file: no site's name is
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -35,6 +37,7 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """A site's name is a file name, a word on the command line and a word in comments of scripts."""
 _INTERFACE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,14}")
 """Linux allows 15 characters."""
+_HOST_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NODE_MTBF_S = 30 * 86400
 """Deliberately cautious: 150 to 430 days were reported for clusters of GPU nodes (Kokolis et al.,
@@ -82,6 +85,16 @@ def _duration(value: Any) -> Any:
     if isinstance(text, str) and text.strip().lower() in ("unlimited", "infinite"):
         return None
     return parse_duration(text) if isinstance(text, str) else value
+
+
+def _host(text: str) -> str:
+    """Return the name of a host, an address or a network as it is compared."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_network(text, strict=False))
+    if not _HOST_PATTERN.fullmatch(text):
+        raise ValueError(f"{text!r}: a host's name, an address, or addresses as 10.1.0.0/16, "
+                         "are allowed")  # fmt: skip
+    return text.lower().rstrip(".")
 
 
 Line = Annotated[str, BeforeValidator(_line)]
@@ -307,6 +320,9 @@ class Site(_Settings):
     """How much data of stores the site keeps for later trainings, in the file `cache_limit:
     500GB`; None: as much as there is room."""
     failures: Failures = Failures()
+    webhook_hosts: list[Annotated[str, AfterValidator(_host)]] = []
+    """Names, addresses and networks that webhooks may reach although they are private, or by http
+    without TLS."""
     price: Price | None = None
     """None: unknown, or free of charge."""
     share: Literal["group"] | None = None

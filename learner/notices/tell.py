@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Notice, NotSent, Plan, Verdict
+from dlctl.contract import Endpoint, Notice, NotSent, Plan, Verdict
 from learner.errors import UserFault
 from learner.job.directives import is_superseded
 from learner.system.secret_files import resolve_secret
 
-ATTEMPTS = 2
-PAUSE_S = 1.0
+PAUSES_S: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Between the tries to send a notice; a command of the user is run twice at most."""
 LONGEST_S = 15.0
 """How long the end of a job waits at most, for all ways together."""
+_TRIES_AT_END_S = 12.0
+"""At the end no try begins that may take longer than this from the first."""
 _COMMAND_S = 10.0
 
 
@@ -52,66 +54,84 @@ def tell_end(job_dir: Path, plan: Plan, attempt: int, say: Callable[[str], None]
         if verdict is not None:
             notice = contract.notice_of_end(verdict, plan.training_id, plan.name, plan.site)
             until = time.monotonic() + LONGEST_S
-            for thread in _begin(job_dir, plan, notice, say):
+            for thread in _begin(job_dir, plan, notice, say, _TRIES_AT_END_S):
                 thread.join(max(0.0, until - time.monotonic()))
 
 
 def _begin(
-    job_dir: Path, plan: Plan, notice: Notice, say: Callable[[str], None]
-) -> list[threading.Thread]:
-    """Begin to send a notice in each way, if it is wanted."""
-    if plan.notify is None or notice.event not in plan.notify.on:
+    job_dir: Path, plan: Plan, notice: Notice, say: Callable[[str], None],
+    within_s: float = math.inf,
+) -> list[threading.Thread]:  # fmt: skip
+    """Begin to send a notice in each way in which it is wanted."""
+    endpoints: list[Endpoint] = []
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        file = Path(contract.endpoints_file(plan.root, plan.training_id))
+        endpoints = contract.parse_endpoints(file.read_text())
+    ways = contract.ways_of(plan.notify, endpoints, notice.event)
+    if not ways or is_superseded(job_dir, notice.attempt):
         return []
-    if is_superseded(job_dir, notice.attempt):
-        return []
-    threads = [
-        threading.Thread(target=_send_once, args=(job_dir, plan, notice, way, say), daemon=True)
-        for way in plan.notify.ways
-    ]
+    claim_of = partial(contract.notice_file, notice.attempt, notice.claimed_as)
+    until = time.monotonic() + within_s
+
+    def tell(way: str) -> None:
+        send = partial(_send, job_dir, plan, endpoints, notice, way)
+        pauses_s = PAUSES_S[:1] if way == "command" else PAUSES_S
+        if error := _send_once(job_dir / claim_of(way), send, pauses_s, until):
+            say(f"Warning: no notice by {way}: {error.message}")
+            if error.hint:
+                say(f"  {error.hint}")
+
+    threads = [threading.Thread(target=tell, args=(way,), daemon=True) for way in ways]
     for thread in threads:
         thread.start()
     return threads
 
 
 def _send_once(
-    job_dir: Path, plan: Plan, notice: Notice, way: str, say: Callable[[str], None]
-) -> None:
-    path = job_dir / contract.notice_file(notice.attempt, notice.claimed_as, way)
+    path: Path, send: Callable[[], None], pauses_s: Sequence[float], until: float
+) -> NotSent | UserFault | None:
+    """Send a notice if nobody has claimed it; return why it is left to others.
+
+    Args:
+        path: The file that claims it.
+    """
     try:
         path.parent.mkdir(exist_ok=True)
         with path.open("x") as file:
             file.write(f"claimed by the job at {time.time():.0f}\n")
     except OSError:
-        return  # somebody has sent it, or the disk is full
-    for left in reversed(range(ATTEMPTS)):
+        return None  # somebody has sent it, or the disk is full
+    for pause_s in (*pauses_s, math.inf):
         try:
-            _send(job_dir, plan, notice, way)
+            send()
         except (NotSent, UserFault) as error:
-            if left:
-                time.sleep(PAUSE_S)
-                continue
-            say(f"Warning: no notice by {way}: {error}")
-            with contextlib.suppress(OSError):
-                path.rename(f"{path}.unsent")
+            ends = time.monotonic() + pause_s + contract.NOTICE_TIMEOUT_S
+            if error.hint or ends >= until:
+                with contextlib.suppress(OSError):
+                    path.rename(f"{path}.unsent")
+                return error
+            time.sleep(pause_s)
         else:
             with contextlib.suppress(OSError):
                 path.write_text(f"sent by the job at {time.time():.0f}\n")
-            return
+            break
+    return None
 
 
-def _send(job_dir: Path, plan: Plan, notice: Notice, way: str) -> None:
-    notify, root = plan.notify, Path(plan.root)
-    assert notify is not None
-    if way == "webhook":
-        url = resolve_secret("webhook", str(notify.webhook), root, os.environ)
-        contract.send_webhook(url, notice)
-    elif way == "email" and notify.smtp is not None:
+def _send(job_dir: Path, plan: Plan, endpoints: list[Endpoint], notice: Notice, way: str) -> None:
+    def resolve(reference: str) -> str:
+        return resolve_secret(way, reference, Path(plan.root), os.environ)
+
+    notify = plan.notify
+    if way == "email" and notify is not None and notify.smtp is not None:
         password = notify.smtp.password
-        if password is not None:
-            password = resolve_secret("smtp.password", password, root, os.environ)
-        contract.send_mail(notify.smtp, password, str(notify.email), notice)
-    elif way == "command":
+        known = None if password is None else resolve(password)
+        contract.send_mail(notify.smtp, known, str(notify.email), notice)
+    elif way == "command" and notify is not None:
         _run(job_dir, str(notify.command), notice)
+    else:
+        hook = contract.find_webhook(way, notice.event, notify, endpoints, resolve)
+        contract.send_webhook(hook, plan.webhook_hosts, notice)
 
 
 def _run(job_dir: Path, command: str, notice: Notice) -> None:
@@ -123,7 +143,7 @@ def _run(job_dir: Path, command: str, notice: Notice) -> None:
     try:
         done = subprocess.run(
             ["/bin/sh", "-c", command], cwd=job_dir / contract.CODE, env={**os.environ, **told},
-            input=json.dumps(asdict(notice)), text=True, timeout=_COMMAND_S, capture_output=True,
+            input=notice.to_json(), text=True, timeout=_COMMAND_S, capture_output=True,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotSent(f"the command did not end well: {type(error).__name__}") from None

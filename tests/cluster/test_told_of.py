@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import pytest
 from people import webhook
-from trainings import ON_THE_CLUSTER, run, state_of, write_training
+from trainings import ON_THE_CLUSTER, change_site, run, state_of, write_training
 
 from dlctl import contract
 
-
-@pytest.fixture
-def env(monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
-    return {"no_proxy": "*"}
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 @ON_THE_CLUSTER
-def test_start_and_end_are_told_once_each(dlctl, site, wait_until, env):
+def test_start_and_end_are_told_once_each(dlctl, site, xdg, wait_until):
     with webhook() as hook:
-        notify = {"webhook": hook.url, "command": "cat >>../told", "on": ["started", "finished"]}
+        refused = write_training(dlctl.cwd, {"command": "true"}, notify={"webhook": hook.url})
+        done, _ = run(dlctl, site, refused)
+        assert done.exit_code == 3 and "webhook_hosts" in done.stderr, done.stderr
+        site = change_site(site, xdg.config, webhook_hosts=["127.0.0.1"])
+        notify = {
+            "webhook": hook.url,
+            "webhook_secret": SECRET,
+            "command": "cat >>../told",
+            "on": ["started", "finished"],
+        }
         folder = write_training(dlctl.cwd, {"command": "true"}, learners=2, notify=notify)
         done, training_id = run(dlctl, site, folder)
         assert done.exit_code == 0, done.stderr
@@ -35,10 +40,16 @@ def test_start_and_end_are_told_once_each(dlctl, site, wait_until, env):
     least = ["finished"] if site.is_cluster else ["finished", "started"]
     assert sorted(events) in (least, ["finished", "started"]), events
     told = (job_dir / "told").read_text()
+    assert {headers["webhook-id"] for headers, _ in hook.sent} == {
+        f"{training_id}-{'0' if event == 'started' else '1'}-{event}" for event in events
+    }
+    assert all(headers["webhook-signature"].startswith("v1,") for headers, _ in hook.sent)
     assert told.count('"event": "finished"') == 1 and told.count('"event": "started"') == 1
     for path in job_dir.rglob("*.json"):
-        assert "secret-token" not in path.read_text(), path
-    assert "secret-token" not in (job_dir / contract.MANIFEST).read_text()
+        assert "secret-token" not in path.read_text() and SECRET not in path.read_text(), path
+    for name in (contract.MANIFEST, contract.SCRIPT, contract.job_output(1)):
+        text = (job_dir / name).read_text()
+        assert "secret-token" not in text and SECRET not in text, name
 
 
 @pytest.mark.cluster

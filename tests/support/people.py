@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from email import message_from_bytes
@@ -19,8 +20,11 @@ from aiosmtpd.controller import Controller
 class Hook:
     """A webhook; `answers` are the HTTP codes of the next requests, then 200."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
         self.got: list[dict[str, Any]] = []
+        self.sent: list[tuple[dict[str, str], bytes]] = []
+        """The headers, with names in lower case, and the body of each request."""
+        self.headers = {"Content-Length": "0"}
         self.answers: list[int] = []
         self.asked = 0
         hook = self
@@ -28,24 +32,36 @@ class Hook:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:  # noqa: N802
                 hook.asked += 1
-                content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                hook.sent.append(({k.lower(): v for k, v in self.headers.items()}, body))
                 code = hook.answers.pop(0) if hook.answers else 200
                 if code == 200:
-                    hook.got.append(content)
+                    hook.got.append(json.loads(body))
                 self.send_response(code)
-                self.send_header("Content-Length", "0")
+                for name, value in hook.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
 
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/secret-token"
+        self.server = ThreadingHTTPServer((address, 0), Handler)
+        self.port = self.server.server_address[1]
+        self.url = f"http://{address}:{self.port}/secret-token"
+
+    def encrypt(self, certificate: Path, key: Path) -> None:
+        """Answer by TLS, as `localhost`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.server.socket = context.wrap_socket(
+            self.server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        self.url = f"https://localhost:{self.port}/secret-token"
 
 
 @contextlib.contextmanager
-def webhook() -> Iterator[Hook]:
-    hook = Hook()
+def webhook(address: str = "127.0.0.1") -> Iterator[Hook]:
+    hook = Hook(address)
     thread = threading.Thread(target=hook.server.serve_forever, args=(0.05,))
     thread.start()
     try:

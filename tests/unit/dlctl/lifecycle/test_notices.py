@@ -23,11 +23,6 @@ class CountedTransport(LocalTransport):
         return super().run(*arguments, **named)
 
 
-@pytest.fixture(autouse=True)
-def _direct(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-
-
 class Ended:
     """A training that FAILED, with a webhook."""
 
@@ -57,7 +52,8 @@ class Ended:
 
 @pytest.fixture
 def session(tmp_path):
-    return Session(make_site(tmp_path), CountedTransport(), None)
+    site = make_site(tmp_path, more="webhook_hosts: [127.0.0.1]")
+    return Session(site, CountedTransport(), None)
 
 
 def test_an_end_that_nobody_told_is_told_once(tmp_path, session):
@@ -110,10 +106,24 @@ def test_what_can_not_be_sent_from_here_either_is_given_back(tmp_path, session):
     ended = Ended(tmp_path, "http://127.0.0.1:1/")
     told = tell(session, [ended.record])
     assert ended.files == ["1-failed.webhook.unsent"]
-    for left in reversed(range(TRIES)):
+    for left in range(TRIES - 1, 0, -1):
+        rests_s = 60 * 2 ** (TRIES - 1 - left)
         assert [each.notice_tries for each in told] == [left]
-        told = tell(session, told)
-    assert told == [] and ended.files == ["1-failed.webhook.unsent"]
+        for age_s, tries in ((rests_s - 5, left), (rests_s + 5, left - 1)):
+            os.utime(ended.dir / contract.NOTICES / ended.files[0], (time.time() - age_s,) * 2)
+            told = tell(session, told)
+            assert [each.notice_tries for each in told] == [tries]
+    assert tell(session, told) == [] and ended.files == ["1-failed.webhook.unsent"]
+
+
+def test_a_look_that_took_long_leaves_the_rest_to_the_next(tmp_path, session, monkeypatch):
+    with webhook() as hook:
+        records = [Ended(tmp_path, hook.url, number).record for number in (1, 2)]
+        monkeypatch.setattr("dlctl.lifecycle.notices._LONGEST_S", -1)
+        assert tell(session, records) == [] and hook.asked == 0
+        monkeypatch.undo()
+        assert [each.notice_tries for each in tell(session, records)] == [0, 0]
+    assert len(hook.got) == 2
 
 
 def test_a_notice_that_a_node_was_at_and_could_not_send_is_sent_by_a_later_look(tmp_path, session):

@@ -27,14 +27,14 @@ FAILED = Verdict(
 
 @pytest.fixture(autouse=True)
 def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(tell, "PAUSE_S", 0.0)
+    monkeypatch.setattr(tell, "PAUSES_S", (0.0, 0.0))
 
 
 class Job:
     def __init__(self, folder: Path, notify: Notify | None, verdict: Verdict | None = None) -> None:
         self.dir = folder
-        self.plan = replace(make_plan(), notify=notify, root=str(folder))
+        self.plan = replace(make_plan(), notify=notify, root=str(folder),
+                            webhook_hosts=["127.0.0.1"])  # fmt: skip
         self.said: list[str] = []
         for name in (contract.attempt_dir(2), contract.CODE):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -83,9 +83,10 @@ def test_an_attempt_that_was_succeeded_tells_nothing(tmp_path: Path) -> None:
 def test_what_a_webhook_refuses_is_tried_again_and_then_left_to_others(tmp_path: Path) -> None:
     with webhook() as hook:
         job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
-        hook.answers = [500]
+        hook.answers = [500, 503]
         job.end()
-        assert (hook.asked, len(hook.got)) == (2, 1)
+        assert (hook.asked, len(hook.got)) == (3, 1)
+    assert {headers["webhook-id"] for headers, _ in hook.sent} == {"t-1-2-failed"}
     (tmp_path / contract.NOTICES / "2-failed.webhook").unlink()
     job.end()  # nobody listens any more
     assert job.files == ["2-failed.webhook.unsent"]
@@ -151,6 +152,25 @@ def test_a_command_gets_the_notice(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "failed").read_text())["state"] == "FAILED"
     assert job.said == ["Warning: no notice by command: the command ended with exit code 3: "
                         "it printed nothing"]  # fmt: skip
+
+
+def test_a_command_that_fails_runs_twice_at_most(tmp_path: Path) -> None:
+    job = Job(tmp_path, Notify(command="echo ran >>../runs; exit 3"), FAILED)
+    job.end()
+    assert (tmp_path / "runs").read_text().split() == ["ran", "ran"]
+
+
+def test_what_nobody_but_a_person_can_mend_is_not_tried_again(tmp_path: Path) -> None:
+    job = Job(tmp_path, Notify(webhook=secret(tmp_path, "https://10.0.0.1/secret-token")), FAILED)
+    job.end()
+    assert job.said[0].endswith("10.0.0.1 is not public") and "webhook_hosts" in job.said[1]
+    assert job.files == ["2-failed.webhook.unsent"] and "secret-token" not in job.said[0]
+    with webhook() as hook:
+        gone = Job(tmp_path, Notify(on=["failed"], webhook=secret(tmp_path, hook.url)), FAILED)
+        (tmp_path / contract.NOTICES / "2-failed.webhook.unsent").unlink()
+        hook.answers = [410, 410]
+        gone.end()
+    assert hook.asked == 1 and "wants no more" in gone.said[1]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,4 @@
-"""Notices to people: what is told, how it is sent, and how each is sent once.
-
-Both sides send: the node that knows first, or else the next dlctl command that looks. Each claims a
-notice by creating its file exclusively; a claim whose sending failed is given back by a rename.
-"""
+"""What is told, to whom, and by mail; standard library only."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import json
 import time
 from dataclasses import dataclass, field
 
+from dlctl.contract.ground.hinted import HintedError
 from dlctl.contract.lifecycle import Next
 from dlctl.contract.records import Verdict
 from dlctl.contract.states import State, VerdictKind
@@ -24,13 +21,18 @@ _ONCE = ("started", "plateau-")
 
 
 def notice_file(attempt: int | str, event: str, way: str) -> str:
-    """Return the file that claims a notice; way is `email`, `webhook` or `command`.
+    """Return the file that claims a notice.
 
+    The way is `email`, `webhook`, `command`, or `webhook-ID` for an endpoint of that id.
     `started` is told once for a training, whatever the attempt, and so is `plateau-<step>`, a
     plateau since that step at which the training goes on. With `.unsent` at its end, nobody could
     send it yet.
     """
-    return f"{NOTICES}/{'0' if event.startswith(_ONCE) else attempt}-{event}.{way}"
+    return f"{NOTICES}/{_occasion(attempt, event)}.{way}"
+
+
+def _occasion(attempt: int | str, event: str) -> str:
+    return f"{'0' if event.startswith(_ONCE) else attempt}-{event}"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Notify:
     smtp: Smtp | None = None
     webhook: str | None = None
     """A reference to its URL: `file:PATH`."""
+    webhook_secret: str | None = None
+    """A reference to what signs it: `file:PATH`."""
     command: str | None = None
     """Shell text, run on the first node."""
 
@@ -70,7 +74,7 @@ class Notify:
 
 @dataclass(frozen=True)
 class Notice:
-    """One notice: what a webhook gets as JSON."""
+    """One notice: what webhooks and commands get as JSON, with its `id`."""
 
     event: str
     training_id: str
@@ -95,6 +99,18 @@ class Notice:
     def claimed_as(self) -> str:
         """Return the event in the name of the file that claims the notice."""
         return self.event if self.since_step is None else f"{self.event}-{self.since_step}"
+
+    @property
+    def id(self) -> str:
+        """Return what tells it apart, no matter who sends it and how often.
+
+        Standard Webhooks forbids a dot in it.
+        """
+        return f"{self.training_id}-{_occasion(self.attempt, self.claimed_as)}"
+
+    def to_json(self) -> str:
+        """Return what webhooks and commands get."""
+        return json.dumps({"id": self.id, **dataclasses.asdict(self)})
 
     @property
     def title(self) -> str:
@@ -151,34 +167,11 @@ def notice_of_end(verdict: Verdict, training_id: str, name: str, site: str) -> N
     )  # fmt: skip
 
 
-class NotSent(Exception):
-    """A notice could not be sent; the message holds no secret."""
+class NotSent(HintedError):
+    """A notice could not be sent; the message holds no secret.
 
-
-def send_webhook(url: str, notice: Notice, timeout_s: float = NOTICE_TIMEOUT_S) -> None:
-    """Send a notice to a webhook.
-
-    Raises:
-        NotSent
+    One with a hint will not succeed before somebody has followed it.
     """
-    import http.client
-    import urllib.error
-    import urllib.request
-
-    if not url.startswith(("http://", "https://")):
-        raise NotSent("the webhook is no http or https URL")
-    content = json.dumps(dataclasses.asdict(notice)).encode()
-    headers = {"Content-Type": "application/json", "User-Agent": "dlctl"}
-    try:
-        request = urllib.request.Request(url, content, headers)  # noqa: S310 - checked above
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
-            answer.read(1024)
-    except urllib.error.HTTPError as error:
-        raise NotSent(f"the webhook answered with {error.code}") from None
-    except urllib.error.URLError as error:
-        raise NotSent(f"the webhook can't be reached: {error.reason}") from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise NotSent(f"the webhook can't be reached: {type(error).__name__}") from None
 
 
 def send_mail(
@@ -216,7 +209,10 @@ def send_mail(
                 connection.login(smtp.user, password or "")
             connection.send_message(message)
     except smtplib.SMTPAuthenticationError as error:
-        raise NotSent(f"the mail server refused the password ({error.smtp_code})") from None
+        raise NotSent(
+            f"the mail server refused the password ({error.smtp_code})",
+            hint="see smtp.user and smtp.password in the manifest",
+        ) from None
     except smtplib.SMTPException as error:
         raise NotSent(f"the mail server refused it: {type(error).__name__}") from None
     except UnicodeError as error:  # smtplib encodes a password in ASCII

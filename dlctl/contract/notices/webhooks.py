@@ -1,0 +1,236 @@
+"""Send a notice to a webhook: signed, in bounded time, and never into somebody's own network.
+
+The URL may come from a stranger, and the sender may stand behind a firewall. So every address that
+the URL's name resolves to is checked, the connection goes to one that was checked, no redirect is
+followed and no proxy is asked. The headers are those of https://www.standardwebhooks.com.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
+
+from dlctl.contract.notices.endpoints import Endpoint
+from dlctl.contract.notices.notice import NOTICE_TIMEOUT_S, Notice, NotSent
+
+if TYPE_CHECKING:
+    import socket
+
+_PORTS = {"https": 443, "http": 80}
+_GONE = 410
+_SECRET_BYTES = range(24, 65)
+
+
+def check_webhook(url: str, secret: str, hosts: Sequence[str]) -> None:
+    """Refuse what nothing will be sent to, as far as it shows without asking a name server.
+
+    Args:
+        hosts: The site's `webhook_hosts`: names, addresses and networks that may be private, and
+            do without TLS.
+
+    Raises:
+        NotSent: names neither the URL's path, which often is a credential, nor the secret.
+    """
+    parts = _parts(url)
+    _key(secret)
+    from dlctl.contract.ground.addresses import parse_address
+
+    if parse_address(_host(parts)):
+        _check_addresses(parts, [_host(parts)], hosts)
+    elif parts.scheme == "http" and not hosts:
+        raise _without_tls(_host(parts))
+
+
+def send_webhook(
+    to: Endpoint, hosts: Sequence[str], notice: Notice, timeout_s: float = NOTICE_TIMEOUT_S
+) -> None:
+    """Send a notice; a status of 2xx says that it has come, and no more of the answer is read.
+
+    Args:
+        hosts: As in `check_webhook`.
+
+    Raises:
+        NotSent: names neither the URL's path nor the secret.
+    """
+    content = notice.to_json().encode()
+    headers = signed_headers(to.secret, notice.id, content)
+    status = _Request(to.url, hosts, content, headers, timeout_s).answer()
+    if not 200 <= status < 300:
+        hint = "the receiver wants no more: take it out" if status == _GONE else ""
+        raise NotSent(f"the webhook answered with {status}", hint=hint)
+
+
+def signed_headers(secret: str, message_id: str, content: bytes) -> dict[str, str]:
+    """Return the headers of a message that is sent now; without a secret it has no signature."""
+    import hmac
+
+    now = str(int(time.time()))
+    headers = {"webhook-id": message_id, "webhook-timestamp": now}
+    if key := _key(secret):
+        signed = f"{message_id}.{now}.".encode() + content
+        code = base64.b64encode(hmac.digest(key, signed, "sha256"))
+        headers["webhook-signature"] = f"v1,{code.decode()}"
+    return headers
+
+
+def _key(secret: str) -> bytes:
+    if not secret:
+        return b""
+    key = b""
+    with contextlib.suppress(ValueError):
+        key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    if len(key) not in _SECRET_BYTES:
+        raise NotSent(
+            "the secret is not whsec_ and 24 to 64 bytes in base64",
+            hint="echo whsec_$(openssl rand -base64 32) makes one",
+        )
+    return key
+
+
+def _parts(url: str) -> SplitResult:
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme in _PORTS and parts.hostname and parts.port != 0:
+            if parts.username is None:
+                return parts
+            raise NotSent("the webhook's URL names a user, which is not sent",
+                          hint="leave it out, and sign with webhook_secret")  # fmt: skip
+    raise NotSent("the webhook is no http or https URL",
+                  hint="write https://… or a reference to it")  # fmt: skip
+
+
+def _host(parts: SplitResult) -> str:
+    return str(parts.hostname).rstrip(".")
+
+
+def _check_addresses(parts: SplitResult, addresses: Iterable[str], hosts: Sequence[str]) -> None:
+    """Refuse a host if one of its addresses is not public, or it is to be reached without TLS."""
+    from dlctl.contract.ground.addresses import is_listed, is_public, parse_address
+
+    host = _host(parts)
+    if host in hosts:
+        return
+    for address in map(parse_address, addresses):
+        if address and is_listed(address, hosts):
+            continue
+        if not address or not is_public(address):
+            where = host if host == str(address) else f"{host}, at {address},"
+            raise NotSent(
+                f"the webhook's host {where} is not public",
+                hint=f"if it is yours, add {host} to webhook_hosts in the site's file",
+            )
+        if parts.scheme == "http":
+            raise _without_tls(host)
+
+
+def _without_tls(host: str) -> NotSent:
+    return NotSent(
+        f"the webhook at {host} is asked without TLS",
+        hint=f"write https, or add {host} to webhook_hosts in the site's file",
+    )
+
+
+class _Request:
+    """A request that ends in time, whatever name servers, the network and the server do.
+
+    A thread makes it: neither a name server's silence nor an answer of a byte a second is ended by
+    a socket's own time limit. When time is up its socket is shut down, which ends the thread.
+    """
+
+    def __init__(
+        self, url: str, hosts: Sequence[str], content: bytes, headers: dict[str, str],
+        timeout_s: float,
+    ) -> None:  # fmt: skip
+        self._url, self._hosts = url, hosts
+        self._content, self._headers = content, headers
+        self._timeout_s, self._until = timeout_s, time.monotonic() + timeout_s
+        self._socket: socket.socket | None = None
+        self._status, self._problem = 0, NotSent("the webhook's answer is unknown")
+
+    def answer(self) -> int:
+        """Return the status of the answer.
+
+        Raises:
+            NotSent
+        """
+        thread = threading.Thread(target=self._run, name="dlctl-webhook", daemon=True)
+        thread.start()
+        thread.join(self._timeout_s)
+        if thread.is_alive():
+            self._shut_down()
+            raise self._late()
+        if not self._status:
+            raise self._problem
+        return self._status
+
+    def _late(self) -> NotSent:
+        return NotSent(f"the webhook did not answer within {self._timeout_s:g} s")
+
+    def _shut_down(self) -> None:
+        import socket
+
+        with contextlib.suppress(OSError):
+            if self._socket is not None:  # not TLS's own method, which is not for two threads
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        import http.client
+        import ssl
+
+        try:
+            self._status = self._ask(_parts(self._url))
+        except NotSent as error:
+            self._problem = error
+        except ssl.SSLCertVerificationError as error:
+            self._problem = NotSent(f"the webhook's certificate: {error.verify_message}")
+        except TimeoutError:
+            self._problem = self._late()
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            self._problem = NotSent(f"the webhook can't be reached: {why}")
+        except (ValueError, http.client.HTTPException) as error:
+            self._problem = NotSent(f"the webhook can't be reached: {type(error).__name__}")
+
+    def _ask(self, parts: SplitResult) -> int:
+        import http.client
+        import ssl
+
+        host, port = _host(parts), parts.port or _PORTS[parts.scheme]
+        self._socket = self._connect(parts, host, port)
+        if parts.scheme == "https":
+            self._socket = ssl.create_default_context().wrap_socket(
+                self._socket, server_hostname=host, do_handshake_on_connect=False
+            )
+        with self._socket as connected:
+            if isinstance(connected, ssl.SSLSocket):
+                connected.do_handshake()
+            connection = http.client.HTTPConnection(host, port)  # writes and reads, no more
+            connection.sock = connected
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            headers = {"Host": parts.netloc.encode("idna").decode(), "User-Agent": "dlctl",
+                       "Content-Type": "application/json", **self._headers}  # fmt: skip
+            connection.request("POST", target, self._content, headers)
+            return connection.getresponse().status
+
+    def _connect(self, parts: SplitResult, host: str, port: int) -> socket.socket:
+        """Connect to one of the host's addresses, all of which have been checked."""
+        import socket
+
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+        _check_addresses(parts, addresses, self._hosts)
+        for left in range(len(addresses), 0, -1):
+            left_s = self._until - time.monotonic()
+            if left_s <= 0:  # nobody waits for it any more
+                raise TimeoutError
+            try:
+                return socket.create_connection((addresses[-left], port), left_s / left)
+            except OSError:
+                if left == 1:
+                    raise
+        raise NotSent("the webhook's host has no address")

@@ -1,0 +1,110 @@
+"""Endpoints of a training: webhooks that are registered after its submission.
+
+They lie among its secrets at the site, where the nodes and each dlctl that looks find them.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.contract import Endpoint
+from dlctl.errors import Misused, RecordError, TransferError
+from dlctl.files.small_files import read_texts
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
+
+AT_MOST = 16
+"""Endpoints of a training: each dead one costs a look seconds."""
+
+
+def endpoints(session: Session, record: Record, event: str | None = None) -> list[Endpoint]:
+    """Return the endpoints that are told of an event, or of any.
+
+    Raises:
+        Misused: there is no such event.
+        TransportError
+    """
+    if event is not None:
+        _check(event)
+    path = contract.endpoints_file(session.site.root, record.training_id)
+    text = (read_texts(session.transport, [path])[path] or b"").decode(errors="replace")
+    return [each for each in contract.parse_endpoints(text) if event in (None, each.event)]
+
+
+def endpoint(session: Session, record: Record, event: str, endpoint_id: str) -> Endpoint:
+    """Return an endpoint.
+
+    Raises:
+        Misused: there is no such event.
+        RecordError: there is no such endpoint.
+        TransportError
+    """
+    for each in endpoints(session, record, event):
+        if each.id == endpoint_id:
+            return each
+    raise RecordError(f"{record.training_id} has no endpoint {endpoint_id!r} for {event!r}")
+
+
+def register(session: Session, record: Record, wanted: Endpoint) -> Endpoint:
+    """Tell a URL of an event from now on; the same id again replaces its URL.
+
+    An event that has been told to this id is not told again.
+
+    Raises:
+        Misused: there is no such event, the id can't be used, or nothing would be sent to the URL.
+        RecordError: the training has ended.
+        TransportError
+    """
+    _check(wanted.event, wanted.id)
+    if record.state.final:
+        raise RecordError(f"{record.training_id} is {record.state}: nothing will happen to it")
+    try:
+        contract.check_webhook(wanted.url, wanted.secret, session.site.webhook_hosts)
+    except contract.NotSent as error:
+        raise Misused(f"{error.message}; {error.hint}") from None
+    others = {(each.event, each.id) for each in endpoints(session, record)}
+    if len(others - {(wanted.event, wanted.id)}) >= AT_MOST:
+        raise Misused(f"{record.training_id} has {AT_MOST} endpoints, and no more are told")
+    _append(session, record, wanted)
+    return wanted
+
+
+def unregister(session: Session, record: Record, event: str, endpoint_id: str) -> Endpoint:
+    """Tell an endpoint no more, and return it.
+
+    Raises:
+        Misused: there is no such event.
+        RecordError: there is no such endpoint.
+        TransportError
+    """
+    known = endpoint(session, record, event, endpoint_id)
+    _append(session, record, Endpoint(endpoint_id, event))
+    return known
+
+
+def _check(event: str, endpoint_id: str = "x") -> None:
+    if event not in contract.EVENTS:
+        raise Misused(f"{event!r} is no event; {', '.join(contract.EVENTS)} are")
+    if not contract.ENDPOINT_ID.fullmatch(endpoint_id):
+        raise Misused("an endpoint's id has up to 64 letters, digits, '_' and '-'")
+
+
+def _append(session: Session, record: Record, line: Endpoint) -> None:
+    """Append a line in one write: of two programs that register at once, neither loses its own."""
+    path = contract.endpoints_file(session.site.root, record.training_id)
+    folder, _, _ = path.rpartition("/")
+    script = (
+        f"umask 077; mkdir -p -- {shlex.quote(folder)} && line=$(cat) && "
+        f"printf '\\n%s\\n' \"$line\" >>{shlex.quote(path)}"
+    )
+    content = json.dumps(asdict(line)).encode()
+    done = session.transport.run(script, stdin=content, timeout_s=60)
+    if done.exit_code:
+        why = done.last_error_line
+        raise TransferError(f"{session.transport.name}: can't write {path}: {why}")
