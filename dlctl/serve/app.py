@@ -12,8 +12,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from dlctl.errors import DlctlError
-from dlctl.serve import older, others, results, trainings
+from dlctl.serve import others, results, trainings
 from dlctl.serve.guard import Guard
+from dlctl.serve.older import models
 from dlctl.serve.openapi import BASE, describe, page
 from dlctl.serve.operations import Operation, answer
 from dlctl.serve.problems import of_error, older_problem, problem
@@ -42,7 +43,7 @@ def make_app(
     return Starlette(
         routes=[
             *(_route(desk, each) for each in OPERATIONS),
-            *older.routes_of(desk),
+            *models.routes_of(desk),
             Route("/openapi.json", lambda _: answer(describe(OPERATIONS))),
             Route("/docs", lambda _: HTMLResponse(page(describe(OPERATIONS)))),
         ],
@@ -67,7 +68,7 @@ def _told(_: Request, error: Exception) -> Response:
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
-    if request.url.path.startswith(older.BASE):
+    if request.url.path.startswith(models.BASE):
         return older_problem(error.status_code, str(error.detail), headers=headers)
     return problem(error.status_code, str(error.detail), headers=headers)
 

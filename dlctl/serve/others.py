@@ -15,7 +15,7 @@ from dlctl.errors import Misused
 from dlctl.serve.operations import Call, Operation, Strict, answer
 from dlctl.serve.problems import NotFound
 from dlctl.serve.trainings import Change, Listing, change, list_, page_of
-from dlctl.serve.uploads import folder_of
+from dlctl.serve.uploads import MANIFEST, folder_of
 
 _SEARCH = "search.yml"
 
@@ -156,6 +156,26 @@ async def show_site(call: Call) -> Response:
     return answer(await call.desk.at_sites(do))
 
 
+class About(Strict):
+    """What the suggestions are about: a manifest's text."""
+
+    manifest: str
+    site: str | None = None
+
+
+async def suggest(call: Call) -> Response:
+    """Return what a manifest should ask for, as what has run tells it."""
+    from dlctl.service.suggest import suggest as find
+
+    query, desk = call.query, call.desk
+
+    def do() -> dict[str, Any]:
+        path = folder_of(query.manifest.encode()) / MANIFEST
+        return find(desk.mine, path, query.site or desk.site).plain()
+
+    return answer(await desk.at_sites(do))
+
+
 async def health(_: Call) -> Response:
     """Say that the server answers; it asks no site."""
     return answer({"status": "ok", "version": __version__})
@@ -188,6 +208,8 @@ OPERATIONS = (
     Operation("GET", "/sites/{name}", "show_site", "Whether a site answers.", show_site,
               answer=_object(name="string", answers="boolean", detail="string", hint="string"),
               may_fail=(404,)),
+    Operation("GET", "/suggestions", "suggest", "What a manifest should ask for, as the trainings "
+              "tell that have run.", suggest, About, answer="suggestions", may_fail=(422,)),
     Operation("GET", "/health", "health", "Whether the server answers; needs no token.", health,
               answer=_object(status="string", version="string")),
 )  # fmt: skip

@@ -11,6 +11,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import websockets.sync.client
@@ -118,6 +119,15 @@ def test_a_client_of_the_open_successor_is_served(dlctl, site):
         made = server.send_form("/v1/models?version=2017-02-13", parts, **how)
         assert made.status == 201, made
         training = made.headers["location"].rpartition("/")[2]
+        events = f"/v1/models/{training}/events/finished"
+        body = json.dumps({"url": "https://hooks.example.org/x", "type": "finished"}).encode()
+        told = {"id": "mine", "url": "https://hooks.example.org/x"}
+        assert server.ask(f"{events}/mine", "POST", body, **how).json == told
+        assert server.ask(events, **how).json == {"endpoints": [told]}
+        assert server.ask(f"{events}/mine", **how).json == told
+        assert server.ask(f"{events}/mine", "DELETE", **how).status == 200
+        assert server.ask(f"{events}/mine", **how).status == 404
+        assert server.ask(events.replace("finished", "nonsense"), **how).status == 400
         assert made.json == {"model_id": training, "location": f"/v1/models/{training}"}
         frames: dict[str, list[Any]] = {"logs": [], "metrics": []}
         for what, found in frames.items():
@@ -146,6 +156,8 @@ def test_a_client_of_the_open_successor_is_served(dlctl, site):
             seen += [row["line"] for row in rows]
             since = str(rows[-1]["meta"]["time"] + 1)  # as their client pages
         assert seen == "".join(frames["logs"]).splitlines()
+        suggested = f"/api/v1/suggestions?manifest={quote(json.dumps(MANIFEST))}"
+        assert server.ask(suggested).json["trainings"] == 1
         zipped_results = server.ask(f"/v1/models/{training}/trained_model", **how).body
         assert zipfile.ZipFile(io.BytesIO(zipped_results)).namelist() == ["model.txt"]
         code = server.ask(f"/v1/models/{training}/definition", **how).body

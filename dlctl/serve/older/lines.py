@@ -1,0 +1,207 @@
+"""Lines of logs and metrics as these clients page through them, and as frames of WebSockets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+from starlette.websockets import WebSocketDisconnect
+
+from dlctl.contract.metrics import NO_STEP
+from dlctl.errors import DlctlError, Misused
+from dlctl.serve.operations import answer
+from dlctl.serve.problems import NotFound
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.websockets import WebSocket
+
+    from dlctl.record import Record
+    from dlctl.serve.desk import Desk
+
+Json = dict[str, Any]
+_FRAME_BYTES = 8 * 1024
+_MOST_ROWS = 10_000
+
+
+def date(at: datetime) -> str:
+    """Return a time in the one form in which the client shows it."""
+    at = at.astimezone(timezone.utc)
+    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d} +0000 UTC"
+
+
+def date_of(unix_s: float) -> str:
+    """Return a time in that form; empty if it is not known."""
+    return date(datetime.fromtimestamp(unix_s, timezone.utc)) if unix_s else ""
+
+
+async def loglines(desk: Desk, request: Request) -> Response:
+    """Return lines of logs."""
+    record = desk.find(request.path_params["id"])
+    return await _page(desk, request, partial(_log_rows, desk, record))
+
+
+async def emetrics(desk: Desk, request: Request) -> Response:
+    """Return what was measured."""
+    record = desk.find(request.path_params["id"])
+    return await _page(desk, request, partial(_metric_rows, desk, record))
+
+
+async def _page(desk: Desk, request: Request, read: Callable[[], list[Json]]) -> Response:
+    """Return the rows that a client asks for by place, or by time."""
+    query = request.query_params
+    rows = await desk.at_sites(read)
+    size, pos = _whole(query, "pagesize", _MOST_ROWS), _whole(query, "pos", 0)
+    since = query.get("since_time", "")
+    if since.startswith("-"):
+        rows = rows[_whole(query, "since_time", 0) :]
+    elif since:
+        at_ms = _milliseconds(since)
+        rows = [row for row in rows if row["meta"]["time"] >= at_ms]
+    rows = rows[max(0, len(rows) + pos) if pos < 0 else pos :][: max(0, min(size, _MOST_ROWS))]
+    return answer({"models": rows})
+
+
+def _whole(query: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        return int(query.get(name) or default)
+    except ValueError:
+        raise Misused(f"{name} is a whole number") from None
+
+
+def _milliseconds(text: str) -> float:
+    if text.isdecimal():
+        return float(text)
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000
+    except ValueError:
+        raise Misused("since_time is RFC 3339, or milliseconds since 1970") from None
+
+
+def _log_rows(desk: Desk, record: Record) -> list[Json]:
+    """Return all lines with times that grow strictly, and are the same at each call."""
+    from dlctl.logs.reader import LogReader, read
+
+    found, newest_ms = list[Json](), 0
+    with desk.open(record.site) as session:
+        for piece in read(session.transport, LogReader(record.job_dir)):
+            for line, at in piece.timed_lines():
+                if at is None and not record.state.final:
+                    return found  # a note on when it was written comes soon
+                newest_ms = max(newest_ms + 1, round((at or 0.0) * 1000))
+                text = line.decode(errors="replace")
+                found.append({"meta": _meta(record, newest_ms, len(found)), "line": text})
+    return found
+
+
+def _metric_rows(desk: Desk, record: Record) -> list[Json]:
+    rows, newest_ms = list[Json](), 0
+    for data in metric_data(desk, record):
+        newest_ms = max(newest_ms + 1, data["time_ms"])
+        rows.append({
+            "meta": _meta(record, newest_ms, len(rows)), "grouplabel": data["type"],
+            "etimes": {"iteration": {"type": "INT", "value": str(data["iteration"])}},
+            "values": {name: _any(value) for name, value in data["Values"].items()},
+        })  # fmt: skip
+    return rows
+
+
+def _any(value: float | str | None) -> Json:
+    kind = "STRING" if isinstance(value, str) else "FLOAT"
+    return {"type": kind, "value": "NaN" if value is None else str(value)}
+
+
+def _meta(record: Record, time_ms: int, number: int) -> Json:
+    return {"training_id": record.training_id, "user_id": "", "time": time_ms, "rindex": number}
+
+
+def metric_data(desk: Desk, record: Record) -> Iterator[Json]:
+    """Yield their MetricData, with the time as a number beside it."""
+    from dlctl.contract.metrics import Source
+    from dlctl.series.merged import by_group
+    from dlctl.service.bringing import measured
+
+    for entry in (each for whole in measured(desk.mine, record) for each in by_group(whole)):
+        line = entry.line
+        if line.event or entry.origin.source is Source.NODE:
+            continue
+        yield {
+            "type": line.group or "train", "timestamp": date_of(line.time or 0.0),
+            "iteration": 0 if line.step == NO_STEP else line.step,
+            "Values": line.values | line.texts, "time_ms": round((line.time or 0.0) * 1000),
+        }  # fmt: skip
+
+
+def without_time(data: Json) -> Json:
+    """Return their MetricData as they know it."""
+    return {name: value for name, value in data.items() if name != "time_ms"}
+
+
+# Streams ------------------------------------------------------------------------------------------
+
+Frames = Callable[["Desk", "Record", bool], AsyncIterator[str]]
+
+
+async def socket_of(desk: Desk, frames: Frames, socket: WebSocket) -> None:
+    """Send frames until there are no more; the end is a normal close."""
+    offered = socket.scope.get("subprotocols") or [None]
+    try:
+        record = desk.find(socket.path_params["id"])
+    except NotFound:
+        return await socket.close(1008)
+    await socket.accept(subprotocol=offered[0])
+    follows = socket.query_params.get("follow", "true").lower() != "false"
+    try:
+        async for frame in frames(desk, record, follows):
+            await socket.send_text(frame)
+        await socket.close(1000)
+    except DlctlError as error:
+        await socket.close(1011, error.message[:100])
+    except WebSocketDisconnect:
+        pass
+    return None
+
+
+async def send_logs(desk: Desk, record: Record, follows: bool) -> AsyncIterator[str]:
+    """Yield the logs as frames."""
+    from dlctl.logs.reader import LogReader
+
+    if not follows:
+        rows = await desk.at_sites(partial(_log_rows, desk, record))
+        for frame in _frames("".join(f"{row['line']}\n" for row in rows)):
+            yield frame
+        return
+    async for batch in desk.followers.follow(record, LogReader(record.job_dir)):
+        for piece in batch.pieces if batch else ():
+            for frame in _frames(piece.content.decode(errors="replace")):
+                yield frame
+
+
+def _frames(text: str) -> Iterator[str]:
+    """Yield parts of at most 8 KiB that end where a character does."""
+    content = text.encode(errors="replace")
+    while content:
+        part = content[:_FRAME_BYTES]
+        while len(part) < len(content) and content[len(part)] & 0xC0 == 0x80:  # noqa: PLR2004
+            part = part[:-1]
+        yield part.decode(errors="replace")
+        content = content[len(part) :]
+
+
+async def send_metrics(desk: Desk, record: Record, follows: bool) -> AsyncIterator[str]:
+    """Yield what is measured, each as a frame."""
+    sent = 0
+    while True:
+        known = desk.find(record.training_id)
+        desk.keep_new([known])
+        found: list[Json] = await desk.at_sites(partial(list, metric_data(desk, known)))
+        for each in found[sent:]:
+            yield json.dumps(without_time(each))
+        sent = max(sent, len(found))
+        if known.state.final or not follows or desk.followers.is_closed:
+            return
+        await desk.followers.pause(2.0)
