@@ -5,9 +5,19 @@ import subprocess
 
 import pytest
 from login_side import Scene
+from typer.testing import CliRunner
 
 from dlctl import contract
+from dlctl.cli import main
 from dlctl.files.archive import Entry
+
+
+@pytest.fixture
+def run():
+    """`run("list")`: the command in this process, where a test can replace its parts."""
+    if not main.app.registered_commands[1:]:
+        main._register()
+    return lambda *arguments: CliRunner().invoke(main.app, list(arguments))
 
 
 @pytest.fixture

@@ -9,18 +9,8 @@ import sys
 import termios
 
 import pytest
-from typer.testing import CliRunner
 
-from dlctl.cli import main
 from dlctl.record import RecordStore
-
-
-@pytest.fixture
-def run():
-    """`run("list")`: the command in this process, where a test can replace its parts."""
-    if not main.app.registered_commands[1:]:
-        main._register()
-    return lambda *arguments: CliRunner().invoke(main.app, list(arguments))
 
 
 @pytest.fixture

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from recorded_site import recorded
 from shell_check import check_script
-from typer.testing import CliRunner
 from wheels import make_node_python
 
-from dlctl.cli.main import app
 from dlctl.doctor.at_site import check_at_site, check_environment, check_scheduler, node_script
 from dlctl.doctor.chain import Chain, Link
 from dlctl.doctor.examine import examine
@@ -277,31 +275,20 @@ def test_targets():
             parse_target(text)
 
 
-def test_the_commands_print_and_fail_as_documented(tmp_path):
-    run = CliRunner().invoke
-    assert '"name": "local"' in run(app, ["sites", "list", "--json"]).stdout
-    assert "kind: local" in run(app, ["sites", "show", "local"]).stdout
-    assert '"transport"' in run(app, ["sites", "show", "slurm-example", "--json"]).stdout
+def test_the_commands_print_and_fail_as_documented(run, tmp_path):
+    assert '"name": "local"' in run("sites", "list", "--json").stdout
+    assert "kind: local" in run("sites", "show", "local").stdout
+    assert '"transport"' in run("sites", "show", "slurm-example", "--json").stdout
     added = run(
-        app,
-        [
-            "sites",
-            "add",
-            "mine",
-            "local",
-            "--without-slurm",
-            "--root",
-            str(tmp_path / "r"),
-            "--json",
-        ],
+        "sites", "add", "mine", "local", "--without-slurm", "--root", str(tmp_path / "r"), "--json"
     )
     assert added.exit_code == 0 and '"site": "mine"' in added.stdout
-    checked = run(app, ["sites", "check", "mine", "--json"])
+    checked = run("sites", "check", "mine", "--json")
     assert checked.exit_code == 4 and "environment.python is not set" in checked.stdout
-    assert run(app, ["sites", "remove", "mine"]).stdout.startswith("removed ")
-    assert isinstance(run(app, ["sites", "show", "mine"]).exception, SiteError)
+    assert run("sites", "remove", "mine").stdout.startswith("removed ")
+    assert isinstance(run("sites", "show", "mine").exception, SiteError)
     for command in ("list", "show", "add", "remove", "check", "setup"):
-        assert "Example: dlctl sites " + command in run(app, ["sites", command, "--help"]).stdout
+        assert "Example: dlctl sites " + command in run("sites", command, "--help").stdout
 
 
 def test_a_check_makes_no_root_that_submissions_refuse(tmp_path):
