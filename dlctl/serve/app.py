@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
@@ -30,16 +31,17 @@ MOST_BODY_BYTES = 2 << 30
 
 
 def make_app(
-    desk: Desk, *, token: str | None, hosts: frozenset[str], most_body_bytes: int = MOST_BODY_BYTES
+    desk: Desk, *, token: str | None, hosts: frozenset[str], most_body_bytes: int | None = None
 ) -> Starlette:
     """Return the application.
 
     Args:
         token: What each request needs; None: nothing.
         hosts: As of `Guard`.
-        most_body_bytes: What a request may send.
+        most_body_bytes: What a request may send; `MOST_BODY_BYTES` by default.
     """
-    guard = Middleware(Guard, token=token, hosts=hosts, most_body_bytes=most_body_bytes)
+    guard = Middleware(Guard, token=token, hosts=hosts,
+                       most_body_bytes=most_body_bytes or MOST_BODY_BYTES)  # fmt: skip
     return Starlette(
         routes=[
             *(_route(desk, each) for each in OPERATIONS),
@@ -48,7 +50,12 @@ def make_app(
             Route("/docs", lambda _: HTMLResponse(page(describe(OPERATIONS)))),
         ],
         middleware=[guard],
-        exception_handlers={DlctlError: _told, HTTPException: _refused, Exception: _fault},
+        exception_handlers={
+            DlctlError: _told,
+            HTTPException: _refused,
+            ClientDisconnect: _cut_off,
+            Exception: _fault,
+        },
     )
 
 
@@ -71,6 +78,11 @@ def _refused(request: Request, error: Exception) -> Response:
     if request.url.path.startswith(models.BASE):
         return older_problem(error.status_code, str(error.detail), headers=headers)
     return problem(error.status_code, str(error.detail), headers=headers)
+
+
+def _cut_off(_: Request, error: Exception) -> Response:  # noqa: ARG001
+    """Tell a client that sends more than it may; one that has left reads nothing."""
+    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request has more than it may")
 
 
 def _fault(_: Request, error: Exception) -> Response:

@@ -21,7 +21,7 @@ from rest_server import RestServer, zipped
 from dlctl.errors import Misused, RecordError
 from dlctl.lifecycle import open_session
 from dlctl.record import RecordStore
-from dlctl.serve import guard, run, updates, uploads
+from dlctl.serve import app, guard, run, updates, uploads
 from dlctl.serve.desk import Desk
 from dlctl.service.client import Client
 from dlctl.service.pool import Pool
@@ -107,6 +107,24 @@ def test_a_body_without_end_is_refused_in_bounded_memory(server, monkeypatch, he
                 stranger.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
     assert time.monotonic() < until, "it was taken"
     assert server.ask(LIST).status == 200
+
+
+def test_a_form_that_is_larger_than_it_may_be_is_refused(desk, tmp_path, monkeypatch):
+    monkeypatch.setattr(app, "MOST_BODY_BYTES", 100_000)
+    with running(desk, run.Place()) as port:
+        server = RestServer({"XDG_STATE_HOME": str(tmp_path / "state")}, tmp_path, port)
+        _send_a_large_form(server)
+
+
+def _send_a_large_form(server: RestServer) -> None:
+    head = b"--x\r\ncontent-disposition: form-data; name=code; filename=c\r\n\r\n"
+    chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=30)) as stranger:
+        asked = begun(server, "transfer-encoding: chunked").replace(
+            b"application/json", b"multipart/form-data; boundary=x"
+        )
+        stranger.sendall(asked + b"%x\r\n%b\r\n" % (len(head), head) + 3 * chunk)
+        assert b" 413 " in stranger.recv(100)
 
 
 def test_a_long_upload_outlives_strangers_and_only_has_to_go_on(server, monkeypatch):
