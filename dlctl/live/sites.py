@@ -72,20 +72,21 @@ class Live:
         read: Brings more than the states.
         asks: Whether the state of a training is asked for.
         is_wanted: Whether anybody wants news of a site's trainings.
+        hangs_up: Whether to end the connection to a site while nobody does.
     """
 
     def __init__(
         self, store: RecordStore, open_site: Callable[[str], Session],
         chosen: Callable[[], list[Record]], read: Read | None = None,
         asks: Callable[[Record], object] = lambda r: not r.state.final or r.notice_tries,
-        is_wanted: Callable[[list[Record]], bool] = lambda _: True,
+        is_wanted: Callable[[list[Record]], bool] = lambda _: True, *, hangs_up: bool = False,
     ) -> None:  # fmt: skip
         self.versions = Versions()
         self.errors: dict[str, DlctlError] = {}
         """By site: why it does not answer."""
         self._fault: Exception | None = None
         self._store, self._open, self._chosen, self._read = store, open_site, chosen, read
-        self._asks, self._is_wanted = asks, is_wanted
+        self._asks, self._is_wanted, self._hangs_up = asks, is_wanted, hangs_up
         self._lock, self._closed = threading.Lock(), False
         self._sites: dict[str, _Site] = {}
         self.records = chosen()
@@ -239,6 +240,8 @@ class Live:
         mine = self._of(site)
         if not self._is_wanted(mine):
             site.pause_s = None
+            if self._hangs_up:
+                site.close()
             return set()
         try:
             asked = [record for record in mine if self._asks(record)]

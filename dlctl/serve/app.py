@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from dlctl.errors import DlctlError
-from dlctl.serve import others, results, trainings
+from dlctl.serve import others, results, streams, trainings
 from dlctl.serve.guard import Guard
 from dlctl.serve.older import models
 from dlctl.serve.openapi import BASE, describe, page
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     from dlctl.serve.desk import Desk
 
-OPERATIONS = (*trainings.OPERATIONS, *results.OPERATIONS, *others.OPERATIONS)
+OPERATIONS = (
+    *trainings.OPERATIONS, *streams.OPERATIONS, *results.OPERATIONS, *others.OPERATIONS,
+)  # fmt: skip
 MOST_BODY_BYTES = 2 << 30
 
 

@@ -52,7 +52,7 @@ class Desk:
         self.live = Live(
             self.mine.store, self.open_site, self.mine.store.all,
             asks=lambda record: not record.state.final or record.notice_tries,
-            is_wanted=lambda _: time.monotonic() - self._asked_at < _WANTED_S,
+            is_wanted=lambda _: time.monotonic() - self._asked_at < _WANTED_S, hangs_up=True,
         )  # fmt: skip
         self.followers = Followers(self.mine.store, self.open_site)
 
@@ -67,7 +67,7 @@ class Desk:
         is_first = time.monotonic() - self._asked_at >= _WANTED_S
         self._asked_at = time.monotonic()
         for site in {record.site for record in records if not record.state.final}:
-            if is_first or site not in self._woken:
+            if is_first or site not in self._woken:  # the others look by themselves
                 self._woken.add(site)
                 self.live.wake(site)
 

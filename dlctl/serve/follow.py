@@ -1,4 +1,4 @@
-"""Follow logs for many clients: one thread and one shell at each site look for all of them."""
+"""Follow for many clients: one thread and one shell at each site look for all of them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import json
 import threading
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dlctl.errors import DlctlError, Misused, TransportError
 from dlctl.files.small_files import look_at, read_appended_of_many
 from dlctl.lifecycle import QueuePace, refresh
 from dlctl.logs.reader import RETRY_S, LogPiece, LogReader, Wanted
+from dlctl.outputs.metrics.files import EntryReader
 from dlctl.service.client import may_pass
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
+    from dlctl.series.merged import Entry
     from dlctl.transport.resident import Look
 
 _LOOK_S = 0.2
@@ -31,22 +33,93 @@ _MOST_WAITING = 32
 """So many batches may wait for a slow client; then its logs are not read on."""
 
 
+class Source(Protocol):
+    """What is followed: logs, or metrics."""
+
+    @property
+    def advanced(self) -> bool:
+        """Return whether the last look has read anything."""
+        ...
+
+    def look(self) -> Look:
+        """Return what to read next."""
+        ...
+
+    def take(self, session: Session, found: Mapping[str, bytes]) -> list[Any]:
+        """Take in what the look has found; return what can be told now."""
+        ...
+
+    def rest(self) -> list[Any]:
+        """Return what was held back, once there will be no more."""
+        ...
+
+    def positions(self) -> dict[str, int]:
+        """Return up to which byte each file was told."""
+        ...
+
+    def skip(self, name: str, size_bytes: int) -> None:
+        """Begin to read a file at an offset."""
+        ...
+
+
+class LogSource:
+    """Follows logs."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader, self._asked = reader, Wanted([], {}, 0)
+        self.rest, self.positions, self.skip = reader.rest, reader.positions, reader.skip
+
+    @property
+    def advanced(self) -> bool:
+        """Return whether the last look has read anything."""
+        return self._reader.advanced
+
+    def look(self) -> Look:
+        """Return what to read next."""
+        self._asked = asked = self._reader.wanted()
+        return look_at(self._reader.job_dir, asked.globs, asked.offsets, asked.limit_bytes)
+
+    def take(self, _: Session, found: Mapping[str, bytes]) -> list[LogPiece]:
+        """Return the lines that can be told now."""
+        return self._reader.take(self._asked, found)
+
+
+class MetricsSource:
+    """Follows metrics."""
+
+    def __init__(self, record: Record) -> None:
+        reader = self._reader = EntryReader(record)
+        self.positions, self.skip, self.advanced = reader.positions, reader.skip, False
+
+    def look(self) -> Look:
+        """Return what to read next."""
+        return self._reader.look
+
+    def take(self, session: Session, found: Mapping[str, bytes]) -> list[Entry]:
+        """Return the entries that have come."""
+        self.advanced = bool(found)
+        return self._reader.news(session.transport, found)
+
+    def rest(self) -> list[Entry]:
+        """Return nothing: a line without its end is none."""
+        return []
+
+
 @dataclass(frozen=True)
 class Batch:
-    """Lines that came at once, and where a client goes on that has taken them."""
+    """What came at once, and where a client goes on that has taken it."""
 
-    pieces: list[LogPiece]
+    pieces: list[Any]
     position: str
 
 
 @dataclass
 class _Follower:
     record: Record
-    reader: LogReader
+    source: Source
     loop: asyncio.AbstractEventLoop
     number: int
     batches: asyncio.Queue[Batch | DlctlError | None] = field(default_factory=asyncio.Queue)
-    asked: Wanted = field(default_factory=lambda: Wanted([], {}, 0))
     ended: bool = False
     is_gone: bool = False
 
@@ -56,16 +129,15 @@ class _Follower:
         The shell at the site keeps a place in each file by its path: each follower has its own way
         of writing that.
         """
-        self.asked = self.reader.wanted()
-        folder = self.reader.job_dir + "/." * self.number
-        return look_at(folder, self.asked.globs, self.asked.offsets, self.asked.limit_bytes)
+        look = self.source.look()
+        return replace(look, folder=look.folder + "/." * self.number)
 
     @property
     def has_room(self) -> bool:
         return self.batches.qsize() < _MOST_WAITING
 
-    def give(self, pieces: list[LogPiece]) -> None:
-        self._put(Batch(pieces, position_of(self.reader)))
+    def give(self, pieces: list[Any]) -> None:
+        self._put(Batch(pieces, position_of(self.source)))
 
     def end(self, error: DlctlError | None = None) -> None:
         """Tell the client that there will be no more."""
@@ -78,7 +150,7 @@ class _Follower:
 
 
 class Followers:
-    """All clients that follow logs.
+    """All clients that follow logs or metrics.
 
     Args:
         store: The local record.
@@ -91,15 +163,15 @@ class Followers:
         self._sites: dict[str, list[_Follower]] = {}
         self._count, self._is_closed = 0, False
 
-    async def follow(self, record: Record, reader: LogReader) -> AsyncIterator[Batch | None]:
-        """Yield lines as they come until the training has ended; None while there are none.
+    async def follow(self, record: Record, source: Source) -> AsyncIterator[Batch | None]:
+        """Yield what comes until the training has ended; None while there are none.
 
         Raises:
             DlctlError: the site can't be reached, and waiting would not help.
         """
         with self._lock:
             self._count += 1
-            mine = _Follower(record, reader, asyncio.get_running_loop(), self._count)
+            mine = _Follower(record, source, asyncio.get_running_loop(), self._count)
             if self._is_closed:
                 return
             self._join(mine)
@@ -192,9 +264,9 @@ class Followers:
         looks = [each.look() for each in followers]
         found = read_appended_of_many(session.transport, looks) if looks else []
         for follower, news in zip(followers, found, strict=True):
-            pieces = follower.reader.take(follower.asked, news)
-            if follower.ended and not follower.reader.advanced:
-                if rest := follower.reader.rest():
+            pieces = follower.source.take(session, news)
+            if follower.ended and not follower.source.advanced:
+                if rest := follower.source.rest():
                     follower.give(rest)
                 follower.end()
             elif pieces:
@@ -209,14 +281,14 @@ def _give_up(followers: list[_Follower], error: Exception) -> None:
         follower.end(error)
 
 
-def position_of(reader: LogReader) -> str:
-    """Return up to which byte each log was printed, as one word."""
-    text = json.dumps(reader.positions(), separators=(",", ":")).encode()
+def position_of(source: Source) -> str:
+    """Return up to which byte each file was told, as one word."""
+    text = json.dumps(source.positions(), separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(zlib.compress(text)).decode()
 
 
-def begin_at_position(reader: LogReader, position: str) -> None:
-    """Let a reader go on where a client was.
+def begin_at_position(source: Source, position: str) -> None:
+    """Go on where a client was.
 
     Raises:
         Misused: it is no position of ours.
@@ -225,6 +297,6 @@ def begin_at_position(reader: LogReader, position: str) -> None:
         unpack = zlib.decompressobj()
         known = json.loads(unpack.decompress(base64.urlsafe_b64decode(position), 1 << 20))
         for name, size_bytes in known.items():
-            reader.skip(name, int(size_bytes))
+            source.skip(name, int(size_bytes))
     except (ValueError, AttributeError, TypeError, binascii.Error, zlib.error):
-        raise Misused("Last-Event-ID is the id of an event of this log") from None
+        raise Misused("Last-Event-ID is the id of an event of this stream") from None

@@ -1,28 +1,25 @@
-"""The operations on trainings: submit, list, look, change, delete; their logs and metrics."""
+"""The operations on trainings: submit, list, look, change, delete."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from dlctl.errors import DlctlError, Misused
-from dlctl.serve.follow import begin_at_position
+from dlctl.errors import Misused
 from dlctl.serve.operations import JSON, Call, Operation, Strict, answer
-from dlctl.serve.problems import NotFound, TooLarge, json_bytes
+from dlctl.serve.problems import NotFound, json_bytes
 from dlctl.serve.uploads import MANIFEST, folder_of, text_of
 
 if TYPE_CHECKING:
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
 
-EVENTS = "text/event-stream"
 _MOST_ROWS = 500
 
 
@@ -93,19 +90,6 @@ class Deletion(Strict):
 
     forget: bool = False
     """Remove only what is known here."""
-
-
-class Lines(Strict):
-    """Which lines of logs."""
-
-    tail: Annotated[int | None, Field(ge=0, le=100_000)] = None
-
-
-class Measured(Strict):
-    """Which metrics."""
-
-    names: str | None = None
-    since_step: Annotated[int, Field(ge=0)] = 0
 
 
 # One and many -------------------------------------------------------------------------------------
@@ -255,86 +239,6 @@ async def delete(call: Call) -> Response:
     return answer(asdict(verbs.Deleted(record.training_id)))
 
 
-# Logs and metrics ---------------------------------------------------------------------------------
-
-
-async def logs(call: Call) -> Response:
-    """Return the logs, or follow them."""
-    from dlctl.logs.beginning import begin_at_tail
-    from dlctl.logs.reader import LogReader, read
-
-    record, tail = call.desk.find(call.part("id")), call.query.tail
-    reader = LogReader(record.job_dir, (), 1 if tail is None else record.attempt)
-    position = call.request.headers.get("last-event-id")
-
-    def begin() -> None:
-        if position:
-            begin_at_position(reader, position)
-        elif tail is not None:
-            with call.desk.open(record.site) as session:
-                begin_at_tail(reader, session.transport, tail)
-
-    await call.desk.at_sites(begin)
-    if call.follows:
-        return StreamingResponse(_followed(call, record, reader), media_type=EVENTS)
-
-    def whole() -> bytes:
-        lines, size_bytes = list[bytes](), 0
-        with call.desk.open(record.site) as session:
-            for piece in read(session.transport, reader):
-                for line in piece.content.removesuffix(b"\n").split(b"\n"):
-                    lines.append(piece.source.encode() + b" | " + line + b"\n")
-                    size_bytes += len(lines[-1])
-                if size_bytes > 64 << 20:
-                    raise TooLarge("the logs have more than 64 MiB: ask for ?tail=, or follow them")
-        return b"".join(lines)
-
-    return Response(await call.desk.at_sites(whole), media_type="text/plain; charset=utf-8")
-
-
-async def _followed(call: Call, record: Record, reader: Any) -> AsyncIterator[bytes]:
-    try:
-        async for batch in call.desk.followers.follow(record, reader):
-            if batch is None:
-                yield b": alive\n\n"
-                continue
-            lines = [
-                {"attempt": piece.attempt, "source": piece.source, "line": line}
-                for piece in batch.pieces
-                for line in piece.content.decode(errors="replace").removesuffix("\n").split("\n")
-            ]
-            yield b"id: %b\ndata: %b\n\n" % (batch.position.encode(), json_bytes(lines))
-    except DlctlError as error:
-        told = {"detail": error.message, "hint": error.hint}
-        yield b"event: problem\ndata: %b\n\n" % json_bytes(told)
-        return
-    state = call.desk.find(record.training_id).state
-    if state.final:
-        yield b"event: end\ndata: %b\n\n" % json_bytes({"state": str(state)})
-
-
-async def metrics(call: Call) -> Response:
-    """Return what was measured, as columns."""
-    from dlctl.series.columns import columns_of
-    from dlctl.service.bringing import measured
-
-    record = call.desk.find(call.part("id"))
-
-    def do() -> dict[str, Any]:
-        entries = measured(call.desk.mine, record, call.query.since_step, call.query.names)
-        return {
-            name: [None if each != each else each for each in column]  # NaN, which JSON has not
-            for name, column in columns_of(entries).items()
-        }  # fmt: skip
-
-    return answer({"columns": await call.desk.at_sites(do)})
-
-
-_COLUMNS = {
-    "type": "object", "required": ["columns"],
-    "properties": {"columns": {"type": "object", "additionalProperties": {
-        "type": "array", "items": {}}}},
-}  # fmt: skip
 _CHANGED = {
     "type": "object", "required": ["training", "told"],
     "properties": {"training": {"$ref": "#/components/schemas/training"},
@@ -367,9 +271,4 @@ OPERATIONS = (
               "checkpoint.", change, body=Change, answer=_CHANGED, may_fail=(404, 422)),
     Operation("DELETE", _ONE, "delete_training", "Delete one that has ended.", delete, Deletion,
               answer="deleted", may_fail=(404,)),
-    Operation("GET", f"{_ONE}/logs", "read_logs", "The logs, merged by time; as events they are "
-              "followed, and Last-Event-ID goes on without a gap or a repeat.", logs, Lines,
-              answer={"type": "string"}, media=("text/plain", EVENTS), may_fail=(404, 413)),
-    Operation("GET", f"{_ONE}/metrics", "read_metrics", "What was measured, as columns of one "
-              "length.", metrics, Measured, answer=_COLUMNS, may_fail=(404,)),
 )  # fmt: skip

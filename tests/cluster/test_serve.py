@@ -54,7 +54,12 @@ def test_a_program_submits_follows_and_fetches(dlctl, site):
         one = f"/api/v1/trainings/{training}"
         # A client that is cut off goes on where it was, without a gap and without a repeat.
         begun = list(server.events(f"{one}/logs", most=4))
+        curve = f"{one}/metrics?names=loss"
+        measured = list(server.events(curve, most=1))
         whole = [*begun, *server.events(f"{one}/logs", last_event_id=begun[-1][1])]
+        measured += server.events(curve, last_event_id=measured[0][1])
+        assert [each["step"] for kind, _, some in measured if kind == "message" for each in some
+                if each["kind"] == "scalar"] == [*range(1, 9)]  # fmt: skip
         assert whole[-1][0] == "end" and whole[-1][2] == {"state": "COMPLETED"}
         told = text_of(whole)
         assert [each for each in told if "step" in each] == [

@@ -76,6 +76,16 @@ class MetricsFiles:
             return None
         return look_at(self.folder, [FILES], self._offsets, _LOOK_BYTES)
 
+    def positions(self) -> dict[str, int]:
+        """Return where the last whole line of each file ends that was yielded."""
+        return {name: offset - len(self._rests.get(name, b""))
+                for name, offset in self._offsets.items()}  # fmt: skip
+
+    def skip(self, name: str, size_bytes: int) -> None:
+        """Begin to read a file at an offset, where a line begins."""
+        if parse_metrics_name(name):
+            self._offsets[name] = size_bytes
+
     def restore(self, kept: dict[str, KeptFile]) -> Iterator[tuple[Origin, MetricsLine | Block]]:
         """Yield what a cache has kept; the next look checks that the files are still the same."""
         self._opened, self.kept = True, kept
@@ -203,14 +213,32 @@ class EntryReader:
         self._files = MetricsFiles(record.job_dir)
         self._merger = Merger()
 
-    def news(self, transport: Transport) -> list[Entry]:
+    def news(self, transport: Transport, found: Mapping[str, bytes] | None = None) -> list[Entry]:
         """Return the entries that have come since the last call.
+
+        Args:
+            found: What another look has read that `look` asks for.
 
         Raises:
             TransferError: a file can't be read.
         """
-        lines = _only_lines(self._files.news(transport))
+        lines = _only_lines(self._files.news(transport, found))
         return [Entry(*each) for each in lines if self._merger.add(*each)]
+
+    @property
+    def look(self) -> Look:
+        """Return what to read for `news`."""
+        look = self._files.look
+        assert look is not None, "nothing is kept"
+        return look
+
+    def positions(self) -> dict[str, int]:
+        """Return up to which byte each file was told; `skip` begins there."""
+        return self._files.positions()
+
+    def skip(self, name: str, size_bytes: int) -> None:
+        """Begin to read a file at an offset."""
+        self._files.skip(name, size_bytes)
 
 
 def read_metrics(

@@ -13,6 +13,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from dlctl.contract.metrics import NO_STEP
 from dlctl.errors import DlctlError, Misused
+from dlctl.serve.follow import LogSource
 from dlctl.serve.operations import answer
 from dlctl.serve.problems import NotFound
 
@@ -175,7 +176,7 @@ async def send_logs(desk: Desk, record: Record, follows: bool) -> AsyncIterator[
         for frame in _frames("".join(f"{row['line']}\n" for row in rows)):
             yield frame
         return
-    async for batch in desk.followers.follow(record, LogReader(record.job_dir)):
+    async for batch in desk.followers.follow(record, LogSource(LogReader(record.job_dir))):
         for piece in batch.pieces if batch else ():
             for frame in _frames(piece.content.decode(errors="replace")):
                 yield frame

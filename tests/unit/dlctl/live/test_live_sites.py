@@ -128,3 +128,15 @@ def test_a_look_goes_on_while_the_record_is_damaged(store, monkeypatch):
         assert live.look() == {"a-1", "b-1"} and live.ended
         assert live.look() == set() and live.ended
     assert "file is not a database; what is known is not written down" in told[0]
+
+
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_while_nobody_wants_news_a_server_hangs_up(store, hangs_up):
+    wanted, before = [True], Session.closed
+    live = Live(store, lambda _: Session(), store.all, is_wanted=lambda _: wanted[0],
+                hangs_up=hangs_up)  # fmt: skip
+    with closing(live):
+        live.look()
+        wanted[0] = False
+        live.look()
+        assert Session.closed - before == (2 if hangs_up else 0)

@@ -1,0 +1,139 @@
+"""The operations on what a training tells: its logs and metrics, once or as events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from starlette.responses import Response, StreamingResponse
+
+from dlctl.errors import DlctlError
+from dlctl.serve.follow import LogSource, MetricsSource, Source, begin_at_position
+from dlctl.serve.operations import JSON, Call, Operation, Strict, answer
+from dlctl.serve.problems import TooLarge, json_bytes
+
+if TYPE_CHECKING:
+    from dlctl.logs.reader import LogPiece
+    from dlctl.record import Record
+    from dlctl.series.merged import Entry
+
+EVENTS = "text/event-stream"
+
+
+class Lines(Strict):
+    """Which lines of logs."""
+
+    tail: Annotated[int | None, Field(ge=0, le=100_000)] = None
+
+
+class Measured(Strict):
+    """Which metrics."""
+
+    names: str | None = None
+    since_step: Annotated[int, Field(ge=0)] = 0
+
+
+async def logs(call: Call) -> Response:
+    """Return the logs, or follow them."""
+    from dlctl.logs.beginning import begin_at_tail
+    from dlctl.logs.reader import LogReader, read
+
+    record, tail = call.desk.find(call.part("id")), call.query.tail
+    reader = LogReader(record.job_dir, (), 1 if tail is None else record.attempt)
+    source, position = LogSource(reader), call.request.headers.get("last-event-id")
+
+    def begin() -> None:
+        if position:
+            begin_at_position(source, position)
+        elif tail is not None:
+            with call.desk.open(record.site) as session:
+                begin_at_tail(reader, session.transport, tail)
+
+    await call.desk.at_sites(begin)
+    if call.follows:
+        return StreamingResponse(_followed(call, record, source, _lines_of), media_type=EVENTS)
+
+    def whole() -> bytes:
+        lines, size_bytes = list[bytes](), 0
+        with call.desk.open(record.site) as session:
+            for piece in read(session.transport, reader):
+                for line in piece.content.removesuffix(b"\n").split(b"\n"):
+                    lines.append(piece.source.encode() + b" | " + line + b"\n")
+                    size_bytes += len(lines[-1])
+                if size_bytes > 64 << 20:
+                    raise TooLarge("the logs have more than 64 MiB: ask for ?tail=, or follow them")
+        return b"".join(lines)
+
+    return Response(await call.desk.at_sites(whole), media_type="text/plain; charset=utf-8")
+
+
+def _lines_of(pieces: list[LogPiece]) -> list[dict[str, Any]]:
+    return [
+        {"attempt": piece.attempt, "source": piece.source, "line": line}
+        for piece in pieces
+        for line in piece.content.decode(errors="replace").removesuffix("\n").split("\n")
+    ]  # fmt: skip
+
+
+async def _followed(
+    call: Call, record: Record, source: Source, told: Callable[[list[Any]], list[Any]]
+) -> AsyncIterator[bytes]:
+    """Yield events, the last of which tells how the training has ended."""
+    try:
+        async for batch in call.desk.followers.follow(record, source):
+            if batch is None:
+                yield b": alive\n\n"
+            elif items := told(batch.pieces):
+                yield b"id: %b\ndata: %b\n\n" % (batch.position.encode(), json_bytes(items))
+    except DlctlError as error:
+        problem = {"detail": error.message, "hint": error.hint}
+        yield b"event: problem\ndata: %b\n\n" % json_bytes(problem)
+        return
+    state = call.desk.find(record.training_id).state
+    if state.final:
+        yield b"event: end\ndata: %b\n\n" % json_bytes({"state": str(state)})
+
+
+async def metrics(call: Call) -> Response:
+    """Return what was measured, as columns; or follow it."""
+    from dlctl.outputs.metrics.formats import chosen
+    from dlctl.series.columns import columns_of
+    from dlctl.service.bringing import measured
+
+    record, query = call.desk.find(call.part("id")), call.query
+    if call.follows:
+        list(chosen([], query.since_step, query.names))  # refuses a wrong pattern now
+        source = MetricsSource(record)
+        if position := call.request.headers.get("last-event-id"):
+            begin_at_position(source, position)
+
+        def told(entries: list[Entry]) -> list[dict[str, Any]]:
+            return [each.plain() for each in chosen(entries, query.since_step, query.names)]
+
+        return StreamingResponse(_followed(call, record, source, told), media_type=EVENTS)
+
+    def do() -> dict[str, Any]:
+        entries = measured(call.desk.mine, record, call.query.since_step, call.query.names)
+        return {
+            name: [None if each != each else each for each in column]  # NaN, which JSON has not
+            for name, column in columns_of(entries).items()
+        }  # fmt: skip
+
+    return answer({"columns": await call.desk.at_sites(do)})
+
+
+_COLUMNS = {
+    "type": "object", "required": ["columns"],
+    "properties": {"columns": {"type": "object", "additionalProperties": {
+        "type": "array", "items": {}}}},
+}  # fmt: skip
+_ONE = "/trainings/{id}"
+OPERATIONS = (
+    Operation("GET", f"{_ONE}/logs", "read_logs", "The logs, merged by time; as events they are "
+              "followed, and Last-Event-ID goes on without a gap or a repeat.", logs, Lines,
+              answer={"type": "string"}, media=("text/plain", EVENTS), may_fail=(404, 413)),
+    Operation("GET", f"{_ONE}/metrics", "read_metrics", "What was measured, as columns of one "
+              "length; as events it is followed, a list of records each.", metrics, Measured,
+              answer=_COLUMNS, media=(JSON, EVENTS), may_fail=(404,)),
+)  # fmt: skip
