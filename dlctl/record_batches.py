@@ -162,7 +162,7 @@ def let_go(store: RecordStore, batch: Batch) -> None:
         _lock_file(store, batch.token).unlink(missing_ok=True)
 
 
-def _rows(store: RecordStore) -> list[dict[str, Any]]:
+def _rows(store: RecordStore) -> list[sqlite3.Row]:
     return read_rows(store.path, {"submissions": "rowid"})["submissions"]
 
 
