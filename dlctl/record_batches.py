@@ -18,7 +18,6 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dlctl.contract import State
 from dlctl.errors import RecordError
