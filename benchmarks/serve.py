@@ -34,7 +34,7 @@ from dlctl.contract import State
 from dlctl.record import RecordStore
 
 _TRAININGS, _FOLLOWERS = (1000, 1000, 30), (20, 20, 2)
-_ASKED, _LINES = (200, 40, 2), (120, 20, 2)
+_PAGES, _LISTS, _LINES = (200, 40, 2), (50, 10, 2), (120, 20, 2)
 _START_ROUNDS = rounds(7, 1)
 _LINES_PER_S = 2
 _IDLE_S = 75.0
@@ -119,7 +119,6 @@ class Bench:
             each.start()
         writer = threading.Thread(target=_write, args=(logs, ended))
         writer.start()
-        count = _ASKED[self.load]
         page = {
             "\0ours": lambda: ours("/api/v1/trainings?limit=100"), "\0floor": lambda: empty("/"),
         }  # fmt: skip
@@ -133,8 +132,8 @@ class Bench:
             theirs = Asked(sky[0])
             whole["skypilot"] = lambda: _clusters(theirs)
         try:
-            yield _result("serve_page", "s", page, count, command)
-            yield _result("serve_list", "s", whole, count // 4, command)
+            yield _result("serve_page", "s", page, _PAGES[self.load], command)
+            yield _result("serve_list", "s", whole, _LISTS[self.load], command)
             ages.clear()
             time.sleep(_LINES[self.load] / _LINES_PER_S)
             seen = sorted(ages)
