@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from dlctl import contract
-from dlctl.contract import Endpoint, Notice, NotSent, Plan, State, Verdict
+from dlctl.contract import Notice, NotSent, Plan, State, Verdict
 from dlctl.errors import DlctlError
 from dlctl.files.small_files import read_files, read_texts
 from dlctl.lifecycle.session import Session
@@ -95,7 +95,8 @@ def _tell(session: Session, record: Record, files: list[bytes | None], until: fl
         try:
             if time.monotonic() > until:
                 raise NotSent("others have taken the time")
-            _send(session, plan, endpoints, notice, way)
+            contract.send_notice(way, plan.notify, endpoints, notice, session.site.webhook_hosts,
+                                 partial(_secret, session))  # fmt: skip
         except (NotSent, DlctlError) as error:
             wait_s = error.wait_s if isinstance(error, NotSent) else 0.0
             if math.isinf(wait_s):
@@ -155,19 +156,6 @@ def _give_back(
         f"cd {shlex.quote(record.job_dir)} && "
         f'echo "not before $(($(date +%s) + {wait_s}))" >{file} && mv {file} {file}.unsent'
     )
-
-
-def _send(
-    session: Session, plan: Plan, endpoints: list[Endpoint], notice: Notice, way: str
-) -> None:
-    resolve, notify = partial(_secret, session), plan.notify
-    if way == "email" and notify is not None and notify.smtp is not None:
-        password = notify.smtp.password
-        known = None if password is None else resolve(password)
-        contract.send_mail(notify.smtp, known, str(notify.email), notice)
-    else:
-        hook = contract.find_webhook(way, notice.event, notify, endpoints, resolve)
-        contract.send_webhook(hook, session.site.webhook_hosts, notice)
 
 
 def _secret(session: Session, reference: str) -> str:

@@ -145,16 +145,10 @@ def _send(job_dir: Path, plan: Plan, endpoints: list[Endpoint], notice: Notice, 
     def resolve(reference: str) -> str:
         return resolve_secret(way, reference, Path(plan.root), os.environ)
 
-    notify = plan.notify
-    if way == "email" and notify is not None and notify.smtp is not None:
-        password = notify.smtp.password
-        known = None if password is None else resolve(password)
-        contract.send_mail(notify.smtp, known, str(notify.email), notice)
-    elif way == "command" and notify is not None:
-        _run(job_dir, str(notify.command), notice)
+    if way == "command" and plan.notify is not None:
+        _run(job_dir, str(plan.notify.command), notice)
     else:
-        hook = contract.find_webhook(way, notice.event, notify, endpoints, resolve)
-        contract.send_webhook(hook, plan.webhook_hosts, notice)
+        contract.send_notice(way, plan.notify, endpoints, notice, plan.webhook_hosts, resolve)
 
 
 def _run(job_dir: Path, command: str, notice: Notice) -> None:

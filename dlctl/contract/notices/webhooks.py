@@ -12,12 +12,18 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from dlctl.contract.notices.endpoints import Endpoint
-from dlctl.contract.notices.notice import NOTICE_TIMEOUT_S, Notice, NotSent
+from dlctl.contract.notices.notice import (
+    NOTICE_TIMEOUT_S,
+    Notice,
+    Notify,
+    NotSent,
+    send_mail,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -69,6 +75,33 @@ def send_webhook(
     if not 200 <= status < 300:
         wait_s = _wait_s(retry_after) if status in _BUSY else 0.0
         raise NotSent(f"the webhook answered with {status}", wait_s=wait_s)
+
+
+def send_notice(
+    way: str, notify: Notify | None, endpoints: Iterable[Endpoint], notice: Notice,
+    hosts: Sequence[str], resolve: Callable[[str], str],
+) -> None:  # fmt: skip
+    """Send a notice by mail or to a webhook: a way of `ways_of`, but no command.
+
+    Args:
+        hosts: As in `check_webhook`.
+        resolve: Returns what is behind a reference.
+
+    Raises:
+        NotSent, and what `resolve` raises
+    """
+
+    def value(reference: str | None) -> str:
+        return "" if reference is None else resolve(reference)
+
+    if way == "email" and notify is not None and notify.smtp is not None:
+        send_mail(notify.smtp, value(notify.smtp.password), str(notify.email), notice)
+        return
+    to = next((e for e in endpoints if (e.event, e.way) == (notice.event, way)), None)
+    if to is None:
+        assert notify is not None
+        to = Endpoint("", notice.event, value(notify.webhook), value(notify.webhook_secret))
+    send_webhook(to, hosts, notice)
 
 
 def _wait_s(retry_after: str) -> float:

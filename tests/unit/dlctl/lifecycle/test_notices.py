@@ -156,8 +156,13 @@ def test_a_receiver_that_is_gone_is_asked_no_more(tmp_path, session):
         told = tell(session, [ended.record])  # another laptop
         assert [each.notice_tries for each in told] == [0]
         runs = replace(ended.record, state=State.TRAINING)
-        ended.dir.joinpath(contract.PLAN).write_text(contract.to_json(replace(
-            plan_of(), notify=Notify(webhook=f"file:{tmp_path / 'hook'}", on=["started"]))))
+        ended.dir.joinpath(contract.PLAN).write_text(
+            contract.to_json(
+                replace(
+                    plan_of(), notify=Notify(webhook=f"file:{tmp_path / 'hook'}", on=["started"])
+                )
+            )
+        )
         assert [each.notice_tries for each in tell(session, [runs])] == [0]
     assert hook.asked == 1
 
