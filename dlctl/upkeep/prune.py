@@ -28,7 +28,6 @@ from dlctl.outputs.metrics.cache import forget
 from dlctl.record import Record, RecordStore
 from dlctl.request.request import runtime_entries
 from dlctl.script_templates import render_script
-from dlctl.suggest.history import learn_before_removal
 from dlctl.upkeep.inventory import Inventory, take_inventory
 from dlctl.upkeep.usage import REFERENCES
 
@@ -214,7 +213,6 @@ def prune(
     going = look(session, store, older_than_s, keep_results=keep_results)
     if not agreed(going):
         return going
-    learn_before_removal(session, [each.record for each in going.trainings], store)
     removed = remove(session, store, going)
     for training_id in () if keep_results else removed.trainings:
         forget(training_id)

@@ -137,7 +137,7 @@ def _leave(path: Path, wait_s: float) -> None:
         if math.isinf(wait_s):
             path.write_text("gone: the receiver wants no more\n")
             return
-        path.write_text(f"not before {time.time() + wait_s:.0f}\n")
+        path.write_text(f"not before {int(time.time() + wait_s)}\n")
         path.rename(f"{path}.unsent")
 
 
