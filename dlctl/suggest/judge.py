@@ -138,7 +138,8 @@ def _gpus(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
     told = f"{trainings(known)}: at most {counted(most, 'GPU')} of a learner busy"
     if idle:
         told += f", {range_of([past.gpus - (past.gpus_used or 0) for past in idle], str)} idle"
-    return Suggestion("gpus", asked, asked if most >= manifest.gpus else str(most), told)
+    needed = max(1, most)  # a program may look for one, and do little with it
+    return Suggestion("gpus", asked, asked if needed >= manifest.gpus else str(needed), told)
 
 
 def _learners(manifest: Manifest, here: Sequence[Past]) -> Suggestion:
@@ -166,7 +167,7 @@ def _measured(manifest: Manifest, here: Sequence[Past]) -> str | None:
     """Return how much faster twice as many learners were; None if that was not tried."""
     count = manifest.learners
     one, two = ([past for past in here if past.learners == learners and past.step_s
-                 and past.batch_size == manifest.training.batch_size]
+                 and not past.is_rehearsal and past.batch_size == manifest.training.batch_size]
                 for learners in (count, 2 * count))  # fmt: skip
     if not (one and two):
         return None

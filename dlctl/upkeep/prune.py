@@ -26,6 +26,7 @@ from dlctl.lifecycle.watch import with_made
 from dlctl.models.changes import Collected, collect_garbage
 from dlctl.outputs.metrics.cache import forget
 from dlctl.record import Record, RecordStore
+from dlctl.record_used import keep
 from dlctl.request.request import runtime_entries
 from dlctl.script_templates import render_script
 from dlctl.upkeep.inventory import Inventory, take_inventory
@@ -225,6 +226,8 @@ def remove(session: Session, store: RecordStore, going: Prunable) -> Pruned:
     Raises:
         TransportError
     """
+    gone_soon = {each.record.training_id for each in going.trainings}
+    keep(store, [past for past in going.inventory.pasts if past.training_id in gone_soon])
     script = _script(session, list(going.unused), going.keep_results)
     lines = "".join(
         f"{each.record.training_id} {each.record.attempt + 1}\n" for each in going.trainings

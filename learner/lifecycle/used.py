@@ -26,8 +26,6 @@ _MOST_BYTES = 4 << 20
 """Of learner 0's metrics: the beginning and the newest lines tell enough, whatever their number."""
 _MOST = 50
 """Attempts whose past a verdict carries: the newest."""
-_BUSY_PERCENT = 5.0
-"""A GPU that is less busy in the mean is idle."""
 _SILENT_S = 30.0
 """A supervisor that has written no heartbeat for so long has ended."""
 
@@ -75,8 +73,7 @@ def _past(
         memory_bytes=_memory_bytes(plan, verdict, uses, [*_all(lines, MEMORY_BYTES), *(
             status.metrics.get(MEMORY_BYTES) or 0.0 for status in learners)]),
         cpus_used=max((use.cpus for use in uses if use.cpus is not None), default=None),
-        gpus_used=max((sum(each >= _BUSY_PERCENT for each in use.gpu_percent.values())
-                       for use in uses if use.gpu_percent), default=None),
+        gpus_used=max((gpus for use in uses if (gpus := use.busy_gpus) is not None), default=None),
         step_s=quantile(step_s, HIGH) if step_s else None, steps=steps,
         epoch_samples=steps * plan.training.batch_size / reached if whole else None,
         exchange_share=_exchange_share(lines),

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 HIGH = 0.95
 """The quantile that stands for "nearly always enough"."""
+_BUSY_PERCENT = 5.0
+"""A GPU that is less busy in the mean is idle, unless its memory is used."""
+_HOLDS = 0.02
+"""An idle driver and a bare CUDA context take less."""
 _TELLING = ("COMPLETED", "HALTED")
 
 
@@ -84,9 +88,19 @@ class LearnerUse:
     """Tenths of a core → during how many lines of metrics so many were used."""
     gpu_percent: dict[str, float] = field(default_factory=dict)
     """How busy each GPU was in the mean, by the learner's number of it."""
+    gpu_memory_share: dict[str, float] = field(default_factory=dict)
+    """The largest share of each GPU's memory that was in use."""
     lines: int = 0
     """How many lines of metrics the means are of."""
     schema_version: int = 1
+
+    @property
+    def busy_gpus(self) -> int | None:
+        """Return how many GPUs computed, or held what the others need; None if nobody knows."""
+        if not self.gpu_percent:
+            return None
+        return sum(percent >= _BUSY_PERCENT or self.gpu_memory_share.get(number, 0) >= _HOLDS
+                   for number, percent in self.gpu_percent.items())  # fmt: skip
 
     @property
     def cpus(self) -> float | None:

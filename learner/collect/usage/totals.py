@@ -47,15 +47,19 @@ class Totals:
         if (percent := values.get(CPU_PERCENT)) is not None:
             tenths = str(math.ceil(percent / 10))
             cpus[tenths] = cpus.get(tenths, 0) + 1
-        busy = dict(known.gpu_percent)
+        busy, shares = dict(known.gpu_percent), dict(known.gpu_memory_share)
         for name, value in values.items():
             if match := _GPU.fullmatch(name):
                 before = busy.get(match[1], value)
                 busy[match[1]] = before + (value - before) / lines
+                used = values.get(f"gpu{match[1]}_memory_bytes_max", 0.0)
+                whole = values.get(f"gpu{match[1]}_memory_total_bytes", 0.0)
+                share = used / whole if whole else 0.0
+                shares[match[1]] = round(max(shares.get(match[1], 0.0), share), 3)
         memory = max(values.get(maximum(MEMORY_RSS_BYTES), 0), self._peak_bytes())
         job = values.get(maximum(CGROUP_MEMORY_BYTES), 0)
         self._use = replace(
-            known, cpu_tenths=cpus, gpu_percent=busy, lines=lines,
+            known, cpu_tenths=cpus, gpu_percent=busy, gpu_memory_share=shares, lines=lines,
             memory_bytes=max(known.memory_bytes, int(memory)),
             job_memory_bytes=max(known.job_memory_bytes, int(job)),
         )  # fmt: skip

@@ -194,7 +194,7 @@ def test_a_submission_that_asks_for_far_more_than_was_ever_used():
     assert far_off([plan_of(TEXT, memory="900MiB", time="10m")], [past(memory_bytes=MIB)]) == ""
 
 
-# Nothing that passes may fail by a suggestion ------------------------------------------------------
+# Nothing that passes may fail by a suggestion ----------------------------------------------------
 
 
 def test_one_high_peak_among_many_low_ones_is_not_cut_off():

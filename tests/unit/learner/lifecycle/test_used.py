@@ -84,6 +84,8 @@ def test_what_an_attempt_has_used(job: Job) -> None:
     assert past.memory_bytes == 500 * MIB and past.memory_asked_bytes == 8192 * MIB
     assert past.cpus_used == 2.5, "that of the busiest learner"
     assert past.gpus_used == 1, "the other was 1 % busy in the mean"
+    job.use(1, gpu_percent={"0": 90.0, "1": 1.0}, gpu_memory_share={"1": 0.6})
+    assert job.past().gpus_used == 2, "it held what the first needs"
     assert past.step_s == pytest.approx(3.9) and past.exchange_share == 0.25
     assert (past.steps, past.epoch_samples, past.save_s) == (20, 640, 3.0)
     assert (past.queued_s, past.held_s, past.start_s, past.store_s) == (60, 100, 38, 20)
