@@ -125,7 +125,7 @@ def _judged(
         same: The past of trainings that tell something about this one.
         known: That of all trainings: about waiting each tells something.
     """
-    found = judge.judge(manifest, site, same)
+    found = judge.judge(manifest, site, same, known)
     here = [past for past in known if past.site == site.name]
     fitting, why_not = _changed(path, found)
     if site.partitions and fitting:

@@ -33,13 +33,16 @@ _ALL_USED = 0.9
 _MIB = 2**20
 
 
-def judge(manifest: Manifest, site: Site, same: Sequence[Past]) -> list[Suggestion]:
+def judge(
+    manifest: Manifest, site: Site, same: Sequence[Past], known: Sequence[Past]
+) -> list[Suggestion]:
     """Return a suggestion for each key that usage tells something about.
 
     Args:
         manifest: What is asked for.
         site: Where it is to run: only times that were measured there count.
         same: The past of trainings of the same name or code, at any site.
+        known: That of all trainings: faults of the site are anybody's.
     """
     here = [past for past in same if past.site == site.name]
     found = [_memory(manifest, same), time_limit(manifest, here), _cpus(manifest, same)]
@@ -47,7 +50,8 @@ def judge(manifest: Manifest, site: Site, same: Sequence[Past]) -> list[Suggesti
         found.append(_gpus(manifest, same))
     found.append(_learners(manifest, here))
     if manifest.framework.job is not None:
-        found.append(interval(manifest, site, here))
+        everyone = [past for past in known if past.site == site.name and not past.is_rehearsal]
+        found.append(interval(manifest, site, here, everyone))
     return found
 
 
@@ -72,6 +76,13 @@ def _memory(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
         needed = max(needed, max(failed) * _AGAIN)
         told.append(f"{memory_size(max(failed))} was too little {_times(len(failed))}")
     suggested = asked if is_enough(manifest.memory_bytes, needed) else _size(needed)
+    batch = manifest.training.batch_size
+    if known and all(past.epochs and past.batch_size < batch for past in known):
+        told.append(f"all with batches smaller than {batch}, which may take less")
+        if needed <= (manifest.memory_bytes or 0):
+            suggested = asked
+        elif not asked:
+            suggested = ""
     return Suggestion("memory", asked, suggested, "; ".join(told))
 
 

@@ -112,12 +112,18 @@ def _round_time_s(seconds: float) -> int:
 # Checkpoints --------------------------------------------------------------------------------------
 
 
-def interval(manifest: Manifest, site: Site, here: Sequence[Past]) -> Suggestion:
+def interval(
+    manifest: Manifest, site: Site, here: Sequence[Past], everyone: Sequence[Past]
+) -> Suggestion:
     """Return the time between checkpoints, by Young's and Daly's formula.
 
     `dlctl.contract.measured.interval` has it, and the papers. The site file's mean time
     between failures of a node counts as one failure that was seen, so it decides until there are
     more.
+
+    Args:
+        here: What such trainings have used at the site.
+        everyone: What all trainings have used there, which tells how often nodes fail.
     """
     asked = manifest.checkpoint.every if "every" in manifest.checkpoint.model_fields_set else ""
     known = whole(past for past in here if past.save_s is not None)
@@ -125,8 +131,8 @@ def interval(manifest: Manifest, site: Site, here: Sequence[Past]) -> Suggestion
     if not known:
         return Suggestion("checkpoint.every", asked, "", "too little: no checkpoint was measured")
     save_s = fmean(past.save_s or 0.0 for past in known)
-    node_s = sum(past.held_s * past.nodes for past in here)
-    faults = sum(past.kind in _FAULTS for past in here)
+    node_s = sum(past.held_s * past.nodes for past in everyone)
+    faults = sum(past.kind in _FAULTS for past in everyone)
     told = (f"{trainings(known)}: {exact_span(save_s)} a checkpoint; {counted(faults, 'fault')} in "
             f"{node_s / 3600:.2g} node-hours")  # fmt: skip
     before_s = site.failures.node_mtbf_s

@@ -23,8 +23,9 @@ training: {epochs: 10, batch_size: 64}
 """
 
 
-def suggestions(*known, text=TEXT, site=SITE, **overrides):
-    return {each.key: each for each in judge(make_manifest(text, **overrides), site, known)}
+def suggestions(*same, others=(), text=TEXT, site=SITE, **overrides):
+    found = judge(make_manifest(text, **overrides), site, same, [*same, *others])
+    return {each.key: each for each in found}
 
 
 def test_memory_is_the_peak_and_a_fifth_told_apart_by_learners():
@@ -241,3 +242,22 @@ def test_the_time_is_never_less_than_what_such_trainings_took():
 def test_cpus_stay_where_nobody_knows_whether_memory_comes_with_them():
     known = past(memory_bytes=None)
     assert suggestions(known)["cpus"].suggested == "" and suggestions(past())["cpus"].is_change
+
+
+def test_smaller_batches_are_no_reason_for_less_memory():
+    small = past(1, batch_size=16, memory_bytes=GIB)
+    found = suggestions(small)["memory"]
+    assert not found.is_change and "smaller than 64" in found.evidence
+    assert suggestions(small, past(2, memory_bytes=2 * GIB))["memory"].suggested == "2560MiB"
+    low = suggestions(small, memory="1GiB")["memory"]
+    assert low.suggested == "1280MiB", "more can't hurt"
+    program = TEXT.replace("job: train.py", "command: python train.py")
+    assert suggestions(replace(small, epochs=0), text=program)["memory"].suggested == "1280MiB"
+
+
+def test_a_site_fails_for_all_trainings():
+    known = past(1, epochs=10, held_s=36000.0)
+    lost = [past(n, name="other", kind="node_lost", held_s=3600.0) for n in range(2, 12)]
+    alone, among = (suggestions(known, others=others)["checkpoint.every"] for others in ((), lost))
+    assert "0 faults in 10 node-hours" in alone.evidence
+    assert "10 faults in 20 node-hours" in among.evidence
