@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,8 @@ def with_past(
     """
     pasts = next((each.pasts for each in reversed(before) if each.pasts), [])
     if supervisor.started_at and not is_hub(plan):  # a hub's use says nothing of a training
-        pasts = [*pasts, _past(job_dir, plan, verdict, supervisor, learners)]
+        with contextlib.suppress(Exception):  # whatever has been written, the verdict comes
+            pasts = [*pasts, _past(job_dir, plan, verdict, supervisor, learners)]
     return replace(verdict, pasts=pasts[-_MOST:])
 
 
@@ -122,10 +124,9 @@ def _memory_bytes(
 
 
 def _exchange_share(lines: Iterable[MetricsLine]) -> float | None:
-    known = [(line.values[EXCHANGE_S], line.values[STEP_S]) for line in lines
-             if line.values.get(EXCHANGE_S) is not None and line.values.get(STEP_S)]  # fmt: skip
-    whole_s = sum(step for _, step in known if step)
-    return sum(part for part, _ in known if part) / whole_s if whole_s else None
+    known = [line for line in lines if _all([line], EXCHANGE_S) and _all([line], STEP_S)]
+    whole_s = sum(_all(known, STEP_S))
+    return sum(_all(known, EXCHANGE_S)) / whole_s if whole_s else None
 
 
 def _event_s(lines: Iterable[MetricsLine], kind: EventKind) -> float | None:
@@ -134,4 +135,5 @@ def _event_s(lines: Iterable[MetricsLine], kind: EventKind) -> float | None:
 
 
 def _all(lines: Iterable[MetricsLine], name: str) -> list[float]:
-    return [value for line in lines if (value := line.values.get(name)) is not None]
+    return [value for line in lines
+            if (value := line.values.get(name)) is not None and math.isfinite(value)]  # fmt: skip

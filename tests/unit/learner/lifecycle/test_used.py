@@ -142,6 +142,17 @@ def test_an_attempt_that_was_judged_late_has_not_run_until_then(job: Job) -> Non
     assert job.past(replace(DONE, finished_at=BEGIN + 86400)).held_s == 128
 
 
+def test_a_verdict_comes_whatever_was_written(job: Job) -> None:
+    odd = {"step": 5, "epoch": 1, "time": BEGIN + 5, "step_s": float("nan"), "exchange_s": 1.0,
+           "memory_bytes": float("inf")}  # fmt: skip
+    job.write([odd, odd | {"step_s": 2.0}])
+    past = job.past()
+    assert past.memory_bytes is None and past.step_s == 2.0 and past.exchange_share == 0.5
+    job.use(0, cpu_tenths={"many": 1})
+    verdict, _ = conclude(job.dir, job.plan, DONE, None)
+    assert verdict.state is State.COMPLETED and verdict.pasts == []
+
+
 def test_of_a_job_that_never_began_there_is_no_past_and_a_rehearsal_is_told_apart(job: Job) -> None:
     job.plan = replace(job.plan, rehearsal=Rehearsal(stage=1, steps=20))
     assert used.with_past(job.dir, job.plan, DONE, [], Status("supervisor", 0, 1, State.TRAINING,
