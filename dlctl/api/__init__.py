@@ -5,8 +5,9 @@ raises that command's error. Threads may share all of it.
 """
 
 from dlctl.api.finding import search_of, training, trainings
-from dlctl.api.jobs import Search, Training
+from dlctl.api.jobs import Training
 from dlctl.api.models import StoredModel, model, stored_models
+from dlctl.api.searches import Search
 from dlctl.api.starting import start_search, submit
 
 __all__ = [

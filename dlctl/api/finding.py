@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlctl.api.jobs import Search, Training, job_of
+from dlctl.api.jobs import Training
 from dlctl.api.room import mine
+from dlctl.api.searches import Search, job_of
 from dlctl.service.client import Filter
 
 

@@ -1,31 +1,27 @@
-"""A training as an object, and a search, which is one with trials."""
+"""A training as an object."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlctl.contract import State
-from dlctl.errors import Misused, TrainingFailed
+from dlctl.errors import DlctlError, Misused, TrainingFailed
 from dlctl.series.columns import Columns, columns_of
 from dlctl.service import verbs
 from dlctl.service.client import Filter, tag
 
 if TYPE_CHECKING:
     from dlctl.api.models import StoredModel
-    from dlctl.lifecycle import Session
+    from dlctl.lifecycle import QueuePace, Session
     from dlctl.record import Record
     from dlctl.service.client import Client
 
 J = TypeVar("J", bound="Training")
 _FRESH_S = 1.0
 """For how long an answer of a site counts as new."""
-_FIRST_S, _SLOWEST_S, _SLOWER = 0.5, 5.0, 1.3
-_ORDER = list(State)
 
 
 class Training:
@@ -80,12 +76,16 @@ class Training:
 
     def refresh(self: J) -> J:
         """Ask the site; return the training, whose `record` is new then."""
+        self._look()
+        return self
+
+    def _look(self, pace: QueuePace | None = None) -> Record:
         from dlctl.lifecycle import refresh
 
         with self._open() as session:
-            (self.record,) = refresh(session, [self._known()], self._mine.store)
+            (self.record,) = refresh(session, [self._known()], self._mine.store, pace)
         self._asked_at = time.monotonic()
-        return self
+        return self.record
 
     def show(self) -> dict[str, Any]:
         """Return all about it, as `dlctl show --json` prints it."""
@@ -99,25 +99,29 @@ class Training:
     # How it goes ----------------------------------------------------------------------------------
 
     def wait(
-        self, until: str | Collection[str] | None = None, timeout_s: float | None = None
-    ) -> str:
+        self, until: str | Collection[str] | None = None, timeout_s: float | None = None,
+        on_look: Callable[[Training], object] | None = None,
+    ) -> str:  # fmt: skip
         """Wait until it is in a state, or beyond it; return the state.
 
         Args:
             until: One or several states; None: any end.
             timeout_s: None: however long it takes.
+            on_look: Called at each look; in a notebook the `update` of what `display` returns.
 
         Raises:
             TrainingFailed: it has ended in another state.
             TimeoutError: the time is over; the training goes on.
             TransportError: the site can't be reached, and waiting would not help.
         """
-        wanted = _states(until)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for record in self._looks(deadline):
-            if record.state in wanted or (
-                not record.state.final and any(_is_beyond(record.state, each) for each in wanted)
-            ):
+        from dlctl.api.waiting import is_there, looks, states
+        from dlctl.lifecycle import QueuePace
+
+        wanted, pace = states(until), QueuePace()
+        for record in looks(lambda: self._look(pace), self._mine.tell, timeout_s):
+            if on_look is not None:
+                on_look(self)
+            if is_there(record.state, wanted):
                 return str(record.state)
             if record.state.final:
                 raise TrainingFailed(
@@ -125,29 +129,6 @@ class Training:
                     hint=record.hint or record.show_command,
                 )
         raise TimeoutError(f"{self.id} is {self.record.state} after {timeout_s:g} s")
-
-    def _looks(self, deadline: float | None) -> Iterator[Record]:
-        from dlctl.errors import TransportError
-        from dlctl.lifecycle import QueuePace, refresh
-        from dlctl.service.client import may_pass
-
-        pace, pause_s = QueuePace(), _FIRST_S
-        with self._open() as session, session.staying() as stays:
-            while True:
-                before = self.record.state
-                try:
-                    (self.record,) = refresh(stays, [self._known()], self._mine.store, pace)
-                except TransportError as error:
-                    if not may_pass(error):
-                        raise
-                    self._mine.tell.warn(f"{error.message}; trying again")
-                yield self.record
-                pause_s = min(_SLOWEST_S, pause_s * _SLOWER)
-                pause_s = pause_s if self.record.state is before else _FIRST_S
-                left_s = float("inf") if deadline is None else deadline - time.monotonic()
-                if left_s <= 0:
-                    return
-                time.sleep(min(pause_s, left_s))
 
     def logs(self, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Yield the lines of its logs, merged by time; each as `learner-0 | text`.
@@ -323,50 +304,16 @@ class Training:
         return hash(self.id)
 
     def _repr_html_(self) -> str:
+        """Return its table and its curve, as new as its site tells, or else as last known."""
         from dlctl.api.shown import html_of
+        from dlctl.outputs.metrics.reader import MetricsReader
 
-        return html_of(self.record)
-
-
-class Search(Training):
-    """A search: its hub is a training, and it has trials."""
-
-    def status(self) -> dict[str, Any]:
-        """Return how far it is, as `dlctl search status --json` prints it."""
-        from dlctl.search.summary import counts
-
-        with self._open() as session:
-            self.record, seen = verbs.status(session, self._known(), self._mine.store)
-        return self.record.plain() | asdict(counts(seen, self.record))
-
-    def trials(self) -> list[dict[str, Any]]:
-        """Return its trials, as `dlctl search trials --json` prints them."""
-        from dlctl.search.overview import read_overview
-
-        with self._open() as session:
-            found = read_overview(session, self._known()).trials
-        return [asdict(each) for each in found.rows]
-
-    def scale(self, least: int, most: int | None = None, partition: str | None = None) -> None:
-        """Say how many workers it may have."""
-        with self._open() as session:
-            verbs.scale(session, self._known(), self._mine.store,
-                        (least, least if most is None else most), partition)  # fmt: skip
-
-
-def job_of(record: Record, mine: Client) -> Training | Search:
-    """Return the object for a record."""
-    return (Search if record.is_search else Training)(record, mine)
-
-
-def _states(words: str | Collection[str] | None) -> set[State]:
-    if words is None:
-        return {state for state in State if state.final}
-    chosen = [words] if isinstance(words, str) else list(words)
-    Filter(states=chosen)  # refuses a word that is none
-    return {State(word.upper()) for word in chosen}
-
-
-def _is_beyond(state: State, wanted: State) -> bool:
-    """Return whether a training that runs has passed a state."""
-    return not wanted.final and _ORDER.index(state) >= _ORDER.index(wanted)
+        reader, note = MetricsReader(self.record), ""
+        try:
+            _ = self.state
+            with self._open() as session:
+                reader.refresh(session.transport)
+            reader.save()
+        except DlctlError as error:
+            note = f"as last known: {error.message}"
+        return html_of(self.record, reader.run, note)

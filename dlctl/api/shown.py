@@ -6,36 +6,33 @@ from html import escape
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from dlctl.outputs.metrics.reader import MetricsReader
 from dlctl.series.answers import main_curve
 
 if TYPE_CHECKING:
     from dlctl.record import Record
+    from dlctl.series.run import Run
 
 _WIDTH, _HEIGHT, _MOST = 320, 80, 640
 
 
-def html_of(record: Record) -> str:
-    """Return a table and a curve, without script and without anything from outside.
-
-    It shows what is known here, and asks no site.
-    """
+def html_of(record: Record, run: Run, note: str = "") -> str:
+    """Return a table and a curve, without script and without anything from outside."""
     rows = {
         "training": record.training_id, "state": record.state_in_words, "reason": record.reason,
         "site": record.site, "job": record.job_id,
         "step": "" if record.step is None else f"{record.step:,}",
-        "loss": "" if record.loss is None else f"{record.loss:.4g}",
+        "loss": "" if record.loss is None else f"{record.loss:.4g}", "note": note,
     }  # fmt: skip
     cells = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th>"
         f"<td style='text-align:left'>{escape(value)}</td></tr>"
         for name, value in rows.items() if value
     )  # fmt: skip
-    return f"<div><table>{cells}</table>{_curve(record)}</div>"
+    return f"<div><table>{cells}</table>{_curve(run)}</div>"
 
 
-def _curve(record: Record) -> str:
-    curve = main_curve(MetricsReader(record).run)
+def _curve(run: Run) -> str:
+    curve = main_curve(run)
     values = [each for each in curve.values() if isfinite(each[1])] if curve else []
     points = values[:: max(1, len(values) // _MOST)]
     if curve is None or len(points) < 2:

@@ -9,8 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from dlctl.api.jobs import Search, Training
+from dlctl.api.jobs import Training
 from dlctl.api.room import mine, site_named
+from dlctl.api.searches import Search
 from dlctl.errors import ManifestError
 from dlctl.manifest.overrides import overrides_of
 
