@@ -141,7 +141,7 @@ class Training:
         from dlctl.logs.reader import LogReader, read
         from dlctl.service.bringing import pieces
 
-        with self._open() as session:
+        with closing(self._mine.open(self.site, follows=follow)) as session:
             record, store = self._known(), self._mine.store
             reader = LogReader(record.job_dir, (), 1 if tail is None else record.attempt)
             if tail is not None:
