@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dlctl.api.jobs import Training
-from dlctl.api.room import mine
+from dlctl.api.room import listed, mine
 from dlctl.api.searches import Search, job_of
 from dlctl.service.client import Filter
 
@@ -23,7 +23,7 @@ def trainings(
     Raises:
         Misused: a word is no state.
     """
-    states, tags = _listed(state), _listed(tag)
+    states, tags = listed(state), listed(tag)
     known, wanted = mine(), Filter(name, states, tags)
     return [job_of(record, known) for record in known.store.all() if wanted.fits(record)]
 
@@ -52,7 +52,3 @@ def search_of(search_id: str | None = None) -> Search:
     """
     known = mine()
     return Search(known.store.find_search(search_id), known)
-
-
-def _listed(words: str | Sequence[str]) -> list[str]:
-    return [words] if isinstance(words, str) else list(words)

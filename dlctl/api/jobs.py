@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dlctl.api.room import listed
 from dlctl.errors import DlctlError, Misused, TrainingFailed
 from dlctl.series.columns import Columns, columns_of
 from dlctl.service import verbs
@@ -218,7 +219,11 @@ class Training:
             return verbs.save(session, self._known(), self._mine.store).sentence
 
     def fetch(
-        self, to: str | Path | None = None, *, what: str = "results", include: Sequence[str] = ()
+        self,
+        to: str | Path | None = None,
+        *,
+        what: str = "results",
+        include: str | Sequence[str] = (),
     ) -> Path:
         """Download what it has made, and verify every file; return the folder.
 
@@ -235,7 +240,7 @@ class Training:
         if what not in PARTS:
             raise Misused(f"{what!r} is none of {', '.join(PARTS)}")
         folder = None if to is None else Path(to)
-        done, failures = fetch(self._mine, [self._known()], what, folder, include)
+        done, failures = fetch(self._mine, [self._known()], what, folder, listed(include))
         for failure in failures:
             raise failure
         ((self.record, fetched),) = done
@@ -251,9 +256,9 @@ class Training:
         for failure in done.failures:
             raise failure
 
-    def tag(self: J, *add: str, remove: Sequence[str] = ()) -> J:
+    def tag(self: J, *add: str, remove: str | Sequence[str] = ()) -> J:
         """Give it tags, and take some away."""
-        (self.record,) = tag(self._mine.store, [self._known()], add, remove)
+        (self.record,) = tag(self._mine.store, [self._known()], add, listed(remove))
         return self
 
     def store_as(

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 import dlctl
+from dlctl.api.room import listed
+from dlctl.api.starting import file_of
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.errors import Misused
+from dlctl.manifest.overrides import overrides_of
+from dlctl.request.bundle import collect
 from dlctl.series.columns import columns_of
 from dlctl.series.merged import Entry
 from dlctl.series.replays import Origin
@@ -48,6 +56,48 @@ def test_columns_have_one_length_and_say_where_a_value_is_from():
     assert found["loss"][0] == 0.5 and math.isnan(found["loss"][1])
     assert math.isnan(found["validation/loss"][0]) and found["validation/loss"][1] == 0.7
     assert {len(column) for column in found.values()} == {2}
+
+
+def test_numpy_takes_columns_as_they_are():
+    found = columns_of([
+        Entry(LOOP, MetricsLine(values={"loss": 0.5})),
+        Entry(LOOP, MetricsLine(step=2, epoch=1, texts={"phase": "late"})),
+    ])  # fmt: skip
+    kinds = {name: numpy.asarray(column).dtype.kind for name, column in found.items()}
+    assert {name: kinds[name] for name in ("step", "epoch", "time", "loss", "source")} == {
+        "step": "f", "epoch": "f", "time": "f", "loss": "f", "source": "U"
+    }  # fmt: skip
+    assert found["phase"] == [None, "late"]
+
+
+def test_a_manifest_of_a_program_is_no_part_of_another_request(tmp_path):
+    (tmp_path / "train.py").write_text("print(1)\n")
+    first = file_of({"name": "a", "time": "1m"}, tmp_path)
+    digest = collect(tmp_path).digest
+    assert file_of({"name": "a", "time": "2m"}, tmp_path) != first
+    assert [each.path for each in collect(tmp_path).files] == ["train.py"]
+    assert collect(tmp_path).digest == digest
+
+
+def test_numbers_of_numpy_and_paths_go_into_a_manifest():
+    options = {"learners": numpy.int64(2), "memory": None}
+    found = overrides_of(options, {
+        "framework.arguments.lr": numpy.float32(0.5), "framework.job": Path("train.py"),
+        "a": numpy.arange(2), "b": (1, None),
+    })  # fmt: skip
+    assert json.dumps(asdict(found)) and found.learners == 2 and found.memory is None
+    assert found.set == (
+        "framework.arguments.lr=0.5",
+        'framework.job="train.py"',
+        "a=[0, 1]",
+        "b=[1, null]",
+    )
+    with pytest.raises(Misused, match="b: <object .*> is neither text, number, list nor dict"):
+        overrides_of({}, {"b": {"deep": [object()]}})
+
+
+def test_one_word_stands_for_a_list_of_one():
+    assert listed("demo") == ["demo"] and listed(("a", "b")) == ["a", "b"]
 
 
 class Opened:
