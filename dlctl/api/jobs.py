@@ -8,14 +8,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlctl.api.room import listed
+from dlctl.api.room import listed, mine
 from dlctl.errors import DlctlError, Misused, TrainingFailed
 from dlctl.series.columns import Columns, columns_of
 from dlctl.service import verbs
 from dlctl.service.client import Filter, tag
 
 if TYPE_CHECKING:
-    from dlctl.api.models import StoredModel
     from dlctl.lifecycle import QueuePace, Session
     from dlctl.record import Record
     from dlctl.service.client import Client
@@ -261,25 +260,6 @@ class Training:
         (self.record,) = tag(self._mine.store, [self._known()], add, listed(remove))
         return self
 
-    def store_as(
-        self, name: str = "", *, alias: str | None = None, results: str = "*"
-    ) -> StoredModel:
-        """Store its results, with its code, as a new model at its site.
-
-        Args:
-            name: The manifest's name by default.
-            alias: A name for this version, such as `best`.
-            results: A pattern of the results' paths.
-        """
-        from dlctl.api.models import model
-        from dlctl.service import models
-
-        said = models.wish(name, [], [alias] if alias else [])
-        with models.models_at(self._mine, self.site) as there:
-            made = there.make(said, models.Source(None, self.id, results))
-            there.read()
-        return model(made.label, site=self.site)
-
     # ----------------------------------------------------------------------------------------------
 
     def _end(self: J, verb: str) -> J:
@@ -302,6 +282,10 @@ class Training:
         kind = type(self).__name__
         return f"<{kind} {self.id} {self.record.state_in_words} at {self.site}>"
 
+    def __reduce__(self) -> tuple[Callable[..., Training], tuple[type[Training], Record]]:
+        """Let another process have it, which opens sites for itself."""
+        return _again, (type(self), self.record)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Training) and other.id == self.id
 
@@ -322,3 +306,7 @@ class Training:
         except DlctlError as error:
             note = f"as last known: {error.message}"
         return html_of(self.record, reader.run, note)
+
+
+def _again(kind: type[Training], record: Record) -> Training:
+    return kind(record, mine())

@@ -10,9 +10,7 @@ from dlctl.errors import ResultsError
 from dlctl.service import verbs
 
 if TYPE_CHECKING:
-    from dlctl.record import Record
     from dlctl.search.trials import Trials
-    from dlctl.service.client import Client
 
 
 class Search(Training):
@@ -55,8 +53,3 @@ class Search(Training):
 
         with self._open() as session:
             return read_overview(session, self._known()).trials
-
-
-def job_of(record: Record, mine: Client) -> Training | Search:
-    """Return the object for a record."""
-    return (Search if record.is_search else Training)(record, mine)
