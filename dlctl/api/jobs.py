@@ -15,6 +15,7 @@ from dlctl.service import verbs
 from dlctl.service.client import Filter, tag
 
 if TYPE_CHECKING:
+    from dlctl.api.shown import Line
     from dlctl.lifecycle import QueuePace, Session
     from dlctl.record import Record
     from dlctl.service.client import Client
@@ -295,17 +296,25 @@ class Training:
     def _repr_html_(self) -> str:
         """Return its table and its curve, as new as its site tells, or else as last known."""
         from dlctl.api.shown import html_of
-        from dlctl.outputs.metrics.reader import MetricsReader
 
-        reader, note = MetricsReader(self.record), ""
+        note = ""
         try:
             _ = self.state
+            line = self._line()
+        except DlctlError as error:
+            note, line = f"as last known: {error.message}", self._line(asks=False)
+        return html_of(self.record, line, note)
+
+    def _line(self, *, asks: bool = True) -> Line:
+        from dlctl.api.shown import line_of
+        from dlctl.outputs.metrics.reader import MetricsReader
+
+        reader = MetricsReader(self.record)
+        if asks:
             with self._open() as session:
                 reader.refresh(session.transport)
             reader.save()
-        except DlctlError as error:
-            note = f"as last known: {error.message}"
-        return html_of(self.record, reader.run, note)
+        return line_of(reader.run)
 
 
 def _again(kind: type[Training], record: Record) -> Training:

@@ -10,6 +10,7 @@ from dlctl.errors import ResultsError
 from dlctl.service import verbs
 
 if TYPE_CHECKING:
+    from dlctl.api.shown import Line
     from dlctl.search.trials import Trials
 
 
@@ -47,6 +48,12 @@ class Search(Training):
         with self._open() as session:
             verbs.scale(session, self._known(), self._mine.store,
                         (least, least if most is None else most), partition)  # fmt: skip
+
+    def _line(self, *, asks: bool = True) -> Line:
+        from dlctl.api.shown import Line
+
+        bests = self._trials().best_over_time() if asks else []
+        return Line("best of its trials", "trials", [(each.ended, each.metric) for each in bests])
 
     def _trials(self) -> Trials:
         from dlctl.search.overview import read_overview

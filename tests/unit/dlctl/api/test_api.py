@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +17,12 @@ import pytest
 
 import dlctl
 from dlctl.api.room import listed
+from dlctl.api.shown import Line, html_of
 from dlctl.api.starting import file_of
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.errors import Misused
 from dlctl.manifest.overrides import overrides_of
+from dlctl.record import Record
 from dlctl.request.bundle import collect
 from dlctl.series.columns import columns_of
 from dlctl.series.merged import Entry
@@ -28,6 +30,7 @@ from dlctl.series.replays import Origin
 from dlctl.service import pool
 from dlctl.service.pool import Pool
 
+RECORD = Record("digits-1", "digits", "a", "/m", "/jobs/digits-1", "2026-01-01T00:00:00+00:00")
 LOOP = Origin(1, 0, Source.LOOP)
 
 
@@ -155,3 +158,13 @@ def test_a_word_that_is_no_state_is_refused(xdg, monkeypatch):
     with pytest.raises(Misused, match="NONE"):
         dlctl.trainings(state="NONE")
     assert dlctl.trainings() == []
+
+
+def test_a_table_shows_a_curve_and_escapes_what_a_program_says():
+    record = replace(RECORD, reason="<script>", step=1234)
+    line = Line("<loss>", "steps", [(1, 4.0), (2, math.nan), (1001, 2.0)])
+    shown = html_of(record, line, "as last known: no route")
+    assert "1,234" in shown and "as last known: no route" in shown
+    assert "points='0.0,2.0 320.0,78.0'" in shown
+    assert "&lt;loss&gt;: 2 to 4, steps 1 to 1,001" in shown and "<script" not in shown
+    assert "svg" not in html_of(record, Line("loss", "steps", [(1, 1.0)]))
