@@ -138,22 +138,10 @@ class Training:
             follow: Go on until the training has ended; to leave the loop leaves the training alone.
             tail: Begin at the last lines of each log.
         """
-        from dlctl.logs.beginning import begin_at_tail
-        from dlctl.logs.reader import LogReader, read
-        from dlctl.service.bringing import pieces
+        from dlctl.service.bringing import lines
 
         with closing(self._mine.open(self.site, follows=follow)) as session:
-            record, store = self._known(), self._mine.store
-            reader = LogReader(record.job_dir, (), 1 if tail is None else record.attempt)
-            if tail is not None:
-                begin_at_tail(reader, session.transport, tail)
-            found = (
-                pieces(session, record, store, self._mine.tell, reader)
-                if follow else read(session.transport, reader)
-            )  # fmt: skip
-            for piece in found:
-                text = piece.content.decode(errors="replace").removesuffix("\n")
-                yield from (f"{piece.source} | {line}" for line in text.split("\n"))
+            yield from lines(session, self._known(), self._mine, follow=follow, tail=tail)
 
     def metrics(self, names: str | None = None, since_step: int = 0) -> Columns:
         """Return what was measured as columns of one length, a row for each step of each source.
@@ -300,21 +288,16 @@ class Training:
         note = ""
         try:
             _ = self.state
-            line = self._line()
+            with self._open() as session:
+                line = self._line(session)
         except DlctlError as error:
-            note, line = f"as last known: {error.message}", self._line(asks=False)
+            note, line = f"as last known: {error.message}", self._line(None)
         return html_of(self.record, line, note)
 
-    def _line(self, *, asks: bool = True) -> Line:
+    def _line(self, session: Session | None) -> Line:
         from dlctl.api.shown import line_of
-        from dlctl.outputs.metrics.reader import MetricsReader
 
-        reader = MetricsReader(self.record)
-        if asks:
-            with self._open() as session:
-                reader.refresh(session.transport)
-            reader.save()
-        return line_of(reader.run)
+        return line_of(self.record, session)
 
 
 def _again(kind: type[Training], record: Record) -> Training:

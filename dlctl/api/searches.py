@@ -11,6 +11,7 @@ from dlctl.service import verbs
 
 if TYPE_CHECKING:
     from dlctl.api.shown import Line
+    from dlctl.lifecycle import Session
     from dlctl.search.trials import Trials
 
 
@@ -49,11 +50,12 @@ class Search(Training):
             verbs.scale(session, self._known(), self._mine.store,
                         (least, least if most is None else most), partition)  # fmt: skip
 
-    def _line(self, *, asks: bool = True) -> Line:
+    def _line(self, session: Session | None) -> Line:
         from dlctl.api.shown import Line
+        from dlctl.search.overview import read_overview
 
-        bests = self._trials().best_over_time() if asks else []
-        return Line("best of its trials", "trials", [(each.ended, each.metric) for each in bests])
+        found = read_overview(session, self._known()).trials.best_over_time() if session else []
+        return Line("best of its trials", "trials", [(each.ended, each.metric) for each in found])
 
     def _trials(self) -> Trials:
         from dlctl.search.overview import read_overview

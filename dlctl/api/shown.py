@@ -8,11 +8,12 @@ from html import escape
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from dlctl.outputs.metrics.reader import MetricsReader
 from dlctl.series.answers import main_curve
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
     from dlctl.record import Record
-    from dlctl.series.run import Run
 
 _WIDTH, _HEIGHT, _MOST = 320, 80, 640
 
@@ -27,10 +28,17 @@ class Line:
     points: Sequence[tuple[float, float]] = ()
 
 
-def line_of(run: Run) -> Line:
-    """Return the curve by which a training is judged."""
-    curve = main_curve(run)
-    if curve is None:
+def line_of(record: Record, session: Session | None) -> Line:
+    """Return the curve by which a training is judged.
+
+    Args:
+        session: Its site; None: as it was last known.
+    """
+    reader = MetricsReader(record)
+    if session is not None:
+        reader.refresh(session.transport)
+        reader.save()
+    if (curve := main_curve(reader.run)) is None:
         return Line("", "")
     return Line(curve.key.shown, "steps", [(at, value) for at, value, *_ in curve.values()])
 

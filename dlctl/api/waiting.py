@@ -48,7 +48,7 @@ def states(words: str | Collection[str] | None) -> set[State]:
     Raises:
         Misused: a word is no state.
     """
-    if words is None:
+    if not words:
         return {state for state in State if state.final}
     chosen = [words] if isinstance(words, str) else list(words)
     Filter(states=chosen)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.errors import DlctlError, RemoteCommandError, SubmitRejected, TransportError
+from dlctl.errors import DlctlError, RecordError, RemoteCommandError, SubmitRejected, TransportError
 from dlctl.lifecycle.end import Answer, interrupted
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.staging import bring, make_environment
@@ -103,6 +103,9 @@ class Sent:
         Raises:
             DlctlError: why it has no job.
         """
+        if not self.batch.records:
+            raise RecordError("the training that this request has made was deleted",
+                              hint="a new request needs a new token")  # fmt: skip
         ((record, error),) = self.rows()
         if error:
             raise error

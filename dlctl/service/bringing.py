@@ -90,6 +90,29 @@ def pieces(
         )
 
 
+def lines(
+    session: Session, record: Record, mine: Client, *, follow: bool = False, tail: int | None = None
+) -> Iterator[str]:
+    """Yield the lines of a training's logs, merged by time; each as `learner-0 | text`.
+
+    Args:
+        follow: Go on until the training has ended.
+        tail: Begin at the last lines of each log.
+    """
+    from dlctl.logs.beginning import begin_at_tail
+    from dlctl.logs.reader import LogReader, read
+
+    reader = LogReader(record.job_dir, (), 1 if tail is None else record.attempt)
+    if tail is not None:
+        begin_at_tail(reader, session.transport, tail)
+    found = read(session.transport, reader)
+    if follow:
+        found = pieces(session, record, mine.store, mine.tell, reader)
+    for piece in found:
+        text = piece.content.decode(errors="replace").removesuffix("\n")
+        yield from (f"{piece.source} | {line}" for line in text.split("\n"))
+
+
 def _why_it_waits(record: Record) -> str:
     if record.state is State.QUEUED and not record.job_id and record.stale_since is None:
         age_s = time.time() - (unix_seconds(record.created_at) or 0.0)

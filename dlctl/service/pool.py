@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from dlctl.lifecycle.session import Session
 
 MOST = 4
-"""How many connections a site has at most for calls; sshd allows ten sessions on each."""
+"""How many connections to a site calls share; sshd allows ten sessions on each."""
 _IDLE_S = 60.0
 """After how long an unused connection is closed."""
+_PATIENCE_S = 30.0
+"""After how long a call opens a further connection: the others may take hours, as a download."""
 _of_parents: list[object] = []
 """Connections of the processes that this one was forked from: to close them would tell the site."""
 
@@ -58,7 +60,7 @@ class Pool:
         os.register_at_fork(after_in_child=lambda: _leave_to_parent(this()))
 
     def lend(self, name: str, *, follows: bool = False) -> Session:
-        """Return an open site; wait for one if all are in use.
+        """Return an open site; wait for one if all are in use, but not for ever.
 
         Args:
             follows: It is lent for as long as something is followed, which keeps no call waiting.
@@ -67,8 +69,9 @@ class Pool:
             SiteError: there is no such site.
         """
         with self._changed:
-            while not follows and self._lent.get(name, 0) >= self.most:
-                self._changed.wait()
+            self._changed.wait_for(
+                lambda: follows or self._lent.get(name, 0) < self.most, _PATIENCE_S
+            )
             self._lent[name] = self._lent.get(name, 0) + (not follows)
             free = self._free.get(name)
             session = free.pop()[1] if free else None

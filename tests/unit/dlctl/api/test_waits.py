@@ -108,6 +108,15 @@ def test_who_follows_keeps_nobody_waiting():
     assert mine._lent == {"a": 0}
 
 
+def test_a_call_does_not_wait_for_ever_behind_long_ones(monkeypatch):
+    monkeypatch.setattr("dlctl.service.pool._PATIENCE_S", 0.01)
+    mine = Pool(opened, most=1)
+    held = mine.lend("a")
+    mine.lend("a").close()
+    held.close()
+    assert mine._lent == {"a": 0}
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
 def test_a_fork_opens_connections_of_its_own():
     opens = list[str]()
