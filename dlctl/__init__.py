@@ -20,4 +20,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_API])
+    return [*(name for name in globals() if name.startswith("__")), *_API]  # and no rooms
