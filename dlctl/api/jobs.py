@@ -131,17 +131,26 @@ class Training:
                 )
         raise TimeoutError(f"{self.id} is {self.record.state} after {timeout_s:g} s")
 
-    def logs(self, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+    def logs(
+        self, *, follow: bool = False, rank: int | str | None = None, attempt: int | None = None,
+        since: str | None = None, tail: int | None = None, grep: str | None = None,
+    ) -> Iterator[str]:  # fmt: skip
         """Yield the lines of its logs, merged by time; each as `learner-0 | text`.
 
         Args:
             follow: Go on until the training has ended; to leave the loop leaves the training alone.
+            rank: Only these learners, as `0` or `"0,2-5"`.
+            attempt: Only this attempt.
+            since: Only lines written since then: `10m`, `14:30`, `2026-01-31T14:30`.
             tail: Begin at the last lines of each log.
+            grep: Only lines that this regular expression fits.
         """
         from dlctl.service.bringing import lines
+        from dlctl.service.logs import LinesWanted
 
+        wanted = LinesWanted(None if rank is None else str(rank), attempt, since, tail, grep)
         with closing(self._mine.open(self.site, follows=follow)) as session:
-            yield from lines(session, self._known(), self._mine, follow=follow, tail=tail)
+            yield from lines(session, self._known(), self._mine, wanted, follow=follow)
 
     def metrics(self, names: str | None = None, since_step: int = 0) -> Columns:
         """Return what was measured as columns of one length, a row for each step of each source.

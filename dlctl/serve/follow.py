@@ -66,22 +66,22 @@ class LogSource:
     """Follows logs."""
 
     def __init__(self, reader: LogReader) -> None:
-        self._reader, self._asked = reader, Wanted([], {}, 0)
+        self.reader, self._asked = reader, Wanted([], {}, 0)
         self.rest, self.positions, self.skip = reader.rest, reader.positions, reader.skip
 
     @property
     def advanced(self) -> bool:
         """Return whether the last look has read anything."""
-        return self._reader.advanced
+        return self.reader.advanced
 
     def look(self) -> Look:
         """Return what to read next."""
-        self._asked = asked = self._reader.wanted()
-        return look_at(self._reader.job_dir, asked.globs, asked.offsets, asked.limit_bytes)
+        self._asked = asked = self.reader.wanted()
+        return look_at(self.reader.job_dir, asked.globs, asked.offsets, asked.limit_bytes)
 
     def take(self, _: Session, found: Mapping[str, bytes]) -> list[LogPiece]:
         """Return the lines that can be told now."""
-        return self._reader.take(self._asked, found)
+        return self.reader.take(self._asked, found)
 
 
 class MetricsSource:

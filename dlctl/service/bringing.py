@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore
     from dlctl.series.merged import Entry
     from dlctl.service.client import Client
+    from dlctl.service.logs import LinesWanted
     from dlctl.tell import Tell
 
 
@@ -91,26 +92,21 @@ def pieces(
 
 
 def lines(
-    session: Session, record: Record, mine: Client, *, follow: bool = False, tail: int | None = None
+    session: Session, record: Record, mine: Client, wanted: LinesWanted, *, follow: bool = False
 ) -> Iterator[str]:
-    """Yield the lines of a training's logs, merged by time; each as `learner-0 | text`.
+    """Yield the lines that are wanted, merged by time; each as `learner-0 | text`.
 
     Args:
         follow: Go on until the training has ended.
-        tail: Begin at the last lines of each log.
     """
-    from dlctl.logs.beginning import begin_at_tail
-    from dlctl.logs.reader import LogReader, read
+    from dlctl.logs.reader import read
 
-    reader = LogReader(record.job_dir, (), 1 if tail is None else record.attempt)
-    if tail is not None:
-        begin_at_tail(reader, session.transport, tail)
+    record, reader = wanted.reader(session, record, mine.store)
     found = read(session.transport, reader)
-    if follow:
+    if follow and wanted.attempt in (None, record.attempt):
         found = pieces(session, record, mine.store, mine.tell, reader)
     for piece in found:
-        text = piece.content.decode(errors="replace").removesuffix("\n")
-        yield from (f"{piece.source} | {line}" for line in text.split("\n"))
+        yield from (f"{piece.source} | {line}" for line in wanted.of(piece))
 
 
 def _why_it_waits(record: Record) -> str:
