@@ -43,14 +43,17 @@ def test_it_submits_follows_plots_and_fetches(dlctl, site, tmp_path):
     }
 
     def told(name, kind="text/plain"):
-        parts = [each.get("text") or each["data"][kind] for each in cells[name]["outputs"]]
+        parts = [each.get("text") or each["data"].get(kind, "") for each in cells[name]["outputs"]]
         return "".join("".join(part) for part in parts)
 
+    def html(name):
+        return told(name, "text/html")
+
     assert f" at {site.name}>" in told("submit")
-    assert "learner-0 | epoch 2/2" in told("follow") and "'COMPLETED'" in told("follow")
-    shown = told("curve", "text/html")
-    assert "<td style='text-align:left'>COMPLETED</td>" in shown
-    assert "<polyline" in shown and "steps 23 to 46" in shown
+    assert "'COMPLETED'" in told("follow") and "learner-0 | epoch 2/2" in told("logs")
+    for shown in (html("follow"), html("curve")):
+        assert "<td style='text-align:left'>COMPLETED</td>" in shown
+        assert "<polyline" in shown and "steps 23 to 46" in shown
     assert re.findall(r"step +(\d+): +[\d.]+% █+", told("columns")) == ["23", "46"]
     assert "608,141 model.pt" in told("fetch")
     (fetched,) = (copy.parent / "results").iterdir()
