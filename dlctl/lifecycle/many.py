@@ -11,7 +11,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dlctl import contract
@@ -21,6 +21,7 @@ from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.staging import bring, make_environment
 from dlctl.lifecycle.submit import (
     NOT_ASKED,
+    NOT_NOW,
     answer_lost,
     ask_script,
     judge,
@@ -30,6 +31,7 @@ from dlctl.lifecycle.submit import (
     noted,
     send,
     submit_timeout_s,
+    wait_for_room,
 )
 from dlctl.record import Record, RecordStore
 from dlctl.record_batches import Batch, Key, asked_before, begin, broken_off, finish, let_go
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
     from dlctl.files.upload import Tree
     from dlctl.request.request import Request
 
-NO_MORE = "the site takes no more jobs of yours now"
-"""What the records of trainings say that a limit keeps from being submitted."""
 _WRITE_EVERY_S = 0.3
 OnAnswer = Callable[[int, Answer], None]
 """Called with a training's position and its record, or why it has no job."""
@@ -316,6 +316,8 @@ def _ask_all(
     token = secrets.token_hex(8)
     script = _script(session, requests, records, token)
     found: dict[int, Answer] = {}
+    refused: Answer | None = None
+    """The answer after which the script asked for no other training."""
     timeout_s = submit_timeout_s(max(each.code.size_bytes for each in requests))
     try:
         process = session.transport.start(script, idle_timeout_s=timeout_s)
@@ -326,18 +328,18 @@ def _ask_all(
         return [answer_lost(record, error, store) for record in records]
     try:
         for number, end in answers(process.stdout, token.encode()):
-            if _is_limit(session, end):
-                break
             try:
                 found[number] = judge(session, end, records[number], store)
             except DlctlError as error:
                 found[number] = error
             on_answer(number, found[number])
+            if end.exit_code == NOT_NOW:
+                refused = found[number]
         end = process.wait(timeout_s)
     except TransportError as error:
         return [answer_lost(record, error, store) if n not in found else found[n]
                 for n, record in enumerate(records)]  # fmt: skip
-    return [found[n] if n in found else _not_asked(session, end, record, store)
+    return [found[n] if n in found else _not_asked(session, end, refused, record, store)
             for n, record in enumerate(records)]  # fmt: skip
 
 
@@ -351,22 +353,18 @@ def _script(
         scripts=[framed(number, script, token) for number, script in enumerate(scripts)],
         prologue=session.scheduler.prologue(),
         umask=requests[0].plan.umask,
-        no_more=session.scheduler.no_more, jobs=[record.job_dir for record in records],
-        begin=contract.submit_begin(1), answer=contract.submit_answer(1),
+        not_now_code=NOT_NOW,
     )  # fmt: skip
 
 
-def _is_limit(session: Session, end: Completed) -> bool:
-    said = (end.stdout + end.stderr).decode(errors="replace")
-    return any(words in said for words in session.scheduler.no_more)
-
-
-def _not_asked(session: Session, end: Completed, record: Record, store: RecordStore) -> Answer:
+def _not_asked(
+    session: Session, end: Completed, refused: Answer | None, record: Record, store: RecordStore
+) -> Answer:  # fmt: skip
     """Note that the script ended before it came to a training."""
-    if end.exit_code:
-        said = end.last_error_line or f"exit code {end.exit_code}"
-        return RemoteCommandError(f"{session.transport.name}: {said}")
-    hint = "give the same command again once some of your jobs have ended"
-    waits = replace(record, reason=NO_MORE, hint=hint, seen_at=time.time())
-    store.update(waits)
-    return waits
+    if isinstance(refused, DlctlError):
+        note_interrupted([record], refused, store)
+        return refused
+    if refused is not None:
+        return wait_for_room(record, store)
+    said = end.last_error_line or f"exit code {end.exit_code}"
+    return RemoteCommandError(f"{session.transport.name}: {said}")
