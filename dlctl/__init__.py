@@ -6,8 +6,8 @@ of `dlctl.api` stand here, too: `dlctl.submit("manifest.yml")`.
 
 __version__ = "0.1.0"
 _API = (
-    "Search", "StoredModel", "Training", "model", "search_of", "start_search", "stored_models",
-    "submit", "training", "trainings",
+    "Search", "StoredModel", "Training", "model", "search_of", "searches", "start_search",
+    "store_model", "stored_models", "submit", "training", "trainings",
 )  # fmt: skip
 
 
@@ -20,4 +20,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_API])
+    return [*(name for name in globals() if name.startswith("__")), *_API]  # and no rooms

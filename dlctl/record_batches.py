@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import State
-from dlctl.errors import RecordError
+from dlctl.errors import Misused, RecordError
 from dlctl.record import Record, RecordStore
 from dlctl.record_file import read_rows
 
@@ -31,15 +31,24 @@ _KEYS = """
 CREATE TABLE IF NOT EXISTS requests (
     key TEXT PRIMARY KEY, body TEXT NOT NULL, ids TEXT NOT NULL)"""
 _PREFIX = "submitting-"
+_LONGEST = 200
 
 
 @dataclass(frozen=True)
 class Key:
-    """What a program calls a request, to be able to repeat it."""
+    """What a program calls a request, to be able to repeat it.
+
+    Raises:
+        Misused: the name is empty, as a variable that nobody has set, or no short word.
+    """
 
     name: str
     body: str
     """A digest of all that was asked for."""
+
+    def __post_init__(self) -> None:
+        if not (self.name.isascii() and self.name.isprintable() and 0 < len(self.name) <= _LONGEST):
+            raise Misused(f"a token has 1 to {_LONGEST} printable ASCII characters")
 
 
 class KeyTaken(RecordError):

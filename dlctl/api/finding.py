@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlctl.api.jobs import Search, Training, job_of
-from dlctl.api.room import mine
+from dlctl.api.jobs import Training
+from dlctl.api.room import listed, mine
+from dlctl.api.searches import Search
 from dlctl.service.client import Filter
 
 
 def trainings(
     *, name: str | None = None, state: str | Sequence[str] = (), tag: str | Sequence[str] = (),
-) -> list[Training | Search]:  # fmt: skip
+) -> list[Training]:  # fmt: skip
     """Return the trainings and searches that fit, the newest last; asks no site.
+
+    A search is a `Search`.
 
     Args:
         name: A pattern of the shell, such as `digits*`, for the name or the id.
@@ -22,9 +25,18 @@ def trainings(
     Raises:
         Misused: a word is no state.
     """
-    states, tags = _listed(state), _listed(tag)
+    states, tags = listed(state), listed(tag)
     known, wanted = mine(), Filter(name, states, tags)
-    return [job_of(record, known) for record in known.store.all() if wanted.fits(record)]
+    return [(Search if record.is_search else Training)(record, known)
+            for record in known.store.all() if wanted.fits(record)]  # fmt: skip
+
+
+def searches(
+    *, name: str | None = None, state: str | Sequence[str] = (), tag: str | Sequence[str] = (),
+) -> list[Search]:  # fmt: skip
+    """Return the searches that fit, as `trainings` does."""
+    found = trainings(name=name, state=state, tag=tag)
+    return [each for each in found if isinstance(each, Search)]
 
 
 def training(training_id: str | None = None) -> Training:
@@ -51,7 +63,3 @@ def search_of(search_id: str | None = None) -> Search:
     """
     known = mine()
     return Search(known.store.find_search(search_id), known)
-
-
-def _listed(words: str | Sequence[str]) -> list[str]:
-    return [words] if isinstance(words, str) else list(words)

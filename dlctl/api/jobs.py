@@ -1,31 +1,28 @@
-"""A training as an object, and a search, which is one with trials."""
+"""A training as an object."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlctl.contract import State
-from dlctl.errors import Misused, TrainingFailed
+from dlctl.api.room import listed, mine
+from dlctl.errors import DlctlError, Misused, TrainingFailed
 from dlctl.series.columns import Columns, columns_of
 from dlctl.service import verbs
 from dlctl.service.client import Filter, tag
 
 if TYPE_CHECKING:
-    from dlctl.api.models import StoredModel
-    from dlctl.lifecycle import Session
+    from dlctl.api.shown import Line
+    from dlctl.lifecycle import QueuePace, Session
     from dlctl.record import Record
     from dlctl.service.client import Client
 
 J = TypeVar("J", bound="Training")
 _FRESH_S = 1.0
 """For how long an answer of a site counts as new."""
-_FIRST_S, _SLOWEST_S, _SLOWER = 0.5, 5.0, 1.3
-_ORDER = list(State)
 
 
 class Training:
@@ -80,12 +77,16 @@ class Training:
 
     def refresh(self: J) -> J:
         """Ask the site; return the training, whose `record` is new then."""
+        self._look()
+        return self
+
+    def _look(self, pace: QueuePace | None = None) -> Record:
         from dlctl.lifecycle import refresh
 
         with self._open() as session:
-            (self.record,) = refresh(session, [self._known()], self._mine.store)
+            (self.record,) = refresh(session, [self._known()], self._mine.store, pace)
         self._asked_at = time.monotonic()
-        return self
+        return self.record
 
     def show(self) -> dict[str, Any]:
         """Return all about it, as `dlctl show --json` prints it."""
@@ -99,25 +100,29 @@ class Training:
     # How it goes ----------------------------------------------------------------------------------
 
     def wait(
-        self, until: str | Collection[str] | None = None, timeout_s: float | None = None
-    ) -> str:
+        self, until: str | Collection[str] | None = None, timeout_s: float | None = None,
+        on_look: Callable[[Training], object] | None = None,
+    ) -> str:  # fmt: skip
         """Wait until it is in a state, or beyond it; return the state.
 
         Args:
             until: One or several states; None: any end.
             timeout_s: None: however long it takes.
+            on_look: Called at each look; in a notebook the `update` of what `display` returns.
 
         Raises:
             TrainingFailed: it has ended in another state.
             TimeoutError: the time is over; the training goes on.
             TransportError: the site can't be reached, and waiting would not help.
         """
-        wanted = _states(until)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for record in self._looks(deadline):
-            if record.state in wanted or (
-                not record.state.final and any(_is_beyond(record.state, each) for each in wanted)
-            ):
+        from dlctl.api.waiting import is_there, looks, states
+        from dlctl.lifecycle import QueuePace
+
+        wanted, pace = states(until), QueuePace()
+        for record in looks(lambda: self._look(pace), self._mine.tell, timeout_s):
+            if on_look is not None:
+                on_look(self)
+            if is_there(record.state, wanted):
                 return str(record.state)
             if record.state.final:
                 raise TrainingFailed(
@@ -125,29 +130,6 @@ class Training:
                     hint=record.hint or record.show_command,
                 )
         raise TimeoutError(f"{self.id} is {self.record.state} after {timeout_s:g} s")
-
-    def _looks(self, deadline: float | None) -> Iterator[Record]:
-        from dlctl.errors import TransportError
-        from dlctl.lifecycle import QueuePace, refresh
-        from dlctl.service.client import may_pass
-
-        pace, pause_s = QueuePace(), _FIRST_S
-        with self._open() as session, session.staying() as stays:
-            while True:
-                before = self.record.state
-                try:
-                    (self.record,) = refresh(stays, [self._known()], self._mine.store, pace)
-                except TransportError as error:
-                    if not may_pass(error):
-                        raise
-                    self._mine.tell.warn(f"{error.message}; trying again")
-                yield self.record
-                pause_s = min(_SLOWEST_S, pause_s * _SLOWER)
-                pause_s = pause_s if self.record.state is before else _FIRST_S
-                left_s = float("inf") if deadline is None else deadline - time.monotonic()
-                if left_s <= 0:
-                    return
-                time.sleep(min(pause_s, left_s))
 
     def logs(
         self, *, follow: bool = False, rank: int | str | None = None, attempt: int | None = None,
@@ -163,21 +145,12 @@ class Training:
             tail: Begin at the last lines of each log.
             grep: Only lines that this regular expression fits.
         """
-        from dlctl.logs.reader import read
-        from dlctl.service.bringing import pieces
+        from dlctl.service.bringing import lines
         from dlctl.service.logs import LinesWanted
 
         wanted = LinesWanted(None if rank is None else str(rank), attempt, since, tail, grep)
-        with self._open() as session:
-            store = self._mine.store
-            record, reader = wanted.reader(session, self._known(), store)
-            found = (
-                pieces(session, record, store, self._mine.tell, reader)
-                if follow and attempt in (None, record.attempt)
-                else read(session.transport, reader)
-            )
-            for piece in found:
-                yield from (f"{piece.source} | {line}" for line in wanted.of(piece))
+        with closing(self._mine.open(self.site, follows=follow)) as session:
+            yield from lines(session, self._known(), self._mine, wanted, follow=follow)
 
     def metrics(self, names: str | None = None, since_step: int = 0) -> Columns:
         """Return what was measured as columns of one length, a row for each step of each source.
@@ -243,7 +216,11 @@ class Training:
             return verbs.save(session, self._known(), self._mine.store).sentence
 
     def fetch(
-        self, to: str | Path | None = None, *, what: str = "results", include: Sequence[str] = ()
+        self,
+        to: str | Path | None = None,
+        *,
+        what: str = "results",
+        include: str | Sequence[str] = (),
     ) -> Path:
         """Download what it has made, and verify every file; return the folder.
 
@@ -260,7 +237,7 @@ class Training:
         if what not in PARTS:
             raise Misused(f"{what!r} is none of {', '.join(PARTS)}")
         folder = None if to is None else Path(to)
-        done, failures = fetch(self._mine, [self._known()], what, folder, include)
+        done, failures = fetch(self._mine, [self._known()], what, folder, listed(include))
         for failure in failures:
             raise failure
         ((self.record, fetched),) = done
@@ -276,29 +253,10 @@ class Training:
         for failure in done.failures:
             raise failure
 
-    def tag(self: J, *add: str, remove: Sequence[str] = ()) -> J:
+    def tag(self: J, *add: str, remove: str | Sequence[str] = ()) -> J:
         """Give it tags, and take some away."""
-        (self.record,) = tag(self._mine.store, [self._known()], add, remove)
+        (self.record,) = tag(self._mine.store, [self._known()], add, listed(remove))
         return self
-
-    def store_as(
-        self, name: str = "", *, alias: str | None = None, results: str = "*"
-    ) -> StoredModel:
-        """Store its results, with its code, as a new model at its site.
-
-        Args:
-            name: The manifest's name by default.
-            alias: A name for this version, such as `best`.
-            results: A pattern of the results' paths.
-        """
-        from dlctl.api.models import model
-        from dlctl.service import models
-
-        said = models.wish(name, [], [alias] if alias else [])
-        with models.models_at(self._mine, self.site) as there:
-            made = there.make(said, models.Source(None, self.id, results))
-            there.read()
-        return model(made.label, site=self.site)
 
     # ----------------------------------------------------------------------------------------------
 
@@ -322,6 +280,10 @@ class Training:
         kind = type(self).__name__
         return f"<{kind} {self.id} {self.record.state_in_words} at {self.site}>"
 
+    def __reduce__(self) -> tuple[Callable[..., Training], tuple[type[Training], Record]]:
+        """Let another process have it, which opens sites for itself."""
+        return _again, (type(self), self.record)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Training) and other.id == self.id
 
@@ -329,50 +291,23 @@ class Training:
         return hash(self.id)
 
     def _repr_html_(self) -> str:
+        """Return its table and its curve, as new as its site tells, or else as last known."""
         from dlctl.api.shown import html_of
 
-        return html_of(self.record)
+        note = ""
+        try:
+            _ = self.state
+            with self._open() as session:
+                line = self._line(session)
+        except DlctlError as error:
+            note, line = f"as last known: {error.message}", self._line(None)
+        return html_of(self.record, line, note)
+
+    def _line(self, session: Session | None) -> Line:
+        from dlctl.api.shown import line_of
+
+        return line_of(self.record, session)
 
 
-class Search(Training):
-    """A search: its hub is a training, and it has trials."""
-
-    def status(self) -> dict[str, Any]:
-        """Return how far it is, as `dlctl search status --json` prints it."""
-        from dlctl.search.summary import counts
-
-        with self._open() as session:
-            self.record, seen = verbs.status(session, self._known(), self._mine.store)
-        return self.record.plain() | asdict(counts(seen, self.record))
-
-    def trials(self) -> list[dict[str, Any]]:
-        """Return its trials, as `dlctl search trials --json` prints them."""
-        from dlctl.search.overview import read_overview
-
-        with self._open() as session:
-            found = read_overview(session, self._known()).trials
-        return [asdict(each) for each in found.rows]
-
-    def scale(self, least: int, most: int | None = None, partition: str | None = None) -> None:
-        """Say how many workers it may have."""
-        with self._open() as session:
-            verbs.scale(session, self._known(), self._mine.store,
-                        (least, least if most is None else most), partition)  # fmt: skip
-
-
-def job_of(record: Record, mine: Client) -> Training | Search:
-    """Return the object for a record."""
-    return (Search if record.is_search else Training)(record, mine)
-
-
-def _states(words: str | Collection[str] | None) -> set[State]:
-    if words is None:
-        return {state for state in State if state.final}
-    chosen = [words] if isinstance(words, str) else list(words)
-    Filter(states=chosen)  # refuses a word that is none
-    return {State(word.upper()) for word in chosen}
-
-
-def _is_beyond(state: State, wanted: State) -> bool:
-    """Return whether a training that runs has passed a state."""
-    return not wanted.final and _ORDER.index(state) >= _ORDER.index(wanted)
+def _again(kind: type[Training], record: Record) -> Training:
+    return kind(record, mine())

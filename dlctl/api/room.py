@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dlctl.record import RecordStore
@@ -55,3 +56,8 @@ def site_named(site: str | None) -> str:
     from dlctl.settings import setting
 
     return site or setting("site")[0]
+
+
+def listed(words: str | Sequence[str]) -> list[str]:
+    """Return several words, of which one may stand alone."""
+    return [words] if isinstance(words, str) else list(words)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from dlctl.api.jobs import Search, Training
-from dlctl.api.room import mine, site_named
+from dlctl.api.jobs import Training
+from dlctl.api.room import listed, mine, site_named
+from dlctl.api.searches import Search
 from dlctl.errors import ManifestError
-from dlctl.manifest.overrides import overrides_of
+from dlctl.manifest.overrides import overrides_of, plain
+from dlctl.request.ignore import MADE_MANIFEST
 
 
 def submit(
@@ -22,7 +23,7 @@ def submit(
     time: str | None = None, partition: str | None = None,
     arguments: Mapping[str, object] | None = None,
     set: Mapping[str, object] | None = None,  # noqa: A002 - as the option is called
-    tags: Sequence[str] = (), model: str | None = None, folder: str | Path | None = None,
+    tags: str | Sequence[str] = (), model: str | None = None, folder: str | Path | None = None,
     token: str | None = None,
 ) -> Training:  # fmt: skip
     """Submit a training, once; it does not wait for it to run.
@@ -35,7 +36,7 @@ def submit(
         set: Any other keys of the manifest, such as `{"training.seed": 3}`.
         model: Train this version of a stored model, such as `digits@2`, in place of a folder.
         folder: Of a text or a dict: where the program is, by default the working directory. The
-            manifest is written there as `manifest-….yml`, so that commands know it, too.
+            manifest is written there as `.dlctl-manifest-….yml`, so that commands know it, too.
         token: A name for this request. If it is made again, at any time, it returns the same
             training, and submits nothing.
 
@@ -53,10 +54,10 @@ def submit(
     }, {**{f"framework.arguments.{name}": each for name, each in (arguments or {}).items()},
         **(set or {})})  # fmt: skip
     known = mine()
-    path = Path("manifest.yml") if manifest is None or model else _file_of(manifest, folder)
+    path = Path("manifest.yml") if manifest is None or model else file_of(manifest, folder)
     with closing(known.open(site_named(site))) as session:
         sent = submit_variants(session, known.store, variants([path], overrides), model,
-                               checked_tags(tags), known.tell, key=token)  # fmt: skip
+                               checked_tags(listed(tags)), known.tell, key=token)  # fmt: skip
         return Training(sent.settled(), known)
 
 
@@ -76,15 +77,18 @@ def start_search(path: str | Path = "search.yml", *, site: str | None = None) ->
     return Search(sent.settled(), known)
 
 
-def _file_of(manifest: str | Path | Mapping[str, Any], folder: str | Path | None) -> Path:
-    """Return a manifest's file; a text or a dict becomes one beside the program."""
+def file_of(manifest: str | Path | Mapping[str, Any], folder: str | Path | None) -> Path:
+    """Return a manifest's file; a text or a dict becomes one beside the program, which is not sent.
+
+    Else the next dict would be another request for who repeats this one.
+    """
     if isinstance(manifest, Path) or (isinstance(manifest, str) and "\n" not in manifest):
         return Path(manifest)
     import yaml
 
     text = manifest if isinstance(manifest, str) else yaml.safe_dump(
-        json.loads(json.dumps(manifest)), sort_keys=False, allow_unicode=True)  # fmt: skip
-    name = f"manifest-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yml"
+        plain(manifest), sort_keys=False, allow_unicode=True)  # fmt: skip
+    name = f"{MADE_MANIFEST}{hashlib.sha256(text.encode()).hexdigest()[:12]}.yml"
     path = Path(folder or ".") / name
     try:
         path.write_text(text, encoding="utf-8")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dlctl.errors import DlctlError, SubmitRejected
+from dlctl.errors import DlctlError, RecordError, SubmitRejected
 from dlctl.lifecycle.ask import ask_all, not_arrived, to_ask
 from dlctl.lifecycle.end import Answer
 from dlctl.lifecycle.session import Session
@@ -82,6 +82,9 @@ class Sent:
         Raises:
             DlctlError: why it has no job.
         """
+        if not self.batch.records:
+            raise RecordError("the training that this request has made was deleted",
+                              hint="a new request needs a new token")  # fmt: skip
         ((record, error),) = self.rows()
         if error:
             raise error

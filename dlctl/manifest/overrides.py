@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
+from dlctl.errors import Misused
 from dlctl.yaml_source import Trail, YamlError, load_bytes, parse_scalar
 
 _SHAPE = ("learners", "nodes", "learners_per_node")
@@ -37,8 +39,27 @@ def overrides_of(options: Mapping[str, Any], values: Mapping[str, object]) -> Ov
         options: By the names of the command line's options; None: not given.
         values: By the keys of the manifest, with dots.
     """
-    pairs = (f"{key}={json.dumps(each, ensure_ascii=False)}" for key, each in values.items())
+    options = {name: plain(each, name) for name, each in options.items()}
+    pairs = (f"{key}={json.dumps(plain(each, key), ensure_ascii=False)}"
+             for key, each in values.items())  # fmt: skip
     return Overrides(**options, set=tuple(pairs))
+
+
+def plain(value: object, where: str = "the manifest") -> Any:
+    """Return a value of a program as YAML has it: numbers of numpy as numbers, paths as text.
+
+    Raises:
+        Misused: it is anything else.
+    """
+
+    def changed(part: Any) -> object:
+        if isinstance(part, PurePath):
+            return str(part)
+        if callable(listed := getattr(part, "tolist", None)):
+            return listed()
+        raise Misused(f"{where}: {part!r} is neither text, number, list nor dict")
+
+    return json.loads(json.dumps(value, default=changed))
 
 
 def apply(data: dict[str, Any], overrides: Overrides, problems: list[str]) -> dict[Trail, str]:

@@ -31,11 +31,14 @@ _ALWAYS_LEFT_OUT = frozenset(
 """Names that are never sent, at any level. Virtual environments and `results/` aren't, either.
 An index of dlctl's own would be replaced, `.dlctl-model` is its note, and `.dlctl/` has what
 `dlctl init` writes for editors."""
+MADE_MANIFEST = ".dlctl-manifest-"
+"""How a manifest begins that a program has given as a text or a dict, beside what it trains."""
 
 
 def is_left_out(name: str) -> bool:
     """Return whether a file or folder of this name is never sent."""
-    return name in _ALWAYS_LEFT_OUT or name.startswith(".nfs")  # open files that NFS has renamed
+    # NFS renames open files
+    return name in _ALWAYS_LEFT_OUT or name.startswith((".nfs", MADE_MANIFEST))
 
 
 @dataclass(frozen=True)

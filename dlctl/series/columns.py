@@ -20,6 +20,7 @@ class Columns(dict[str, list[Any]]):
 
     `step`, `epoch`, `time` (Unix seconds), `attempt`, `learner` and `source` say where a row comes
     from. A value of a group has the group's name before its own, as in `validation/loss`.
+    What was not measured is NaN, or None among texts.
     """
 
     def __repr__(self) -> str:
@@ -31,6 +32,7 @@ def columns_of(entries: Iterable[Entry]) -> Columns:
     """Return the columns of what was measured; events are left out."""
     found = Columns({name: [] for name in _ABOUT})
     rows: dict[tuple[object, ...], int] = {}
+    absents: dict[str, float | None] = {}
     for entry in (each for whole in entries for each in by_group(whole)):
         line, origin = entry.line, entry.origin
         if line.event:
@@ -42,11 +44,14 @@ def columns_of(entries: Iterable[Entry]) -> Columns:
             about = (step, line.epoch, line.time, origin.attempt, origin.learner,
                      origin.source.value)  # fmt: skip
             for name, value in zip(_ABOUT, about, strict=True):
-                found[name].append(value)
-        for name, value in (line.values | line.texts).items():
-            column = found.setdefault(f"{line.group}/{name}" if line.group else name, [])
-            column += [nan] * (row + 1 - len(column))
-            column[row] = nan if value is None else value
-    for column in found.values():
-        column += [nan] * (len(rows) - len(column))
+                found[name].append(nan if value is None else value)
+        for values, absent in ((line.values, nan), (line.texts, None)):
+            for name, value in values.items():
+                full = f"{line.group}/{name}" if line.group else name
+                absents.setdefault(full, absent)
+                column = found.setdefault(full, [])
+                column += [absent] * (row + 1 - len(column))
+                column[row] = absent if value is None else value
+    for full, absent in absents.items():
+        found[full] += [absent] * (len(rows) - len(found[full]))
     return found

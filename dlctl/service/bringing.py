@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dlctl.record import Record, RecordStore
     from dlctl.series.merged import Entry
     from dlctl.service.client import Client
+    from dlctl.service.logs import LinesWanted
     from dlctl.tell import Tell
 
 
@@ -88,6 +89,24 @@ def pieces(
         yield from logs.follow(
             stays.transport, reader or logs.LogReader(record.job_dir), state, trouble
         )
+
+
+def lines(
+    session: Session, record: Record, mine: Client, wanted: LinesWanted, *, follow: bool = False
+) -> Iterator[str]:
+    """Yield the lines that are wanted, merged by time; each as `learner-0 | text`.
+
+    Args:
+        follow: Go on until the training has ended.
+    """
+    from dlctl.logs.reader import read
+
+    record, reader = wanted.reader(session, record, mine.store)
+    found = read(session.transport, reader)
+    if follow and wanted.attempt in (None, record.attempt):
+        found = pieces(session, record, mine.store, mine.tell, reader)
+    for piece in found:
+        yield from (f"{piece.source} | {line}" for line in wanted.of(piece))
 
 
 def _why_it_waits(record: Record) -> str:

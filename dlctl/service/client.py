@@ -38,8 +38,11 @@ class Client:
     pool: Pool | None = None
     """Keeps connections open for the next call; None: each call opens its own."""
 
-    def open(self, site: str, *, may_ask: bool = True) -> Session:
+    def open(self, site: str, *, may_ask: bool = True, follows: bool = False) -> Session:
         """Return an open site.
+
+        Args:
+            follows: For as long as something is followed; see `Pool.lend`.
 
         Raises:
             SiteError
@@ -48,7 +51,7 @@ class Client:
         from dlctl.sites.files import load_site
 
         if self.pool is not None:
-            return self.pool.lend(site)
+            return self.pool.lend(site, follows=follows)
         return open_session(load_site(site), self.prompt if may_ask else None)
 
     def each_site(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dlctl.errors import DlctlError, Misused, RecordError, TransportError
 from dlctl.lifecycle import refresh
 from dlctl.models import publish
-from dlctl.models.changes import Changes, change, refuse_unknown
+from dlctl.models.changes import Changes, change, check_unused, delete, refuse_unknown
 from dlctl.models.create import Wish, from_folder, from_training
 from dlctl.models.known import (
     KnownModel,
@@ -130,8 +130,31 @@ class ModelsAt:
         self.read()
         return self.find(old.model_id), number
 
+    def unused(self, reference: str) -> tuple[KnownModel, int | None]:
+        """Return a model, and the number of the version that is meant, if nothing refers to it.
+
+        Raises:
+            RecordError: names all that refers to it.
+        """
+        wanted = parse_reference(reference)
+        old = self.find(wanted.model)
+        number = old.number_of(wanted.which) if wanted.which else None
+        check_unused(self.session, self.models, old, number, self.mine.store)
+        return old, number
+
+    def delete(self, model: KnownModel, number: int | None) -> None:
+        """Delete a version that is unused, or a whole model."""
+        delete(self.session, model, number)
+        self.read()
+
     def copy(self, found: Found, to: ModelsAt, said: Wish) -> ModelVersion:
-        """Copy a version to another site."""
+        """Copy a version to another site.
+
+        Raises:
+            Misused: it is there.
+        """
+        if to.session.site.name == self.session.site.name:
+            raise Misused(f"{found.version.label} is at {self.session.site.name} already")
         with self.mine.tell.progress("copying") as on_progress:
             made = publish.copy(self.session, found, to.session, to.models, said.aliases,
                                 on_progress)  # fmt: skip

@@ -74,7 +74,7 @@ def submit_variants(
     builds = [Wanted(partial(_build, session, variant, folders, model), variant.label)
               for variant in wanted]  # fmt: skip
     return submit_all(session, store, command, builds, tags, tell, look_over,
-                      Key(key, body) if key else None)  # fmt: skip
+                      None if key is None else Key(key, body))  # fmt: skip
 
 
 def _build(

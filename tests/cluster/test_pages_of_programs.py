@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 
 from repository import REPOSITORY
 from rest_server import serving
 from trainings import ON_THE_CLUSTER
+from user_program import run_program
 
 
 def blocks(page: str, language: str) -> str:
@@ -31,17 +31,11 @@ def copied(folder):
 
 
 @ON_THE_CLUSTER
-def test_the_examples_of_python_run(dlctl, site, tmp_path):
+def test_the_examples_of_python_run(dlctl, site):
     copied(dlctl.cwd)
-    program = tmp_path / "examples.py"
-    program.write_text(blocks("python.md", "python"))
-    done = subprocess.run(
-        [sys.executable, str(program)], cwd=dlctl.cwd, text=True, capture_output=True, timeout=500,
-        env=dlctl.env | {"DLCTL_SITE": site.name, "PYTHONPATH": str(REPOSITORY)}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "learner-0 | " in done.stdout and "model.pt" in done.stdout
-    assert "no training 'nobody' is known here" in done.stdout
+    told = run_program(dlctl, site, blocks("python.md", "python"))
+    assert "learner-0 | " in told and "model.pt" in told
+    assert "no training 'nobody' is known here" in told
 
 
 @ON_THE_CLUSTER

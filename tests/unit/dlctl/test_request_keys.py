@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlctl.errors import SubmitRejected, TransportTimeout
+from dlctl.errors import Misused, RecordError, SubmitRejected, TransportTimeout
 from dlctl.lifecycle.many import Sent
 from dlctl.record import Record, RecordStore
 from dlctl.record_batches import Key, KeyTaken, asked_before, begin, broken_off, finish
@@ -61,3 +61,17 @@ def test_a_training_that_was_deleted_is_not_made_again(store):
     finish(store, begin(store, "command", [RECORD], KEY))
     store.remove(RECORD.training_id)
     assert asked_before(store, KEY).records == []
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "ü", "x" * 201])
+def test_a_name_that_no_request_can_have_is_refused(name):
+    with pytest.raises(Misused, match="1 to 200 printable ASCII"):
+        Key(name, "body")
+
+
+def test_a_key_whose_training_was_deleted_makes_no_other(store):
+    finish(store, begin(store, "command", [RECORD], KEY))
+    store.remove(RECORD.training_id)
+    again = Sent(store, asked_before(store, KEY))
+    with pytest.raises(RecordError, match="was deleted"):
+        again.settled()

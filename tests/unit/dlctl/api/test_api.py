@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
 import threading
+from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 import dlctl
+from dlctl.api.room import listed
+from dlctl.api.shown import Line, html_of
+from dlctl.api.starting import file_of
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.errors import Misused
+from dlctl.manifest.overrides import overrides_of
+from dlctl.record import Record
+from dlctl.request.bundle import collect
 from dlctl.series.columns import columns_of
 from dlctl.series.merged import Entry
 from dlctl.series.replays import Origin
 from dlctl.service import pool
 from dlctl.service.pool import Pool
 
+RECORD = Record("digits-1", "digits", "a", "/m", "/jobs/digits-1", "2026-01-01T00:00:00+00:00")
 LOOP = Origin(1, 0, Source.LOOP)
 
 
@@ -32,7 +43,7 @@ def test_the_import_brings_nothing_heavy():
 
 def test_each_name_is_there_and_others_are_not():
     assert all(getattr(dlctl, name) is not None for name in dlctl._API)
-    assert set(dlctl._API) <= set(dir(dlctl))
+    assert {name for name in dir(dlctl) if not name.startswith("__")} == set(dlctl._API)
     with pytest.raises(AttributeError, match="nonsense"):
         dlctl.nonsense  # noqa: B018
 
@@ -48,6 +59,48 @@ def test_columns_have_one_length_and_say_where_a_value_is_from():
     assert found["loss"][0] == 0.5 and math.isnan(found["loss"][1])
     assert math.isnan(found["validation/loss"][0]) and found["validation/loss"][1] == 0.7
     assert {len(column) for column in found.values()} == {2}
+
+
+def test_numpy_takes_columns_as_they_are():
+    found = columns_of([
+        Entry(LOOP, MetricsLine(values={"loss": 0.5})),
+        Entry(LOOP, MetricsLine(step=2, epoch=1, texts={"phase": "late"})),
+    ])  # fmt: skip
+    kinds = {name: numpy.asarray(column).dtype.kind for name, column in found.items()}
+    assert {name: kinds[name] for name in ("step", "epoch", "time", "loss", "source")} == {
+        "step": "f", "epoch": "f", "time": "f", "loss": "f", "source": "U"
+    }  # fmt: skip
+    assert found["phase"] == [None, "late"]
+
+
+def test_a_manifest_of_a_program_is_no_part_of_another_request(tmp_path):
+    (tmp_path / "train.py").write_text("print(1)\n")
+    first = file_of({"name": "a", "time": "1m"}, tmp_path)
+    digest = collect(tmp_path).digest
+    assert file_of({"name": "a", "time": "2m"}, tmp_path) != first
+    assert [each.path for each in collect(tmp_path).files] == ["train.py"]
+    assert collect(tmp_path).digest == digest
+
+
+def test_numbers_of_numpy_and_paths_go_into_a_manifest():
+    options = {"learners": numpy.int64(2), "memory": None}
+    found = overrides_of(options, {
+        "framework.arguments.lr": numpy.float32(0.5), "framework.job": Path("train.py"),
+        "a": numpy.arange(2), "b": (1, None),
+    })  # fmt: skip
+    assert json.dumps(asdict(found)) and found.learners == 2 and found.memory is None
+    assert found.set == (
+        "framework.arguments.lr=0.5",
+        'framework.job="train.py"',
+        "a=[0, 1]",
+        "b=[1, null]",
+    )
+    with pytest.raises(Misused, match="b: <object .*> is neither text, number, list nor dict"):
+        overrides_of({}, {"b": {"deep": [object()]}})
+
+
+def test_one_word_stands_for_a_list_of_one():
+    assert listed("demo") == ["demo"] and listed(("a", "b")) == ["a", "b"]
 
 
 class Opened:
@@ -105,3 +158,13 @@ def test_a_word_that_is_no_state_is_refused(xdg, monkeypatch):
     with pytest.raises(Misused, match="NONE"):
         dlctl.trainings(state="NONE")
     assert dlctl.trainings() == []
+
+
+def test_a_table_shows_a_curve_and_escapes_what_a_program_says():
+    record = replace(RECORD, reason="<script>", step=1234)
+    line = Line("<loss>", "steps", [(1, 4.0), (2, math.nan), (1001, 2.0)])
+    shown = html_of(record, line, "as last known: no route")
+    assert "1,234" in shown and "as last known: no route" in shown
+    assert "points='0.0,2.0 320.0,78.0'" in shown
+    assert "&lt;loss&gt;: 2 to 4, steps 1 to 1,001" in shown and "<script" not in shown
+    assert "svg" not in html_of(record, Line("loss", "steps", [(1, 1.0)]))
