@@ -7,29 +7,29 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
 from dlctl import __version__
-from dlctl.errors import Misused
-from dlctl.serve.operations import Call, Operation, Strict, answer
+from dlctl.serve.operations import BASE, Call, File, Operation, Site, Strict, answer
 from dlctl.serve.problems import NotFound
-from dlctl.serve.trainings import Change, Listing, change, list_, page_of
+from dlctl.serve.trainings import CHANGED, Change, Listing, change, list_, page_of
 from dlctl.serve.uploads import MANIFEST, folder_of
 
 _SEARCH = "search.yml"
 
 
 class NewSearch(Strict):
-    """A search to start: a form brings its folder."""
+    """A search to start, as the parts of a form."""
 
-    site: str | None = None
+    code: File
+    """A ZIP or a tar with search.yml in it."""
+    site: Site | None = None
 
 
 class Models(Strict):
     """Which stored models."""
 
-    site: str | None = None
+    site: Site | None = None
     tag: str | None = None
     offline: bool = True
     """Ask no site; return what is known here."""
@@ -49,21 +49,16 @@ async def start_search(call: Call) -> Response:
     from dlctl.search.load import load_search
     from dlctl.search.start import start
 
-    if call.body is not None:
-        raise Misused("a search comes as a form, with the part code: a ZIP with search.yml in it")
-    async with call.request.form(max_files=1, max_fields=4, max_part_size=1 << 20) as form:
-        code, site = form.get("code"), form.get("site") or call.desk.site
-        if not isinstance(code, UploadFile) or not isinstance(site, str):
-            raise Misused("the part code is a file: a ZIP or a tar with search.yml in it")
+    code, site = call.body.code, call.body.site or call.desk.site
 
-        def do() -> dict[str, Any]:
-            loaded = load_search(folder_of(None, code.file, name=_SEARCH) / _SEARCH)
-            with call.desk.open(site) as session:
-                sent = start(session, loaded, call.desk.mine.store, call.desk.mine.tell)
-            return sent.settled().plain()
+    def do() -> dict[str, Any]:
+        loaded = load_search(folder_of(None, code.file, name=_SEARCH) / _SEARCH)
+        with call.desk.open(site) as session:
+            sent = start(session, loaded, call.desk.mine.store, call.desk.mine.tell)
+        return sent.settled().plain()
 
-        record = await call.desk.at_sites(do)
-    where = f"/api/v1/searches/{record['training_id']}"
+    record = await call.desk.at_sites(do)
+    where = f"{BASE}/searches/{record['training_id']}"
     return answer(record, 201, {"location": where})
 
 
@@ -160,7 +155,7 @@ class About(Strict):
     """What the suggestions are about: a manifest's text."""
 
     manifest: str
-    site: str | None = None
+    site: Site | None = None
 
 
 async def suggest(call: Call) -> Response:
@@ -186,30 +181,31 @@ def _object(**types: str) -> dict[str, Any]:
             "properties": {name: {"type": kind} for name, kind in types.items()}}  # fmt: skip
 
 
-_ONE = "/searches/{id}"
+_ONE = f"{BASE}/searches/{{id}}"
 OPERATIONS = (
-    Operation("GET", "/searches", "list_searches", "Searches, the newest first.",
+    Operation("GET", f"{BASE}/searches", "list_searches", "Searches, the newest first.",
               partial(list_, search=True), Listing, answer=page_of("training")),
-    Operation("POST", "/searches", "start_search", "Start a search: a form with the part code, a "
-              "ZIP or tar with search.yml in it.", start_search, body=NewSearch, answer="training",
-              status=201, uploads=True, may_fail=(422,)),
+    Operation("POST", f"{BASE}/searches", "start_search", "Start a search: a form "
+              "with the part code, a ZIP or tar with search.yml in it.", start_search,
+              form=NewSearch, answer="training", status=201),
     Operation("GET", _ONE, "show_search", "How far a search is.", show_search, answer="search",
               may_fail=(404,)),
     Operation("PATCH", _ONE, "change_search", "Halt, cancel or resume it, with its workers.",
               partial(change, search=True), body=Change,
-              answer={"type": "object"}, may_fail=(404, 422)),
+              answer=CHANGED, may_fail=(404,)),
     Operation("GET", f"{_ONE}/trials", "list_trials", "Its trials.", list_trials,
               answer=page_of("trial"), may_fail=(404,)),
-    Operation("GET", "/models", "list_models", "The stored models.", list_models, Models,
+    Operation("GET", f"{BASE}/models", "list_models", "The stored models.", list_models, Models,
               answer=page_of("model")),
-    Operation("POST", "/models", "make_model", "Store what a training has made.", make_model,
-              body=NewModel, answer="model-version", status=201, may_fail=(404,)),
-    Operation("GET", "/sites", "list_sites", "The sites.", list_sites, answer=page_of("site")),
-    Operation("GET", "/sites/{name}", "show_site", "Whether a site answers.", show_site,
+    Operation("POST", f"{BASE}/models", "make_model", "Store what a training has made.",
+              make_model, body=NewModel, answer="model-version", status=201, may_fail=(404,)),
+    Operation("GET", f"{BASE}/sites", "list_sites", "The sites.", list_sites,
+              answer=page_of("site")),
+    Operation("GET", f"{BASE}/sites/{{name}}", "show_site", "Whether a site answers.", show_site,
               answer=_object(name="string", answers="boolean", detail="string", hint="string"),
               may_fail=(404,)),
-    Operation("GET", "/suggestions", "suggest", "What a manifest should ask for, as the trainings "
-              "tell that have run.", suggest, About, answer="suggestions", may_fail=(422,)),
-    Operation("GET", "/health", "health", "Whether the server answers; needs no token.", health,
-              answer=_object(status="string", version="string")),
+    Operation("GET", f"{BASE}/suggestions", "suggest", "What a manifest should ask for, as the "
+              "trainings tell that have run.", suggest, About, answer="suggestions"),
+    Operation("GET", f"{BASE}/health", "health", "Whether the server answers; needs no token.",
+              health, answer=_object(status="string", version="string")),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from dlctl.errors import DlctlError
 from dlctl.serve.follow import LogSource, MetricsSource, Source, begin_at_position
-from dlctl.serve.operations import JSON, Call, Operation, Strict, answer
+from dlctl.serve.operations import BASE, JSON, Call, Operation, Strict, answer
 from dlctl.serve.problems import TooLarge, json_bytes
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ _COLUMNS = {
     "properties": {"columns": {"type": "object", "additionalProperties": {
         "type": "array", "items": {}}}},
 }  # fmt: skip
-_ONE = "/trainings/{id}"
+_ONE = f"{BASE}/trainings/{{id}}"
 OPERATIONS = (
     Operation("GET", f"{_ONE}/logs", "read_logs", "The logs, merged by time; as events they are "
               "followed, and Last-Event-ID goes on without a gap or a repeat.", logs, Lines,

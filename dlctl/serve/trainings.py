@@ -8,13 +8,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, Json
 from starlette.responses import Response
 
-from dlctl.errors import Misused
-from dlctl.serve.operations import JSON, Call, Operation, Strict, answer
+from dlctl.contract import State
+from dlctl.serve.operations import (
+    BASE,
+    JSON,
+    Call,
+    File,
+    Operation,
+    Site,
+    Strict,
+    Tag,
+    Text,
+    answer,
+    like,
+)
 from dlctl.serve.problems import NotFound, json_bytes
-from dlctl.serve.uploads import MANIFEST, folder_of, text_of
+from dlctl.serve.uploads import COMMIT, MANIFEST, URL, folder_of, text_of
 
 if TYPE_CHECKING:
     from dlctl.manifest.overrides import Overrides
@@ -46,8 +58,8 @@ class Asked(Strict):
 class FromGit(Strict):
     """Code that is in Git."""
 
-    url: str
-    commit: str
+    url: Annotated[str, like(URL)]
+    commit: Annotated[str, like(COMMIT)]
     """The full hash."""
 
 
@@ -59,18 +71,29 @@ class New(Strict):
     git: FromGit | None = None
     model: str | None = None
     """Train this version of a stored model, in place of code."""
-    site: str | None = None
-    tags: list[str] = Field(default_factory=list)
+    site: Site | None = None
+    tags: list[Tag] = Field(default_factory=list)
     overrides: Asked = Asked()
+
+
+class NewForm(New):
+    """A training to submit, as the parts of a form."""
+
+    manifest: Text | None = None
+    git: Json[FromGit] | None = None
+    tags: Json[list[Tag]] = Field(default_factory=list)
+    overrides: Json[Asked] = Asked()
+    code: File | None = None
+    """A ZIP or a tar."""
 
 
 class Listing(Strict):
     """Which trainings."""
 
     name: str | None = None
-    state: list[str] = Field(default_factory=list)
-    tag: list[str] = Field(default_factory=list)
-    site: str | None = None
+    state: list[State] = Field(default_factory=list)
+    tag: list[Tag] = Field(default_factory=list)
+    site: Site | None = None
     limit: Annotated[int, Field(ge=1, le=_MOST_ROWS)] = 100
     cursor: str | None = None
 
@@ -120,13 +143,8 @@ async def list_(call: Call, *, search: bool = False) -> Response:
 
 async def submit(call: Call) -> Response:
     """Submit a training, once for each key."""
-    if call.body is not None:
-        return await _submit(call, call.body)
-    async with call.request.form(max_files=2, max_fields=20, max_part_size=1 << 20) as form:
-        return await _submit(call, *await _of_form(dict(form)))
+    wanted, code = call.body, getattr(call.body, "code", None)
 
-
-async def _submit(call: Call, wanted: New, code: Any = None) -> Response:
     def do() -> Record:
         git = (wanted.git.url, wanted.git.commit) if wanted.git else None
         path = Path(MANIFEST)
@@ -136,7 +154,7 @@ async def _submit(call: Call, wanted: New, code: Any = None) -> Response:
         return send(call, wanted, path)
 
     record = await call.desk.at_sites(do)
-    where = f"/api/v1/trainings/{record.training_id}"
+    where = f"{BASE}/trainings/{record.training_id}"
     return answer(record.plain(), 201, {"location": where})
 
 
@@ -147,7 +165,7 @@ def send(call: Call, wanted: New, path: Path) -> Record:
     from dlctl.service.submit import submit_variants
 
     desk = call.desk
-    asked = wanted.model_dump_json(exclude={"manifest", "git"}) + str(path)
+    asked = wanted.model_dump_json(exclude={"manifest", "git", "code"}) + str(path)
     with desk.open(wanted.site or desk.site) as session:
         sent = submit_variants(
             session, desk.mine.store, variants([path], wanted.overrides.overrides()), wanted.model,
@@ -157,28 +175,6 @@ def send(call: Call, wanted: New, path: Path) -> Record:
         if not sent.batch.records:
             raise NotFound("the training that this Idempotency-Key has made was deleted")
         return sent.settled()
-
-
-async def _of_form(form: dict[str, Any]) -> tuple[New, Any]:
-    """Return what a form says, and its file with the code."""
-    parts = dict(form)
-    code, said = parts.pop("code", None), dict[str, Any]()
-    for name, value in parts.items():
-        text = value
-        if not isinstance(value, str):
-            text = (await value.read(2 << 20)).decode("utf-8", "replace")
-        if name in ("overrides", "git", "tags"):
-            try:
-                said[name] = json.loads(text)
-            except ValueError:
-                raise Misused(f"the part {name} is no JSON") from None
-        else:
-            said[name] = text
-    from dlctl.serve.operations import checked
-
-    if isinstance(code, str):
-        raise Misused("the part code is a file: a ZIP or a tar")
-    return checked(New, said, "the form"), code
 
 
 async def show(call: Call) -> Response:
@@ -239,7 +235,7 @@ async def delete(call: Call) -> Response:
     return answer(asdict(verbs.Deleted(record.training_id)))
 
 
-_CHANGED = {
+CHANGED = {
     "type": "object", "required": ["training", "told"],
     "properties": {"training": {"$ref": "#/components/schemas/training"},
                    "told": {"type": "string"}},
@@ -257,18 +253,18 @@ def page_of(shape: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_ONE = "/trainings/{id}"
+_ONE = f"{BASE}/trainings/{{id}}"
 OPERATIONS = (
-    Operation("GET", "/trainings", "list_trainings", "Trainings, the newest first.", list_,
+    Operation("GET", f"{BASE}/trainings", "list_trainings", "Trainings, the newest first.", list_,
               Listing, answer=page_of("training")),
-    Operation("POST", "/trainings", "submit_training",
+    Operation("POST", f"{BASE}/trainings", "submit_training",
               "Submit a training: JSON, or a form with the parts manifest, code (ZIP or tar), "
-              "site, tags, overrides.", submit, body=New, answer="training", status=201,
-              uploads=True, has_key=True, may_fail=(422,)),
+              "site, tags, overrides.", submit, body=New, form=NewForm, answer="training",
+              status=201, has_key=True),
     Operation("GET", _ONE, "show_training", "All about a training.", show, answer="details",
               may_fail=(404,)),
     Operation("PATCH", _ONE, "change_training", "Halt, cancel, resume, tune it, or save a "
-              "checkpoint.", change, body=Change, answer=_CHANGED, may_fail=(404, 422)),
+              "checkpoint.", change, body=Change, answer=CHANGED, may_fail=(404,)),
     Operation("DELETE", _ONE, "delete_training", "Delete one that has ended.", delete, Deletion,
               answer="deleted", may_fail=(404,)),
 )  # fmt: skip

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.yml"
 MOST_FILES, MOST_UNPACKED_BYTES = 20_000, 4 << 30
 _GIT_S, _KEPT_S = 300.0, 24 * 3600.0
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+URL = re.compile(r"(?:https|ssh)://[!-~]+")
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""Of Git: a commit's full hash."""
 
 
 def uploads_folder() -> Path:
@@ -152,8 +154,6 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _clone(url: str, commit: str, folder: Path) -> None:
-    if not re.match(r"https://|ssh://", url) or not _COMMIT.fullmatch(commit):
-        raise Misused("git is an https:// or ssh:// URL, with the full hash of a commit")
     env = os.environ | {
         "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:ssh",
         "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
