@@ -26,19 +26,19 @@ _PROBLEM = {
         "exit_code": {"type": "integer", "description": "Of the command that does the same."},
     },
 }  # fmt: skip
-_OLDER_PROBLEM = {
+_V1_PROBLEM = {
     "type": "object", "required": ["code", "error", "description"],
     "properties": {"code": {"type": "integer"}, "error": {"type": "string"},
                    "description": {"type": "string"}},
 }  # fmt: skip
 _ALWAYS = (400, 401, 403, 409, 413, 421, 422, 503)
-_OLDER_ALWAYS = (400, 401, 403, 404, 409, 413, 421, 503)
+_V1_ALWAYS = (400, 401, 403, 404, 409, 413, 421, 503)
 """Statuses with which every operation may refuse."""
 
 
 def describe(operations: Iterable[Operation]) -> dict[str, Any]:
     """Return the description."""
-    schemas: dict[str, Any] = {"Problem": _PROBLEM, "OlderProblem": _OLDER_PROBLEM}
+    schemas: dict[str, Any] = {"Problem": _PROBLEM, "V1Problem": _V1_PROBLEM}
     paths: dict[str, Any] = {}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schemas)
@@ -65,7 +65,7 @@ def _operation(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     ]  # fmt: skip
     schema = _own(each.query.model_json_schema(), schemas)
     parameters += [
-        {"name": name, "in": "query", "schema": kind,
+        {"name": name, "in": "query", "schema": _said(kind),
          "required": name in schema.get("required", ())}
         for name, kind in schema["properties"].items()
     ]  # fmt: skip
@@ -80,41 +80,66 @@ def _operation(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     if each.path in FREE:
         found["security"] = []
-    content = {
-        media: {"schema": _of(kind, schemas)}
-        for media, kind in ((JSON, each.body), (FORM, each.form)) if kind is not None
-    }  # fmt: skip
-    if content:
-        found["requestBody"] = {"required": True, "content": content}
+    if body := _body(each, schemas):
+        found["requestBody"] = {"required": True, "content": body}
     return found
+
+
+def _body(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if each.body is not None:
+        found[JSON] = {"schema": _of(each.body, schemas)}
+    if each.form is not None:
+        schema = _own(each.form.model_json_schema(), schemas)
+        parts = {name: _said(kind) for name, kind in schema["properties"].items()}
+        told = {name: kind.pop("contentSchema") for name, kind in parts.items()
+                if "contentSchema" in kind}  # fmt: skip
+        found[FORM] = {"schema": schema | {"properties": parts | told},
+                       "encoding": {name: {"contentType": JSON} for name in told}}  # fmt: skip
+    return found
+
+
+def _said(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of what a query or a form says, which can be left out but not be null."""
+    some: list[dict[str, Any]] = schema.get("anyOf", [])
+    known = [each for each in some if each != {"type": "null"}]
+    left = {key: value for key, value in schema.items() if value is not None}
+    if len(known) == 1:
+        del left["anyOf"]
+        return known[0] | left
+    return left | ({"anyOf": known} if known else {})
 
 
 def _of(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type, or of the name of a shape; both stand among all."""
     if isinstance(kind, dict):
         for name in _named(kind):
-            schemas.setdefault(name, _own(schema_of(name), schemas))
+            _add(schemas, name, _own(schema_of(name), schemas))
         return kind
     if isinstance(kind, str):
-        schemas[kind] = _own(schema_of(kind), schemas)
+        _add(schemas, kind, _own(schema_of(kind), schemas))
         return _ref(kind)
-    schemas[kind.__name__] = _own(TypeAdapter(kind).json_schema(), schemas)
+    _add(schemas, kind.__name__, _own(TypeAdapter(kind).json_schema(), schemas))
     return _ref(kind.__name__)
+
+
+def _add(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> None:
+    assert schemas.setdefault(name, schema) == schema, f"two schemas have the name {name}"
 
 
 def _responses(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     is_older = each.path.startswith(OLDER)
     good = {media: {"schema": _of(each.answer, schemas)} for media in each.media}
-    bad = {JSON: {"schema": _ref("OlderProblem")}} if is_older else {
+    bad = {JSON: {"schema": _ref("V1Problem")}} if is_older else {
         "application/problem+json": {"schema": _ref("Problem")}}  # fmt: skip
     found: dict[str, Any] = {str(each.status): {"description": "Done.", "content": good}}
-    for status in sorted({*(_OLDER_ALWAYS if is_older else _ALWAYS), *each.may_fail}):
-        what: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+    for status in sorted({*(_V1_ALWAYS if is_older else _ALWAYS), *each.may_fail}):
         if status == HTTPStatus.PARTIAL_CONTENT:
-            what |= {"content": good}
-        elif status != HTTPStatus.NOT_MODIFIED:
-            what |= {"content": bad}
-        found[str(status)] = what
+            found[str(status)] = {"description": "Part of it.", "content": good}
+        elif status == HTTPStatus.NOT_MODIFIED:
+            found[str(status)] = {"description": "It has not changed."}
+        else:
+            found[str(status)] = {"description": "Refused.", "content": bad}
     return found
 
 
@@ -139,7 +164,7 @@ def _own(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     schema = dict(schema)
     schema.pop("$schema", None)
     for name, inner in schema.pop("$defs", {}).items():
-        schemas[name] = _moved(inner)
+        _add(schemas, name, _moved(inner))
     moved: dict[str, Any] = _moved(schema)
     return moved
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, Json
+from pydantic import Field, Json, RootModel
 from starlette.responses import Response
 
-from dlctl.contract import State
+from dlctl.contract import TUNABLE, State
 from dlctl.serve.operations import (
     BASE,
     JSON,
@@ -81,7 +82,6 @@ class NewForm(New):
 
     manifest: Text | None = None
     git: Json[FromGit] | None = None
-    tags: Json[list[Tag]] = Field(default_factory=list)
     overrides: Json[Asked] = Asked()
     code: File | None = None
     """A ZIP or a tar."""
@@ -98,14 +98,34 @@ class Listing(Strict):
     cursor: str | None = None
 
 
-class Change(Strict):
-    """What to do with a training."""
+Setting = Annotated[str, like(re.compile("|".join(TUNABLE)))]
 
-    do: Literal["halt", "cancel", "resume", "tune", "save"]
-    settings: dict[str, float] = Field(default_factory=dict)
-    """Of `tune`."""
+
+class Plain(Strict):
+    """What needs no word more."""
+
+    do: Literal["halt", "cancel", "save"]
+
+
+class Resume(Strict):
+    """Go on from the newest checkpoint."""
+
+    do: Literal["resume"]
     overrides: Asked = Asked()
-    """Of `resume`."""
+
+
+class Tune(Strict):
+    """Change settings while it trains."""
+
+    do: Literal["tune"]
+    settings: Annotated[
+        dict[Setting, int | float],
+        Field(min_length=1, json_schema_extra={"additionalProperties": False}),
+    ]
+
+
+class Change(RootModel[Annotated[Plain | Resume | Tune, Field(discriminator="do")]]):
+    """What to do with a training."""
 
 
 class Deletion(Strict):
@@ -195,7 +215,7 @@ async def change(call: Call, *, search: bool = False) -> Response:
     from dlctl.service import verbs
     from dlctl.service.client import Filter
 
-    record, desk, wanted = call.desk.find(call.part("id"), search=search), call.desk, call.body
+    record, desk, wanted = call.desk.find(call.part("id"), search=search), call.desk, call.body.root
 
     def do() -> dict[str, Any]:
         store, tell = desk.mine.store, desk.mine.tell

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 
-def _told(each: Endpoint) -> shapes.Endpoint:
+def _told(each: Endpoint) -> shapes.V1Endpoint:
     return {"id": each.id, "url": each.url}
 
 
@@ -61,12 +61,12 @@ _EVENT = "/v1/models/{id}/events/{type}"
 _ONE = f"{_EVENT}/{{endpoint_id}}"
 OPERATIONS = (
     older("GET", _EVENT, "v1_list_endpoints", "Who is told of an event.", list_endpoints,
-          parts=shapes.OfEvent, answer=shapes.Endpoints),
+          parts=shapes.V1OfEvent, answer=shapes.V1Endpoints),
     older("GET", _ONE, "v1_show_endpoint", "An endpoint.", change_endpoint,
-          parts=shapes.OneEndpoint, answer=shapes.Endpoint),
+          parts=shapes.V1OneEndpoint, answer=shapes.V1Endpoint),
     older("POST", _ONE, "v1_register_endpoint", "Tell a URL of an event from now on.",
-          change_endpoint, parts=shapes.OneEndpoint, body=shapes.Registration,
-          answer=shapes.Endpoint),
+          change_endpoint, parts=shapes.V1OneEndpoint, body=shapes.V1Registration,
+          answer=shapes.V1Endpoint),
     older("DELETE", _ONE, "v1_remove_endpoint", "Tell an endpoint no more.", change_endpoint,
-          parts=shapes.OneEndpoint, answer=shapes.Endpoint),
+          parts=shapes.V1OneEndpoint, answer=shapes.V1Endpoint),
 )  # fmt: skip

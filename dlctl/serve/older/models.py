@@ -179,14 +179,14 @@ def _read(path: str, overrides: str, _stamp: tuple[int, int]) -> Json:
 
 _CONTENT = {"type": "string", "format": "binary"}
 OPERATIONS = (
-    older("POST", _ALL, "v1_submit", "Submit a training.", _submit, form=shapes.NewModel,
-          answer=shapes.Made, status=201),
-    older("GET", _ALL, "v1_list", "All trainings.", _list, answer=shapes.Models),
-    older("GET", _ONE, "v1_show", "A training.", _show, answer=shapes.Model),
-    older("PATCH", _ONE, "v1_halt", "Halt it.", _halt, body=shapes.Halt, answer=shapes.Changed,
+    older("POST", _ALL, "v1_submit", "Submit a training.", _submit, form=shapes.V1NewModel,
+          answer=shapes.V1Made, status=201),
+    older("GET", _ALL, "v1_list", "All trainings.", _list, answer=shapes.V1Models),
+    older("GET", _ONE, "v1_show", "A training.", _show, answer=shapes.V1Model),
+    older("PATCH", _ONE, "v1_halt", "Halt it.", _halt, body=shapes.V1Halt, answer=shapes.V1Changed,
           status=202),
     older("DELETE", _ONE, "v1_delete", "Delete it; one that runs is cancelled first.", _delete,
-          answer=shapes.Changed),
+          answer=shapes.V1Changed),
     older("GET", f"{_ONE}/definition", "v1_definition", "Its code as a ZIP.",
           partial(archive, of="code", media=BYTES), answer=_CONTENT, media=(BYTES,),
           may_fail=(410,)),
@@ -194,8 +194,8 @@ OPERATIONS = (
           partial(archive, of="results", media=BYTES), answer=_CONTENT, media=(BYTES,),
           may_fail=(410,)),
     older("GET", "/v1/logs/{id}/loglines", "v1_loglines", "Lines of its logs.", loglines,
-          query=shapes.Page, answer=shapes.LogLines),
+          query=shapes.V1Page, answer=shapes.V1LogLines),
     older("GET", "/v1/logs/{id}/emetrics", "v1_emetrics", "What it has measured.", emetrics,
-          query=shapes.Page, answer=shapes.EMetrics),
+          query=shapes.V1Page, answer=shapes.V1EMetrics),
     *events.OPERATIONS,
 )  # fmt: skip

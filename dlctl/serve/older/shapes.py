@@ -24,16 +24,16 @@ Pattern = re.compile("|".join(OF_EVENT))
 # What is asked ------------------------------------------------------------------------------------
 
 
-class Query(BaseModel):
+class V1Query(BaseModel):
     """The query of each route."""
 
     version: str | None = None
 
 
-older = partial(Operation, query=Query)
+older = partial(Operation, query=V1Query)
 
 
-class Page(Query):
+class V1Page(V1Query):
     """Which lines."""
 
     pagesize: Annotated[int, Field(ge=1)] = 10_000
@@ -51,33 +51,33 @@ class Page(Query):
         return at.timestamp() * 1000 if isinstance(at, datetime) else at or None
 
 
-class NewModel(BaseModel):
+class V1NewModel(BaseModel):
     """The parts of a form that submits."""
 
     manifest: Text
     model_definition: File | None = None
 
 
-class Halt(BaseModel):
+class V1Halt(BaseModel):
     """What can be changed: nothing else."""
 
     status: Annotated[Literal["halt"], BeforeValidator(lambda word: str(word).lower())]
 
 
-class OfEvent(BaseModel):
+class V1OfEvent(BaseModel):
     """An event of a training."""
 
     id: str
     type: Annotated[str, like(Pattern)]
 
 
-class OneEndpoint(OfEvent):
+class V1OneEndpoint(V1OfEvent):
     """An endpoint of it."""
 
     endpoint_id: Annotated[str, like(ENDPOINT_ID)]
 
 
-class Registration(BaseModel):
+class V1Registration(BaseModel):
     """Where an event is told."""
 
     url: str
@@ -86,27 +86,27 @@ class Registration(BaseModel):
 # What is told -------------------------------------------------------------------------------------
 
 
-class Made(TypedDict):
+class V1Made(TypedDict):
     """What was submitted."""
 
     model_id: str
     location: str
 
 
-class Changed(TypedDict):
+class V1Changed(TypedDict):
     """What was halted or deleted."""
 
     model_id: str
 
 
-class Framework(TypedDict):
+class V1Framework(TypedDict):
     """What trains."""
 
     name: str
     version: str
 
 
-class Status(TypedDict):
+class V1Status(TypedDict):
     """How far it is."""
 
     status: Literal["QUEUED", "PENDING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED",
@@ -118,7 +118,7 @@ class Status(TypedDict):
     completed: str
 
 
-class Training(TypedDict):
+class V1Training(TypedDict):
     """What it asks for."""
 
     command: str
@@ -129,10 +129,10 @@ class Training(TypedDict):
     learners: int
     input_data: list[str]
     output_data: list[str]
-    training_status: Status
+    training_status: V1Status
 
 
-class DataStore(TypedDict):
+class V1DataStore(TypedDict):
     """A store; what opens it is never told."""
 
     data_store_id: str
@@ -140,7 +140,7 @@ class DataStore(TypedDict):
     connection: dict[str, str]
 
 
-class MetricData(TypedDict):
+class V1MetricData(TypedDict):
     """What was measured at one step."""
 
     type: str
@@ -149,26 +149,26 @@ class MetricData(TypedDict):
     Values: dict[str, Any]
 
 
-class Model(TypedDict):
+class V1Model(TypedDict):
     """A training as these clients know it."""
 
     model_id: str
     location: str
     name: str
     description: str
-    framework: Framework
-    training: Training
-    data_stores: list[DataStore]
-    metrics: list[MetricData]
+    framework: V1Framework
+    training: V1Training
+    data_stores: list[V1DataStore]
+    metrics: list[V1MetricData]
 
 
-class Models(TypedDict):
+class V1Models(TypedDict):
     """All of them."""
 
-    models: list[Model]
+    models: list[V1Model]
 
 
-class Meta(TypedDict):
+class V1Meta(TypedDict):
     """Where a line stands."""
 
     training_id: str
@@ -177,49 +177,49 @@ class Meta(TypedDict):
     rindex: int
 
 
-class LogLine(TypedDict):
+class V1LogLine(TypedDict):
     """A line of a log."""
 
-    meta: Meta
+    meta: V1Meta
     line: str
 
 
-class LogLines(TypedDict):
+class V1LogLines(TypedDict):
     """A page of them."""
 
-    models: list[LogLine]
+    models: list[V1LogLine]
 
 
-class Any_(TypedDict):  # noqa: N801 - as they call it
+class V1Any(TypedDict):
     """A value with its type."""
 
     type: Literal["STRING", "JSONSTRING", "INT", "FLOAT"]
     value: str
 
 
-class EMetric(TypedDict):
+class V1EMetric(TypedDict):
     """What was measured at one step, with its place."""
 
-    meta: Meta
+    meta: V1Meta
     grouplabel: str
-    etimes: dict[str, Any_]
-    values: dict[str, Any_]
+    etimes: dict[str, V1Any]
+    values: dict[str, V1Any]
 
 
-class EMetrics(TypedDict):
+class V1EMetrics(TypedDict):
     """A page of it."""
 
-    models: list[EMetric]
+    models: list[V1EMetric]
 
 
-class Endpoint(TypedDict):
+class V1Endpoint(TypedDict):
     """Where an event is told."""
 
     id: str
     url: str
 
 
-class Endpoints(TypedDict):
+class V1Endpoints(TypedDict):
     """All of an event."""
 
-    endpoints: list[Endpoint]
+    endpoints: list[V1Endpoint]

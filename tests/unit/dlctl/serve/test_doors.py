@@ -151,7 +151,7 @@ def test_an_archive_that_climbs_or_links_is_refused(server):
         tar.addfile(link)
     for content in (zipped({"../evil": "x"}), zipped({"/evil": "x"}), made.getvalue(), b"none"):
         answer = server.send_form(LIST, {"manifest": "name: x", "code": content})
-        assert answer.status == 400, answer
+        assert answer.status == 422, answer
     assert not [*uploads.uploads_folder().iterdir()]
 
 
