@@ -1,4 +1,4 @@
-"""Schemathesis asks both interfaces thousands of things, and checks each answer by its description."""
+"""Schemathesis asks both interfaces thousands of things, and checks answers by their description."""
 
 from __future__ import annotations
 
