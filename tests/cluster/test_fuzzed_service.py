@@ -1,4 +1,4 @@
-"""Schemathesis asks both interfaces thousands of things, and checks answers by their description."""
+"""Schemathesis asks both interfaces thousands of things, and checks what they answer."""
 
 from __future__ import annotations
 

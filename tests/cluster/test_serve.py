@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import random
+import re
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -170,6 +171,55 @@ def test_a_client_of_the_open_successor_is_served(dlctl, site):
         assert server.ask(f"/v1/models/{training}", "DELETE", **how).status == 200
         gone = server.ask(f"/v1/models/{training}", **how)
         assert gone.status == 404 and gone.json["code"] == 404
+
+
+SECRETS = {
+    "env": {"HF_TOKEN": "hunter2-variable"},
+    "data_stores": [{
+        "id": "store", "type": "s3_datastore", "training_results": {"container": "results"},
+        "connection": {"auth_url": "http://127.0.0.1:9", "user_name": "me",
+                       "password": "hunter2-store"}}],
+    "notify": {"on": ["finished"], "webhook": "https://hooks.example.org/hunter2-hook",
+               "webhook_secret": "whsec_aHVudGVyMi1zZWNyZXQtaHVudGVyMi1zZWNyZXQ="},
+}  # fmt: skip
+SECRET = re.compile(rb"hunter2|aHVudGVyMi")
+
+
+def test_no_route_tells_a_secret(dlctl, site):
+    manifest = json.dumps(MANIFEST | SECRETS)
+    said = {"set": {"env.OTHER_TOKEN": "hunter2-asked"}}
+    parts = {"manifest": manifest, "code": zipped({"run.py": PROGRAM}),
+             "overrides": json.dumps(said)}  # fmt: skip
+    with serving(dlctl, site) as server:
+        made = server.send_form("/api/v1/trainings", parts)
+        assert made.status == 201 and not SECRET.search(made.body), made
+        training = made.json["training_id"]
+        told = server.send(f"/api/v1/trainings/{training}", {"do": "cancel"}, "PATCH").body
+        part = {"id": training, "name": site.name, "path": "run.py", "type": "all",
+                "endpoint_id": "none"}  # fmt: skip
+        queries = {"/suggestions": f"?manifest={quote(manifest)}", "/results.zip": "?of=code",
+                   "/files/{path}": "?of=code"}  # fmt: skip
+        paths = server.ask("/openapi.json").json["paths"]
+        for path in (path for path, methods in paths.items() if "get" in methods):
+            query = next((q for end, q in queries.items() if path.endswith(end)), "")
+            answer = server.ask(path.format_map(part) + query)
+            assert answer.status in (200, 404, 409), answer
+            told += answer.body
+            if answer.body.startswith(b"PK"):
+                with zipfile.ZipFile(io.BytesIO(answer.body)) as archive:
+                    told += b"".join(map(archive.read, archive.namelist()))
+        for kind in ("logs", "metrics"):
+            told += repr([*server.events(f"/api/v1/trainings/{training}/{kind}")]).encode()
+        # What is wrong beside a secret, or is one where none may be.
+        for name, value in (("env", {"A_TOKEN": ["hunter2"]}), ("learners", "hunter2"),
+                            ("framework", {"name": "x", "command": "run --token=hunter2-hunter2"}),
+                            ("notify", {"on": ["x"], "webhook": "ftp://hunter2"})):  # fmt: skip
+            wrong = {"manifest": json.dumps(MANIFEST | SECRETS | {name: value}).encode()}
+            for path in ("/api/v1/trainings", "/v1/models"):
+                refused = server.send_form(path, wrong)
+                assert refused.status in (400, 422)
+                assert name == "learners" or not SECRET.search(refused.body), refused
+    assert not SECRET.search(told), SECRET.findall(told)
 
 
 @pytest.mark.slow

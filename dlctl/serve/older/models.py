@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from starlette.routing import WebSocketRoute
 from dlctl.contract import State
 from dlctl.errors import DlctlError
 from dlctl.manifest.load import load_manifest
-from dlctl.manifest.overrides import Overrides
+from dlctl.request.request import submitted_with
 from dlctl.serve.older import events, shapes
 from dlctl.serve.older.lines import (
     Json,
@@ -36,6 +35,7 @@ from dlctl.serve.uploads import MANIFEST, folder_of
 if TYPE_CHECKING:
     from starlette.responses import Response
 
+    from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
     from dlctl.serve.desk import Desk
 
@@ -163,16 +163,15 @@ def _said(record: Record) -> Json:
     """Return what the manifest says, without credentials; nothing if it is not here any more."""
     try:
         seen = Path(record.manifest_path).stat()
-        return _read(record.manifest_path, record.overrides, (seen.st_mtime_ns, seen.st_size))
+        asked = submitted_with(record)
+        return _read(record.manifest_path, asked, (seen.st_mtime_ns, seen.st_size))
     except (DlctlError, OSError, ValueError, TypeError):
         return {}
 
 
 @lru_cache(4096)
-def _read(path: str, overrides: str, _stamp: tuple[int, int]) -> Json:
-    given = json.loads(overrides)
-    given["set"] = tuple(given.get("set", ()))
-    manifest, _ = load_manifest(Path(path), Overrides(**given)).extract_secrets()
+def _read(path: str, overrides: Overrides, _stamp: tuple[int, int]) -> Json:
+    manifest, _ = load_manifest(Path(path), overrides).extract_secrets()
     found: Json = manifest.model_dump(mode="json")
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -13,6 +14,7 @@ from dlctl.contract import State
 from dlctl.record import GONE
 from dlctl.serve import openapi, trainings
 from dlctl.serve.app import OPERATIONS
+from dlctl.serve.older import models
 from dlctl.serve.openapi import describe
 from dlctl.service import verbs, webhooks
 
@@ -134,3 +136,30 @@ def test_files_that_were_removed_are_gone(server, desk):
                  f"{LIST}/t-1/results", f"{LIST}/t-1/results.zip"):  # fmt: skip
         gone = server.ask(path)
         assert gone.status == 410 and "gone" in gone.body.decode()
+
+
+def test_a_manifest_is_read_once_and_told_with_what_was_asked(server, desk, tmp_path, monkeypatch):
+    manifest = tmp_path / "manifest.yml"
+    manifest.write_text("name: x\ndescription: first\nframework: {name: pytorch, command: run}\n")
+    asked = {"learners": 3, "set": ["env.A_TOKEN=hunter2"]}
+    asked["resume"] = {"attempt": 2, "asked": {"set": ["env.A_TOKEN=hunter2"]}}
+    desk.mine.store.add(make_record(
+        site="local", manifest_path=str(manifest), state=State.COMPLETED,
+        overrides=json.dumps(asked)))  # fmt: skip
+    reads = []
+    load = models.load_manifest
+    monkeypatch.setattr(models, "load_manifest", lambda *a: reads.append(a) or load(*a))
+
+    def told():
+        answer = server.ask("/v1/models")
+        assert b"hunter2" not in answer.body
+        (model,) = answer.json["models"]
+        return model["description"], model["training"]["learners"]
+
+    assert told() == told() == ("first", 3) and len(reads) == 1
+    manifest.write_text(manifest.read_text().replace("first", "second"))
+    assert told() == ("second", 3), "it has changed"
+    (listed,) = server.ask(LIST).json["items"]
+    hidden = ["env.A_TOKEN=(hidden)"]
+    assert listed["overrides"]["set"] == listed["overrides"]["resume"]["asked"]["set"] == hidden
+    assert listed["overrides"]["learners"] == 3
