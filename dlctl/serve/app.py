@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from dlctl.errors import DlctlError
@@ -77,8 +77,13 @@ def _routes(desk: Desk) -> Iterator[Route]:
 
 
 async def _endpoint(desk: Desk, by_method: dict[str, Operation], request: Request) -> Response:
-    method = "GET" if request.method == "HEAD" else request.method
-    return await by_method[method](desk, request)
+    if request.method != "HEAD":
+        return await by_method[request.method](desk, request)
+    told = await by_method["GET"](desk, request)
+    if isinstance(told, StreamingResponse):  # it would be read to its end, or for ever
+        headers, told = told.raw_headers, Response(status_code=told.status_code)
+        told.raw_headers = headers
+    return told
 
 
 def _told(request: Request, error: Exception) -> Response:

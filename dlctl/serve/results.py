@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dlctl.record import Record
 
 _CHUNK_BYTES = 1 << 18
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 BYTES = "application/octet-stream"
 ZIP = "application/zip"
 
@@ -106,33 +106,31 @@ async def file(call: Call) -> Response:
     if {tag, f"W/{tag}", "*"} & {*known}:
         return Response(status_code=304, headers={"etag": tag})
     begin, end, status = 0, found.size_bytes, 200
-    if (asked := headers.get("range")) and headers.get("if-range", tag) == tag:
-        span = span_of(asked, found.size_bytes)
-        if span is None:
+    asked = headers.get("range") if headers.get("if-range", tag) == tag else None
+    if asked and (span := span_of(asked, found.size_bytes)):
+        begin, end, status = *span, 206
+        if begin >= end:
             return refusal(BASE, 416, f"the file has {found.size_bytes} bytes",
                            headers={"content-range": f"bytes */{found.size_bytes}"})  # fmt: skip
-        begin, end, status = *span, 206
         told["content-range"] = f"bytes {begin}-{end - 1}/{found.size_bytes}"
     told["content-length"] = str(end - begin)
-    if call.request.method == "HEAD":
-        return Response(status_code=status, headers=told, media_type=BYTES)
     content = _content(call, record, f"{folder}/{found.path}", begin, end - begin)
     return StreamingResponse(content, status, told, BYTES)
 
 
 def span_of(text: str, size_bytes: int) -> tuple[int, int] | None:
-    """Return where one range begins and ends; None if the file has no such part.
+    """Return where one range begins and ends; at its beginning if the file has no such part.
 
-    Several ranges, and other units, are answered by the whole file, as RFC 9110 allows.
+    None: there are several ranges, or another unit, or none that is right; as RFC 9110 allows, the
+    whole file answers them.
     """
-    if (found := _RANGE.fullmatch(text.replace(" ", ""))) is None or found[0] == "bytes=-":
-        return 0, size_bytes
-    if found[1]:
-        begin = int(found[1])
-        end = min(int(found[2]) + 1, size_bytes) if found[2] else size_bytes
-    else:
-        begin, end = max(0, size_bytes - int(found[2])), size_bytes
-    return (begin, end) if begin < end else None
+    found = _RANGE.fullmatch(text.replace(" ", ""))
+    first, last = found.groups() if found else ("", "")
+    if first:
+        begin = int(first)
+        end = min(int(last) + 1, size_bytes) if last else size_bytes
+        return None if last and int(last) < begin else (begin, max(begin, end))
+    return (max(0, size_bytes - int(last)), size_bytes) if last else None
 
 
 def _content(call: Call, record: Record, path: str, begin: int, size_bytes: int) -> Iterator[bytes]:

@@ -149,16 +149,20 @@ async def list_(call: Call, *, search: bool = False) -> Response:
         and (record.is_search or not search)
     ]  # fmt: skip
     call.desk.keep_new(records)
-    records.reverse()
+    records.sort(key=_place, reverse=True)
     if query.cursor is not None:
-        after = query.cursor.partition(" ")[::2]
-        records = [each for each in records if (each.created_at, each.training_id) < after]
+        records = [each for each in records if _place(each) < query.cursor]
     page, more = records[: query.limit], len(records) > query.limit
-    cursor = f"{page[-1].created_at} {page[-1].training_id}" if more else None
+    cursor = _place(page[-1]) if more else None
     rows = [json_bytes(record.plain()) for record in page]
     told = b",".join(rows)
     end = json.dumps(cursor).encode()
     return Response(b'{"items":[%b],"next":%b}' % (told, end), media_type=JSON)
+
+
+def _place(record: Record) -> str:
+    """Return what tells where a training stands in lists; a query may hold it as it is."""
+    return f"{record.created_at.replace('+00:00', 'Z')}~{record.training_id}"
 
 
 async def submit(call: Call) -> Response:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -12,7 +14,7 @@ from login_side import make_record
 
 from dlctl.contract import State
 from dlctl.record import GONE
-from dlctl.serve import openapi, trainings
+from dlctl.serve import openapi, results, trainings
 from dlctl.serve.app import OPERATIONS
 from dlctl.serve.older import models
 from dlctl.serve.openapi import describe
@@ -163,3 +165,40 @@ def test_a_manifest_is_read_once_and_told_with_what_was_asked(server, desk, tmp_
     hidden = ["env.A_TOKEN=(hidden)"]
     assert listed["overrides"]["set"] == listed["overrides"]["resume"]["asked"]["set"] == hidden
     assert listed["overrides"]["learners"] == 3
+
+
+@pytest.mark.parametrize(("asked", "span"), [
+    ("bytes=0-4", (0, 5)), ("bytes=6-", (6, 11)), ("bytes=-3", (8, 11)), ("bytes=-99", (0, 11)),
+    ("bytes=3-99", (3, 11)), ("bytes=11-", (11, 11)), ("bytes=20-30", (20, 20)),
+    ("bytes=-0", (11, 11)), ("bytes=0-1,3-4", None), ("items=0-1", None), ("bytes=5-2", None),
+    ("bytes=-", None), ("nonsense", None),
+    pytest.param(f"bytes={'9' * 5000}-", None, id="without an end"),
+])  # fmt: skip
+def test_part_of_a_file(asked, span):
+    assert results.span_of(asked, 11) == span
+
+
+@pytest.mark.parametrize("position", ["nonsense", "{}x", '{"a": Infinity}', "[1]", '{"a": "x"}'])
+def test_a_position_of_no_stream_is_refused(server, training, position):
+    packed = base64.urlsafe_b64encode(zlib.compress(position.encode())).decode()
+    for sent in (packed, position):
+        answer = server.ask(f"{training}/metrics", accept="text/event-stream", last_event_id=sent)
+        assert answer.status == 400 and "Last-Event-ID" in answer.json["detail"]
+
+
+def test_pages_have_each_training_once_though_many_are_as_old(server, desk):
+    names = [f"t-{number}" for number in (3, 1, 4, 2, 5)]
+    desk.mine.store.add(*(
+        make_record(site="local", training_id=name, state=State.COMPLETED) for name in names
+    ))  # fmt: skip
+    seen, cursor = [], ""
+    while cursor is not None:
+        page = server.ask(f"{LIST}?limit=2{cursor and f'&cursor={cursor}'}").json
+        seen += [each["training_id"] for each in page["items"]]
+        cursor = page["next"]
+    assert seen == sorted(names, reverse=True)
+
+
+def test_head_reads_no_stream(server, training):
+    told = server.ask(f"{training}/logs", "HEAD", accept="text/event-stream")
+    assert told.status == 200 and told.headers["content-type"].startswith("text/event-stream")
