@@ -67,7 +67,7 @@ async def show_search(call: Call) -> Response:
     from dlctl.search.summary import counts
     from dlctl.service import verbs
 
-    record = call.desk.find(call.part("id"), search=True)
+    record = await call.desk.find(call.part("id"), search=True)
 
     def do() -> dict[str, Any]:
         with call.desk.open(record.site) as session:
@@ -81,7 +81,7 @@ async def list_trials(call: Call) -> Response:
     """Return the trials of a search."""
     from dlctl.search.overview import read_overview
 
-    record = call.desk.find(call.part("id"), search=True)
+    record = await call.desk.find(call.part("id"), search=True)
 
     def do() -> list[dict[str, Any]]:
         with call.desk.open(record.site) as session:
@@ -106,7 +106,7 @@ async def make_model(call: Call) -> Response:
     from dlctl.service import models
 
     said = call.body
-    record = call.desk.find(said.training)
+    record = await call.desk.find(said.training)
 
     def do() -> dict[str, Any]:
         wish = models.wish(said.name, [], [said.alias] if said.alias else [])

@@ -72,7 +72,7 @@ def etag(file: SiteFile) -> str:
 
 async def list_(call: Call) -> Response:
     """Return the files."""
-    record = call.desk.find(call.part("id"))
+    record = await call.desk.find(call.part("id"))
 
     def do() -> list[SiteFile]:
         with call.desk.open(record.site) as session:
@@ -87,7 +87,7 @@ async def list_(call: Call) -> Response:
 
 async def file(call: Call) -> Response:
     """Return a file, or the part of it that `Range` names."""
-    record, path = call.desk.find(call.part("id")), call.part("path")
+    record, path = await call.desk.find(call.part("id")), call.part("path")
 
     def do() -> tuple[str, SiteFile]:
         with call.desk.open(record.site) as session:
@@ -197,7 +197,7 @@ async def archive(call: Call, of: str = "", media: str = ZIP) -> Response:
     Args:
         of: As of `folder_at_site`; empty: the query tells it.
     """
-    record, part = call.desk.find(call.part("id")), of or call.query.of
+    record, part = await call.desk.find(call.part("id")), of or call.query.of
     content = zipped(call, record, part)
     first = await call.desk.at_sites(partial(next, content))  # refuses now, not in the midst
     return StreamingResponse(

@@ -39,7 +39,7 @@ async def logs(call: Call) -> Response:
     from dlctl.logs.beginning import begin_at_tail
     from dlctl.logs.reader import LogReader, read
 
-    record, tail = call.desk.find(call.part("id")), call.query.tail
+    record, tail = await call.desk.find(call.part("id")), call.query.tail
     reader = LogReader(record.job_dir, (), 1 if tail is None else record.attempt)
     source, position = LogSource(reader), call.request.headers.get("last-event-id")
 
@@ -90,7 +90,7 @@ async def _followed(
         problem = {"detail": error.message, "hint": error.hint}
         yield b"event: problem\ndata: %b\n\n" % json_bytes(problem)
         return
-    state = call.desk.find(record.training_id).state
+    state = (await call.desk.find(record.training_id)).state
     if state.final:
         yield b"event: end\ndata: %b\n\n" % json_bytes({"state": str(state)})
 
@@ -101,7 +101,7 @@ async def metrics(call: Call) -> Response:
     from dlctl.series.columns import columns_of
     from dlctl.service.bringing import measured
 
-    record, query = call.desk.find(call.part("id")), call.query
+    record, query = await call.desk.find(call.part("id")), call.query
     if call.follows:
         list(chosen([], query.since_step, query.names))  # refuses a wrong pattern now
         source = MetricsSource(record)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import anyio
 from pydantic import Field, Json, RootModel
 from starlette.responses import Response
 
@@ -143,8 +143,9 @@ async def list_(call: Call, *, search: bool = False) -> Response:
     from dlctl.service.client import Filter
 
     query, wanted = call.query, Filter(call.query.name, call.query.state, call.query.tag)
+    known = await call.desk.records()
     records = [
-        record for record in call.desk.records()
+        record for record in known
         if wanted.fits(record) and query.site in (None, record.site)
         and (record.is_search or not search)
     ]  # fmt: skip
@@ -154,10 +155,11 @@ async def list_(call: Call, *, search: bool = False) -> Response:
         records = [each for each in records if _place(each) < query.cursor]
     page, more = records[: query.limit], len(records) > query.limit
     cursor = _place(page[-1]) if more else None
-    rows = [json_bytes(record.plain()) for record in page]
-    told = b",".join(rows)
-    end = json.dumps(cursor).encode()
-    return Response(b'{"items":[%b],"next":%b}' % (told, end), media_type=JSON)
+
+    def told() -> bytes:
+        return json_bytes({"items": [record.plain() for record in page], "next": cursor})
+
+    return Response(await anyio.to_thread.run_sync(told), media_type=JSON)
 
 
 def _place(record: Record) -> str:
@@ -205,7 +207,7 @@ async def show(call: Call) -> Response:
     """Return all about a training."""
     from dlctl.service.describe import describe
 
-    record = call.desk.find(call.part("id"))
+    record = await call.desk.find(call.part("id"))
 
     def do() -> dict[str, Any]:
         with call.desk.open(record.site) as session:
@@ -219,7 +221,8 @@ async def change(call: Call, *, search: bool = False) -> Response:
     from dlctl.service import verbs
     from dlctl.service.client import Filter
 
-    record, desk, wanted = call.desk.find(call.part("id"), search=search), call.desk, call.body.root
+    desk, wanted = call.desk, call.body.root
+    record = await desk.find(call.part("id"), search=search)
 
     def do() -> dict[str, Any]:
         store, tell = desk.mine.store, desk.mine.tell
@@ -237,10 +240,10 @@ async def change(call: Call, *, search: bool = False) -> Response:
                 told = verbs.tune(session, record, store, words).sentence
             else:
                 told = verbs.save(session, record, store).sentence
-        return {"training": desk.find(record.training_id).plain(), "told": told}
+        return {"training": store.find(record.training_id).plain(), "told": told}
 
     found = await desk.at_sites(do)
-    desk.keep_new([desk.find(record.training_id)])
+    desk.keep_new([await desk.find(record.training_id)])
     return answer(found)
 
 
@@ -248,7 +251,7 @@ async def delete(call: Call) -> Response:
     """Delete a training that has ended."""
     from dlctl.service import verbs
 
-    record = call.desk.find(call.part("id"))
+    record = await call.desk.find(call.part("id"))
 
     def do() -> None:
         done = verbs.delete(call.desk.mine, [record], forget=call.query.forget)

@@ -22,7 +22,7 @@ async def list_endpoints(call: Call) -> Response:
     """Return the endpoints of an event."""
     from dlctl.service.webhooks import endpoints
 
-    record, events = call.desk.find(call.part("id")), shapes.OF_EVENT[call.part("type")]
+    record, events = await call.desk.find(call.part("id")), shapes.OF_EVENT[call.part("type")]
 
     def do() -> list[Endpoint]:
         with call.desk.open(record.site) as session:
@@ -36,7 +36,7 @@ async def change_endpoint(call: Call) -> Response:
     """Return, register or remove an endpoint."""
     from dlctl.service import webhooks
 
-    record, name = call.desk.find(call.part("id")), call.part("endpoint_id")
+    record, name = await call.desk.find(call.part("id")), call.part("endpoint_id")
     events, method = shapes.OF_EVENT[call.part("type")], call.request.method
 
     def do() -> Endpoint:

@@ -51,7 +51,7 @@ async def emetrics(call: Call) -> Response:
 
 async def _page(call: Call, read: Callable[[Desk, Record], list[Json]]) -> Response:
     """Return the rows that a client asks for by place, or by time."""
-    query, record = call.query, call.desk.find(call.part("id"))
+    query, record = call.query, await call.desk.find(call.part("id"))
     rows = await call.desk.at_sites(partial(read, call.desk, record))
     since = query.since_ms
     if since is not None:
@@ -129,7 +129,7 @@ async def socket_of(desk: Desk, frames: Frames, socket: WebSocket) -> None:
     """Send frames until there are no more; the end is a normal close."""
     offered = socket.scope.get("subprotocols") or [None]
     try:
-        record = desk.find(socket.path_params["id"])
+        record = await desk.find(socket.path_params["id"])
     except NotFound:
         return await socket.close(1008)
     await socket.accept(subprotocol=offered[0])
@@ -175,7 +175,7 @@ async def send_metrics(desk: Desk, record: Record, follows: bool) -> AsyncIterat
     """Yield what is measured, each as a frame."""
     sent = 0
     while True:
-        known = desk.find(record.training_id)
+        known = await desk.find(record.training_id)
         desk.keep_new([known])
         found: list[Json] = await desk.at_sites(partial(list, metric_data(desk, known)))
         for each in found[sent:]:

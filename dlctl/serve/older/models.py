@@ -73,7 +73,7 @@ async def _submit(call: Call) -> Response:
 
 
 async def _list(call: Call) -> Response:
-    records = call.desk.records()
+    records = await call.desk.records()
     call.desk.keep_new(records)
     return answer({"models": await call.desk.at_sites(lambda: [_model(each) for each in records])})
 
@@ -81,7 +81,7 @@ async def _list(call: Call) -> Response:
 async def _show(call: Call) -> Response:
     from dlctl.lifecycle import refresh
 
-    desk, record = call.desk, call.desk.find(call.part("id"))
+    desk, record = call.desk, await call.desk.find(call.part("id"))
 
     def do() -> Json:
         with desk.open(record.site) as session:
@@ -96,7 +96,7 @@ async def _halt(call: Call) -> Response:
     from dlctl.service import verbs
     from dlctl.service.client import Filter
 
-    record = call.desk.find(call.part("id"))
+    record = await call.desk.find(call.part("id"))
 
     def do() -> None:
         done = verbs.end(call.desk.mine, "halt", [record.training_id], Filter())
@@ -112,7 +112,7 @@ async def _delete(call: Call) -> Response:
     from dlctl.service import verbs
     from dlctl.service.client import Filter
 
-    mine, record = call.desk.mine, call.desk.find(call.part("id"))
+    mine, record = call.desk.mine, await call.desk.find(call.part("id"))
 
     def do() -> None:
         known = [record]
