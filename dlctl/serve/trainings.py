@@ -30,6 +30,7 @@ from dlctl.serve.problems import NotFound, json_bytes
 from dlctl.serve.uploads import COMMIT, MANIFEST, URL, folder_of, text_of
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle.many import Sent
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
 
@@ -198,9 +199,18 @@ def send(call: Call, wanted: New, path: Path) -> Record:
             checked_tags(wanted.tags), desk.mine.tell, key=call.key,
             body=hashlib.sha256(asked.encode()).hexdigest(),
         )  # fmt: skip
-        if not sent.batch.records:
-            raise NotFound("the training that this Idempotency-Key has made was deleted")
-        return sent.settled()
+        return made_by(sent)
+
+
+def made_by(sent: Sent) -> Record:
+    """Return what a request has submitted.
+
+    Raises:
+        NotFound: it was deleted since.
+    """
+    if not sent.batch.records:
+        raise NotFound("the training that this Idempotency-Key has made was deleted")
+    return sent.settled()
 
 
 async def show(call: Call) -> Response:

@@ -80,7 +80,8 @@ def test_no_answer_is_one_that_the_description_does_not_allow(dlctl, local_site,
         assert search.status == 201, search
         running = [submit(600) for _ in range(2)]
         fuzzed = {"id": [*running, *made[:4]], "doomed": made[4:], "path": ["model.txt"],
-                  "search": [search.json["training_id"]], "name": [local_site.name]}  # fmt: skip
+                  "search": [search.json["training_id"]], "name": [local_site.name],
+                  "model": [stored.json["model_id"]]}  # fmt: skip
         done = subprocess.run(
             [SCHEMATHESIS, "--no-color", "run", f"http://127.0.0.1:{server.port}/openapi.json",
              "--header", f"Authorization: Bearer {server.token}", "--seed", "7",

@@ -173,6 +173,56 @@ def test_a_client_of_the_open_successor_is_served(dlctl, site):
         assert gone.status == 404 and gone.json["code"] == 404
 
 
+SEARCH = """\
+name: asked
+space: {x: {float: [0, 1]}}
+strategy: {name: genetic, seed: 1, population: 2}
+metric: {name: loss}
+budget: {trials: 2}
+task: {python: "trials:Valley", time: 1m, memory: 256MiB}
+workers: {jobs: 1, slots: 1, time: 5m}
+"""
+TRIALS = """\
+from search.tasks import BaseTask
+
+class Valley(BaseTask):
+    def __init__(self, x):
+        self.x = x
+
+    def run(self):
+        return {"loss": self.x}
+"""
+
+
+def test_what_is_asked_again_with_its_key_is_made_once(dlctl, site):
+    with serving(dlctl, site) as server:
+        training = submit(server)
+        search = {"code": zipped({"search.yml": SEARCH, "trials.py": TRIALS})}
+        started = [server.send_form("/api/v1/searches", search, idempotency_key="s").json
+                   for _ in range(2)]  # fmt: skip
+        assert started[0]["training_id"] == started[1]["training_id"]
+        other = {"code": zipped({"search.yml": SEARCH + "# other\n", "trials.py": TRIALS})}
+        assert server.send_form("/api/v1/searches", other, idempotency_key="s").status == 409
+        server.send(f"/api/v1/searches/{started[0]['training_id']}", {"do": "cancel"}, "PATCH")
+        assert wait_for_end(server, training) == "COMPLETED"
+
+        wish = {"training": training, "name": "kept", "aliases": ["good"]}
+        made = [server.send("/api/v1/models", wish, idempotency_key="m") for _ in range(2)]
+        assert [each.status for each in made] == [201, 201] and made[0].json == made[1].json
+        other = {"training": training, "name": "other"}
+        assert server.send("/api/v1/models", other, idempotency_key="m").status == 409
+        one = f"/api/v1/models/{made[0].json['model_id']}"
+        more = {"training": training, "tags": ["night"], "removed_aliases": ["good"]}
+        changed = server.send(one, more, "PATCH")
+        assert changed.status == 200 and changed.json["version"] == 2, changed
+        assert (changed.json["tags"], changed.json["aliases"]) == (["night"], {})
+        refused = server.ask(f"{one}@1", "DELETE")
+        assert refused.status == 409 and "@2" in refused.json["detail"], "it was made from that"
+        assert server.ask(f"{one}@2", "DELETE").json["deleted"]
+        assert server.ask(one).json["versions"] == [1]
+        assert server.ask(one, "DELETE").status == 200 and server.ask(one).status == 404
+
+
 SECRETS = {
     "env": {"HF_TOKEN": "hunter2-variable"},
     "data_stores": [{

@@ -18,8 +18,8 @@ def map_path_parameters(context, path_parameters):
     """Let two of three requests be about something that exists."""
     for name in path_parameters or ():
         kind = "search" if "/searches/" in context.operation.path and name == "id" else name
-        if context.operation.method.upper() == "DELETE" and name == "id":
-            kind = "doomed"
+        if context.operation.method.upper() == "DELETE":
+            kind = "doomed" if name == "id" else "none"
         known = KNOWN.get(kind, [])
         turn = _turns[kind] = _turns.get(kind, 0) + 1
         if known and turn % 3:

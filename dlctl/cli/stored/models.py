@@ -199,21 +199,15 @@ def delete(
 
     Example: dlctl models delete digits@1
     """
-    from dlctl.models import changes
-    from dlctl.models.known import parse_reference
     from dlctl.service.models import models_at
 
     ask_nothing_in_json(as_json, answered=yes or dry_run)
-    wanted, mine = parse_reference(model), client()
-    with models_at(mine, _where(model, site)) as there:
-        old = there.find(wanted.model)
-        number = old.number_of(wanted.which) if wanted.which else None
-        changes.check_unused(there.session, there.models, old, number, mine.store)
+    with models_at(client(), _where(model, site)) as there:
+        old, number = there.deletable(model)
         if not (dry_run or yes or _confirmed(old, number)):
             return None
         if not dry_run:
-            changes.delete(there.session, old, number)
-            there.read()
+            there.delete(old, number)
     gone = old.model_id + (f"@{number}" if number else "")
     done = {"model": gone, "site": old.site, "deleted": not dry_run}
     verb = "would delete" if dry_run else "deleted"
