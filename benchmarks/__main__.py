@@ -29,6 +29,7 @@ PACKAGES = {
     "lifecycle": (*_CLIENT, *_LEARNERS),
     "models": _CLIENT,
     "metrics": (*_CLIENT, "starlette", "tensorboard"),
+    "serve": (*_CLIENT, "starlette", "uvicorn"),
     "exchange": _LEARNERS,
     "training": _LEARNERS,
     "checkpoint": (*_LEARNERS, "h5py"),
@@ -45,6 +46,7 @@ PROGRAMS = {
     "guests": (("ssh", "-V"), ("slurmctld", "-V")),
     "fetching": (("ssh", "-V"), ("sh", "-c", "rsync -V | head -n 1")),
     "lifecycle": (("slurmctld", "-V"),),
+    "serve": (("ssh", "-V"), ("slurmctld", "-V"), PeerEnvironment("serve").versions),
     "exchange": (("slurmctld", "-V"),),
     "search": (PeerEnvironment("search").versions,),
 }

@@ -219,6 +219,8 @@ class RecordStore:
         self.tell, self._told = tell, set[str]()
         self._unwritten: dict[str, Record] = {}
         """What this process knows and could not write."""
+        self._decoded: dict[str, tuple[sqlite3.Row, str, Record]] = {}
+        """What was read before, and what it meant: most of it stays the same."""
 
     def add(
         self, *records: Record, tables: Sequence[str] = (),
@@ -275,7 +277,7 @@ class RecordStore:
         kept_as = put_aside(self.path)
         saved = []
         for row in rows:
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(ValueError, TypeError, IndexError):
                 saved.append(_record(row, more.get(row["training_id"], "{}")))
         return Repaired(kept_as, len(self.add_missing(saved)))
 
@@ -344,16 +346,23 @@ class RecordStore:
         more = {row["training_id"]: row["fields"] for row in tables["more"]}
         known, unknown = [], []
         for row in tables["trainings"]:
-            if names and row.get("name") not in names:
+            if names and row["name"] not in names:
                 continue
             try:
-                known.append(_record(row, more.get(row["training_id"], "{}")))
-            except (ValueError, TypeError, KeyError) as error:
-                unknown.append(f"{row.get('training_id')} ({error})")
+                known.append(self._decode(row, more.get(row["training_id"], "{}")))
+            except (ValueError, TypeError, IndexError) as error:
+                unknown.append(f"{row['training_id']} ({error})")
         if unknown:
             self._say(f"the local record {self.path} has {len(unknown)} that this version of dlctl "
                       f"does not understand: {', '.join(unknown[:3])}")  # fmt: skip
-        return [self._newest(record) for record in known]
+        return [self._newest(record) for record in known] if self._unwritten else known
+
+    def _decode(self, row: sqlite3.Row, more: str) -> Record:
+        known_row, known_more, record = self._decoded.get(row["training_id"], (None, "", None))
+        if record is None or known_row != row or known_more != more:
+            record = _record(row, more)
+            self._decoded[record.training_id] = row, more, record
+        return record
 
     def _newest(self, record: Record) -> Record:
         """Return a record of the file, or what is newer and could not be written."""
@@ -441,7 +450,7 @@ def _later_fields(record: Record) -> dict[str, Any]:
     return {name: getattr(record, name) for name in _MORE} | {"made": made}
 
 
-def _record(row: dict[str, Any], more: str) -> Record:
-    """Return a row as a record; raise ValueError, TypeError or KeyError if it is none."""
+def _record(row: sqlite3.Row, more: str) -> Record:
+    """Return a row as a record; raise ValueError, TypeError or IndexError if it is none."""
     values = fields_in(more) | {name: value_of(name, row[name]) for name in _COLUMNS}
     return contract.from_plain(Record, values)

@@ -18,7 +18,6 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dlctl.contract import State
 from dlctl.errors import RecordError
@@ -162,7 +161,7 @@ def let_go(store: RecordStore, batch: Batch) -> None:
         _lock_file(store, batch.token).unlink(missing_ok=True)
 
 
-def _rows(store: RecordStore) -> list[dict[str, Any]]:
+def _rows(store: RecordStore) -> list[sqlite3.Row]:
     return read_rows(store.path, {"submissions": "rowid"})["submissions"]
 
 

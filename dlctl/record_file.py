@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dlctl.errors import RecordError
 
@@ -27,7 +27,7 @@ _OWN_FILE_SYSTEMS = {
 """Whose files no other machine opens; anything else may be shared."""
 
 
-def read_rows(path: Path, tables: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+def read_rows(path: Path, tables: Mapping[str, str]) -> dict[str, list[sqlite3.Row]]:
     """Return all rows of each table, in the named order; none of a table that is not there.
 
     Nothing is written into the file. While its lock is held for long, or the disk too full for
@@ -82,7 +82,7 @@ def is_damaged(path: Path) -> bool:
             return True
 
 
-def readable_rows(path: Path, table: str) -> Iterator[dict[str, Any]]:
+def readable_rows(path: Path, table: str) -> Iterator[sqlite3.Row]:
     """Yield the rows of a damaged file until the first that can't be read."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
     with (
@@ -91,8 +91,7 @@ def readable_rows(path: Path, table: str) -> Iterator[dict[str, Any]]:
     ):
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA writable_schema = on")  # else SQLite refuses a file cut short
-        for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608
-            yield dict(row)
+        yield from connection.execute(f"SELECT * FROM {table}")  # noqa: S608
 
 
 def put_aside(path: Path) -> Path:
@@ -160,16 +159,16 @@ def _patiently(
         time.sleep(random.uniform(0.002, _LONGEST_PAUSE_S))  # noqa: S311
 
 
-def _select(path: Path, how: str, tables: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+def _select(path: Path, how: str, tables: Mapping[str, str]) -> dict[str, list[sqlite3.Row]]:
     uri = f"{path.absolute().as_uri()}?{how}"
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
         connection.row_factory = sqlite3.Row
         query = "SELECT name FROM sqlite_master WHERE type = 'table'"
         there = {row["name"] for row in connection.execute(query)}
-        found: dict[str, list[dict[str, Any]]] = {table: [] for table in tables}
+        found: dict[str, list[sqlite3.Row]] = {table: [] for table in tables}
         for table in there.intersection(tables):
             rows = connection.execute(f"SELECT * FROM {table} ORDER BY {tables[table]}")  # noqa: S608
-            found[table] = [dict(row) for row in rows]
+            found[table] = rows.fetchall()
         return found
 
 

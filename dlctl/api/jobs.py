@@ -149,29 +149,35 @@ class Training:
                     return
                 time.sleep(min(pause_s, left_s))
 
-    def logs(self, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+    def logs(
+        self, *, follow: bool = False, rank: int | str | None = None, attempt: int | None = None,
+        since: str | None = None, tail: int | None = None, grep: str | None = None,
+    ) -> Iterator[str]:  # fmt: skip
         """Yield the lines of its logs, merged by time; each as `learner-0 | text`.
 
         Args:
             follow: Go on until the training has ended; to leave the loop leaves the training alone.
+            rank: Only these learners, as `0` or `"0,2-5"`.
+            attempt: Only this attempt.
+            since: Only lines written since then: `10m`, `14:30`, `2026-01-31T14:30`.
             tail: Begin at the last lines of each log.
+            grep: Only lines that this regular expression fits.
         """
-        from dlctl.logs.beginning import begin_at_tail
-        from dlctl.logs.reader import LogReader, read
+        from dlctl.logs.reader import read
         from dlctl.service.bringing import pieces
+        from dlctl.service.logs import LinesWanted
 
+        wanted = LinesWanted(None if rank is None else str(rank), attempt, since, tail, grep)
         with self._open() as session:
-            record, store = self._known(), self._mine.store
-            reader = LogReader(record.job_dir, (), 1 if tail is None else record.attempt)
-            if tail is not None:
-                begin_at_tail(reader, session.transport, tail)
+            store = self._mine.store
+            record, reader = wanted.reader(session, self._known(), store)
             found = (
                 pieces(session, record, store, self._mine.tell, reader)
-                if follow else read(session.transport, reader)
-            )  # fmt: skip
+                if follow and attempt in (None, record.attempt)
+                else read(session.transport, reader)
+            )
             for piece in found:
-                text = piece.content.decode(errors="replace").removesuffix("\n")
-                yield from (f"{piece.source} | {line}" for line in text.split("\n"))
+                yield from (f"{piece.source} | {line}" for line in wanted.of(piece))
 
     def metrics(self, names: str | None = None, since_step: int = 0) -> Columns:
         """Return what was measured as columns of one length, a row for each step of each source.

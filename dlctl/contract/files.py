@@ -98,7 +98,9 @@ def _decode_record(cls: type, value: Any, where: str) -> Any:
     known: dict[str, Any] = {}
     for name, kind, is_needed in _fields(cls):
         if name in value:
-            known[name] = _decode(kind, value[name], f"{where}.{name}")
+            item = value[name]
+            same = type(item) is kind  # most are, and a record has many
+            known[name] = item if same else _decode(kind, item, f"{where}.{name}")
         elif is_needed:
             raise ContractError(f"{where}.{name} is missing")
     return cls(**known)

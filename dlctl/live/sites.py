@@ -294,9 +294,16 @@ def live_of(
 
 def _untold(site: _Site, mine: list[Record]) -> set[str]:
     """Return whose record has changed since the last call, whichever dlctl has changed it."""
-    now = {record.training_id: replace(record, seen_at=0.0) for record in mine}
+    now = {record.training_id: record for record in mine}
     before, site.told = site.told, now
-    return {name for name in {**before, **now} if before.get(name) != now.get(name)}
+    return {name for name in {**before, **now} if not _same(before.get(name), now.get(name))}
+
+
+def _same(before: Record | None, now: Record | None) -> bool:
+    """Return whether nothing but the moment differs at which it was seen."""
+    if before is now or before is None or now is None:
+        return before is now
+    return before == replace(now, seen_at=before.seen_at)
 
 
 def _nothing() -> None:

@@ -75,6 +75,11 @@ def whole(content: bytes) -> bytes:
     return b"".join(parts)
 
 
-def is_filler(line: bytes) -> bool:
-    """Return whether a line stands for lines that were left out."""
-    return line[:1] == FILLER and not line.strip(FILLER)
+def without_filler(content: bytes) -> bytes:
+    """Return the lines that stand for no others, which were left out."""
+    if FILLER not in content:
+        return content
+    return b"".join(
+        line for line in content.splitlines(keepends=True)
+        if line[:1] != FILLER or line.strip(FILLER)
+    )  # fmt: skip

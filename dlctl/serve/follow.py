@@ -14,11 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dlctl.errors import DlctlError, Misused, TransportError
+from dlctl.errors import DlctlError, TransportError
 from dlctl.files.small_files import look_at, read_appended_of_many
 from dlctl.lifecycle import QueuePace, refresh
 from dlctl.logs.reader import RETRY_S, LogPiece, LogReader, Wanted
 from dlctl.outputs.metrics.files import EntryReader
+from dlctl.serve.problems import Malformed
 from dlctl.service.client import may_pass
 
 if TYPE_CHECKING:
@@ -66,22 +67,22 @@ class LogSource:
     """Follows logs."""
 
     def __init__(self, reader: LogReader) -> None:
-        self._reader, self._asked = reader, Wanted([], {}, 0)
+        self.reader, self._asked = reader, Wanted([], {}, 0)
         self.rest, self.positions, self.skip = reader.rest, reader.positions, reader.skip
 
     @property
     def advanced(self) -> bool:
         """Return whether the last look has read anything."""
-        return self._reader.advanced
+        return self.reader.advanced
 
     def look(self) -> Look:
         """Return what to read next."""
-        self._asked = asked = self._reader.wanted()
-        return look_at(self._reader.job_dir, asked.globs, asked.offsets, asked.limit_bytes)
+        self._asked = asked = self.reader.wanted()
+        return look_at(self.reader.job_dir, asked.globs, asked.offsets, asked.limit_bytes)
 
     def take(self, _: Session, found: Mapping[str, bytes]) -> list[LogPiece]:
         """Return the lines that can be told now."""
-        return self._reader.take(self._asked, found)
+        return self.reader.take(self._asked, found)
 
 
 class MetricsSource:
@@ -291,7 +292,7 @@ def begin_at_position(source: Source, position: str) -> None:
     """Go on where a client was.
 
     Raises:
-        Misused: it is no position of ours.
+        Malformed: it is no position of ours.
     """
     try:
         unpack = zlib.decompressobj()
@@ -299,4 +300,4 @@ def begin_at_position(source: Source, position: str) -> None:
         for name, size_bytes in known.items():
             source.skip(name, int(size_bytes))
     except (ValueError, AttributeError, TypeError, OverflowError, binascii.Error, zlib.error):
-        raise Misused("Last-Event-ID is the id of an event of this stream") from None
+        raise Malformed("Last-Event-ID is the id of an event of this stream") from None

@@ -22,8 +22,7 @@ from pydantic import (
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
-from dlctl.errors import Misused
-from dlctl.serve.problems import TooLarge, json_bytes
+from dlctl.serve.problems import Malformed, TooLarge, json_bytes
 from dlctl.service.client import TAG
 from dlctl.sites.model import NAME_PATTERN
 
@@ -95,11 +94,11 @@ class Call:
         """Return the idempotency key.
 
         Raises:
-            Misused: it is too long, or not printable.
+            Malformed: it is too long, or not printable.
         """
         key = self.request.headers.get("idempotency-key")
         if key is not None and not KEY.fullmatch(key):
-            raise Misused("an Idempotency-Key has 1 to 200 printable ASCII characters")
+            raise Malformed("an Idempotency-Key has 1 to 200 printable ASCII characters")
         return key
 
     @property
@@ -142,7 +141,7 @@ class Operation:
         query = _once(self.query, request.query_params.multi_items(), "the query")
         if self.form is not None and (_is_form(request) or self.body is None):
             if not _is_form(request):
-                raise Misused(f"the body is {FORM}")
+                raise Malformed(f"the body is {FORM}")
             async with request.form(
                 max_files=2, max_fields=20, max_part_size=MOST_JSON_BYTES
             ) as form:
@@ -166,7 +165,7 @@ def _once(kind: type[BaseModel], items: Iterable[tuple[str, Any]], what: str) ->
         if known is not None and str(known.annotation).startswith("list"):
             found.setdefault(name, []).append(value)
         elif name in found:
-            raise Misused(f"{what} names {name} more than once")
+            raise Malformed(f"{what} names {name} more than once")
         else:
             found[name] = value
     return checked(kind, found, what)
@@ -174,7 +173,7 @@ def _once(kind: type[BaseModel], items: Iterable[tuple[str, Any]], what: str) ->
 
 async def _json(request: Request) -> Any:
     if request.headers.get("content-type", "").partition(";")[0].strip() not in (JSON, ""):
-        raise Misused(f"the body is {JSON}")
+        raise Malformed(f"the body is {JSON}")
     content = b""
     async for chunk in request.stream():
         content += chunk
@@ -183,14 +182,14 @@ async def _json(request: Request) -> Any:
     try:
         return json.loads(content or b"{}")
     except (ValueError, RecursionError):
-        raise Misused("the body is no JSON") from None
+        raise Malformed("the body is no JSON") from None
 
 
 def checked(kind: type[BaseModel], value: Any, what: str) -> Any:
     """Return what a request says.
 
     Raises:
-        Misused: it is not as its description says.
+        Malformed: it is not as its description says.
     """
     try:
         return kind.model_validate(value)
@@ -198,7 +197,7 @@ def checked(kind: type[BaseModel], value: Any, what: str) -> Any:
         faults = [
             f"{'.'.join(map(str, each['loc'])) or what}: {each['msg']}" for each in error.errors()
         ]
-        raise Misused(f"{what} is wrong: {'; '.join(faults)}") from None
+        raise Malformed(f"{what} is wrong: {'; '.join(faults)}") from None
 
 
 def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

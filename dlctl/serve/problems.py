@@ -28,6 +28,10 @@ RETRY_S = 5
 """What a client is told to wait before it asks for the same again."""
 
 
+class Malformed(DlctlError):
+    """A request is not as its description says."""
+
+
 class NotFound(DlctlError):
     """There is no such thing here."""
 
@@ -46,7 +50,8 @@ _STATUS: tuple[tuple[type[DlctlError], HTTPStatus], ...] = (
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (KeyTaken, HTTPStatus.CONFLICT),
     (HasEnded, HTTPStatus.CONFLICT),
-    (Misused, HTTPStatus.BAD_REQUEST),
+    (Malformed, HTTPStatus.BAD_REQUEST),
+    (Misused, HTTPStatus.UNPROCESSABLE_ENTITY),
     (ManifestError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (PlanError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (SiteError, HTTPStatus.UNPROCESSABLE_ENTITY),

@@ -22,9 +22,13 @@ EVENTS = "text/event-stream"
 
 
 class Lines(Strict):
-    """Which lines of logs."""
+    """Which lines of logs, as of `LinesWanted`."""
 
+    rank: str | None = None
+    attempt: Annotated[int | None, Field(ge=1)] = None
+    since: str | None = None
     tail: Annotated[int | None, Field(ge=0, le=100_000)] = None
+    grep: str | None = None
 
 
 class Measured(Strict):
@@ -36,44 +40,43 @@ class Measured(Strict):
 
 async def logs(call: Call) -> Response:
     """Return the logs, or follow them."""
-    from dlctl.logs.beginning import begin_at_tail
-    from dlctl.logs.reader import LogReader, read
+    from dlctl.logs.reader import read
+    from dlctl.service.logs import LinesWanted
 
-    record, tail = await call.desk.find(call.part("id")), call.query.tail
-    reader = LogReader(record.job_dir, (), 1 if tail is None else record.attempt)
-    source, position = LogSource(reader), call.request.headers.get("last-event-id")
+    record, wanted = await call.desk.find(call.part("id")), LinesWanted(**dict(call.query))
+    position = call.request.headers.get("last-event-id")
 
-    def begin() -> None:
+    def begin() -> LogSource:
+        with call.desk.open(record.site) as session:
+            store = call.desk.mine.store
+            reader = wanted.reader(session, record, store, begins=not position)[1]
+        source = LogSource(reader)
         if position:
             begin_at_position(source, position)
-        elif tail is not None:
-            with call.desk.open(record.site) as session:
-                begin_at_tail(reader, session.transport, tail)
+        return source
 
-    await call.desk.at_sites(begin)
+    def lines_of(pieces: list[LogPiece]) -> list[dict[str, Any]]:
+        return [
+            {"attempt": piece.attempt, "source": piece.source, "line": line}
+            for piece in pieces for line in wanted.of(piece)
+        ]  # fmt: skip
+
+    source = await call.desk.at_sites(begin)
     if call.follows:
-        return StreamingResponse(_followed(call, record, source, _lines_of), media_type=EVENTS)
+        return StreamingResponse(_followed(call, record, source, lines_of), media_type=EVENTS)
 
     def whole() -> bytes:
         lines, size_bytes = list[bytes](), 0
         with call.desk.open(record.site) as session:
-            for piece in read(session.transport, reader):
-                for line in piece.content.removesuffix(b"\n").split(b"\n"):
-                    lines.append(piece.source.encode() + b" | " + line + b"\n")
+            for piece in read(session.transport, source.reader):
+                for line in wanted.of(piece):
+                    lines.append(f"{piece.source} | {line}\n".encode(errors="replace"))
                     size_bytes += len(lines[-1])
                 if size_bytes > 64 << 20:
                     raise TooLarge("the logs have more than 64 MiB: ask for ?tail=, or follow them")
         return b"".join(lines)
 
     return Response(await call.desk.at_sites(whole), media_type="text/plain; charset=utf-8")
-
-
-def _lines_of(pieces: list[LogPiece]) -> list[dict[str, Any]]:
-    return [
-        {"attempt": piece.attempt, "source": piece.source, "line": line}
-        for piece in pieces
-        for line in piece.content.decode(errors="replace").removesuffix("\n").split("\n")
-    ]  # fmt: skip
 
 
 async def _followed(

@@ -27,6 +27,8 @@ MOST_WAITING = 64
 """Of the connections, those whose request has not come."""
 BACKLOG = 32
 """So many connections are accepted at once, before any of them can be closed again."""
+_QUEUE = 1024
+"""So many wait for that in the kernel; it drops what comes then, and a client tries after 1 s."""
 _LINGER_S = 1.0
 """For how long the rest of a body that was refused is thrown away, before the connection ends."""
 REQUEST_S = 10.0
@@ -118,6 +120,8 @@ class Server(uvicorn.Server):
         if not os.environ.get("DLCTL_DEBUG"):
             asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_QUEUE)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the server."""

@@ -11,6 +11,7 @@ import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote
 
@@ -67,6 +68,15 @@ def test_a_program_submits_follows_and_fetches(dlctl, site):
             f"learner-0 step {step}" for step in range(1, 9)
         ]
         assert told == server.ask(f"{one}/logs").body.decode().replace(" | ", " ").splitlines()
+        some = quote("^step [23]$")
+        assert server.ask(f"{one}/logs?rank=0&attempt=1&grep={some}").body == (
+            b"learner-0 | step 2\nlearner-0 | step 3\n"
+        )
+        assert text_of(list(server.events(f"{one}/logs?grep={some}"))) == [
+            "learner-0 step 2", "learner-0 step 3",
+        ]  # fmt: skip
+        assert server.ask(f"{one}/logs?attempt=2").status == 409
+        assert server.ask(f"{one}/logs?since=yesterday").status == 400
         columns = server.ask(f"{one}/metrics?names=loss").json["columns"]
         assert columns["step"] == [*range(1, 9)]
         assert columns["loss"] == [1 / step for step in range(1, 9)]
@@ -292,7 +302,7 @@ def test_a_server_that_is_killed_again_and_again_submits_each_training_once(dlct
             found = set[str]()
             for key in (f"{token[:4]}-{number}",) * 2:
                 while True:
-                    with suppress(OSError, ValueError, EOFError):
+                    with suppress(OSError, HTTPException, ValueError):
                         parts = {"manifest": json.dumps(MANIFEST),
                                  "code": zipped({"run.py": "print('ran')"})}  # fmt: skip
                         made = server.send_form("/api/v1/trainings", parts, idempotency_key=key)
@@ -304,10 +314,12 @@ def test_a_server_that_is_killed_again_and_again_submits_each_training_once(dlct
 
         killing = threading.Thread(target=killer)
         killing.start()
-        with ThreadPoolExecutor(clients) as room:
-            answers = list(room.map(client, range(count)))
-        ended.set()
-        killing.join()
+        try:
+            with ThreadPoolExecutor(clients) as room:
+                answers = list(room.map(client, range(count)))
+        finally:
+            ended.set()
+            killing.join()
         ids = set().union(*answers)
         assert [len(each) for each in answers] == [1] * count and len(ids) == count
         assert {each.training_id for each in dlctl.records()} == ids, "and none besides"

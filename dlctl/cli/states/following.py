@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dlctl.logs.reader import LogPiece, LogReader
     from dlctl.logs.shown import ShownLog
     from dlctl.record import Record, RecordStore
+    from dlctl.service.logs import LinesWanted
 
 
 def follow(
@@ -81,38 +82,37 @@ class LogLines:
     Args:
         as_json: as objects, with every byte that is text.
         prefix: each after its source.
-        pattern: only lines of which this is found in what is shown.
+        wanted: only those; all by default.
     """
 
     def __init__(
-        self,
-        *,
-        as_json: bool = False,
-        prefix: bool = True,
-        pattern: re.Pattern[str] | None = None,
+        self, *, as_json: bool = False, prefix: bool = True, wanted: LinesWanted | None = None
     ) -> None:
-        self._as_json, self._prefix, self._pattern = as_json, prefix, pattern
+        from dlctl.service.logs import LinesWanted
+
+        self._as_json, self._prefix, self._wanted = as_json, prefix, wanted or LinesWanted()
+        self._pattern = self._wanted.pattern
         self._colours = output.has_colours()
         self._shown: dict[tuple[int, str], ShownLog] = {}
-        self.whole = as_json or pattern is not None or bool(os.environ.get("DLCTL_DEBUG"))
+        self.whole = as_json or self._pattern is not None or bool(os.environ.get("DLCTL_DEBUG"))
         """Whether tracebacks are printed with all their lines."""
 
     def print(self, piece: LogPiece) -> int:
         """Print the lines of a piece; return their number."""
-        from dlctl.logs.matching import FILLER, is_filler
+        from dlctl.logs.matching import without_filler
         from dlctl.logs.shown import ShownLog
 
-        key, content = (piece.attempt, piece.source), piece.content
-        if self._pattern is not None and FILLER in content:
-            kept = [each for each in content.splitlines(keepends=True) if not is_filler(each)]
-            content = b"".join(kept)
+        if self._as_json:
+            about = {"attempt": piece.attempt, "source": piece.source}
+            rows = [about | {"line": line} for line in self._wanted.of(piece)]
+            output.json_line(*rows)
+            return len(rows)
+        content = without_filler(piece.content) if self._pattern else piece.content
         if not content:
             return 0
+        key = piece.attempt, piece.source
         if key not in self._shown:
-            self._shown[key] = ShownLog(self._colours and not self._as_json)
-        if self._as_json:
-            text = content.decode(errors="replace")
-            return self._objects(piece, text.removesuffix("\n").split("\n"))
+            self._shown[key] = ShownLog(self._colours)
         return self._write(piece.source, self._shown[key].lines(content))
 
     def end(self) -> None:
@@ -128,15 +128,6 @@ class LogLines:
         text = [f"{before}{line}\n" for line in lines if self._fits(line)]
         output.raw("".join(text))
         return len(text)
-
-    def _objects(self, piece: LogPiece, lines: list[str]) -> int:
-        from dlctl.logs.shown import shown
-
-        if self._pattern is not None:
-            lines = [line for line in lines if self._fits(shown(line, colours=False))]
-        about = {"attempt": piece.attempt, "source": piece.source}
-        output.json_line(*(about | {"line": line} for line in lines))
-        return len(lines)
 
     def _before(self, source: str) -> str:
         if not self._prefix:

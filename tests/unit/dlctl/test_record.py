@@ -114,6 +114,17 @@ def test_many_ids_are_found_with_one_look_into_the_file(store, monkeypatch):
     assert len(looks) == 1
 
 
+def test_what_has_not_changed_is_not_decoded_again(store):
+    kept, changed = make_record(training_id="a-1"), make_record(training_id="b-2")
+    store.add(kept, changed)
+    before = store.all()
+    store.update(replace(changed, epoch=3))
+    store.tag([changed], lambda _: ["new"])
+    after = store.all()
+    assert after[0] is before[0]
+    assert (after[1].epoch, after[1].tags) == (3, ["new"])
+
+
 def test_a_unique_end_will_do_and_a_near_miss_is_named(store):
     for training_id in ("digits-aaaa", "words-bbbb"):
         store.add(make_record(training_id=training_id))

@@ -1,16 +1,17 @@
 """Only some lines of logs: of ranks, of an attempt, since a time, or those that a pattern fits."""
 
 import random
-import re
 import time
 
 import pytest
 from test_logs_by_time import write
 
+from dlctl.errors import Misused
 from dlctl.logs import matching
 from dlctl.logs import reader as logs
 from dlctl.logs.beginning import begin_at_tail, begin_since
 from dlctl.logs.reader import LogReader, read
+from dlctl.service.logs import LinesWanted
 from dlctl.transport.local import LocalTransport
 
 
@@ -20,16 +21,13 @@ def job(tmp_path):
 
 
 def lines_of(reader, pattern=None, transport=None):
-    """Return the lines that are found, as `dlctl logs` picks them."""
-    found = []
-    for piece in read(transport or LocalTransport(), reader):
-        for line in piece.content.splitlines(keepends=True):
-            if matching.is_filler(line):
-                continue
-            text = line.decode(errors="replace").removesuffix("\n")
-            if pattern is None or re.search(pattern, text):
-                found.append(f"{piece.attempt} {piece.source}: {text}")
-    return found
+    """Return the lines that are found, as every face picks them."""
+    wanted = LinesWanted(grep=pattern)
+    return [
+        f"{piece.attempt} {piece.source}: {line}"
+        for piece in read(transport or LocalTransport(), reader)
+        for line in wanted.of(piece)
+    ]
 
 
 def two_attempts(job):
@@ -157,3 +155,13 @@ def test_a_log_crosses_the_link_once_and_compressed(job):
     transport = Counting()
     assert len(lines_of(LogReader(str(job)), None, transport)) == 60_000
     assert transport.moved_bytes < 0.35 * len(text)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"rank": "a"}, {"rank": "3-1"}, {"since": "yesterday"}, {"since": "25:00"}, {"grep": "("},
+])  # fmt: skip
+def test_what_is_no_choice_is_refused_before_a_site_is_asked(wrong):
+    (name,) = wrong
+    with pytest.raises(Misused) as raised:
+        LinesWanted(**wrong)
+    assert raised.value.option == f"--{name}"

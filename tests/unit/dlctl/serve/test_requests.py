@@ -202,3 +202,9 @@ def test_pages_have_each_training_once_though_many_are_as_old(server, desk):
 def test_head_reads_no_stream(server, training):
     told = server.ask(f"{training}/logs", "HEAD", accept="text/event-stream")
     assert told.status == 200 and told.headers["content-type"].startswith("text/event-stream")
+
+
+def test_what_is_as_described_but_means_nothing_is_422(server, training):
+    for query in ("grep=[", "rank=first", "since=someday"):
+        answer = server.ask(f"{training}/logs?{query}")
+        assert answer.status == 422 and answer.json["detail"], query

@@ -1,0 +1,136 @@
+"""Which lines of a training's logs are wanted, in the words of every face."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from dlctl.errors import Misused, RecordError
+from dlctl.lifecycle import check_learner, refresh
+from dlctl.logs.beginning import begin_at_tail, begin_since
+from dlctl.logs.matching import for_awk, without_filler
+from dlctl.logs.reader import LogReader
+from dlctl.logs.shown import shown
+from dlctl.units import parse_duration
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.logs.reader import LogPiece
+    from dlctl.record import Record, RecordStore
+
+_MOST_RANKS = 10_000
+
+
+@dataclass(frozen=True)
+class LinesWanted:
+    """Some lines of a training's logs; by default all.
+
+    Args:
+        rank: Only these learners, as `0` or `0,2-5`.
+        attempt: Only this attempt.
+        since: Only lines written since then: `10m`, `14:30`, `2026-01-31T14:30`.
+        tail: Only the last so many lines of each log, of the newest attempt unless one is named.
+        grep: A regular expression that must be found in a line.
+
+    Raises:
+        Misused: one of them is none.
+    """
+
+    rank: str | None = None
+    attempt: int | None = None
+    since: str | None = None
+    tail: int | None = None
+    grep: str | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.pattern, self._ranks, self._begin
+
+    @property
+    def pattern(self) -> re.Pattern[str] | None:
+        """Return what must be found in a line."""
+        try:
+            return None if self.grep is None else re.compile(self.grep)
+        except re.error as error:
+            raise Misused(f"{self.grep}: {error}", option="--grep") from None
+
+    def reader(
+        self, session: Session, record: Record, store: RecordStore, *, begins: bool = True
+    ) -> tuple[Record, LogReader]:
+        """Return the record at its newest attempt, if that counts, and what reads the lines.
+
+        Args:
+            begins: Whether to begin where `tail` and `since` say.
+
+        Raises:
+            RecordError: there is no such learner or attempt.
+        """
+        record, pattern = self._checked(session, record, store), self.pattern
+        first = 1 if self.tail is None else record.attempt
+        reader = LogReader(
+            record.job_dir, self._ranks, first if self.attempt is None else self.attempt,
+            only_attempt=self.attempt, pattern=for_awk(pattern.pattern) or "" if pattern else "",
+        )  # fmt: skip
+        if begins and (begin := self._begin) is not None:
+            begin_since(reader, session.transport, at=begin[0], ago_s=begin[1])
+        if begins and self.tail is not None:
+            begin_at_tail(reader, session.transport, self.tail)
+        return record, reader
+
+    def of(self, piece: LogPiece) -> list[str]:
+        """Return the lines of a piece that are wanted, as they were written."""
+        pattern = self.pattern
+        content = piece.content if pattern is None else without_filler(piece.content)
+        lines = content.decode(errors="replace").removesuffix("\n").split("\n") if content else []
+        if pattern is None:
+            return lines
+        return [line for line in lines if pattern.search(shown(line, colours=False))]
+
+    def _checked(self, session: Session, record: Record, store: RecordStore) -> Record:
+        check_learner(session, record, max(self._ranks, default=None))
+        if self.tail is None and self.attempt is None:
+            return record
+        record = refresh(session, [record], store)[0]
+        if self.attempt is not None and self.attempt > record.attempt:
+            there = "attempt 1" if record.attempt == 1 else f"attempts 1 to {record.attempt}"
+            raise RecordError(
+                f"{record.training_id} has no attempt {self.attempt}", hint=f"there is {there}"
+            )
+        return record
+
+    @property
+    def _ranks(self) -> list[int]:
+        """Return the numbers of `0,2-5`."""
+        found: set[int] = set()
+        for part in () if self.rank is None else self.rank.split(","):
+            ends = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+            if ends is None:
+                raise Misused(f"{self.rank}: numbers of learners, such as 0, or 0,2-5",
+                              option="--rank")  # fmt: skip
+            first, last = int(ends[1]), int(ends[2] or ends[1])
+            if last < first or last - first >= _MOST_RANKS:
+                raise Misused(f"{self.rank}: {part.strip()} is no range", option="--rank")
+            found |= {*range(first, last + 1)}
+        return sorted(found)
+
+    @property
+    def _begin(self) -> tuple[float | None, float] | None:
+        """Return a time in Unix seconds, or None and how many seconds ago."""
+        if (text := self.since) is None:
+            return None
+        now = datetime.now().astimezone()
+        if clock := re.fullmatch(r"(\d{1,2}):(\d\d)(?::(\d\d))?", text):
+            hour, minute, second = (int(part or 0) for part in clock.groups())
+            if hour < 24 and minute < 60 and second < 60:
+                then = now.replace(hour=hour, minute=minute, second=second, microsecond=0)
+                return (then if then <= now else then - timedelta(days=1)).timestamp(), 0.0
+        try:
+            return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp(), 0.0
+        except ValueError:
+            pass
+        try:
+            return None, float(parse_duration(text))
+        except ValueError as error:
+            raise Misused(f"{text}: an age such as 10m or 2h, or a time such as 14:30 or "
+                          "2026-01-31T14:30", option="--since") from error  # fmt: skip
