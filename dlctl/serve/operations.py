@@ -203,3 +203,14 @@ def checked(kind: type[BaseModel], value: Any, what: str) -> Any:
 def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return JSON."""
     return Response(json_bytes(value), status, headers, JSON)
+
+
+def page_of(shape: str) -> dict[str, Any]:
+    """Return the schema of a page of a list."""
+    return {
+        "type": "object", "required": ["items", "next"],
+        "properties": {
+            "items": {"type": "array", "items": {"$ref": f"#/components/schemas/{shape}"}},
+            "next": {"type": ["string", "null"], "description": "The cursor of the next page."},
+        },
+    }  # fmt: skip

@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from dlctl import __version__
 from dlctl.errors import RecordError
-from dlctl.serve.operations import BASE, Call, File, Operation, Site, Strict, answer
+from dlctl.serve.operations import BASE, Call, File, Operation, Site, Strict, answer, page_of
 from dlctl.serve.problems import NotFound
-from dlctl.serve.trainings import CHANGED, Change, Listing, change, list_, made_by, page_of
+from dlctl.serve.trainings import CHANGED, Change, Listing, change, list_, made_by
 from dlctl.serve.uploads import MANIFEST, folder_of
 
 if TYPE_CHECKING:
@@ -32,10 +32,15 @@ class NewSearch(Strict):
     site: Site | None = None
 
 
-class Models(Strict):
-    """Which stored models."""
+class AtSite(Strict):
+    """Which site; by default the one of what is meant."""
 
     site: Site | None = None
+
+
+class Models(AtSite):
+    """Which stored models."""
+
     tag: str | None = None
     offline: bool = True
     """Ask no site; return what is known here."""
@@ -64,13 +69,6 @@ class ModelChange(Said):
     training: str | None = None
     removed_tags: list[str] = Field(default_factory=list)
     removed_aliases: list[str] = Field(default_factory=list)
-
-
-class AtSite(Strict):
-    """Where a model is."""
-
-    site: Site | None = None
-    """By default where it was last seen."""
 
 
 async def start_search(call: Call) -> Response:
@@ -234,11 +232,10 @@ async def show_site(call: Call) -> Response:
     return answer(await call.desk.at_sites(do))
 
 
-class About(Strict):
+class About(AtSite):
     """What the suggestions are about: a manifest's text."""
 
     manifest: str
-    site: Site | None = None
 
 
 async def suggest(call: Call) -> Response:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,9 +13,9 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from dlctl.errors import DlctlError
-from dlctl.serve.follow import LogSource, MetricsSource, Source, begin_at_position
+from dlctl.serve.follow import LogSource, MetricsSource, Source
 from dlctl.serve.operations import BASE, JSON, Call, Operation, Strict, answer
-from dlctl.serve.problems import TooLarge, json_bytes
+from dlctl.serve.problems import Malformed, TooLarge, json_bytes
 
 if TYPE_CHECKING:
     from dlctl.logs.reader import LogPiece
@@ -36,6 +40,21 @@ class Measured(Strict):
 
     names: str | None = None
     since_step: Annotated[int, Field(ge=0)] = 0
+
+
+def begin_at_position(source: Source, position: str) -> None:
+    """Go on where a client was.
+
+    Raises:
+        Malformed: it is no position of ours.
+    """
+    try:
+        unpack = zlib.decompressobj()
+        known = json.loads(unpack.decompress(base64.urlsafe_b64decode(position), 1 << 20))
+        for name, size_bytes in known.items():
+            source.skip(name, int(size_bytes))
+    except (ValueError, AttributeError, TypeError, OverflowError, binascii.Error, zlib.error):
+        raise Malformed("Last-Event-ID is the id of an event of this stream") from None
 
 
 async def logs(call: Call) -> Response:

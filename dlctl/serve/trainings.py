@@ -25,6 +25,7 @@ from dlctl.serve.operations import (
     Text,
     answer,
     like,
+    page_of,
 )
 from dlctl.serve.problems import NotFound, json_bytes
 from dlctl.serve.uploads import COMMIT, MANIFEST, URL, folder_of, text_of
@@ -277,17 +278,6 @@ CHANGED = {
     "properties": {"training": {"$ref": "#/components/schemas/training"},
                    "told": {"type": "string"}},
 }  # fmt: skip
-
-
-def page_of(shape: str) -> dict[str, Any]:
-    """Return the schema of a page of a list."""
-    return {
-        "type": "object", "required": ["items", "next"],
-        "properties": {
-            "items": {"type": "array", "items": {"$ref": f"#/components/schemas/{shape}"}},
-            "next": {"type": ["string", "null"], "description": "The cursor of the next page."},
-        },
-    }  # fmt: skip
 
 
 _ONE = f"{BASE}/trainings/{{id}}"

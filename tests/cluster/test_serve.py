@@ -76,7 +76,7 @@ def test_a_program_submits_follows_and_fetches(dlctl, site):
             "learner-0 step 2", "learner-0 step 3",
         ]  # fmt: skip
         assert server.ask(f"{one}/logs?attempt=2").status == 409
-        assert server.ask(f"{one}/logs?since=yesterday").status == 400
+        assert server.ask(f"{one}/logs?since=yesterday").status == 422
         columns = server.ask(f"{one}/metrics?names=loss").json["columns"]
         assert columns["step"] == [*range(1, 9)]
         assert columns["loss"] == [1 / step for step in range(1, 9)]
