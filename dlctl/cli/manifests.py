@@ -54,7 +54,12 @@ def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bo
     output.hint(f"cd {shlex.quote(str(folder))} && dlctl submit manifest.yml")
 
 
-def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
+def validate(
+    manifest: Path = MANIFEST,
+    notify: bool = typer.Option(False, "--notify", help="Also send a test notice from this machine "
+                                "to the webhook and the mail address of `notify`."),
+    site: str = SITE, as_json: bool = JSON,
+) -> None:  # fmt: skip
     """Check a manifest and show all its errors at once.
 
     Example: dlctl validate manifest.yml
@@ -87,6 +92,11 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
     output.report(valid, as_json, lambda _: output.line(f"{manifest} is valid"))
     for note in [*notes, *told] if not as_json else []:
         output.warn(note)
+    if notify:
+        from dlctl.service.webhooks import try_notices
+
+        for way in try_notices(known, folder, site):
+            output.note(f"{way}: the test notice was taken")
 
 
 @overriding()

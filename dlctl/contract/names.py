@@ -169,6 +169,11 @@ def status_file(attempt: int, role: str, rank: int) -> str:
     return f"{attempt_dir(attempt)}/status/{role}-{rank}.json"
 
 
+def use_file(attempt: int, rank: int) -> str:
+    """Return what a learner has used so far in an attempt (`measured.past.LearnerUse`)."""
+    return f"{attempt_dir(attempt)}/status/use-{rank}.json"
+
+
 def rulings_file(attempt: int) -> str:
     """Return the supervisor's `Rulings` on processes that can't speak for themselves."""
     return f"{attempt_dir(attempt)}/rulings.json"

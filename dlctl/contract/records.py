@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dlctl.contract.lifecycle import Action
+from dlctl.contract.measured.past import Past
 from dlctl.contract.states import State
 
 SCHEMA_VERSION = 1
@@ -230,6 +231,8 @@ class Verdict:
     """The nodes that are to blame, by the scheduler's names: no attempt runs there again."""
     made: Made | None = None
     """What the training has made so far; None if nobody could look."""
+    pasts: list[Past] = field(default_factory=list)
+    """What the attempts up to this one have used, the newest last."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from dlctl import contract
 from dlctl.contract import Plan, Status, Verdict
-from dlctl.contract.metrics import MetricsLine, Source, parse_lines
+from dlctl.contract.metrics import MetricsLine, parse_lines
 from dlctl.files.small_files import read_texts
 from dlctl.lifecycle.session import Session
 from dlctl.record import Record
@@ -33,25 +33,16 @@ class AttemptAccount:
     lines: list[MetricsLine] = field(default_factory=list)
     """Learner 0's measurements."""
     usage: Usage = field(default_factory=Usage)
-    beside: list[MetricsLine] = field(default_factory=list)
-    """What was measured of learner 0's processes and GPUs, if that was asked for."""
 
 
-def accounts(
-    session: Session, records: Sequence[Record], *, beside: bool = False
-) -> dict[str, list[AttemptAccount]]:
-    """Return the attempts of each training that have had a job, by training id.
-
-    Args:
-        beside: Read what was measured beside the learners, too.
-    """
+def accounts(session: Session, records: Sequence[Record]) -> dict[str, list[AttemptAccount]]:
+    """Return the attempts of each training that have had a job, by training id."""
     begun = _begun(session, records)
     names = {
         (record.training_id, n): [
             contract.plan_file(n), contract.status_file(n, "supervisor", 0),
             contract.status_file(n, "learner", 0), contract.verdict_file(n),
             contract.metrics_file(n, 0),
-            *([contract.metrics_file(n, 0, Source.NODE)] if beside else []),
         ]
         for record in records for n in begun[record.training_id]
     }  # fmt: skip
@@ -93,14 +84,13 @@ def _begun(
 def _account(
     n: int, job_id: str, submitted_at: float | None, contents: list[bytes | None]
 ) -> AttemptAccount | None:
-    plan_text, supervisor, learner, verdict, lines, *beside = contents
+    plan_text, supervisor, learner, verdict, lines = contents
     if (plan := contract.understood(Plan, plan_text)) is None:
         return None
     return AttemptAccount(
         n, plan, job_id, submitted_at, contract.understood(Status, supervisor),
         contract.understood(Status, learner), contract.understood(Verdict, verdict),
         list(parse_lines(lines or b"")),
-        beside=[line for content in beside for line in parse_lines(content or b"")],
     )  # fmt: skip
 
 

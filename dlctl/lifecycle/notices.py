@@ -6,6 +6,7 @@ Slurm's mails and the user's command are left to the site.
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from dlctl import contract
-from dlctl.contract import Endpoint, Notice, NotSent, Plan, State, Verdict
+from dlctl.contract import Notice, NotSent, Plan, State, Verdict
 from dlctl.errors import DlctlError
 from dlctl.files.small_files import read_files, read_texts
 from dlctl.lifecycle.session import Session
@@ -24,7 +25,8 @@ _SENDER_DIED_MIN = 5
 TRIES = 5
 """How many dlctl commands that look try to send a notice: one that can't be sent delays each.
 
-The first tries at once; then it rests for 1, 2, 4 and 8 minutes."""
+The first tries at once; then it rests for 1, 2, 4 and 8 minutes at most, or as long as the
+receiver wants."""
 _LONGEST_S = 15.0
 """One look begins to send no more notices after so long: the next goes on."""
 
@@ -93,13 +95,18 @@ def _tell(session: Session, record: Record, files: list[bytes | None], until: fl
         try:
             if time.monotonic() > until:
                 raise NotSent("others have taken the time")
-            _send(session, plan, endpoints, notice, way)
-        except (NotSent, DlctlError):
-            _give_back(session, record, notice, way)
+            contract.send_notice(way, plan.notify, endpoints, notice, session.site.webhook_hosts,
+                                 partial(_secret, session))  # fmt: skip
+        except (NotSent, DlctlError) as error:
+            wait_s = error.wait_s if isinstance(error, NotSent) else 0.0
+            if math.isinf(wait_s):
+                _mark(session, record, notice, way, "gone: the receiver wants no more")
+                continue
+            pause_s = contract.shortened(60.0 * 2 ** (TRIES - record.notice_tries))
+            _give_back(session, record, notice, way, math.ceil(max(pause_s, wait_s)))
             left = record.notice_tries - 1
         else:
-            file = contract.notice_file(notice.attempt, notice.event, way)
-            session.transport.run(f"cd {shlex.quote(record.job_dir)} && echo sent by dlctl >{file}")
+            _mark(session, record, notice, way, "sent by dlctl")
     return left
 
 
@@ -116,7 +123,6 @@ def _claim(
 
     Returns the ways in which this dlctl has to send it, and those in which somebody else is at it.
     """
-    rest_min = 2 ** (TRIES - 1 - record.notice_tries) if record.notice_tries < TRIES else 0
     lines = [f"cd {shlex.quote(record.job_dir)} && mkdir -p {contract.NOTICES} || exit 0"]
     lines.append("umask 077")
     for way in ways:
@@ -124,33 +130,32 @@ def _claim(
         lines.append(
             f'[ -z "$(find {file} -mmin +{_SENDER_DIED_MIN} 2>/dev/null)" ] || '
             f"! grep -q ^claimed {file} || mv {file} {file}.unsent 2>/dev/null\n"
-            f"if grep -q 'by dlctl' {file}.unsent 2>/dev/null && "
-            f'[ "$(find {file}.unsent -mmin -{rest_min})" ]; then echo -{way}\n'
+            f"at=$(sed -n 's/^not before //p' {file}.unsent 2>/dev/null)\n"
+            f'if [ "${{at:-0}}" -gt "$(date +%s)" ]; then echo -{way}\n'
+            f"elif {'grep -qs ^gone notices/*.webhook' if way == 'webhook' else 'false'}; then :\n"
             f"else mv {file}.unsent {file} 2>/dev/null && echo 'claimed by dlctl' >{file} "
             f"&& echo {way} "
             f"|| {{ (set -C; echo 'claimed by dlctl' >{file}) 2>/dev/null && echo {way}; }} "
-            f"|| grep -q ^sent {file} || echo -{way}; fi"
+            f"|| grep -q -e ^sent -e ^gone {file} || echo -{way}; fi"
         )
     words = session.transport.run("\n".join([*lines, ":"])).text.split()
     return [way for way in ways if way in words], [way for way in ways if f"-{way}" in words]
 
 
-def _give_back(session: Session, record: Record, notice: Notice, way: str) -> None:
+def _mark(session: Session, record: Record, notice: Notice, way: str, words: str) -> None:
     file = contract.notice_file(notice.attempt, notice.event, way)
-    session.transport.run(f"cd {shlex.quote(record.job_dir)} && mv {file} {file}.unsent")
+    session.transport.run(f"cd {shlex.quote(record.job_dir)} && echo '{words}' >{file}")
 
 
-def _send(
-    session: Session, plan: Plan, endpoints: list[Endpoint], notice: Notice, way: str
-) -> None:
-    resolve, notify = partial(_secret, session), plan.notify
-    if way == "email" and notify is not None and notify.smtp is not None:
-        password = notify.smtp.password
-        known = None if password is None else resolve(password)
-        contract.send_mail(notify.smtp, known, str(notify.email), notice)
-    else:
-        hook = contract.find_webhook(way, notice.event, notify, endpoints, resolve)
-        contract.send_webhook(hook, session.site.webhook_hosts, notice)
+def _give_back(
+    session: Session, record: Record, notice: Notice, way: str, wait_s: int
+) -> None:  # fmt: skip
+    """Leave a notice to a later look, by the site's clock: other dlctls see it there."""
+    file = contract.notice_file(notice.attempt, notice.event, way)
+    session.transport.run(
+        f"cd {shlex.quote(record.job_dir)} && "
+        f'echo "not before $(($(date +%s) + {wait_s}))" >{file} && mv {file} {file}.unsent'
+    )
 
 
 def _secret(session: Session, reference: str) -> str:

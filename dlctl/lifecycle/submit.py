@@ -22,6 +22,7 @@ from dlctl.errors import (
     RecordError,
     RemoteCommandError,
     SchedulerError,
+    SchedulerUnavailable,
     SubmitUnknown,
     TransportError,
 )
@@ -46,7 +47,9 @@ _COPY_BYTES_PER_S = 20e6
 """A slow shared file system's rate."""
 NOT_ASKED = (AuthError, ConnectError, HostKeyError)
 """What says that no connection, or no session on it, was made: no script has run."""
-_BEGUN_ALREADY, _ANSWERED_ALREADY, _MODEL_GONE = 73, 74, 75
+_BEGUN_ALREADY, _ANSWERED_ALREADY, _MODEL_GONE, NOT_NOW = 73, 74, 75, 76
+NO_MORE = "the site takes no more jobs of yours now"
+"""What the records of trainings say that a limit keeps from being submitted."""
 
 
 def submit_timeout_s(size_bytes: int) -> float:
@@ -238,7 +241,7 @@ def judge(session: Session, end: Completed, record: Record, store: RecordStore) 
     """Return the record with what the script of a submission has answered.
 
     Raises:
-        SubmitRejected, SubmitUnknown
+        SchedulerUnavailable, SubmitRejected, SubmitUnknown
         RecordError: the stored model that it trains was deleted.
         RemoteCommandError: the job directory can't be prepared.
     """
@@ -249,18 +252,42 @@ def judge(session: Session, end: Completed, record: Record, store: RecordStore) 
         store.update(replace(record, state=State.FAILED, reason=why, hint=hint,
                              seen_at=time.time()))  # fmt: skip
         raise RecordError(f"{session.transport.name}: {why}", hint=hint)
+    answer = parse_answer(end.stdout or None)
+    if end.exit_code == NOT_NOW and answer is not None:
+        return _not_now(session.scheduler, answer, record, store)
     if end.exit_code not in (0, _BEGUN_ALREADY, _ANSWERED_ALREADY):
         raise RemoteCommandError(
             f"{session.transport.name}: can't prepare the job directory {record.job_dir} "
             f"(exit code {end.exit_code}): {end.stderr.decode(errors='replace').strip()[-300:]}",
             hint=f"check the space and permissions, then `dlctl resume {record.training_id}`",
         )
-    answer = parse_answer(end.stdout or None)
     if answer is None:  # another dlctl has begun and not finished
         return refresh(session, [record], store)[0]
     accepted = _accept(session.scheduler, answer, record, store)
     # Submitted before, perhaps long ago and by another dlctl: the job may have ended since.
     return accepted if end.exit_code == 0 else refresh(session, [accepted], store)[0]
+
+
+def _not_now(
+    scheduler: Scheduler, answer: tuple[int, str, str], record: Record, store: RecordStore
+) -> Record:
+    try:
+        scheduler.parse_submit(*answer)
+    except SchedulerUnavailable as down:
+        note_interrupted([record], down, store)
+        hint = f"nothing was queued; later: dlctl resume {record.training_id}"
+        raise SchedulerUnavailable(down.message, hint=hint) from down
+    except SchedulerError:
+        pass
+    return wait_for_room(record, store)
+
+
+def wait_for_room(record: Record, store: RecordStore) -> Record:
+    """Note that a limit keeps a training from being submitted now."""
+    hint = "give the same command again once some of your jobs have ended"
+    waits = replace(record, reason=NO_MORE, hint=hint, seen_at=time.time())
+    store.update(waits)
+    return waits
 
 
 def _accept(
@@ -297,4 +324,5 @@ def ask_script(
         submit_next=scheduler.submit_script(plan, contract.NEXT),
         successors=scheduler.successors_script(plan, n),
         begun_already=_BEGUN_ALREADY, answered_already=_ANSWERED_ALREADY, model_gone=_MODEL_GONE,
+        not_now=scheduler.not_now, answer_lost=scheduler.answer_lost, not_now_code=NOT_NOW,
     )  # fmt: skip

@@ -33,6 +33,7 @@ from dlctl.lifecycle.remote_module import run_module
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.waiting import QueuePace, is_proven, keep_files
 from dlctl.record import Record, RecordStore
+from dlctl.record_used import keep
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
 from dlctl.transport.resident import ask
@@ -72,6 +73,8 @@ def refresh(
     known = [notices.due(old, new) for old, new in zip(given, known, strict=True)]
     if changed := [new for old, new in zip(given, known, strict=True) if new != old]:
         store.update(*changed)
+        keep(store, [past for new in changed if (look := seen.get(new.training_id)) and look.verdict
+                     for past in look.verdict.pasts])  # fmt: skip
     if told := {record.training_id: record for record in notices.tell(session, known)}:
         store.update(*told.values())
         known = [told.get(record.training_id, record) for record in known]

@@ -87,8 +87,11 @@ class Scheduler(Protocol):
     kind: str
     allocates: ClassVar[bool]
     """Whether it gives out nodes, by partitions and options of its own; else it is one machine."""
-    no_more: ClassVar[tuple[str, ...]] = ()
-    """Words of a refusal that says only that the user has as many jobs as a limit allows."""
+    not_now: ClassVar[str] = ""
+    """An extended regular expression of refusals after which the same may be asked again: the user
+    has as many jobs as a limit allows, or the controller can't be reached. Nothing was queued."""
+    answer_lost: ClassVar[str] = ""
+    """One of what is printed when a job may have been queued all the same."""
 
     @staticmethod
     def header(plan: Plan) -> list[str]:
@@ -167,7 +170,8 @@ class Scheduler(Protocol):
         """Return the job id.
 
         Raises:
-            SubmitRejected: the scheduler refused or was unreachable; nothing was submitted.
+            SubmitRejected: the scheduler refused; nothing was submitted.
+            SchedulerUnavailable: its controller can't be reached; nothing was submitted.
             SubmitUnknown: the answer was lost; the job may exist, or appear later.
         """
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from dlctl import contract
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.programs.slurm_words import ANSWER_LOST
-from dlctl.errors import SubmitRejected, SubmitUnknown
+from dlctl.errors import SchedulerUnavailable, SubmitRejected, SubmitUnknown
 from dlctl.package_data import data_path
 from dlctl.scheduler import slurm_answers
 from dlctl.scheduler.base import Job, Scheduler, Usage
@@ -59,7 +59,6 @@ _ID_ALONE = r"s/^\([0-9][0-9]*\)\(;[A-Za-z0-9_.-]*\)\{0,1\}$/\1/p"
 _NOT_REACHED = re.compile(r"unable to contact slurm controller|configuration source", re.IGNORECASE)
 _GONE = re.compile(r"invalid job id specified|already complet", re.IGNORECASE)
 _HINTS = [
-    (_NOT_REACHED, "Nothing was submitted: Slurm's controller is down; submit again later."),
     (re.compile(r"not found|no such file", re.I), "Set the site's scheduler path to the folder"
      " of sbatch (`dlctl sites show`)."),
     (re.compile(r"policy|limit .*(reached|exceeded)", re.I), "Ask for less, or wait until some of"
@@ -142,9 +141,10 @@ class Slurm(Scheduler):
     accounting: bool = True
     kind = "slurm"
     allocates = True
-    no_more: ClassVar[tuple[str, ...]] = (
-        "MaxSubmitJob", "GrpSubmitJob", "Resource temporarily unavailable",
-    )  # fmt: skip
+    not_now: ClassVar[str] = (
+        f"MaxSubmitJob|GrpSubmitJob|Resource temporarily unavailable|{_NOT_REACHED.pattern}"
+    )
+    answer_lost: ClassVar[str] = ANSWER_LOST.pattern
     read_offer = staticmethod(slurm_answers.read_offer)
 
     @staticmethod
@@ -256,6 +256,8 @@ done
                 f"sbatch's answer was lost (exit code {exit_code}): {said or 'it printed nothing'}",
                 hint="The job may be running or start later; dlctl looks for it by name.",
             )
+        if _NOT_REACHED.search(said):
+            raise SchedulerUnavailable(f"Slurm's controller is down: {said}")
         hint = next((text for pattern, text in _HINTS if pattern.search(said)), "")
         raise SubmitRejected(f"Slurm refused the job: {said}", hint=hint)
 

@@ -13,13 +13,13 @@ from dlctl.data import refuse_wrong_stores
 from dlctl.errors import DlctlError, TrainingFailed
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle import delete, submit
+from dlctl.lifecycle.accounts import accounts
 from dlctl.models.use import build
 from dlctl.outputs.ledger import Ledger, Prices, ledger
 from dlctl.plan.rehearsal import Forecast, forecast, rehearsal_plan
 from dlctl.plan.render import render
 from dlctl.service.bringing import follow
 from dlctl.service.submit import tell_plan
-from dlctl.suggest.history import learn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,12 +107,10 @@ def report(mine: Client, records: Sequence[Record]) -> list[Ledger]:
         DlctlError: a site does not answer.
     """
 
-    def of_site(
-        session: Session, some: list[Record], store: RecordStore
-    ) -> list[Ledger | DlctlError]:
+    def of_site(session: Session, some: list[Record], _: RecordStore) -> list[Ledger | DlctlError]:
         price = session.site.price
         prices = Prices(price.node_hour, price.gpu_hour, price.currency) if price else None
-        books = learn(session, some, store)
+        books = accounts(session, some)
         return [ledger(name, attempts, prices, time.time()) for name, attempts in books.items()]
 
     done, failures = mine.at_sites(records, of_site)

@@ -14,8 +14,8 @@ from dlctl.contract.programs.lone_program import saves_beside_itself, warn_if_al
 from dlctl.data import refuse_wrong_stores
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record_batches import Key
+from dlctl.record_used import known
 from dlctl.request.left_out import listing, rows
-from dlctl.suggest import history
 from dlctl.suggest.far_off import far_off
 from dlctl.tell import SILENT, Tell
 from dlctl.units import format_duration
@@ -67,7 +67,7 @@ def submit_variants(
                 tell_plan(plan, variant.manifest, model, tell)
         if advice:
             plans = [request.plan for request in requests]
-            tell.note(far_off(plans, history.known_here(store, plans)))
+            tell.note(far_off(plans, known(store, plans)))
         for request in distinct(requests, lambda r: repr(r.plan.data_stores)):
             refuse_wrong_stores(request, tell.note)
 

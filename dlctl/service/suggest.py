@@ -9,17 +9,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlctl import contract
+from dlctl import contract, record_used
+from dlctl.contract.measured.past import Past
 from dlctl.errors import DlctlError, ManifestError, PlanError
+from dlctl.lifecycle import refresh
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.placement import place
 from dlctl.request.build import open_folder
 from dlctl.sites.files import load_site
-from dlctl.suggest import edit, history, judge, waits
+from dlctl.suggest import edit, judge, waits
 from dlctl.suggest.evidence import Suggestion
-from dlctl.suggest.past import Past
 from dlctl.suggest.waits import Start
 
 if TYPE_CHECKING:
@@ -64,23 +65,20 @@ def suggest(mine: Client, path: Path, site: str, *, write: bool = False) -> Sugg
     """
     manifest, there = load_manifest(path), load_site(site)
     kin = _Kin(manifest.name, _code_digest(path, there), str(path.resolve()))
-    known = history.known(mine.store)
-    ids = {past.training_id for past in known if kin.has_past(past)}
-    records = [record for record in mine.store.all()
-               if record.training_id in ids or kin.has(record)]  # fmt: skip
-    ids |= {record.training_id for record in records}
-    left = history.unread(records, known)
+    records = [record for record in mine.store.all() if kin.has(record)]
+    ids = {record.training_id for record in records}
+    left = [record for record in records if not (record.state.final or record.is_search)]
     judged: list[Suggestions] = []
     unanswered: dict[str, str] = {}
 
     def judge_all(session: Session | None) -> None:
-        known = history.known(mine.store)
+        known = record_used.known(mine.store)
         same = [past for past in known if past.training_id in ids or kin.has_past(past)]
         judged.append(_judged(path, manifest, there, session, same, known))
 
     def ask(session: Session) -> None:
         name = session.site.name
-        history.learn(session, [record for record in left if record.site == name], mine.store)
+        refresh(session, [record for record in left if record.site == name], mine.store)
         if name == site:
             judge_all(session)
 
@@ -127,7 +125,7 @@ def _judged(
         same: The past of trainings that tell something about this one.
         known: That of all trainings: about waiting each tells something.
     """
-    found = judge.judge(manifest, site, same)
+    found = judge.judge(manifest, site, same, known)
     here = [past for past in known if past.site == site.name]
     fitting, why_not = _changed(path, found)
     if site.partitions and fitting:

@@ -94,26 +94,17 @@ def delete(mine: Client, records: list[Record], *, forget: bool) -> Done:
     Args:
         forget: Remove only what is known here.
     """
+    from dlctl.lifecycle import delete_all
     from dlctl.outputs.metrics.cache import forget as forget_metrics
 
     deleted, failures = records, list[DlctlError]()
     if forget:
         mine.store.remove(*(record.training_id for record in records))
     else:
-        deleted, failures = mine.at_sites(records, _delete_all)
+        deleted, failures = mine.at_sites(records, delete_all)
     for record in deleted:
         forget_metrics(record.training_id)
     return Done(deleted, failures, len(records) == 1)
-
-
-def _delete_all(
-    session: Session, records: list[Record], store: RecordStore
-) -> list[Record | DlctlError]:
-    from dlctl.lifecycle import delete_all
-    from dlctl.suggest.history import learn_before_removal
-
-    learn_before_removal(session, records, store)
-    return delete_all(session, records, store)
 
 
 def would_delete(records: Sequence[Record], *, forget: bool) -> list[WouldEnd]:

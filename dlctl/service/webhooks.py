@@ -6,17 +6,26 @@ They lie among its secrets at the site, where the nodes and each dlctl that look
 from __future__ import annotations
 
 import json
+import secrets
 import shlex
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract import Endpoint
-from dlctl.errors import Misused, RecordError, TransferError
+from dlctl.contract import Endpoint, Notice, State
+from dlctl.errors import DlctlError, Misused, RecordError, TransferError
 from dlctl.files.small_files import read_texts
+from dlctl.plan.sections import notify_plan
+from dlctl.request.credentials import secret_values
+from dlctl.sites.files import load_site
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from dlctl.lifecycle import Session
+    from dlctl.manifest.model import Manifest
     from dlctl.record import Record
 
 AT_MOST = 16
@@ -86,6 +95,42 @@ def unregister(session: Session, record: Record, event: str, endpoint_id: str) -
     known = endpoint(session, record, event, endpoint_id)
     _append(session, record, Endpoint(endpoint_id, event))
     return known
+
+
+def try_notices(manifest: Manifest, folder: Path, site: str) -> Iterator[str]:
+    """Send a test notice in each way that a manifest names; yield the way once it was taken.
+
+    It goes from this machine: whether the nodes reach the receiver is not known. A command runs at
+    the site only.
+
+    Args:
+        folder: That of the manifest.
+        site: Whose `webhook_hosts` may be private.
+
+    Raises:
+        ManifestError, SiteError: a credential is not known here, or there is no such site.
+        Misused: the manifest names no such way.
+        DlctlError: one was not taken.
+    """
+    bare, literal = manifest.extract_secrets()
+    values, hosts = secret_values(bare, literal, folder), load_site(site).webhook_hosts
+    told = notify_plan(bare.notify, "")
+    ways = [way for way in (told.ways if told else []) if way != "command"]
+    if told is None or not ways:
+        raise Misused("the manifest's `notify` has no webhook, and no email with smtp, to try")
+    text = "This is a test: dlctl validate --notify has sent it."
+    notice = Notice("started", f"test-{secrets.token_hex(4)}", manifest.name, site, 1,
+                    str(State.TRAINING), text, reason="test", time=time.time())  # fmt: skip
+
+    def resolve(reference: str) -> str:
+        return values[reference.rpartition("/")[2]]
+
+    for way in ways:
+        try:
+            contract.send_notice(way, told, [], notice, hosts, resolve)
+        except contract.NotSent as error:
+            raise DlctlError(f"{way}: {error.message}", hint=error.hint) from None
+        yield way
 
 
 def _check(event: str, endpoint_id: str = "x") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from dlctl.suggest.past import Past
+from dlctl.contract.measured.past import Past
 from dlctl.units import counted
 
 _ENOUGH = 1.5
@@ -31,15 +31,23 @@ class Suggestion:
 
 
 def trainings(known: Iterable[Past]) -> str:
-    """Return how many trainings these attempts are of."""
-    return counted(len({past.training_id for past in known}), "training")
+    """Return how many trainings these attempts are of, or how many rehearsals."""
+    known = list(known)
+    what = "rehearsal" if known and all(past.is_rehearsal for past in known) else "training"
+    return counted(len({past.training_id for past in known}), what)
+
+
+def whole(known: Iterable[Past]) -> list[Past]:
+    """Return the pasts of trainings; those of rehearsals, which are short, only without any."""
+    known = list(known)
+    return [past for past in known if not past.is_rehearsal] or known
 
 
 def of_learners(
     known: Iterable[Past], learners: int, value: Callable[[Past], object]
 ) -> tuple[list[Past], str]:
     """Return the pasts that tell a value, and of how many learners; others if none had as many."""
-    telling = [past for past in known if past.is_telling and value(past) is not None]
+    telling = whole(past for past in known if past.is_telling and value(past) is not None)
     alike = [past for past in telling if past.learners == learners]
     if alike or not telling:
         return alike, f" with {counted(learners, 'learner')}"

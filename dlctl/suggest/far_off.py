@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dlctl.contract import State
+from dlctl.contract.measured.past import Past
 from dlctl.series.readable import exact_span, memory_size
 from dlctl.suggest.evidence import trainings
-from dlctl.suggest.past import Past
 
 if TYPE_CHECKING:
     from dlctl.contract import Plan
@@ -23,7 +23,8 @@ def far_off(plans: Sequence[Plan], known: Sequence[Past]) -> str:
 
     Empty if there is none. Only trainings of the same name or code that have completed count.
     """
-    done = {past.training_id for past in known if past.state == State.COMPLETED}
+    done = {past.training_id for past in known
+            if past.state == State.COMPLETED and not past.is_rehearsal}  # fmt: skip
     for plan in plans:
         same = [past for past in known if past.training_id in done
                 and (plan.name == past.name or plan.code_digest == past.code_digest)]  # fmt: skip

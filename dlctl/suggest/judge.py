@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from dlctl.contract import VerdictKind
+from dlctl.contract import State, VerdictKind
+from dlctl.contract.measured.past import HIGH, Past, quantile
 from dlctl.series.readable import memory_size
-from dlctl.suggest.evidence import Suggestion, is_enough, of_learners, range_of, trainings
-from dlctl.suggest.past import HIGH, Past, quantile
+from dlctl.suggest.evidence import Suggestion, is_enough, of_learners, range_of, trainings, whole
 from dlctl.suggest.spans import interval, time_limit
 from dlctl.units import counted
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dlctl.sites.model import Site
 
 _MARGIN = 1.2
+_REHEARSED_MARGIN = 2.0
+"""A rehearsal is over before its training may have needed most."""
 _SPARE_BYTES = 128 * 2**20
 """The watchdog, the collector and the supervisor share the job's memory with a learner."""
 _AGAIN = 1.5
@@ -31,13 +33,16 @@ _ALL_USED = 0.9
 _MIB = 2**20
 
 
-def judge(manifest: Manifest, site: Site, same: Sequence[Past]) -> list[Suggestion]:
+def judge(
+    manifest: Manifest, site: Site, same: Sequence[Past], known: Sequence[Past]
+) -> list[Suggestion]:
     """Return a suggestion for each key that usage tells something about.
 
     Args:
         manifest: What is asked for.
         site: Where it is to run: only times that were measured there count.
         same: The past of trainings of the same name or code, at any site.
+        known: That of all trainings: faults of the site are anybody's.
     """
     here = [past for past in same if past.site == site.name]
     found = [_memory(manifest, same), time_limit(manifest, here), _cpus(manifest, same)]
@@ -45,7 +50,8 @@ def judge(manifest: Manifest, site: Site, same: Sequence[Past]) -> list[Suggesti
         found.append(_gpus(manifest, same))
     found.append(_learners(manifest, here))
     if manifest.framework.job is not None:
-        found.append(interval(manifest, site, here))
+        everyone = [past for past in known if past.site == site.name and not past.is_rehearsal]
+        found.append(interval(manifest, site, here, everyone))
     return found
 
 
@@ -53,24 +59,48 @@ def judge(manifest: Manifest, site: Site, same: Sequence[Past]) -> list[Suggesti
 
 
 def _memory(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
-    """Return the p95 of the peaks × 1.2, and more than what has been too little."""
+    """Return the p95 of the peaks × 1.2, not less than any peak, more than was too little."""
     asked = manifest.memory or ""
     known, of = of_learners(same, manifest.learners, lambda past: past.memory_bytes)
-    failed = [past.memory_asked_bytes for past in same
-              if past.kind == VerdictKind.OUT_OF_MEMORY and past.memory_asked_bytes]  # fmt: skip
+    failed = _too_little(same)
     if not (known or failed):
         return Suggestion("memory", asked, "", "too little: no training has told its memory")
     needed, told = 0.0, list[str]()
     if known:
         peaks = [float(past.memory_bytes or 0) for past in known]
         high = quantile(peaks, HIGH)
-        needed = max(high * _MARGIN, high + _SPARE_BYTES)
+        margin = _REHEARSED_MARGIN if known[0].is_rehearsal else _MARGIN
+        needed = max(high * margin, high + _SPARE_BYTES, *peaks)
         told.append(f"{trainings(known)}{of}: {range_of(peaks, memory_size)}")
     if failed:
         needed = max(needed, max(failed) * _AGAIN)
         told.append(f"{memory_size(max(failed))} was too little {_times(len(failed))}")
     suggested = asked if is_enough(manifest.memory_bytes, needed) else _size(needed)
+    batch = manifest.training.batch_size
+    if known and all(past.epochs and past.batch_size < batch for past in known):
+        told.append(f"all with batches smaller than {batch}, which may take less")
+        if needed <= (manifest.memory_bytes or 0):
+            suggested = asked
+        elif not asked:
+            suggested = ""
     return Suggestion("memory", asked, suggested, "; ".join(told))
+
+
+def _too_little(same: Sequence[Past]) -> list[int]:
+    """Return what attempts had that ran out of memory.
+
+    One tells nothing more once a later training with as many learners has done with no more.
+    """
+    found = []
+    for at, past in enumerate(same):
+        had = max(past.memory_asked_bytes or 0, past.memory_bytes or 0)
+        if past.kind == VerdictKind.OUT_OF_MEMORY and had and not any(
+            later.state == State.COMPLETED and not later.is_rehearsal
+            and later.learners == past.learners and 0 < (later.memory_asked_bytes or 0) <= had
+            for later in same[at + 1 :]
+        ):  # fmt: skip
+            found.append(had)
+    return found
 
 
 def _times(count: int) -> str:
@@ -90,7 +120,11 @@ def _size(needed_bytes: float) -> str:
 
 def _cpus(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
     asked = "" if manifest.cpus is None else f"{manifest.cpus:g}"
-    known, of = of_learners(same, manifest.learners, lambda past: past.cpus_used)
+    known, of = of_learners(
+        same, manifest.learners,
+        # Fewer CPUs may mean less memory, where a site gives it by the CPU and none is asked for.
+        lambda past: None if past.memory_bytes is None else past.cpus_used,
+    )  # fmt: skip
     if not known:
         return Suggestion("cpus", asked, "", "too little: no training has told the CPUs it used")
     used = [past.cpus_used or 0.0 for past in known]
@@ -106,7 +140,8 @@ def _cpus(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
 
 def _gpus(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
     asked = f"{manifest.gpus:g}"
-    known = [past for past in same if past.is_telling and past.gpus and past.gpus_used is not None]
+    known = whole(past for past in same
+                  if past.is_telling and past.gpus and past.gpus_used is not None)  # fmt: skip
     if not known:
         return Suggestion("gpus", asked, "", "too little: no training has told how busy GPUs were")
     most = max(past.gpus_used or 0 for past in known)
@@ -114,7 +149,8 @@ def _gpus(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
     told = f"{trainings(known)}: at most {counted(most, 'GPU')} of a learner busy"
     if idle:
         told += f", {range_of([past.gpus - (past.gpus_used or 0) for past in idle], str)} idle"
-    return Suggestion("gpus", asked, asked if most >= manifest.gpus else str(most), told)
+    needed = max(1, most)  # a program may look for one, and do little with it
+    return Suggestion("gpus", asked, asked if needed >= manifest.gpus else str(needed), told)
 
 
 def _learners(manifest: Manifest, here: Sequence[Past]) -> Suggestion:
@@ -142,7 +178,7 @@ def _measured(manifest: Manifest, here: Sequence[Past]) -> str | None:
     """Return how much faster twice as many learners were; None if that was not tried."""
     count = manifest.learners
     one, two = ([past for past in here if past.learners == learners and past.step_s
-                 and past.batch_size == manifest.training.batch_size]
+                 and not past.is_rehearsal and past.batch_size == manifest.training.batch_size]
                 for learners in (count, 2 * count))  # fmt: skip
     if not (one and two):
         return None

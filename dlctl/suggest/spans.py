@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import State, VerdictKind
 from dlctl.contract.measured.interval import sensible_interval_s
+from dlctl.contract.measured.past import HIGH, Past, quantile
 from dlctl.manifest.intervals import parse_every
 from dlctl.series.readable import exact_span
-from dlctl.suggest.evidence import Suggestion, is_enough, range_of, trainings
-from dlctl.suggest.past import HIGH, Past, quantile
+from dlctl.suggest.evidence import Suggestion, is_enough, range_of, trainings, whole
 from dlctl.units import counted, format_duration
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def needed_s(manifest: Manifest, here: Sequence[Past]) -> tuple[float, str] | No
     With the built-in loop: the p95 of a step × the steps × 1.25, and validations, start and store.
     A program's steps are not known: the p95 of what whole trainings took × 1.25.
     """
+    here = [past for past in here if not past.is_rehearsal]
     alike = [past for past in here if past.learners == manifest.learners]
     if manifest.framework.job is not None and any(past.epochs for past in here):
         return _steps_s(manifest, here, alike)
@@ -65,7 +66,23 @@ def _steps_s(
     around_s = quantile([past.start_s + past.store_s for past in known], HIGH)
     why = (f"{trainings(known)}: {steps} steps of {exact_span(step_s)}, "
            f"{exact_span(around_s)} to start and store")  # fmt: skip
-    return (steps * step_s + validation_s) * _MARGIN + around_s, why
+    needed = (steps * step_s + validation_s) * _MARGIN + around_s
+    return max([needed, *_least_s(manifest, alike)]), why
+
+
+def _least_s(manifest: Manifest, alike: Sequence[Past]) -> list[float]:
+    """Return what trainings of as many epochs took, and more than those that their time ended."""
+    found = []
+    for training_id in {past.training_id for past in alike}:
+        attempts = [past for past in alike if past.training_id == training_id]
+        last, held_s = attempts[-1], sum(past.held_s for past in attempts)
+        if (last.epochs, last.batch_size) == (manifest.training.epochs,
+                                              manifest.training.batch_size):  # fmt: skip
+            if last.state == State.COMPLETED:
+                found.append(held_s)
+            elif last.kind == VerdictKind.TIME_LIMIT:
+                found.append(held_s * _MARGIN)
+    return found
 
 
 def time_limit(manifest: Manifest, here: Sequence[Past]) -> Suggestion:
@@ -95,20 +112,27 @@ def _round_time_s(seconds: float) -> int:
 # Checkpoints --------------------------------------------------------------------------------------
 
 
-def interval(manifest: Manifest, site: Site, here: Sequence[Past]) -> Suggestion:
+def interval(
+    manifest: Manifest, site: Site, here: Sequence[Past], everyone: Sequence[Past]
+) -> Suggestion:
     """Return the time between checkpoints, by Young's and Daly's formula.
 
     `dlctl.contract.measured.interval` has it, and the papers. The site file's mean time
     between failures of a node counts as one failure that was seen, so it decides until there are
     more.
+
+    Args:
+        here: What such trainings have used at the site.
+        everyone: What all trainings have used there, which tells how often nodes fail.
     """
     asked = manifest.checkpoint.every if "every" in manifest.checkpoint.model_fields_set else ""
-    known = [past for past in here if past.save_s is not None]
+    known = whole(past for past in here if past.save_s is not None)
+    here = [past for past in here if not past.is_rehearsal]
     if not known:
         return Suggestion("checkpoint.every", asked, "", "too little: no checkpoint was measured")
     save_s = fmean(past.save_s or 0.0 for past in known)
-    node_s = sum(past.held_s * past.nodes for past in here)
-    faults = sum(past.kind in _FAULTS for past in here)
+    node_s = sum(past.held_s * past.nodes for past in everyone)
+    faults = sum(past.kind in _FAULTS for past in everyone)
     told = (f"{trainings(known)}: {exact_span(save_s)} a checkpoint; {counted(faults, 'fault')} in "
             f"{node_s / 3600:.2g} node-hours")  # fmt: skip
     before_s = site.failures.node_mtbf_s
@@ -118,8 +142,8 @@ def interval(manifest: Manifest, site: Site, here: Sequence[Past]) -> Suggestion
     best_s = sensible_interval_s(save_s, mtbf_s)
     if before_s is not None:
         told += f", and the site file's one in {format_duration(before_s)} a node"
-    whole = needed_s(manifest, here)
-    if whole is not None and best_s >= whole[0]:
+    length = needed_s(manifest, here)
+    if length is not None and best_s >= length[0]:
         told += f": {format_duration(_round_s(best_s))} is longer than the training"
         return Suggestion("checkpoint.every", asked, asked, told)
     unit, count = parse_every(manifest.checkpoint.every)
@@ -143,7 +167,7 @@ def _length_s(unit: str, manifest: Manifest, known: Sequence[Past]) -> float | N
 
 
 def _nodes(here: Sequence[Past]) -> int:
-    return max(past.nodes for past in here)
+    return max((past.nodes for past in here), default=1)
 
 
 def _round_s(seconds: float) -> int:

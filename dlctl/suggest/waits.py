@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from dlctl.contract.measured.past import Past, quantile
 from dlctl.series.readable import exact_span
 from dlctl.suggest.evidence import Suggestion
-from dlctl.suggest.past import Past, quantile
 from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def waits(here: Sequence[Past], partition: str) -> list[float]:
     """Return how long each job in a partition has waited, once for each job."""
     longest: dict[str, float] = {}
     for past in here:
-        if past.partition == partition and past.job_id:
+        if past.partition == partition and past.job_id and not past.is_rehearsal:
             longest[past.job_id] = max(longest.get(past.job_id, 0.0), past.queued_s)
     return list(longest.values())
 

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dlctl import contract
-from dlctl.contract import search
+from dlctl.contract import Verdict, search
+from dlctl.contract.measured.past import Past
 from dlctl.errors import RemoteCommandError
 from dlctl.lifecycle.observe import paths_to_read
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import judge, parse_queue, queue_script, with_made
 from dlctl.record import ADOPTED, Record, RecordStore
+from dlctl.record_used import keep
 from dlctl.script_templates import render_script
 from dlctl.tell import SILENT, Tell
 from dlctl.transport.base import Completed
@@ -47,6 +49,8 @@ class Inventory:
     """Why the scheduler did not answer; empty if it did."""
     usage: Usage = field(default_factory=Usage)
     """What takes room, if that was asked."""
+    pasts: list[Past] = field(default_factory=list)
+    """What the attempts have used, as their verdicts tell."""
 
 
 def take_inventory(session: Session, *, usage: bool = False) -> Inventory:
@@ -103,8 +107,11 @@ def _parsed(session: Session, end: Completed, mark: str) -> Inventory:
         files |= dict(zip(paths_to_read(found), map(_bytes, contents), strict=True))
     records = judge(session, known, files, queue)
     records.sort(key=lambda record: record.created_at)
+    paths = [f"{each.job_dir}/{contract.verdict_file(each.attempt)}" for each in records]
+    verdicts = [contract.understood(Verdict, files.get(path)) for path in paths]
+    pasts = [past for verdict in verdicts if verdict for past in verdict.pasts]
     return Inventory(session.site.name, session.site.root, queue[0], records, damaged, queue[2],
-                     parse_usage(told))  # fmt: skip
+                     parse_usage(told), pasts)  # fmt: skip
 
 
 def _jobs(frames: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -187,6 +194,7 @@ def adopt(session: Session, store: RecordStore, tell: Tell = SILENT) -> Adopted:
     for each in found.damaged:
         tell.warn(f"left out {found.root}/jobs/{each.training_id}: {each.why}")
     added = store.add_missing(found.records)
+    keep(store, found.pasts)
     looked = [with_made(session, record) for record in added]  # a killed node has left no verdict
     store.update(*(new for old, new in zip(added, looked, strict=True) if new != old))
     names = {record.training_id for record in looked}

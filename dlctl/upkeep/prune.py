@@ -26,9 +26,9 @@ from dlctl.lifecycle.watch import with_made
 from dlctl.models.changes import Collected, collect_garbage
 from dlctl.outputs.metrics.cache import forget
 from dlctl.record import Record, RecordStore
+from dlctl.record_used import keep
 from dlctl.request.request import runtime_entries
 from dlctl.script_templates import render_script
-from dlctl.suggest.history import learn_before_removal
 from dlctl.upkeep.inventory import Inventory, take_inventory
 from dlctl.upkeep.usage import REFERENCES
 
@@ -214,7 +214,6 @@ def prune(
     going = look(session, store, older_than_s, keep_results=keep_results)
     if not agreed(going):
         return going
-    learn_before_removal(session, [each.record for each in going.trainings], store)
     removed = remove(session, store, going)
     for training_id in () if keep_results else removed.trainings:
         forget(training_id)
@@ -227,6 +226,8 @@ def remove(session: Session, store: RecordStore, going: Prunable) -> Pruned:
     Raises:
         TransportError
     """
+    gone_soon = {each.record.training_id for each in going.trainings}
+    keep(store, [past for past in going.inventory.pasts if past.training_id in gone_soon])
     script = _script(session, list(going.unused), going.keep_results)
     lines = "".join(
         f"{each.record.training_id} {each.record.attempt + 1}\n" for each in going.trainings

@@ -20,6 +20,7 @@ from learner.collect.usage.family import Family
 from learner.collect.usage.gpu import open_gpus
 from learner.collect.usage.network import Network
 from learner.collect.usage.sampler import Probe, Sampler
+from learner.collect.usage.totals import Totals
 from learner.job.context import read_plan
 from learner.job.environment import PROGRESS_FILE
 from learner.job.metrics import MetricsFile
@@ -76,7 +77,8 @@ def make_collector(
     node = MetricsFile(
         job_dir / contract.metrics_file(attempt, rank, Source.NODE), warn=lambda _: None
     )
-    sampler = make_sampler(plan, watchdog, env, node.add, complain)
+    use_file = job_dir / contract.use_file(attempt, rank)
+    sampler = make_sampler(plan, watchdog, env, node.add, complain, use_file)
     parsing = _parsing(plan, job_dir, attempt, rank, complain)
     reported = None
     if rank == 0 and (progress := env.get(PROGRESS_FILE)):
@@ -107,13 +109,11 @@ def make_sampler(
     env: Mapping[str, str],
     write: Callable[[MetricsLine], None],
     complain: Complain,
+    use_file: Path,
 ) -> Sampler:
     """Return what measures the learner and its node."""
-    probes: list[Probe] = [
-        Family(watchdog, without=[os.getpid()]),
-        Network(),
-        MemoryGroup(watchdog),
-    ]
+    family = Family(watchdog, without=[os.getpid()])
+    probes: list[Probe] = [family, Network(), MemoryGroup(watchdog)]
     try:
         gpus = open_gpus(env, plan.resources.gpus_per_learner)
         if gpus is not None:
@@ -123,7 +123,8 @@ def make_sampler(
             "the GPUs are not measured, because the node's Python lacks the package nvidia-ml-py."
         )
     progress = env.get(PROGRESS_FILE)
-    return Sampler(probes, write, Path(progress) if progress else None)
+    return Sampler(probes, write, Path(progress) if progress else None,
+                   totals=Totals(use_file, family.peak_bytes))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ class Collector:
             return True
 
     def _finish(self) -> None:
-        self._sampler.flush()
+        self._sampler.finish()
         if self._reported is not None:
             self._reported.look()
         if self._parsing is not None:

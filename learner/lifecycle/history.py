@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from learner.frameworks.own_checkpoints import newest
 from learner.job.directives import is_there
 from learner.job.guards import read_stopped
 from learner.lifecycle.policy import Requests
+from learner.lifecycle.used import with_past
 
 _MOST_FILES = 10_000
 
@@ -59,11 +61,18 @@ def requests(job_dir: Path) -> Requests:
     )
 
 
-def measured(job_dir: Path, plan: Plan, verdict: Verdict) -> Verdict:
-    """Return a verdict with how far its attempt has come, and how much time that took."""
+def measured(
+    job_dir: Path, plan: Plan, verdict: Verdict, before: Sequence[Verdict]
+) -> Verdict:  # fmt: skip
+    """Return a verdict with how far its attempt has come, and what it and those before have used.
+
+    Args:
+        before: the verdicts of the attempts before this one.
+    """
     own = None if plan.framework.has_loop else plan.checkpoint.files
     mark, written_at = newest_checkpoint(job_dir, own)
-    began_at = _status(job_dir, verdict.attempt, "supervisor", 0).started_at
+    supervisor = _status(job_dir, verdict.attempt, "supervisor", 0)
+    began_at = supervisor.started_at
     ended_at = verdict.finished_at or time.time()
     if verdict.state is State.FAILED:  # what was done after the checkpoint is lost
         ended_at = max(began_at, min(ended_at, written_at))
@@ -72,10 +81,11 @@ def measured(job_dir: Path, plan: Plan, verdict: Verdict) -> Verdict:
     steps = [status.step for status in statuses if status.step is not None]
     if stopped := read_stopped(job_dir, verdict.attempt):  # watchdogs may die before they tell
         steps.append(stopped.step)
-    return replace(
+    verdict = replace(
         verdict, progress=mark, step=max(steps, default=-1),
         used_s=max(0.0, ended_at - began_at) if began_at else 0.0,
     )  # fmt: skip
+    return with_past(job_dir, plan, verdict, before, supervisor, statuses)
 
 
 def halting_s(job_dir: Path, plan: Plan, attempt: int) -> float | None:

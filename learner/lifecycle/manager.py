@@ -56,8 +56,9 @@ def conclude(
     is_fresh: bool = False,
 ) -> tuple[Verdict, Following | None]:
     """Return the verdict with its action, and the next attempt if there is one."""
-    verdict = history.measured(job_dir, plan, verdict)
-    verdicts = [*history.verdicts_before(job_dir, verdict.attempt), verdict]
+    before = history.verdicts_before(job_dir, verdict.attempt)
+    verdict = history.measured(job_dir, plan, verdict, before)
+    verdicts = [*before, verdict]
     asked = history.requests(job_dir)
     if plan.rehearsal is not None:
         may_go_on = in_job and not is_fresh and asked == policy.Requests()

@@ -24,6 +24,8 @@ LONGEST_S = 15.0
 """How long the end of a job waits at most, for all ways together."""
 _TRIES_AT_END_S = 12.0
 """At the end no try begins that may take longer than this from the first."""
+_LONGEST_WAIT_S = 60.0
+"""If a receiver wants to be left alone for longer, the notice is left to the next dlctl command."""
 _COMMAND_S = 10.0
 
 
@@ -76,7 +78,10 @@ def _begin(
     def tell(way: str) -> None:
         send = partial(_send, job_dir, plan, endpoints, notice, way)
         pauses_s = PAUSES_S[:1] if way == "command" else PAUSES_S
-        if error := _send_once(job_dir / claim_of(way), send, pauses_s, until):
+        path = job_dir / claim_of(way)
+        if way == "webhook" and _is_gone(path.parent):
+            return
+        if error := _send_once(path, send, pauses_s, until):
             say(f"Warning: no notice by {way}: {error.message}")
             if error.hint:
                 say(f"  {error.hint}")
@@ -85,6 +90,13 @@ def _begin(
     for thread in threads:
         thread.start()
     return threads
+
+
+def _is_gone(notices: Path) -> bool:
+    """Return whether the manifest's webhook has answered to another notice that it is gone."""
+    with contextlib.suppress(OSError):
+        return any(each.read_bytes().startswith(b"gone") for each in notices.glob("*.webhook"))
+    return False
 
 
 def _send_once(
@@ -105,12 +117,13 @@ def _send_once(
         try:
             send()
         except (NotSent, UserFault) as error:
-            ends = time.monotonic() + pause_s + contract.NOTICE_TIMEOUT_S
-            if error.hint or ends >= until:
-                with contextlib.suppress(OSError):
-                    path.rename(f"{path}.unsent")
+            wait_s = error.wait_s if isinstance(error, NotSent) else 0.0
+            rest_s = max(contract.shortened(pause_s), wait_s)
+            ends = time.monotonic() + rest_s + contract.NOTICE_TIMEOUT_S
+            if error.hint or wait_s > _LONGEST_WAIT_S or ends >= until:
+                _leave(path, wait_s)
                 return error
-            time.sleep(pause_s)
+            time.sleep(rest_s)
         else:
             with contextlib.suppress(OSError):
                 path.write_text(f"sent by the job at {time.time():.0f}\n")
@@ -118,20 +131,24 @@ def _send_once(
     return None
 
 
+def _leave(path: Path, wait_s: float) -> None:
+    """Leave a notice that was claimed to others, or settle it if its receiver is gone."""
+    with contextlib.suppress(OSError):
+        if math.isinf(wait_s):
+            path.write_text("gone: the receiver wants no more\n")
+            return
+        path.write_text(f"not before {int(time.time() + wait_s)}\n")
+        path.rename(f"{path}.unsent")
+
+
 def _send(job_dir: Path, plan: Plan, endpoints: list[Endpoint], notice: Notice, way: str) -> None:
     def resolve(reference: str) -> str:
         return resolve_secret(way, reference, Path(plan.root), os.environ)
 
-    notify = plan.notify
-    if way == "email" and notify is not None and notify.smtp is not None:
-        password = notify.smtp.password
-        known = None if password is None else resolve(password)
-        contract.send_mail(notify.smtp, known, str(notify.email), notice)
-    elif way == "command" and notify is not None:
-        _run(job_dir, str(notify.command), notice)
+    if way == "command" and plan.notify is not None:
+        _run(job_dir, str(plan.notify.command), notice)
     else:
-        hook = contract.find_webhook(way, notice.event, notify, endpoints, resolve)
-        contract.send_webhook(hook, plan.webhook_hosts, notice)
+        contract.send_notice(way, plan.notify, endpoints, notice, plan.webhook_hosts, resolve)
 
 
 def _run(job_dir: Path, command: str, notice: Notice) -> None:

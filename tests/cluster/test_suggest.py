@@ -67,3 +67,28 @@ def test_a_manifest_that_asks_for_ten_times_what_was_used_is_made_to_fit(dlctl, 
     assert "dlctl suggest" not in silent.stderr
     for each in (rendered, silent):
         dlctl("cancel", each.stdout.strip(), ok=True)
+
+
+PEAK = """\
+import os, time
+if os.environ["RANK"] == "1":
+    print(len(bytearray(b"1" * (400 << 20))))
+time.sleep(14)
+"""
+
+
+@ON_THE_CLUSTER
+def test_a_short_peak_of_a_learner_on_another_node_counts(dlctl, site):
+    """Samples are 2 s apart, and until now only learner 0's counted."""
+    nodes = {"nodes": 2, "learners_per_node": 1} if site.is_cluster else {"learners": 2}
+    folder = write_training(dlctl.cwd / "peak", {"command": "python peak.py"}, {"peak.py": PEAK},
+                            memory="900MiB", **nodes)  # fmt: skip
+    done, training_id = run(dlctl, site, folder, cwd=dlctl.cwd)
+    assert done.exit_code == 0, done
+    found = dlctl("suggest", folder / "manifest.yml", "--site", site.name, "--json", ok=True).json
+    (memory,) = [each for each in found["suggestions"] if each["key"] == "memory"]
+    peak = int(re.search(r": (\d+) MiB", memory["evidence"])[1])
+    assert 400 <= peak < 900, memory
+    dlctl("delete", training_id, "--yes", ok=True)
+    again = dlctl("suggest", folder / "manifest.yml", "--site", site.name, "--json", ok=True).json
+    assert memory in again["suggestions"], "it outlives the training"

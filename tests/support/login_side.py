@@ -62,7 +62,7 @@ class ScriptedScheduler:
     """
 
     kind = "scripted"
-    no_more = ()
+    not_now = answer_lost = ""
 
     def prologue(self):
         return ""

@@ -1,6 +1,6 @@
 """What an earlier training has used, made up."""
 
-from dlctl.suggest.past import Past
+from dlctl.contract.measured.past import Past
 
 GIB, MIB = 2**30, 2**20
 

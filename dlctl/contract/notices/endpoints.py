@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dlctl.contract.files import understood
@@ -51,20 +51,3 @@ def ways_of(notify: Notify | None, endpoints: Iterable[Endpoint], event: str) ->
     """Return the ways in which dlctl itself tells of an event."""
     asked = notify.ways if notify is not None and event in notify.on else []
     return [*asked, *(each.way for each in endpoints if each.event == event)]
-
-
-def find_webhook(
-    way: str, event: str, notify: Notify | None, endpoints: Iterable[Endpoint],
-    resolve: Callable[[str], str],
-) -> Endpoint:  # fmt: skip
-    """Return the webhook of a way of `ways_of`.
-
-    Args:
-        resolve: Returns what is behind a reference.
-    """
-    for each in endpoints:
-        if (each.event, each.way) == (event, way):
-            return each
-    assert notify is not None and notify.webhook is not None
-    secret = notify.webhook_secret
-    return Endpoint("", event, resolve(notify.webhook), "" if secret is None else resolve(secret))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import time
 from dataclasses import dataclass, field
 
@@ -25,8 +26,9 @@ def notice_file(attempt: int | str, event: str, way: str) -> str:
 
     The way is `email`, `webhook`, `command`, or `webhook-ID` for an endpoint of that id.
     `started` is told once for a training, whatever the attempt, and so is `plateau-<step>`, a
-    plateau since that step at which the training goes on. With `.unsent` at its end, nobody could
-    send it yet.
+    plateau since that step at which the training goes on. It begins with `claimed`, `sent`, or
+    `gone`: the receiver wants no more. With `.unsent` at its end, nobody could send it yet, and it
+    may say `not before` which time, in Unix seconds, it is worth a try.
     """
     return f"{NOTICES}/{_occasion(attempt, event)}.{way}"
 
@@ -172,6 +174,16 @@ class NotSent(HintedError):
 
     One with a hint will not succeed before somebody has followed it.
     """
+
+    def __init__(self, message: str, *, hint: str = "", wait_s: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        self.wait_s = wait_s
+        """How long the receiver wants to be left alone; infinite: it is gone for good."""
+
+
+def shortened(pause_s: float) -> float:
+    """Return a pause shortened by up to half at random: thousands may have failed at once."""
+    return pause_s * random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
 
 
 def send_mail(

@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import math
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from dlctl.contract.notices.endpoints import Endpoint
-from dlctl.contract.notices.notice import NOTICE_TIMEOUT_S, Notice, NotSent
+from dlctl.contract.notices.notice import (
+    NOTICE_TIMEOUT_S,
+    Notice,
+    Notify,
+    NotSent,
+    send_mail,
+)
 
 if TYPE_CHECKING:
     import socket
 
 _PORTS = {"https": 443, "http": 80}
-_GONE = 410
+_GONE, _BUSY = 410, (429, 503)
+_LONGEST_WAIT_S = 24 * 3600.0
+"""A receiver that says more has made a mistake."""
 _SECRET_BYTES = range(24, 65)
 
 
@@ -49,7 +58,7 @@ def check_webhook(url: str, secret: str, hosts: Sequence[str]) -> None:
 def send_webhook(
     to: Endpoint, hosts: Sequence[str], notice: Notice, timeout_s: float = NOTICE_TIMEOUT_S
 ) -> None:
-    """Send a notice; a status of 2xx says that it has come, and no more of the answer is read.
+    """Send a notice; a status of 2xx says that it has come.
 
     Args:
         hosts: As in `check_webhook`.
@@ -59,10 +68,53 @@ def send_webhook(
     """
     content = notice.to_json().encode()
     headers = signed_headers(to.secret, notice.id, content)
-    status = _Request(to.url, hosts, content, headers, timeout_s).answer()
+    status, retry_after = _Request(to.url, hosts, content, headers, timeout_s).answer()
+    if status == _GONE:
+        raise NotSent("the webhook answered with 410",
+                      hint="the receiver wants no more: take it out", wait_s=math.inf)  # fmt: skip
     if not 200 <= status < 300:
-        hint = "the receiver wants no more: take it out" if status == _GONE else ""
-        raise NotSent(f"the webhook answered with {status}", hint=hint)
+        wait_s = _wait_s(retry_after) if status in _BUSY else 0.0
+        raise NotSent(f"the webhook answered with {status}", wait_s=wait_s)
+
+
+def send_notice(
+    way: str, notify: Notify | None, endpoints: Iterable[Endpoint], notice: Notice,
+    hosts: Sequence[str], resolve: Callable[[str], str],
+) -> None:  # fmt: skip
+    """Send a notice by mail or to a webhook: a way of `ways_of`, but no command.
+
+    Args:
+        hosts: As in `check_webhook`.
+        resolve: Returns what is behind a reference.
+
+    Raises:
+        NotSent, and what `resolve` raises
+    """
+
+    def value(reference: str | None) -> str:
+        return "" if reference is None else resolve(reference)
+
+    if way == "email" and notify is not None and notify.smtp is not None:
+        send_mail(notify.smtp, value(notify.smtp.password), str(notify.email), notice)
+        return
+    to = next((e for e in endpoints if (e.event, e.way) == (notice.event, way)), None)
+    if to is None:
+        assert notify is not None
+        to = Endpoint("", notice.event, value(notify.webhook), value(notify.webhook_secret))
+    send_webhook(to, hosts, notice)
+
+
+def _wait_s(retry_after: str) -> float:
+    """Return how long a busy receiver wants to be left alone: it says seconds, or when."""
+    from email.utils import parsedate_to_datetime
+
+    wait_s = 0.0
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        if retry_after.isdecimal():
+            wait_s = float(retry_after)
+        else:
+            wait_s = parsedate_to_datetime(retry_after).timestamp() - time.time()
+    return min(max(0.0, wait_s), _LONGEST_WAIT_S)
 
 
 def signed_headers(secret: str, message_id: str, content: bytes) -> dict[str, str]:
@@ -150,10 +202,10 @@ class _Request:
         self._content, self._headers = content, headers
         self._timeout_s, self._until = timeout_s, time.monotonic() + timeout_s
         self._socket: socket.socket | None = None
-        self._status, self._problem = 0, NotSent("the webhook's answer is unknown")
+        self._answer, self._problem = (0, ""), NotSent("the webhook's answer is unknown")
 
-    def answer(self) -> int:
-        """Return the status of the answer.
+    def answer(self) -> tuple[int, str]:
+        """Return the status of the answer, and its `Retry-After`.
 
         Raises:
             NotSent
@@ -164,9 +216,9 @@ class _Request:
         if thread.is_alive():
             self._shut_down()
             raise self._late()
-        if not self._status:
+        if not self._answer[0]:
             raise self._problem
-        return self._status
+        return self._answer
 
     def _late(self) -> NotSent:
         return NotSent(f"the webhook did not answer within {self._timeout_s:g} s")
@@ -183,7 +235,7 @@ class _Request:
         import ssl
 
         try:
-            self._status = self._ask(_parts(self._url))
+            self._answer = self._ask(_parts(self._url))
         except NotSent as error:
             self._problem = error
         except ssl.SSLCertVerificationError as error:
@@ -196,7 +248,7 @@ class _Request:
         except (ValueError, http.client.HTTPException) as error:
             self._problem = NotSent(f"the webhook can't be reached: {type(error).__name__}")
 
-    def _ask(self, parts: SplitResult) -> int:
+    def _ask(self, parts: SplitResult) -> tuple[int, str]:
         import http.client
         import ssl
 
@@ -215,7 +267,8 @@ class _Request:
             headers = {"Host": parts.netloc.encode("idna").decode(), "User-Agent": "dlctl",
                        "Content-Type": "application/json", **self._headers}  # fmt: skip
             connection.request("POST", target, self._content, headers)
-            return connection.getresponse().status
+            response = connection.getresponse()
+            return response.status, response.getheader("Retry-After", "").strip()
 
     def _connect(self, parts: SplitResult, host: str, port: int) -> socket.socket:
         """Connect to one of the host's addresses, all of which have been checked."""

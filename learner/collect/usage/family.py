@@ -62,6 +62,15 @@ class Family:
         rates[names.PROCESSES] = float(len(self._known))
         return rates
 
+    def peak_bytes(self) -> int:
+        """Return the most resident memory that the processes of now ever had, together."""
+        found = 0
+        for pid in self._known:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                status = (self._proc / str(pid) / "status").read_bytes()
+                found += 1024 * int(status.partition(b"VmHWM:")[2].split(None, 1)[0])
+        return found
+
     def _look(self) -> None:
         found = set(self._descendants())
         for pid in self._known.keys() - found:

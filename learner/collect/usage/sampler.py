@@ -11,6 +11,7 @@ from typing import Protocol
 from dlctl.contract.measured.utilisation import WITHOUT_MAXIMUM, maximum
 from dlctl.contract.metrics import NO_STEP, MetricsLine
 from learner.collect.usage.gpu import Gpus
+from learner.collect.usage.totals import Totals
 
 SAMPLE_EVERY_S = 2.0
 SAMPLES_OF_A_LINE = 5
@@ -28,6 +29,7 @@ class Sampler:
 
     Args:
         progress: the learner's progress file, for its step and epoch.
+        totals: counts the lines, too.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class Sampler:
         write: Callable[[MetricsLine], None],
         progress: Path | None = None,
         clock: Callable[[], float] = time.time,
+        totals: Totals | None = None,
     ) -> None:
         self._probes, self._write, self._progress, self._clock = probes, write, progress, clock
+        self._totals = totals
         self._window = Window()
         self._samples = 0
 
@@ -60,6 +64,14 @@ class Sampler:
                     texts |= probe.texts()
             now = round(self._clock(), 3)
             self._write(MetricsLine(step, epoch, now, dict(values), texts=texts))
+            if self._totals is not None:
+                self._totals.add(values)
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self.flush()
+        if self._totals is not None:
+            self._totals.write()
 
 
 def read_progress(path: Path | None) -> tuple[int, int | None]:

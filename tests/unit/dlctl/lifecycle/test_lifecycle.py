@@ -12,7 +12,7 @@ from dlctl import contract, record_file
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
 from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
-from dlctl.lifecycle.many import ask_all
+from dlctl.lifecycle.ask import ask_all
 from dlctl.record import RecordStore
 from dlctl.transport.streams import SessionRefused
 from learner.system.segments import segment_folder

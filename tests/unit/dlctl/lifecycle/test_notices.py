@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import replace
+from email.utils import formatdate
 
 import pytest
 from login_side import make_record, make_site, plan_of
@@ -102,18 +103,68 @@ def test_a_claim_whose_sender_died_is_taken_over_after_minutes(tmp_path, session
     )
 
 
-def test_what_can_not_be_sent_from_here_either_is_given_back(tmp_path, session):
+def test_what_can_not_be_sent_from_here_either_is_given_back(tmp_path, session, shift):
     ended = Ended(tmp_path, "http://127.0.0.1:1/")
     told = tell(session, [ended.record])
     assert ended.files == ["1-failed.webhook.unsent"]
     for left in range(TRIES - 1, 0, -1):
         rests_s = 60 * 2 ** (TRIES - 1 - left)
         assert [each.notice_tries for each in told] == [left]
-        for age_s, tries in ((rests_s - 5, left), (rests_s + 5, left - 1)):
-            os.utime(ended.dir / contract.NOTICES / ended.files[0], (time.time() - age_s,) * 2)
-            told = tell(session, told)
-            assert [each.notice_tries for each in told] == [tries]
+        assert rests_s / 2 - 5 <= shift(ended, 0) <= rests_s + 1, "shortened by half at most"
+        told = tell(session, told)
+        assert [each.notice_tries for each in told] == [left], "it still rests"
+        shift(ended, -rests_s - 1)
+        told = tell(session, told)
+        assert [each.notice_tries for each in told] == [left - 1]
     assert tell(session, told) == [] and ended.files == ["1-failed.webhook.unsent"]
+
+
+@pytest.fixture
+def shift():
+    def shift(ended, by_s):
+        """Move when a notice may be tried again; return in how many seconds that was."""
+        file = ended.dir / contract.NOTICES / "1-failed.webhook.unsent"
+        at = int(file.read_text().removeprefix("not before "))
+        file.write_text(f"not before {at + by_s}\n")
+        return at - time.time()
+
+    return shift
+
+
+@pytest.mark.parametrize("after", ["7200", None])
+def test_a_receiver_that_is_busy_says_when_to_come_again(tmp_path, session, shift, after):
+    date = formatdate(time.time() + 7200, usegmt=True)
+    with webhook() as hook:
+        ended = Ended(tmp_path, hook.url)
+        hook.answers, hook.headers["Retry-After"] = [429], after or date
+        told = tell(session, [ended.record])
+        assert 7100 < shift(ended, 0) <= 7201
+        told = tell(session, told)
+        assert hook.asked == 1
+        shift(ended, -7300)
+        told = tell(session, told)
+    assert len(hook.got) == 1 and [each.notice_tries for each in told] == [0]
+    assert {headers["webhook-id"] for headers, _ in hook.sent} == {"t-1-1-failed"}
+
+
+def test_a_receiver_that_is_gone_is_asked_no_more(tmp_path, session):
+    with webhook() as hook:
+        ended = Ended(tmp_path, hook.url)
+        hook.answers = [410]
+        told = tell(session, [ended.record])
+        assert [each.notice_tries for each in told] == [0] and ended.files == ["1-failed.webhook"]
+        told = tell(session, [ended.record])  # another laptop
+        assert [each.notice_tries for each in told] == [0]
+        runs = replace(ended.record, state=State.TRAINING)
+        ended.dir.joinpath(contract.PLAN).write_text(
+            contract.to_json(
+                replace(
+                    plan_of(), notify=Notify(webhook=f"file:{tmp_path / 'hook'}", on=["started"])
+                )
+            )
+        )
+        assert [each.notice_tries for each in tell(session, [runs])] == [0]
+    assert hook.asked == 1
 
 
 def test_a_look_that_took_long_leaves_the_rest_to_the_next(tmp_path, session, monkeypatch):

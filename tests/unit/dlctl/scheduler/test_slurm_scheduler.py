@@ -191,7 +191,6 @@ def test_accepted(exit_code, stdout, stderr, job_id):
         ("no-shebang", "does not look like a batch script", ""),
         ("bad-reservation", "Requested reservation is invalid", ""),
         ("too-much-memory", "Memory specification can not be satisfied", "less memory"),
-        ("no-controller", "Unable to contact slurm controller", "submit again later"),
     ],
 )  # fmt: skip
 def test_refused_with_slurms_own_sentence(name, said, hint):
@@ -199,6 +198,14 @@ def test_refused_with_slurms_own_sentence(name, said, hint):
         SLURM.parse_submit(*recorded(f"sbatch-{name}"))
     assert said in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_a_controller_that_cannot_be_reached_has_queued_nothing():
+    answer = recorded("sbatch-no-controller")
+    with pytest.raises(SchedulerUnavailable, match="Unable to contact slurm controller"):
+        SLURM.parse_submit(*answer)
+    assert re.search(SLURM.not_now, answer[2], re.IGNORECASE)
+    assert not re.search(SLURM.answer_lost, answer[2], re.IGNORECASE)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,9 @@ training: {epochs: 10, batch_size: 64}
 """
 
 
-def suggestions(*known, text=TEXT, site=SITE, **overrides):
-    return {each.key: each for each in judge(make_manifest(text, **overrides), site, known)}
+def suggestions(*same, others=(), text=TEXT, site=SITE, **overrides):
+    found = judge(make_manifest(text, **overrides), site, same, [*same, *others])
+    return {each.key: each for each in found}
 
 
 def test_memory_is_the_peak_and_a_fifth_told_apart_by_learners():
@@ -192,3 +193,71 @@ def test_a_submission_that_asks_for_far_more_than_was_ever_used():
     assert far_off([plan], [past(name="other", code_digest="x")]) == ""
     assert "32 GiB" in far_off([plan], [past(name="other")]), "the same code"
     assert far_off([plan_of(TEXT, memory="900MiB", time="10m")], [past(memory_bytes=MIB)]) == ""
+
+
+# Nothing that passes may fail by a suggestion ----------------------------------------------------
+
+
+def test_one_high_peak_among_many_low_ones_is_not_cut_off():
+    known = [past(n, memory_bytes=GIB) for n in range(40)]
+    assert suggestions(*known, past(40, memory_bytes=3 * GIB))["memory"].suggested == "3GiB"
+
+
+def test_a_killed_training_counts_until_a_later_one_has_done_with_no_more():
+    killed = past(1, state="FAILED", kind="out_of_memory", memory_asked_bytes=4 * GIB,
+                  memory_bytes=4 * GIB, steps=7)  # fmt: skip
+    more = past(2, memory_asked_bytes=6 * GIB, memory_bytes=int(5.5 * GIB))
+    assert suggestions(killed)["memory"].suggested == "6GiB"
+    assert suggestions(killed, more)["memory"].suggested == "6912MiB", "1.2 × the peak"
+    assert "4 GiB was too little once" in suggestions(killed, more)["memory"].evidence
+    mended = past(3, memory_asked_bytes=2 * GIB, memory_bytes=GIB)
+    assert suggestions(killed, mended)["memory"].suggested == "4864MiB", "its peak stays"
+    assert "too little" not in suggestions(killed, mended)["memory"].evidence
+    assert "4 GiB was too little once" in suggestions(mended, killed)["memory"].evidence
+    unasked = replace(killed, memory_asked_bytes=None)
+    assert suggestions(unasked)["memory"].suggested == "6GiB", "what it had used is known"
+
+
+def test_a_rehearsal_counts_only_where_no_training_is_known_and_with_more_room():
+    rehearsed = past(1, is_rehearsal=True, memory_bytes=2 * GIB, cpus_used=1.0, held_s=9.0)
+    found = suggestions(rehearsed)
+    assert found["memory"].suggested == "4GiB"
+    assert found["memory"].evidence == "1 rehearsal with 2 learners: 2 GiB"
+    assert found["time"].suggested == "", "it was over long before its training would be"
+    assert "0 faults in 0 node-hours" in found["checkpoint.every"].evidence
+    found = suggestions(rehearsed, past(2, memory_bytes=GIB))["memory"]
+    assert found.evidence == "1 training with 2 learners: 1 GiB" and found.suggested == "1280MiB"
+    assert waits.waits([rehearsed], "short") == []
+    assert far_off([plan_of(TEXT)], [rehearsed]) == ""
+
+
+def test_the_time_is_never_less_than_what_such_trainings_took():
+    slow = past(1, epochs=10, held_s=3000.0)  # its steps alone would take 530 s × 1.25
+    assert suggestions(slow)["time"].suggested == "50m"
+    assert suggestions(replace(slow, epochs=9))["time"].suggested == "11m"
+    ended = replace(slow, training_id="digits-2", state="HALTED", kind="time_limit", held_s=4000.0)
+    assert suggestions(slow, ended)["time"].suggested == "1h24m"
+
+
+def test_cpus_stay_where_nobody_knows_whether_memory_comes_with_them():
+    known = past(memory_bytes=None)
+    assert suggestions(known)["cpus"].suggested == "" and suggestions(past())["cpus"].is_change
+
+
+def test_smaller_batches_are_no_reason_for_less_memory():
+    small = past(1, batch_size=16, memory_bytes=GIB)
+    found = suggestions(small)["memory"]
+    assert not found.is_change and "smaller than 64" in found.evidence
+    assert suggestions(small, past(2, memory_bytes=2 * GIB))["memory"].suggested == "2560MiB"
+    low = suggestions(small, memory="1GiB")["memory"]
+    assert low.suggested == "1280MiB", "more can't hurt"
+    program = TEXT.replace("job: train.py", "command: python train.py")
+    assert suggestions(replace(small, epochs=0), text=program)["memory"].suggested == "1280MiB"
+
+
+def test_a_site_fails_for_all_trainings():
+    known = past(1, epochs=10, held_s=36000.0)
+    lost = [past(n, name="other", kind="node_lost", held_s=3600.0) for n in range(2, 12)]
+    alone, among = (suggestions(known, others=others)["checkpoint.every"] for others in ((), lost))
+    assert "0 faults in 10 node-hours" in alone.evidence
+    assert "10 faults in 20 node-hours" in among.evidence

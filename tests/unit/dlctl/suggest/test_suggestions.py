@@ -3,15 +3,15 @@
 import json
 
 import pytest
-from login_side import make_record, session_of
+from login_side import make_record
 from made_past import MIB, past
 
 from dlctl.errors import ConnectError, ManifestError
 from dlctl.record import RecordStore
+from dlctl.record_used import keep
 from dlctl.scheduler.slurm import Slurm
 from dlctl.service.client import Client
 from dlctl.service.suggest import suggest
-from dlctl.suggest import history
 
 TEXT = """\
 name: digits   # ours
@@ -48,7 +48,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_what_is_known_counts_if_no_site_answers(mine, manifest):
-    history.keep(mine.store, [past(site="local", partition="", memory_bytes=300 * MIB)])
+    keep(mine.store, [past(site="local", partition="", memory_bytes=300 * MIB)])
     mine.store.add(make_record(training_id="x-1", name="digits", site="far", job_id="9"))
     found = suggest(mine, manifest, "local")
     assert found.unanswered == {"far": "far: no route", "local": "local: no route"}
@@ -60,7 +60,7 @@ def test_what_is_known_counts_if_no_site_answers(mine, manifest):
 
 
 def test_write_changes_the_file_behind_a_link_and_keeps_its_mode(mine, manifest, tmp_path):
-    history.keep(mine.store, [past(site="local", partition="", memory_bytes=300 * MIB)])
+    keep(mine.store, [past(site="local", partition="", memory_bytes=300 * MIB)])
     link = tmp_path / "link.yml"
     link.symlink_to(manifest)
     content = manifest.read_bytes()
@@ -77,20 +77,6 @@ def test_a_manifest_that_is_wrong_is_said_first(mine, manifest):
     manifest.write_text("name: x\n")
     with pytest.raises(ManifestError):
         suggest(mine, manifest, "local", write=True)
-
-
-def test_a_deletion_goes_on_if_nothing_can_be_learned(mine):
-    """What is asked of this session fails."""
-    record = make_record(training_id="x-1", job_id="9")
-    history.learn_before_removal(session_of(transport=Silent()), [record], mine.store)
-    assert history.known(mine.store) == []
-
-
-class Silent:
-    """A connection on which nothing arrives."""
-
-    def run(self, *_, **__):
-        raise ConnectError("no route")
 
 
 ANSWER = (

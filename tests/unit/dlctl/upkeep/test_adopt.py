@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 from login_side import BadTransport, run_everything, send
+from made_past import past
 
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.programs.verdict_rules import GO_ON
 from dlctl.errors import ManifestError, RecordError
-from dlctl.lifecycle import refresh
+from dlctl.lifecycle import delete_all, refresh
 from dlctl.lifecycle.watch import with_made
 from dlctl.record import ADOPTED, RecordStore
+from dlctl.record_used import known
 from dlctl.request.build import prepare_again
 from dlctl.upkeep.inventory import adopt, take_inventory
+from dlctl.upkeep.prune import look, remove
 
 
 @pytest.fixture
@@ -42,6 +45,27 @@ def test_another_laptop_learns_all_in_few_calls(scene, other):
         assert [getattr(record, n) for n in same] == [getattr(mine[training_id], n) for n in same]
         assert record.folder == ADOPTED
     assert refresh(scene.session, other.all(), other) == other.all()
+
+
+def test_what_trainings_have_used_is_kept_by_whoever_reads_their_verdicts(scene, other, tmp_path):
+    record = send(scene)
+    run_everything(scene)
+    path = scene.root / "jobs" / record.training_id / contract.verdict_file(1)
+    verdict = contract.read_record(contract.Verdict, path)
+    used = past(training_id=record.training_id)
+    path.write_text(contract.to_json(replace(verdict, pasts=[used], finished_at=1e9)))
+    pruning = RecordStore(tmp_path / "pruning.db")
+    going = look(scene.session, pruning, 0.0)
+    assert known(pruning) == [], "nothing changes before the user agrees"
+    adopt(scene.session, other)
+    assert known(other) == [used]
+    (ended,) = refresh(scene.session, [record], scene.store)
+    transport = BadTransport()
+    delete_all(scene.connect(transport), [ended], scene.store)
+    assert transport.calls == 2, "a look and the removal: what it used is no question"
+    assert known(scene.store) == [used] and scene.store.all() == []
+    remove(scene.session, pruning, going)
+    assert known(pruning) == [used]
 
 
 def test_what_a_training_without_a_verdict_has_made_is_looked_up(scene, other):

@@ -93,6 +93,36 @@ def test_what_a_webhook_refuses_is_tried_again_and_then_left_to_others(tmp_path:
     assert "Connection refused" in job.said[0] and "secret-token" not in job.said[0]
 
 
+def test_a_receiver_that_is_busy_for_long_is_left_to_others(tmp_path: Path) -> None:
+    with webhook() as hook:
+        job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
+        hook.answers, hook.headers["Retry-After"] = [503], "3600"
+        job.end()
+        assert hook.asked == 1 and job.files == ["2-failed.webhook.unsent"]
+    left = (tmp_path / contract.NOTICES / "2-failed.webhook.unsent").read_text()
+    assert 3590 < float(left.removeprefix("not before ")) - time.time() < 3601
+    assert "answered with 503" in job.said[0]
+
+
+def test_a_receiver_that_is_gone_is_asked_no_more(tmp_path: Path) -> None:
+    with webhook() as hook:
+        job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url), on=["started", "failed"]),
+                  FAILED)  # fmt: skip
+        hook.answers = [410]
+        job.end()
+        assert job.files == ["2-failed.webhook"] and "take it out" in job.said[1]
+        tell.tell_started(tmp_path, job.plan, 2, job.said.append)
+        for thread in threading.enumerate():
+            if thread.daemon and thread is not threading.current_thread() and "tell" in thread.name:
+                thread.join()
+        assert hook.asked == 1 and job.files == ["2-failed.webhook"]
+
+
+def test_pauses_are_never_the_same_for_all() -> None:
+    pauses = {contract.shortened(4.0) for _ in range(20)}
+    assert len(pauses) > 1 and all(2.0 <= each <= 4.0 for each in pauses)
+
+
 def test_a_silent_webhook_does_not_hold_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

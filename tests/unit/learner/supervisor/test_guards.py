@@ -97,4 +97,4 @@ def test_a_guards_word_beats_the_launchers_and_a_persons_beats_the_guard(tmp_pat
     cancelled = Outcome(State.CANCELLED, VerdictKind.REQUESTED, "Cancelled on request.")
     assert guarded(cancelled, tmp_path, 1) == cancelled
     verdict = contract.Verdict(1, "1", State.FAILED, "The loss jumped")
-    assert measured(tmp_path, plan_with(StopRules()), verdict).step == 7
+    assert measured(tmp_path, plan_with(StopRules()), verdict, []).step == 7
