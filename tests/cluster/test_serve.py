@@ -256,7 +256,7 @@ def test_no_route_tells_a_secret(dlctl, site):
         training = made.json["training_id"]
         told = server.send(f"/api/v1/trainings/{training}", {"do": "cancel"}, "PATCH").body
         part = {"id": training, "name": site.name, "path": "run.py", "type": "all",
-                "endpoint_id": "none"}  # fmt: skip
+                "endpoint_id": "none", "model": "none"}  # fmt: skip
         queries = {"/suggestions": f"?manifest={quote(manifest)}", "/results.zip": "?of=code",
                    "/files/{path}": "?of=code"}  # fmt: skip
         paths = server.ask("/openapi.json").json["paths"]
