@@ -136,10 +136,10 @@ class Record:
     not known."""
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON has it: objects as objects, and times in Unix seconds."""
+        """Return it as JSON has it: objects, times in Unix seconds, and no credentials."""
         overrides = None
         with contextlib.suppress(ValueError):
-            overrides = json.loads(self.overrides)
+            overrides = json.loads(self.overrides, object_hook=_shown)
         unknown = {name: getattr(self, name) or None for name in UNKNOWN_IF_0}
         return asdict(self) | unknown | {
             "state": str(self.state), "created_at": unix_seconds(self.created_at),
@@ -168,6 +168,15 @@ class Record:
         return self.reason.endswith(GONE)
 
 
+def _shown(overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return overrides without the values of keys below which manifests hold credentials."""
+    return overrides | {"set": [
+        f"{pair.partition('=')[0]}=(hidden)" if pair.lstrip().startswith(_PRIVATE) else pair
+        for pair in overrides["set"]
+    ]} if overrides.get("set") else overrides  # fmt: skip
+
+
+_PRIVATE = ("env.", "notify.", "data_stores.")
 _FIELDS = [item.name for item in fields(Record)]
 _COLUMNS = _FIELDS[: _FIELDS.index("stale_since") + 1]
 _MORE = _FIELDS[len(_COLUMNS) :]

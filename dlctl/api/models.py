@@ -90,7 +90,7 @@ class StoredModel:
 
         with models_at(mine(), self.site) as there:
             meant = self.version.model_id if all_versions else self.label
-            there.delete(*there.unused(meant))
+            there.delete(*there.deletable(meant))
 
     def __repr__(self) -> str:
         return f"<StoredModel {self.label} at {self.site}>"

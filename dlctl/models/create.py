@@ -62,6 +62,8 @@ class Wish:
     """The model that gets one version more; None: a new one."""
     parent: int = 0
     """The version of that model which this one is made from; 0: the newest."""
+    key: str = ""
+    """What a program calls this wish: a new model has the same id each time; empty: none."""
 
 
 def from_folder(
@@ -270,7 +272,7 @@ def _store(
         parent = parent or f"{old.model_id}@{wish.parent or old.numbers[-1]}"
     record = replace(
         record, name=name, parent=parent, dlctl_version=__version__,
-        model_id=old.model_id if old else new_training_id(name),
+        model_id=old.model_id if old else new_training_id(name, wish.key),
         created_at=time.time(), created_by=f"{_user()}@{socket.gethostname()}",
         file_count=len(record.files), size_bytes=sum(f.size_bytes for f in record.files),
     )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import posixpath
 import re
 import secrets
@@ -61,10 +62,11 @@ if TYPE_CHECKING:
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
-def new_training_id(name: str) -> str:
-    """Return an id that is never reused: the name and eight random letters."""
+def new_training_id(name: str, key: str = "") -> str:
+    """Return an id that is never reused: the name and eight letters, random ones without a key."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:24].strip("-") or "training"
-    return f"{slug}-{''.join(secrets.choice(_ALPHABET) for _ in range(8))}"
+    digest = hashlib.sha256(key.encode()).digest() if key else secrets.token_bytes(8)
+    return f"{slug}-{''.join(_ALPHABET[each % len(_ALPHABET)] for each in digest[:8])}"
 
 
 FindWeights = Callable[[str], contract.StoredWeights]

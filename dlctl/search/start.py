@@ -22,6 +22,7 @@ from dlctl.files.small_files import read_files, write_file
 from dlctl.lifecycle import refresh
 from dlctl.lifecycle import resume as go_on
 from dlctl.lifecycle.many import Sent, Wanted, submit_all
+from dlctl.record_batches import Key
 from dlctl.request.build import new_training_id, prepare_made
 from dlctl.request.bundle import collect
 from dlctl.search.certificates import make_certificates
@@ -46,12 +47,19 @@ _KEPT = {
 """What the model's log depends on, by its key in spec.json."""
 
 
-def start(session: Session, loaded: Loaded, store: RecordStore, tell: Tell = SILENT) -> Sent:
+def start(
+    session: Session, loaded: Loaded, store: RecordStore, tell: Tell = SILENT,
+    key: str | None = None,
+) -> Sent:  # fmt: skip
     """Submit a search, once, and its first workers; return what became of its hub.
 
     The hub is a training: `dlctl status`, `logs`, `halt`, `resume`, `cancel` and `fetch` know it.
 
+    Args:
+        key: What a program calls this request; repeated at any time, it means the same search.
+
     Raises:
+        KeyTaken: the key is another request's.
         ManifestError, PlanError, SiteError, SchedulerError, TransportError
     """
     code = collect(loaded.path.resolve().parent, site=session.site)
@@ -72,9 +80,13 @@ def start(session: Session, loaded: Loaded, store: RecordStore, tell: Tell = SIL
             tell.warn(note)
         tell.note(_shared_folder(loaded, trial))
 
-    text = loaded.path.read_bytes() + f"\n{session.site.name} {code.digest} {Path.cwd()}".encode()
-    command = f"search {hashlib.sha256(text).hexdigest()}"
-    sent = submit_all(session, store, command, [Wanted(hub)], tell=tell, look_over=look_over)
+    text = loaded.path.read_bytes() + f"\n{session.site.name} {code.digest}".encode()
+    asked = Key(key, hashlib.sha256(text).hexdigest()) if key else None
+    command = f"search {hashlib.sha256(text + f' {Path.cwd()}'.encode()).hexdigest()}"
+    sent = submit_all(session, store, command, [Wanted(hub)], tell=tell, look_over=look_over,
+                      key=asked)  # fmt: skip
+    if not sent.batch.records:
+        return sent  # the search that this key has started was deleted
     record = sent.one()
     for pool in read_pools(session, record) or [names.Pool("", *loaded.file.workers.jobs)]:
         set_pool(session, loaded, record, pool.least, pool.most, pool.partition)

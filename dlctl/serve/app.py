@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -9,16 +11,16 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from dlctl.errors import DlctlError
 from dlctl.serve import others, results, streams, trainings
 from dlctl.serve.guard import Guard
 from dlctl.serve.older import models
-from dlctl.serve.openapi import BASE, describe, page
+from dlctl.serve.openapi import describe, page
 from dlctl.serve.operations import Operation, answer
-from dlctl.serve.problems import of_error, older_problem, problem
+from dlctl.serve.problems import of_error, refusal
 from dlctl.serve.updates import code_has_changed
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 OPERATIONS = (
     *trainings.OPERATIONS, *streams.OPERATIONS, *results.OPERATIONS, *others.OPERATIONS,
+    *models.OPERATIONS,
 )  # fmt: skip
 MOST_BODY_BYTES = 2 << 30
 
@@ -44,10 +47,10 @@ def make_app(
     """
     guard = Middleware(Guard, token=token, hosts=hosts,
                        most_body_bytes=most_body_bytes or MOST_BODY_BYTES)  # fmt: skip
-    return Starlette(
+    app = Starlette(
         routes=[
-            *(_route(desk, each) for each in OPERATIONS),
-            *models.routes_of(desk),
+            *_routes(desk),
+            *models.sockets_of(desk),
             Route("/openapi.json", lambda _: answer(describe(OPERATIONS))),
             Route("/docs", lambda _: HTMLResponse(page(describe(OPERATIONS)))),
         ],
@@ -59,38 +62,52 @@ def make_app(
             Exception: _fault,
         },
     )
+    app.router.redirect_slashes = False
+    return app
 
 
-def _route(desk: Desk, each: Operation) -> Route:
-    async def endpoint(request: Request) -> Response:
-        return await each(desk, request)
+def _routes(desk: Desk) -> Iterator[Route]:
+    """Yield a route for each path, which answers 405 and `Allow` to methods that it has not."""
+    by_path: dict[str, dict[str, Operation]] = {}
+    for each in OPERATIONS:
+        by_path.setdefault(each.path, {})[each.method] = each
+    for path, by_method in by_path.items():
+        route = path.replace("{path}", "{path:path}")
+        yield Route(route, partial(_endpoint, desk, by_method), methods=[*by_method])
 
-    path = each.path.replace("{path}", "{path:path}")
-    return Route(BASE + path, endpoint, methods=[each.method], name=each.name)
+
+async def _endpoint(desk: Desk, by_method: dict[str, Operation], request: Request) -> Response:
+    if request.method != "HEAD":
+        return await by_method[request.method](desk, request)
+    told = await by_method["GET"](desk, request)
+    if isinstance(told, StreamingResponse):  # it would be read to its end, or for ever
+        headers, told = told.raw_headers, Response(status_code=told.status_code)
+        told.raw_headers = headers
+    return told
 
 
-def _told(_: Request, error: Exception) -> Response:
+def _told(request: Request, error: Exception) -> Response:
     assert isinstance(error, DlctlError)
-    return of_error(error)
+    return of_error(request.url.path, error)
 
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
-    if request.url.path.startswith(models.BASE):
-        return older_problem(error.status_code, str(error.detail), headers=headers)
-    return problem(error.status_code, str(error.detail), headers=headers)
+    return refusal(request.url.path, error.status_code, str(error.detail), headers=headers)
 
 
-def _cut_off(_: Request, error: Exception) -> Response:  # noqa: ARG001
+def _cut_off(request: Request, error: Exception) -> Response:  # noqa: ARG001
     """Tell a client that sends more than it may; one that has left reads nothing."""
-    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request has more than it may")
+    return refusal(request.url.path, HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                   "the request has more than it may")  # fmt: skip
 
 
-def _fault(_: Request, error: Exception) -> Response:
+def _fault(request: Request, error: Exception) -> Response:
     """Tell a fault of ours; if the code below the server has changed, that is why."""
     if code_has_changed():
-        return problem(HTTPStatus.SERVICE_UNAVAILABLE,
+        return refusal(request.url.path, HTTPStatus.SERVICE_UNAVAILABLE,
                        "dlctl was updated below this server, which still runs the old code",
                        hint="restart it: nothing is lost")  # fmt: skip
-    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+    return refusal(request.url.path, HTTPStatus.INTERNAL_SERVER_ERROR,
+                   f"{type(error).__name__}: {error}")  # fmt: skip

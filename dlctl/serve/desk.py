@@ -71,14 +71,15 @@ class Desk:
                 self._woken.add(site)
                 self.live.wake(site)
 
-    def records(self) -> list[Record]:
+    async def records(self) -> list[Record]:
         """Return all trainings, the newest last; the file is read once for each change of it."""
         before, read_at = self._stamp(), time.time_ns()
-        if before != self._known[0]:
-            records = self.mine.store.all()
+        if before != self._known[0]:  # other requests are answered meanwhile
+            records = await anyio.to_thread.run_sync(self.mine.store.all)
             # A file system's clock has ticks: what is written in the same one looks the same.
             is_old = all(read_at - changed_at > _TICK_NS for changed_at, _ in before)
             self._known = (before if is_old else None), records
+            return records
         return list(self._known[1])
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
@@ -89,13 +90,13 @@ class Desk:
                 found.append((seen.st_mtime_ns, seen.st_size))
         return tuple(found)
 
-    def find(self, training_id: str, *, search: bool = False) -> Record:
+    async def find(self, training_id: str, *, search: bool = False) -> Record:
         """Return a training by its whole id.
 
         Raises:
             NotFound
         """
-        for record in self.records():
+        for record in await self.records():
             if record.training_id == training_id and (record.is_search or not search):
                 return record
         raise NotFound(f"no {'search' if search else 'training'} {training_id!r} is known here")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import json
 import threading
 import time
@@ -14,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dlctl.errors import DlctlError, Misused, TransportError
+from dlctl.errors import DlctlError, TransportError
 from dlctl.files.small_files import look_at, read_appended_of_many
 from dlctl.lifecycle import QueuePace, refresh
 from dlctl.logs.reader import RETRY_S, LogPiece, LogReader, Wanted
@@ -285,18 +284,3 @@ def position_of(source: Source) -> str:
     """Return up to which byte each file was told, as one word."""
     text = json.dumps(source.positions(), separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(zlib.compress(text)).decode()
-
-
-def begin_at_position(source: Source, position: str) -> None:
-    """Go on where a client was.
-
-    Raises:
-        Misused: it is no position of ours.
-    """
-    try:
-        unpack = zlib.decompressobj()
-        known = json.loads(unpack.decompress(base64.urlsafe_b64decode(position), 1 << 20))
-        for name, size_bytes in known.items():
-            source.skip(name, int(size_bytes))
-    except (ValueError, AttributeError, TypeError, binascii.Error, zlib.error):
-        raise Misused("Last-Event-ID is the id of an event of this stream") from None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from dlctl.serve.problems import older_problem, problem
+from dlctl.serve.problems import refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -54,14 +54,14 @@ class Guard:
                                    "default-src 'none'; style-src 'unsafe-inline'")  # fmt: skip
             await send(message)
 
-        refusal = self._refusal(scope)
-        if refusal is None:
+        refused = self._refusal(scope)
+        if refused is None:
             return await self._app(scope, self._bounded(receive), send_safely)
-        status, why, headers = refusal
+        status, why, headers = refused
         if scope["type"] == "websocket":
             return await send({"type": "websocket.close", "code": 1008, "reason": why})
-        tell = older_problem if scope["path"].startswith("/v1/") else problem
-        return await tell(status, why, headers=headers)(scope, receive, send_safely)
+        told = refusal(scope["path"], status, why, headers=headers)
+        return await told(scope, receive, send_safely)
 
     def _refusal(self, scope: Scope) -> tuple[HTTPStatus, str, dict[str, str] | None] | None:
         headers = Headers(scope=scope)

@@ -8,11 +8,14 @@ from html import escape
 from http import HTTPStatus
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from dlctl import __version__
-from dlctl.serve.operations import JSON, Nothing, Operation
+from dlctl.serve.guard import FREE
+from dlctl.serve.operations import FORM, JSON, KEY, Operation
+from dlctl.serve.problems import OLDER
 from dlctl.service.shapes import schema_of
 
-BASE = "/api/v1"
 _PROBLEM = {
     "type": "object", "required": ["type", "title", "status", "detail"],
     "properties": {
@@ -23,20 +26,27 @@ _PROBLEM = {
         "exit_code": {"type": "integer", "description": "Of the command that does the same."},
     },
 }  # fmt: skip
-_ALWAYS = (400, 401, 403, 409, 413, 421, 503)
+_V1_PROBLEM = {
+    "type": "object", "required": ["code", "error", "description"],
+    "properties": {"code": {"type": "integer"}, "error": {"type": "string"},
+                   "description": {"type": "string"}},
+}  # fmt: skip
+_ALWAYS = (400, 401, 403, 409, 413, 421, 422, 503)
+_V1_ALWAYS = (400, 401, 403, 404, 409, 413, 421, 503)
 """Statuses with which every operation may refuse."""
 
 
 def describe(operations: Iterable[Operation]) -> dict[str, Any]:
     """Return the description."""
-    schemas: dict[str, Any] = {"Problem": _PROBLEM}
+    schemas: dict[str, Any] = {"Problem": _PROBLEM, "V1Problem": _V1_PROBLEM}
     paths: dict[str, Any] = {}
     for each in operations:
-        paths.setdefault(BASE + each.path, {})[each.method.lower()] = _operation(each, schemas)
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "dlctl", "version": __version__, "description":
-                 "Deep learning as a service on a Slurm cluster: what the commands of dlctl do."},
+                 "Deep learning as a service on a Slurm cluster: what the commands of dlctl do. "
+                 "/v1 is for clients of FfDL; /v1/models/{id}/logs and /metrics are WebSockets."},
         "security": [{"bearer": []}, {"basic": []}],
         "paths": paths,
         "components": {"schemas": schemas, "securitySchemes": {
@@ -46,20 +56,21 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
 
 
 def _operation(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
-    names = re.findall(r"{(\w+)}", each.path)
+    parts = {name: {"type": "string"} for name in re.findall(r"{(\w+)}", each.path)}
+    if each.parts is not None:
+        parts |= _own(each.parts.model_json_schema(), schemas)["properties"]
     parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in names
+        {"name": name, "in": "path", "required": True, "schema": kind}
+        for name, kind in parts.items()
     ]  # fmt: skip
-    if each.query is not Nothing:
-        schema = _own(each.query.model_json_schema(), schemas)
-        parameters += [
-            {"name": name, "in": "query", "schema": kind,
-             "required": name in schema.get("required", ())}
-            for name, kind in schema["properties"].items()
-        ]  # fmt: skip
+    schema = _own(each.query.model_json_schema(), schemas)
+    parameters += [
+        {"name": name, "in": "query", "schema": _said(kind),
+         "required": name in schema.get("required", ())}
+        for name, kind in schema["properties"].items()
+    ]  # fmt: skip
     if each.has_key:
-        key = {"type": "string", "minLength": 1, "maxLength": 200}
+        key = {"type": "string", "pattern": f"^{KEY.pattern}$"}
         parameters.append(
             {"name": "Idempotency-Key", "in": "header", "required": False, "schema": key}
         )
@@ -67,36 +78,68 @@ def _operation(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "operationId": each.name, "summary": each.summary, "parameters": parameters,
         "responses": _responses(each, schemas),
     }  # fmt: skip
-    if each.body is not None:
-        name = each.body.__name__
-        schemas[name] = _own(each.body.model_json_schema(), schemas)
-        content: dict[str, Any] = {JSON: {"schema": _ref(name)}}
-        if each.uploads:
-            content["multipart/form-data"] = {"schema": {"type": "object", "properties": {
-                "code": {"type": "string", "format": "binary"},
-                **{part: {"type": "string"} for part in each.body.model_fields}}}}  # fmt: skip
-        found["requestBody"] = {"required": True, "content": content}
+    if each.path in FREE:
+        found["security"] = []
+    if body := _body(each, schemas):
+        found["requestBody"] = {"required": True, "content": body}
     return found
 
 
+def _body(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if each.body is not None:
+        found[JSON] = {"schema": _of(each.body, schemas)}
+    if each.form is not None:
+        schema = _own(each.form.model_json_schema(), schemas)
+        parts = {name: _said(kind) for name, kind in schema["properties"].items()}
+        told = {name: kind.pop("contentSchema") for name, kind in parts.items()
+                if "contentSchema" in kind}  # fmt: skip
+        found[FORM] = {"schema": schema | {"properties": parts | told},
+                       "encoding": {name: {"contentType": JSON} for name in told}}  # fmt: skip
+    return found
+
+
+def _said(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of what a query or a form says, which can be left out but not be null."""
+    some: list[dict[str, Any]] = schema.get("anyOf", [])
+    known = [each for each in some if each != {"type": "null"}]
+    left = {key: value for key, value in schema.items() if value is not None}
+    if len(known) == 1:
+        del left["anyOf"]
+        return known[0] | left
+    return left | ({"anyOf": known} if known else {})
+
+
+def _of(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a type, or of the name of a shape; both stand among all."""
+    if isinstance(kind, dict):
+        for name in _named(kind):
+            _add(schemas, name, _own(schema_of(name), schemas))
+        return kind
+    if isinstance(kind, str):
+        _add(schemas, kind, _own(schema_of(kind), schemas))
+        return _ref(kind)
+    _add(schemas, kind.__name__, _own(TypeAdapter(kind).json_schema(), schemas))
+    return _ref(kind.__name__)
+
+
+def _add(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> None:
+    assert schemas.setdefault(name, schema) == schema, f"two schemas have the name {name}"
+
+
 def _responses(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
-    known = each.answer
-    if isinstance(known, str):
-        schemas[known] = _own(schema_of(known), schemas)
-        known = _ref(known)
-    else:
-        for name in _named(known):
-            schemas.setdefault(name, _own(schema_of(name), schemas))
-    good = {"description": "Done.", "content": {media: {"schema": known} for media in each.media}}
-    found: dict[str, Any] = {str(each.status): good}
-    for status in sorted({*_ALWAYS, *each.may_fail}):
-        bad = {"application/problem+json": {"schema": _ref("Problem")}}
-        what: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+    is_older = each.path.startswith(OLDER)
+    good = {media: {"schema": _of(each.answer, schemas)} for media in each.media}
+    bad = {JSON: {"schema": _ref("V1Problem")}} if is_older else {
+        "application/problem+json": {"schema": _ref("Problem")}}  # fmt: skip
+    found: dict[str, Any] = {str(each.status): {"description": "Done.", "content": good}}
+    for status in sorted({*(_V1_ALWAYS if is_older else _ALWAYS), *each.may_fail}):
         if status == HTTPStatus.PARTIAL_CONTENT:
-            what |= {"content": good["content"]}
-        elif status != HTTPStatus.NOT_MODIFIED:
-            what |= {"content": bad}
-        found[str(status)] = what
+            found[str(status)] = {"description": "Part of it.", "content": good}
+        elif status == HTTPStatus.NOT_MODIFIED:
+            found[str(status)] = {"description": "It has not changed."}
+        else:
+            found[str(status)] = {"description": "Refused.", "content": bad}
     return found
 
 
@@ -121,7 +164,7 @@ def _own(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     schema = dict(schema)
     schema.pop("$schema", None)
     for name, inner in schema.pop("$defs", {}).items():
-        schemas[name] = _moved(inner)
+        _add(schemas, name, _moved(inner))
     moved: dict[str, Any] = _moved(schema)
     return moved
 

@@ -6,23 +6,39 @@ An operation names the types of what it takes: they check a request, and they de
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
+from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
-from dlctl.errors import Misused
-from dlctl.serve.problems import TooLarge, json_bytes
+from dlctl.serve.problems import Malformed, TooLarge, json_bytes
+from dlctl.service.client import TAG
+from dlctl.sites.model import NAME_PATTERN
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from dlctl.serve.desk import Desk
 
+BASE = "/api/v1"
 JSON = "application/json"
+FORM = "multipart/form-data"
 MOST_JSON_BYTES = 1 << 20
+KEY = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
+
+
+# What requests say --------------------------------------------------------------------------------
 
 
 class Strict(BaseModel):
@@ -33,6 +49,31 @@ class Strict(BaseModel):
 
 class Nothing(Strict):
     """A request that says nothing."""
+
+
+def _file(value: object) -> UploadFile:
+    if not isinstance(value, UploadFile):
+        raise ValueError("it is a file: give it a file name")
+    return value
+
+
+def _text(value: object) -> object:
+    return value.file.read(MOST_JSON_BYTES).decode() if isinstance(value, UploadFile) else value
+
+
+def like(pattern: re.Pattern[str]) -> Any:
+    """Return what tells a field that the pattern fits the whole of its text."""
+    return Field(pattern=f"^(?:{pattern.pattern})$")
+
+
+File = Annotated[
+    Any, BeforeValidator(_file), WithJsonSchema({"type": "string", "format": "binary"})
+]
+"""A file that is part of a form."""
+Text = Annotated[str, BeforeValidator(_text)]
+"""Part of a form, as text or as a file."""
+Tag = Annotated[str, like(TAG)]
+Site = Annotated[str, like(NAME_PATTERN)]
 
 
 @dataclass(frozen=True)
@@ -53,11 +94,11 @@ class Call:
         """Return the idempotency key.
 
         Raises:
-            Misused: it is too long, or not printable.
+            Malformed: it is too long, or not printable.
         """
         key = self.request.headers.get("idempotency-key")
-        if key is not None and not (0 < len(key) <= 200 and key.isascii() and key.isprintable()):
-            raise Misused("an Idempotency-Key has 1 to 200 printable ASCII characters")
+        if key is not None and not KEY.fullmatch(key):
+            raise Malformed("an Idempotency-Key has 1 to 200 printable ASCII characters")
         return key
 
     @property
@@ -78,46 +119,61 @@ class Operation:
     name: str
     summary: str
     do: Do
-    query: type[Strict] = Nothing
-    body: type[Strict] | None = None
-    answer: str | dict[str, Any] = field(default_factory=dict)
-    """The name of a shape of `dlctl schema`, or a JSON Schema."""
+    query: type[BaseModel] = Nothing
+    body: type[BaseModel] | None = None
+    """What a JSON body says."""
+    form: type[BaseModel] | None = None
+    """What the parts of a form say."""
+    answer: Any = field(default_factory=dict)
+    """The name of a shape of `dlctl schema`, a type, or a JSON Schema."""
     status: int = 200
     media: Sequence[str] = (JSON,)
-    uploads: bool = False
-    """Whether the body may be a form with files, too."""
     has_key: bool = False
     may_fail: Sequence[int] = ()
     """The statuses with which it may refuse, besides those of all operations."""
+    parts: type[BaseModel] | None = None
+    """The parts of the path; None: any text."""
 
     async def __call__(self, desk: Desk, request: Request) -> Response:
         """Check a request, and do what it asks for."""
-        query = checked(self.query, _query_of(request, self.query), "the query")
+        if self.parts is not None:
+            checked(self.parts, request.path_params, "the path")
+        query = _once(self.query, request.query_params.multi_items(), "the query")
+        if self.form is not None and (_is_form(request) or self.body is None):
+            if not _is_form(request):
+                raise Malformed(f"the body is {FORM}")
+            async with request.form(
+                max_files=2, max_fields=20, max_part_size=MOST_JSON_BYTES
+            ) as form:
+                body = _once(self.form, form.multi_items(), "the form")
+                return await self.do(Call(desk, request, query, body))
         body = None
-        if self.body is not None and not (self.uploads and _is_form(request)):
+        if self.body is not None:
             body = checked(self.body, await _json(request), "the body")
         return await self.do(Call(desk, request, query, body))
 
 
 def _is_form(request: Request) -> bool:
-    return request.headers.get("content-type", "").startswith("multipart/form-data")
+    return request.headers.get("content-type", "").startswith(FORM)
 
 
-def _query_of(request: Request, kind: type[Strict]) -> dict[str, Any]:
+def _once(kind: type[BaseModel], items: Iterable[tuple[str, Any]], what: str) -> Any:
+    """Return what names and values say; a value may be repeated where a list is meant."""
     found: dict[str, Any] = {}
-    for name in dict.fromkeys(request.query_params):
-        values = request.query_params.getlist(name)
+    for name, value in items:
         known = kind.model_fields.get(name)
-        many = known is not None and "list" in str(known.annotation)
-        if not many and len(values) > 1:
-            raise Misused(f"the query names {name} {len(values)} times")
-        found[name] = values if many else values[0]
-    return found
+        if known is not None and str(known.annotation).startswith("list"):
+            found.setdefault(name, []).append(value)
+        elif name in found:
+            raise Malformed(f"{what} names {name} more than once")
+        else:
+            found[name] = value
+    return checked(kind, found, what)
 
 
 async def _json(request: Request) -> Any:
     if request.headers.get("content-type", "").partition(";")[0].strip() not in (JSON, ""):
-        raise Misused(f"the body is {JSON}")
+        raise Malformed(f"the body is {JSON}")
     content = b""
     async for chunk in request.stream():
         content += chunk
@@ -126,14 +182,14 @@ async def _json(request: Request) -> Any:
     try:
         return json.loads(content or b"{}")
     except (ValueError, RecursionError):
-        raise Misused("the body is no JSON") from None
+        raise Malformed("the body is no JSON") from None
 
 
-def checked(kind: type[Strict], value: Any, what: str) -> Any:
+def checked(kind: type[BaseModel], value: Any, what: str) -> Any:
     """Return what a request says.
 
     Raises:
-        Misused: it is not as its description says.
+        Malformed: it is not as its description says.
     """
     try:
         return kind.model_validate(value)
@@ -141,9 +197,20 @@ def checked(kind: type[Strict], value: Any, what: str) -> Any:
         faults = [
             f"{'.'.join(map(str, each['loc'])) or what}: {each['msg']}" for each in error.errors()
         ]
-        raise Misused(f"{what} is wrong: {'; '.join(faults)}") from None
+        raise Malformed(f"{what} is wrong: {'; '.join(faults)}") from None
 
 
 def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return JSON."""
     return Response(json_bytes(value), status, headers, JSON)
+
+
+def page_of(shape: str) -> dict[str, Any]:
+    """Return the schema of a page of a list."""
+    return {
+        "type": "object", "required": ["items", "next"],
+        "properties": {
+            "items": {"type": "array", "items": {"$ref": f"#/components/schemas/{shape}"}},
+            "next": {"type": ["string", "null"], "description": "The cursor of the next page."},
+        },
+    }  # fmt: skip

@@ -2,46 +2,73 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from starlette.datastructures import UploadFile
+from pydantic import Field
 from starlette.responses import Response
 
 from dlctl import __version__
-from dlctl.errors import Misused
-from dlctl.serve.operations import Call, Operation, Strict, answer
+from dlctl.errors import RecordError
+from dlctl.serve.operations import BASE, Call, File, Operation, Site, Strict, answer, page_of
 from dlctl.serve.problems import NotFound
-from dlctl.serve.trainings import Change, Listing, change, list_, page_of
+from dlctl.serve.trainings import CHANGED, Change, Listing, change, list_, made_by
 from dlctl.serve.uploads import MANIFEST, folder_of
+
+if TYPE_CHECKING:
+    from dlctl.service.models import ModelsAt
 
 _SEARCH = "search.yml"
 
 
 class NewSearch(Strict):
-    """A search to start: a form brings its folder."""
+    """A search to start, as the parts of a form."""
 
-    site: str | None = None
+    code: File
+    """A ZIP or a tar with search.yml in it."""
+    site: Site | None = None
 
 
-class Models(Strict):
+class AtSite(Strict):
+    """Which site; by default the one of what is meant."""
+
+    site: Site | None = None
+
+
+class Models(AtSite):
     """Which stored models."""
 
-    site: str | None = None
     tag: str | None = None
     offline: bool = True
     """Ask no site; return what is known here."""
 
 
-class NewModel(Strict):
+class Said(Strict):
+    """What is said about a version."""
+
+    tags: list[str] = Field(default_factory=list)
+    aliases: list[str] = Field(default_factory=list)
+    description: str | None = None
+    results: str = "*"
+    """Which results of the training."""
+
+
+class NewModel(Said):
     """A model that is made of what a training has made."""
 
     training: str
     name: str = ""
-    alias: str | None = None
-    results: str = "*"
+
+
+class ModelChange(Said):
+    """A version more, which a training has made; and what changes about the model."""
+
+    training: str | None = None
+    removed_tags: list[str] = Field(default_factory=list)
+    removed_aliases: list[str] = Field(default_factory=list)
 
 
 async def start_search(call: Call) -> Response:
@@ -49,21 +76,16 @@ async def start_search(call: Call) -> Response:
     from dlctl.search.load import load_search
     from dlctl.search.start import start
 
-    if call.body is not None:
-        raise Misused("a search comes as a form, with the part code: a ZIP with search.yml in it")
-    async with call.request.form(max_files=1, max_fields=4, max_part_size=1 << 20) as form:
-        code, site = form.get("code"), form.get("site") or call.desk.site
-        if not isinstance(code, UploadFile) or not isinstance(site, str):
-            raise Misused("the part code is a file: a ZIP or a tar with search.yml in it")
+    code, site = call.body.code, call.body.site or call.desk.site
 
-        def do() -> dict[str, Any]:
-            loaded = load_search(folder_of(None, code.file, name=_SEARCH) / _SEARCH)
-            with call.desk.open(site) as session:
-                sent = start(session, loaded, call.desk.mine.store, call.desk.mine.tell)
-            return sent.settled().plain()
+    def do() -> dict[str, Any]:
+        loaded = load_search(folder_of(None, code.file, name=_SEARCH) / _SEARCH)
+        with call.desk.open(site) as session:
+            mine = call.desk.mine
+            return made_by(start(session, loaded, mine.store, mine.tell, call.key)).plain()
 
-        record = await call.desk.at_sites(do)
-    where = f"/api/v1/searches/{record['training_id']}"
+    record = await call.desk.at_sites(do)
+    where = f"{BASE}/searches/{record['training_id']}"
     return answer(record, 201, {"location": where})
 
 
@@ -72,7 +94,7 @@ async def show_search(call: Call) -> Response:
     from dlctl.search.summary import counts
     from dlctl.service import verbs
 
-    record = call.desk.find(call.part("id"), search=True)
+    record = await call.desk.find(call.part("id"), search=True)
 
     def do() -> dict[str, Any]:
         with call.desk.open(record.site) as session:
@@ -86,7 +108,7 @@ async def list_trials(call: Call) -> Response:
     """Return the trials of a search."""
     from dlctl.search.overview import read_overview
 
-    record = call.desk.find(call.part("id"), search=True)
+    record = await call.desk.find(call.part("id"), search=True)
 
     def do() -> list[dict[str, Any]]:
         with call.desk.open(record.site) as session:
@@ -107,20 +129,74 @@ async def list_models(call: Call) -> Response:
 
 
 async def make_model(call: Call) -> Response:
-    """Store what a training has made."""
+    """Store what a training has made, once for each key."""
     from dlctl.service import models
 
     said = call.body
-    record = call.desk.find(said.training)
+    record = await call.desk.find(said.training)
+    wish = models.wish(said.name, said.tags, said.aliases, said.description, call.key or "")
 
     def do() -> dict[str, Any]:
-        wish = models.wish(said.name, [], [said.alias] if said.alias else [])
         with models.models_at(call.desk.mine, record.site) as there:
             made = there.make(wish, models.Source(None, record.training_id, said.results))
             there.read()
         return asdict(made)
 
     return answer(await call.desk.at_sites(do), 201)
+
+
+@contextmanager
+def _models(call: Call) -> Iterator[tuple[ModelsAt, str]]:
+    """Open the site of the model that the path names; yield it with the reference."""
+    from dlctl.models.known import parse_reference, the_site_of
+    from dlctl.service.models import models_at
+
+    name = call.part("model")
+    with models_at(call.desk.mine, call.query.site or the_site_of(name) or call.desk.site) as there:
+        try:
+            there.find(parse_reference(name).model)
+        except RecordError as error:
+            raise NotFound(error.message, hint=error.hint) from error
+        yield there, name
+
+
+async def show_model(call: Call) -> Response:
+    """Return all about a version."""
+
+    def do() -> dict[str, Any]:
+        with _models(call) as (there, name):
+            return there.version(name).plain()
+
+    return answer(await call.desk.at_sites(do))
+
+
+async def change_model(call: Call) -> Response:
+    """Add a version to a model, or change its words."""
+    from dlctl.models.changes import Changes
+    from dlctl.service import models
+
+    said = call.body
+    wish = models.wish("", said.tags, said.aliases, said.description)
+    gone = Changes(removed_tags=said.removed_tags, removed_aliases=said.removed_aliases)
+
+    def do() -> dict[str, Any]:
+        with _models(call) as (there, name):
+            source = models.Source(None, said.training, said.results)
+            new, number = there.update(name, wish, source, gone)
+        return asdict(new.version(number)) | {"aliases": new.aliases, "tags": new.tags}
+
+    return answer(await call.desk.at_sites(do))
+
+
+async def delete_model(call: Call) -> Response:
+    """Delete a model, or one version of it, unless something refers to it."""
+
+    def do() -> dict[str, Any]:
+        with _models(call) as (there, name):
+            gone = there.delete(*there.deletable(name))
+            return {"model": gone, "site": there.session.site.name, "deleted": True}
+
+    return answer(await call.desk.at_sites(do))
 
 
 async def list_sites(_: Call) -> Response:
@@ -156,11 +232,10 @@ async def show_site(call: Call) -> Response:
     return answer(await call.desk.at_sites(do))
 
 
-class About(Strict):
+class About(AtSite):
     """What the suggestions are about: a manifest's text."""
 
     manifest: str
-    site: str | None = None
 
 
 async def suggest(call: Call) -> Response:
@@ -186,30 +261,39 @@ def _object(**types: str) -> dict[str, Any]:
             "properties": {name: {"type": kind} for name, kind in types.items()}}  # fmt: skip
 
 
-_ONE = "/searches/{id}"
+_ONE, _MODEL = f"{BASE}/searches/{{id}}", f"{BASE}/models/{{model}}"
 OPERATIONS = (
-    Operation("GET", "/searches", "list_searches", "Searches, the newest first.",
+    Operation("GET", f"{BASE}/searches", "list_searches", "Searches, the newest first.",
               partial(list_, search=True), Listing, answer=page_of("training")),
-    Operation("POST", "/searches", "start_search", "Start a search: a form with the part code, a "
-              "ZIP or tar with search.yml in it.", start_search, body=NewSearch, answer="training",
-              status=201, uploads=True, may_fail=(422,)),
+    Operation("POST", f"{BASE}/searches", "start_search", "Start a search: a form "
+              "with the part code, a ZIP or tar with search.yml in it.", start_search,
+              form=NewSearch, answer="training", status=201, has_key=True),
     Operation("GET", _ONE, "show_search", "How far a search is.", show_search, answer="search",
               may_fail=(404,)),
     Operation("PATCH", _ONE, "change_search", "Halt, cancel or resume it, with its workers.",
               partial(change, search=True), body=Change,
-              answer={"type": "object"}, may_fail=(404, 422)),
+              answer=CHANGED, may_fail=(404,)),
     Operation("GET", f"{_ONE}/trials", "list_trials", "Its trials.", list_trials,
               answer=page_of("trial"), may_fail=(404,)),
-    Operation("GET", "/models", "list_models", "The stored models.", list_models, Models,
+    Operation("GET", f"{BASE}/models", "list_models", "The stored models.", list_models, Models,
               answer=page_of("model")),
-    Operation("POST", "/models", "make_model", "Store what a training has made.", make_model,
-              body=NewModel, answer="model-version", status=201, may_fail=(404,)),
-    Operation("GET", "/sites", "list_sites", "The sites.", list_sites, answer=page_of("site")),
-    Operation("GET", "/sites/{name}", "show_site", "Whether a site answers.", show_site,
+    Operation("POST", f"{BASE}/models", "make_model", "Store what a training has made.",
+              make_model, body=NewModel, answer="model-version", status=201, has_key=True,
+              may_fail=(404,)),
+    Operation("GET", _MODEL, "show_model", "All about a version: ID, ID@VERSION or ID@ALIAS.",
+              show_model, AtSite, answer="model-details", may_fail=(404,)),
+    Operation("PATCH", _MODEL, "change_model", "Add a version, or change tags, aliases and the "
+              "description.", change_model, AtSite, body=ModelChange, answer="model-update",
+              may_fail=(404,)),
+    Operation("DELETE", _MODEL, "delete_model", "Delete a model, or one version of it.",
+              delete_model, AtSite, answer="model-deleted", may_fail=(404,)),
+    Operation("GET", f"{BASE}/sites", "list_sites", "The sites.", list_sites,
+              answer=page_of("site")),
+    Operation("GET", f"{BASE}/sites/{{name}}", "show_site", "Whether a site answers.", show_site,
               answer=_object(name="string", answers="boolean", detail="string", hint="string"),
               may_fail=(404,)),
-    Operation("GET", "/suggestions", "suggest", "What a manifest should ask for, as the trainings "
-              "tell that have run.", suggest, About, answer="suggestions", may_fail=(422,)),
-    Operation("GET", "/health", "health", "Whether the server answers; needs no token.", health,
-              answer=_object(status="string", version="string")),
+    Operation("GET", f"{BASE}/suggestions", "suggest", "What a manifest should ask for, as the "
+              "trainings tell that have run.", suggest, About, answer="suggestions"),
+    Operation("GET", f"{BASE}/health", "health", "Whether the server answers; needs no token.",
+              health, answer=_object(status="string", version="string")),
 )  # fmt: skip

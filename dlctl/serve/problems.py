@@ -1,4 +1,4 @@
-"""Errors as answers: problem details (RFC 9457) with our hint."""
+"""Errors as answers: problem details (RFC 9457) with our hint; for `/v1` what its clients read."""
 
 from __future__ import annotations
 
@@ -23,12 +23,21 @@ from dlctl.errors import (
 )
 from dlctl.record_batches import KeyTaken
 
+OLDER = "/v1/"
 RETRY_S = 5
 """What a client is told to wait before it asks for the same again."""
 
 
+class Malformed(DlctlError):
+    """A request is not as its description says."""
+
+
 class NotFound(DlctlError):
     """There is no such thing here."""
+
+
+class Gone(DlctlError):
+    """There was such a thing, but its files are no more."""
 
 
 class TooLarge(DlctlError):
@@ -37,10 +46,12 @@ class TooLarge(DlctlError):
 
 _STATUS: tuple[tuple[type[DlctlError], HTTPStatus], ...] = (
     (NotFound, HTTPStatus.NOT_FOUND),
+    (Gone, HTTPStatus.GONE),
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (KeyTaken, HTTPStatus.CONFLICT),
     (HasEnded, HTTPStatus.CONFLICT),
-    (Misused, HTTPStatus.BAD_REQUEST),
+    (Malformed, HTTPStatus.BAD_REQUEST),
+    (Misused, HTTPStatus.UNPROCESSABLE_ENTITY),
     (ManifestError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (PlanError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (SiteError, HTTPStatus.UNPROCESSABLE_ENTITY),
@@ -58,36 +69,36 @@ def status_of(error: DlctlError) -> HTTPStatus:
     return next((s for kind, s in _STATUS if isinstance(error, kind)), HTTPStatus.CONFLICT)
 
 
-def problem(
-    status: int, detail: str, *, hint: str = "", problems: list[str] | None = None,
-    headers: dict[str, str] | None = None, **more: object,
+def refusal(
+    path: str, status: int, detail: str, *, hint: str = "", headers: dict[str, str] | None = None,
+    **more: object,
 ) -> Response:  # fmt: skip
-    """Return an answer that says what is wrong."""
+    """Return an answer that says what is wrong, as the interface that was asked says it.
+
+    Args:
+        path: What was asked for.
+        more: Further members of the problem's details; empty ones are left out.
+    """
+    if path.startswith(OLDER):
+        told = {"code": int(status), "error": detail, "description": hint or detail}
+        return Response(json_bytes(told), status, headers, "application/json")
     content: dict[str, Any] = {
         "type": "about:blank", "title": HTTPStatus(status).phrase, "status": int(status),
-        "detail": detail,
-    } | more  # fmt: skip
+        "detail": detail, **{name: value for name, value in more.items() if value},
+    }  # fmt: skip
     if hint:
         content["hint"] = hint
-    if problems:
-        content["problems"] = problems
     return Response(json_bytes(content), status, headers, "application/problem+json")
 
 
-def older_problem(
-    status: int, why: str, description: str = "", headers: dict[str, str] | None = None
-) -> Response:
-    """Return an error as these clients read it."""
-    told = {"code": int(status), "error": why, "description": description or why}
-    return Response(json_bytes(told), status, headers, "application/json")
-
-
-def of_error(error: DlctlError) -> Response:
+def of_error(path: str, error: DlctlError) -> Response:
     """Return the answer that tells an error of ours."""
     status = status_of(error)
+    if status is HTTPStatus.UNPROCESSABLE_ENTITY and path.startswith(OLDER):
+        status = HTTPStatus.BAD_REQUEST  # the only one that its clients know
     again = {"retry-after": str(RETRY_S)} if status is HTTPStatus.SERVICE_UNAVAILABLE else None
     problems = list(error.problems) if isinstance(error, ManifestError) else None
-    return problem(status, error.message, hint=error.hint, problems=problems, headers=again,
+    return refusal(path, status, error.message, hint=error.hint, headers=again, problems=problems,
                    exit_code=error.exit_code)  # fmt: skip
 
 

@@ -7,7 +7,9 @@ import shlex
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -16,15 +18,16 @@ from starlette.responses import Response, StreamingResponse
 from dlctl.contract.sent_files import SENT_INDEX
 from dlctl.files.listing import SiteFile, list_files
 from dlctl.outputs.fetch import results_folder
-from dlctl.serve.operations import Call, Operation, Strict, answer
-from dlctl.serve.problems import NotFound, problem
+from dlctl.record import GONE
+from dlctl.serve.operations import BASE, Call, Operation, Strict, answer
+from dlctl.serve.problems import Gone, NotFound, refusal
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record
 
 _CHUNK_BYTES = 1 << 18
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 BYTES = "application/octet-stream"
 ZIP = "application/zip"
 
@@ -36,7 +39,13 @@ class Which(Strict):
 
 
 def folder_at_site(session: Session, record: Record, of: str = "results") -> str:
-    """Return the folder at the site with results, or with the code that was sent."""
+    """Return the folder at the site with results, or with the code that was sent.
+
+    Raises:
+        Gone: somebody has removed the training's files there.
+    """
+    if record.is_gone:
+        raise Gone(f"{record.training_id}: {GONE} {record.site}")
     if of == "code":
         return f"{record.job_dir}/code"
     return results_folder(session.transport, record)
@@ -63,14 +72,14 @@ def etag(file: SiteFile) -> str:
 
 async def list_(call: Call) -> Response:
     """Return the files."""
-    record = call.desk.find(call.part("id"))
+    record = await call.desk.find(call.part("id"))
 
     def do() -> list[SiteFile]:
         with call.desk.open(record.site) as session:
             return files_of(session, record, call.query.of)[1]
 
     files = await call.desk.at_sites(do)
-    where = f"/api/v1/trainings/{record.training_id}/results/files/"
+    where = f"{BASE}/trainings/{record.training_id}/results/files/"
     return answer({"items": [
         {"path": each.path, "size_bytes": each.size_bytes, "etag": etag(each),
          "href": where + quote(each.path, errors="replace")} for each in files]})  # fmt: skip
@@ -78,7 +87,7 @@ async def list_(call: Call) -> Response:
 
 async def file(call: Call) -> Response:
     """Return a file, or the part of it that `Range` names."""
-    record, path = call.desk.find(call.part("id")), call.part("path")
+    record, path = await call.desk.find(call.part("id")), call.part("path")
 
     def do() -> tuple[str, SiteFile]:
         with call.desk.open(record.site) as session:
@@ -97,33 +106,31 @@ async def file(call: Call) -> Response:
     if {tag, f"W/{tag}", "*"} & {*known}:
         return Response(status_code=304, headers={"etag": tag})
     begin, end, status = 0, found.size_bytes, 200
-    if (asked := headers.get("range")) and headers.get("if-range", tag) == tag:
-        span = span_of(asked, found.size_bytes)
-        if span is None:
-            return problem(416, f"the file has {found.size_bytes} bytes",
-                           headers={"content-range": f"bytes */{found.size_bytes}"})  # fmt: skip
+    asked = headers.get("range") if headers.get("if-range", tag) == tag else None
+    if asked and (span := span_of(asked, found.size_bytes)):
         begin, end, status = *span, 206
+        if begin >= end:
+            return refusal(BASE, 416, f"the file has {found.size_bytes} bytes",
+                           headers={"content-range": f"bytes */{found.size_bytes}"})  # fmt: skip
         told["content-range"] = f"bytes {begin}-{end - 1}/{found.size_bytes}"
     told["content-length"] = str(end - begin)
-    if call.request.method == "HEAD":
-        return Response(status_code=status, headers=told, media_type=BYTES)
     content = _content(call, record, f"{folder}/{found.path}", begin, end - begin)
     return StreamingResponse(content, status, told, BYTES)
 
 
 def span_of(text: str, size_bytes: int) -> tuple[int, int] | None:
-    """Return where one range begins and ends; None if the file has no such part.
+    """Return where one range begins and ends; at its beginning if the file has no such part.
 
-    Several ranges, and other units, are answered by the whole file, as RFC 9110 allows.
+    None: there are several ranges, or another unit, or none that is right; as RFC 9110 allows, the
+    whole file answers them.
     """
-    if (found := _RANGE.fullmatch(text.replace(" ", ""))) is None or found[0] == "bytes=-":
-        return 0, size_bytes
-    if found[1]:
-        begin = int(found[1])
-        end = min(int(found[2]) + 1, size_bytes) if found[2] else size_bytes
-    else:
-        begin, end = max(0, size_bytes - int(found[2])), size_bytes
-    return (begin, end) if begin < end else None
+    found = _RANGE.fullmatch(text.replace(" ", ""))
+    first, last = found.groups() if found else ("", "")
+    if first:
+        begin = int(first)
+        end = min(int(last) + 1, size_bytes) if last else size_bytes
+        return None if last and int(last) < begin else (begin, max(begin, end))
+    return (max(0, size_bytes - int(last)), size_bytes) if last else None
 
 
 def _content(call: Call, record: Record, path: str, begin: int, size_bytes: int) -> Iterator[bytes]:
@@ -167,7 +174,7 @@ class _Growing:
         return content
 
 
-def zipped(call: Call, record: Record, of: str = "results") -> Iterator[bytes]:
+def zipped(call: Call, record: Record, of: str) -> Iterator[bytes]:
     """Yield a ZIP of all files; neither memory nor the disk here holds more than a chunk of it."""
     growing: Any = _Growing()
     with call.desk.open(record.site) as session:
@@ -184,13 +191,18 @@ def zipped(call: Call, record: Record, of: str = "results") -> Iterator[bytes]:
     yield growing.take()
 
 
-async def archive(call: Call) -> Response:
-    """Return all files as a ZIP."""
-    record = call.desk.find(call.part("id"))
-    name = f"{record.training_id}-{call.query.of}.zip"
+async def archive(call: Call, of: str = "", media: str = ZIP) -> Response:
+    """Return all files as a ZIP.
+
+    Args:
+        of: As of `folder_at_site`; empty: the query tells it.
+    """
+    record, part = await call.desk.find(call.part("id")), of or call.query.of
+    content = zipped(call, record, part)
+    first = await call.desk.at_sites(partial(next, content))  # refuses now, not in the midst
     return StreamingResponse(
-        zipped(call, record, call.query.of), media_type=ZIP,
-        headers={"content-disposition": f'attachment; filename="{name}"'},
+        chain([first], content), media_type=media,
+        headers={"content-disposition": f'attachment; filename="{record.training_id}-{part}.zip"'},
     )  # fmt: skip
 
 
@@ -202,14 +214,14 @@ _FILES = {
                        "etag": {"type": "string"}, "href": {"type": "string"}}}}},
 }  # fmt: skip
 _CONTENT = {"type": "string", "format": "binary"}
-_ONE = "/trainings/{id}/results"
+_ONE = f"{BASE}/trainings/{{id}}/results"
 OPERATIONS = (
     Operation("GET", _ONE, "list_results", "The files that a training has made.", list_, Which,
-              answer=_FILES, may_fail=(404,)),
+              answer=_FILES, may_fail=(404, 410)),
     Operation("GET", f"{_ONE}/files/{{path}}", "read_result", "One file; Range and If-None-Match "
               "are understood.", file, Which, answer=_CONTENT, media=(BYTES,),
-              may_fail=(206, 304, 404, 416)),
+              may_fail=(206, 304, 404, 410, 416)),
     Operation("GET", f"{_ONE}.zip", "read_results", "All files as a ZIP, which is never held "
               "anywhere as a whole.", archive, Which, answer=_CONTENT, media=(ZIP,),
-              may_fail=(404,)),
+              may_fail=(404, 410)),
 )  # fmt: skip

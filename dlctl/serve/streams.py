@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,9 +13,9 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from dlctl.errors import DlctlError
-from dlctl.serve.follow import LogSource, MetricsSource, Source, begin_at_position
-from dlctl.serve.operations import JSON, Call, Operation, Strict, answer
-from dlctl.serve.problems import TooLarge, json_bytes
+from dlctl.serve.follow import LogSource, MetricsSource, Source
+from dlctl.serve.operations import BASE, JSON, Call, Operation, Strict, answer
+from dlctl.serve.problems import Malformed, TooLarge, json_bytes
 
 if TYPE_CHECKING:
     from dlctl.logs.reader import LogPiece
@@ -38,12 +42,27 @@ class Measured(Strict):
     since_step: Annotated[int, Field(ge=0)] = 0
 
 
+def begin_at_position(source: Source, position: str) -> None:
+    """Go on where a client was.
+
+    Raises:
+        Malformed: it is no position of ours.
+    """
+    try:
+        unpack = zlib.decompressobj()
+        known = json.loads(unpack.decompress(base64.urlsafe_b64decode(position), 1 << 20))
+        for name, size_bytes in known.items():
+            source.skip(name, int(size_bytes))
+    except (ValueError, AttributeError, TypeError, OverflowError, binascii.Error, zlib.error):
+        raise Malformed("Last-Event-ID is the id of an event of this stream") from None
+
+
 async def logs(call: Call) -> Response:
     """Return the logs, or follow them."""
     from dlctl.logs.reader import read
     from dlctl.service.logs import LinesWanted
 
-    record, wanted = call.desk.find(call.part("id")), LinesWanted(**dict(call.query))
+    record, wanted = await call.desk.find(call.part("id")), LinesWanted(**dict(call.query))
     position = call.request.headers.get("last-event-id")
 
     def begin() -> LogSource:
@@ -93,7 +112,7 @@ async def _followed(
         problem = {"detail": error.message, "hint": error.hint}
         yield b"event: problem\ndata: %b\n\n" % json_bytes(problem)
         return
-    state = call.desk.find(record.training_id).state
+    state = (await call.desk.find(record.training_id)).state
     if state.final:
         yield b"event: end\ndata: %b\n\n" % json_bytes({"state": str(state)})
 
@@ -104,7 +123,7 @@ async def metrics(call: Call) -> Response:
     from dlctl.series.columns import columns_of
     from dlctl.service.bringing import measured
 
-    record, query = call.desk.find(call.part("id")), call.query
+    record, query = await call.desk.find(call.part("id")), call.query
     if call.follows:
         list(chosen([], query.since_step, query.names))  # refuses a wrong pattern now
         source = MetricsSource(record)
@@ -131,7 +150,7 @@ _COLUMNS = {
     "properties": {"columns": {"type": "object", "additionalProperties": {
         "type": "array", "items": {}}}},
 }  # fmt: skip
-_ONE = "/trainings/{id}"
+_ONE = f"{BASE}/trainings/{{id}}"
 OPERATIONS = (
     Operation("GET", f"{_ONE}/logs", "read_logs", "The logs, merged by time; as events they are "
               "followed, and Last-Event-ID goes on without a gap or a repeat.", logs, Lines,

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+import anyio
+from pydantic import Field, Json, RootModel
 from starlette.responses import Response
 
-from dlctl.errors import Misused
-from dlctl.serve.operations import JSON, Call, Operation, Strict, answer
+from dlctl.contract import TUNABLE, State
+from dlctl.serve.operations import (
+    BASE,
+    JSON,
+    Call,
+    File,
+    Operation,
+    Site,
+    Strict,
+    Tag,
+    Text,
+    answer,
+    like,
+    page_of,
+)
 from dlctl.serve.problems import NotFound, json_bytes
-from dlctl.serve.uploads import MANIFEST, folder_of, text_of
+from dlctl.serve.uploads import COMMIT, MANIFEST, URL, folder_of, text_of
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle.many import Sent
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
 
@@ -46,8 +61,8 @@ class Asked(Strict):
 class FromGit(Strict):
     """Code that is in Git."""
 
-    url: str
-    commit: str
+    url: Annotated[str, like(URL)]
+    commit: Annotated[str, like(COMMIT)]
     """The full hash."""
 
 
@@ -59,30 +74,60 @@ class New(Strict):
     git: FromGit | None = None
     model: str | None = None
     """Train this version of a stored model, in place of code."""
-    site: str | None = None
-    tags: list[str] = Field(default_factory=list)
+    site: Site | None = None
+    tags: list[Tag] = Field(default_factory=list)
     overrides: Asked = Asked()
+
+
+class NewForm(New):
+    """A training to submit, as the parts of a form."""
+
+    manifest: Text | None = None
+    git: Json[FromGit] | None = None
+    overrides: Json[Asked] = Asked()
+    code: File | None = None
+    """A ZIP or a tar."""
 
 
 class Listing(Strict):
     """Which trainings."""
 
     name: str | None = None
-    state: list[str] = Field(default_factory=list)
-    tag: list[str] = Field(default_factory=list)
-    site: str | None = None
+    state: list[State] = Field(default_factory=list)
+    tag: list[Tag] = Field(default_factory=list)
+    site: Site | None = None
     limit: Annotated[int, Field(ge=1, le=_MOST_ROWS)] = 100
     cursor: str | None = None
 
 
-class Change(Strict):
-    """What to do with a training."""
+Setting = Annotated[str, like(re.compile("|".join(TUNABLE)))]
 
-    do: Literal["halt", "cancel", "resume", "tune", "save"]
-    settings: dict[str, float] = Field(default_factory=dict)
-    """Of `tune`."""
+
+class Plain(Strict):
+    """What needs no word more."""
+
+    do: Literal["halt", "cancel", "save"]
+
+
+class Resume(Strict):
+    """Go on from the newest checkpoint."""
+
+    do: Literal["resume"]
     overrides: Asked = Asked()
-    """Of `resume`."""
+
+
+class Tune(Strict):
+    """Change settings while it trains."""
+
+    do: Literal["tune"]
+    settings: Annotated[
+        dict[Setting, int | float],
+        Field(min_length=1, json_schema_extra={"additionalProperties": False}),
+    ]
+
+
+class Change(RootModel[Annotated[Plain | Resume | Tune, Field(discriminator="do")]]):
+    """What to do with a training."""
 
 
 class Deletion(Strict):
@@ -100,33 +145,34 @@ async def list_(call: Call, *, search: bool = False) -> Response:
     from dlctl.service.client import Filter
 
     query, wanted = call.query, Filter(call.query.name, call.query.state, call.query.tag)
+    known = await call.desk.records()
     records = [
-        record for record in call.desk.records()
+        record for record in known
         if wanted.fits(record) and query.site in (None, record.site)
         and (record.is_search or not search)
     ]  # fmt: skip
     call.desk.keep_new(records)
-    records.reverse()
+    records.sort(key=_place, reverse=True)
     if query.cursor is not None:
-        after = query.cursor.partition(" ")[::2]
-        records = [each for each in records if (each.created_at, each.training_id) < after]
+        records = [each for each in records if _place(each) < query.cursor]
     page, more = records[: query.limit], len(records) > query.limit
-    cursor = f"{page[-1].created_at} {page[-1].training_id}" if more else None
-    rows = [json_bytes(record.plain()) for record in page]
-    told = b",".join(rows)
-    end = json.dumps(cursor).encode()
-    return Response(b'{"items":[%b],"next":%b}' % (told, end), media_type=JSON)
+    cursor = _place(page[-1]) if more else None
+
+    def told() -> bytes:
+        return json_bytes({"items": [record.plain() for record in page], "next": cursor})
+
+    return Response(await anyio.to_thread.run_sync(told), media_type=JSON)
+
+
+def _place(record: Record) -> str:
+    """Return what tells where a training stands in lists; a query may hold it as it is."""
+    return f"{record.created_at.replace('+00:00', 'Z')}~{record.training_id}"
 
 
 async def submit(call: Call) -> Response:
     """Submit a training, once for each key."""
-    if call.body is not None:
-        return await _submit(call, call.body)
-    async with call.request.form(max_files=2, max_fields=20, max_part_size=1 << 20) as form:
-        return await _submit(call, *await _of_form(dict(form)))
+    wanted, code = call.body, getattr(call.body, "code", None)
 
-
-async def _submit(call: Call, wanted: New, code: Any = None) -> Response:
     def do() -> Record:
         git = (wanted.git.url, wanted.git.commit) if wanted.git else None
         path = Path(MANIFEST)
@@ -136,7 +182,7 @@ async def _submit(call: Call, wanted: New, code: Any = None) -> Response:
         return send(call, wanted, path)
 
     record = await call.desk.at_sites(do)
-    where = f"/api/v1/trainings/{record.training_id}"
+    where = f"{BASE}/trainings/{record.training_id}"
     return answer(record.plain(), 201, {"location": where})
 
 
@@ -147,45 +193,32 @@ def send(call: Call, wanted: New, path: Path) -> Record:
     from dlctl.service.submit import submit_variants
 
     desk = call.desk
-    asked = wanted.model_dump_json(exclude={"manifest", "git"}) + str(path)
+    asked = wanted.model_dump_json(exclude={"manifest", "git", "code"}) + str(path)
     with desk.open(wanted.site or desk.site) as session:
         sent = submit_variants(
             session, desk.mine.store, variants([path], wanted.overrides.overrides()), wanted.model,
             checked_tags(wanted.tags), desk.mine.tell, key=call.key,
             body=hashlib.sha256(asked.encode()).hexdigest(),
         )  # fmt: skip
-        if not sent.batch.records:
-            raise NotFound("the training that this Idempotency-Key has made was deleted")
-        return sent.settled()
+        return made_by(sent)
 
 
-async def _of_form(form: dict[str, Any]) -> tuple[New, Any]:
-    """Return what a form says, and its file with the code."""
-    parts = dict(form)
-    code, said = parts.pop("code", None), dict[str, Any]()
-    for name, value in parts.items():
-        text = value
-        if not isinstance(value, str):
-            text = (await value.read(2 << 20)).decode("utf-8", "replace")
-        if name in ("overrides", "git", "tags"):
-            try:
-                said[name] = json.loads(text)
-            except ValueError:
-                raise Misused(f"the part {name} is no JSON") from None
-        else:
-            said[name] = text
-    from dlctl.serve.operations import checked
+def made_by(sent: Sent) -> Record:
+    """Return what a request has submitted.
 
-    if isinstance(code, str):
-        raise Misused("the part code is a file: a ZIP or a tar")
-    return checked(New, said, "the form"), code
+    Raises:
+        NotFound: it was deleted since.
+    """
+    if not sent.batch.records:
+        raise NotFound("the training that this Idempotency-Key has made was deleted")
+    return sent.settled()
 
 
 async def show(call: Call) -> Response:
     """Return all about a training."""
     from dlctl.service.describe import describe
 
-    record = call.desk.find(call.part("id"))
+    record = await call.desk.find(call.part("id"))
 
     def do() -> dict[str, Any]:
         with call.desk.open(record.site) as session:
@@ -199,7 +232,8 @@ async def change(call: Call, *, search: bool = False) -> Response:
     from dlctl.service import verbs
     from dlctl.service.client import Filter
 
-    record, desk, wanted = call.desk.find(call.part("id"), search=search), call.desk, call.body
+    desk, wanted = call.desk, call.body.root
+    record = await desk.find(call.part("id"), search=search)
 
     def do() -> dict[str, Any]:
         store, tell = desk.mine.store, desk.mine.tell
@@ -217,10 +251,10 @@ async def change(call: Call, *, search: bool = False) -> Response:
                 told = verbs.tune(session, record, store, words).sentence
             else:
                 told = verbs.save(session, record, store).sentence
-        return {"training": desk.find(record.training_id).plain(), "told": told}
+        return {"training": store.find(record.training_id).plain(), "told": told}
 
     found = await desk.at_sites(do)
-    desk.keep_new([desk.find(record.training_id)])
+    desk.keep_new([await desk.find(record.training_id)])
     return answer(found)
 
 
@@ -228,7 +262,7 @@ async def delete(call: Call) -> Response:
     """Delete a training that has ended."""
     from dlctl.service import verbs
 
-    record = call.desk.find(call.part("id"))
+    record = await call.desk.find(call.part("id"))
 
     def do() -> None:
         done = verbs.delete(call.desk.mine, [record], forget=call.query.forget)
@@ -239,36 +273,25 @@ async def delete(call: Call) -> Response:
     return answer(asdict(verbs.Deleted(record.training_id)))
 
 
-_CHANGED = {
+CHANGED = {
     "type": "object", "required": ["training", "told"],
     "properties": {"training": {"$ref": "#/components/schemas/training"},
                    "told": {"type": "string"}},
 }  # fmt: skip
 
 
-def page_of(shape: str) -> dict[str, Any]:
-    """Return the schema of a page of a list."""
-    return {
-        "type": "object", "required": ["items", "next"],
-        "properties": {
-            "items": {"type": "array", "items": {"$ref": f"#/components/schemas/{shape}"}},
-            "next": {"type": ["string", "null"], "description": "The cursor of the next page."},
-        },
-    }  # fmt: skip
-
-
-_ONE = "/trainings/{id}"
+_ONE = f"{BASE}/trainings/{{id}}"
 OPERATIONS = (
-    Operation("GET", "/trainings", "list_trainings", "Trainings, the newest first.", list_,
+    Operation("GET", f"{BASE}/trainings", "list_trainings", "Trainings, the newest first.", list_,
               Listing, answer=page_of("training")),
-    Operation("POST", "/trainings", "submit_training",
+    Operation("POST", f"{BASE}/trainings", "submit_training",
               "Submit a training: JSON, or a form with the parts manifest, code (ZIP or tar), "
-              "site, tags, overrides.", submit, body=New, answer="training", status=201,
-              uploads=True, has_key=True, may_fail=(422,)),
+              "site, tags, overrides.", submit, body=New, form=NewForm, answer="training",
+              status=201, has_key=True),
     Operation("GET", _ONE, "show_training", "All about a training.", show, answer="details",
               may_fail=(404,)),
     Operation("PATCH", _ONE, "change_training", "Halt, cancel, resume, tune it, or save a "
-              "checkpoint.", change, body=Change, answer=_CHANGED, may_fail=(404, 422)),
+              "checkpoint.", change, body=Change, answer=CHANGED, may_fail=(404,)),
     Operation("DELETE", _ONE, "delete_training", "Delete one that has ended.", delete, Deletion,
               answer="deleted", may_fail=(404,)),
 )  # fmt: skip

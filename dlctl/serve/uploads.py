@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
-from dlctl.errors import ManifestError, Misused
+from dlctl.errors import ManifestError
 from dlctl.record import state_directory
 from dlctl.serve.problems import TooLarge
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.yml"
 MOST_FILES, MOST_UNPACKED_BYTES = 20_000, 4 << 30
 _GIT_S, _KEPT_S = 300.0, 24 * 3600.0
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+URL = re.compile(r"(?:https|ssh)://[!-~]+")
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""Of Git: a commit's full hash."""
 
 
 def uploads_folder() -> Path:
@@ -54,9 +56,9 @@ def folder_of(
         name: The manifest's file.
 
     Raises:
-        Misused: an archive is none, or leads out of its folder.
         TooLarge
-        ManifestError: there is no manifest; or Git does not bring the commit.
+        ManifestError: an archive is none, or leads out of its folder; there is no manifest; or Git
+            does not bring the commit.
     """
     with tempfile.TemporaryDirectory(dir=uploads_folder(), prefix="coming-") as coming:
         folder = Path(coming) / "code"
@@ -118,7 +120,7 @@ def _unpack(archive: IO[bytes], folder: Path) -> None:
             path.chmod(0o755 if is_executable else 0o644)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, RuntimeError,
             NotImplementedError, ValueError) as error:  # fmt: skip
-        raise Misused(f"the code is no whole ZIP or tar: {error}") from error
+        raise ManifestError(f"the code is no whole ZIP or tar: {error}") from error
 
 
 def _members(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes], bool]]:
@@ -128,7 +130,9 @@ def _members(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes], bool]]:
             for each in zipped.infolist():
                 mode = each.external_attr >> 16
                 if mode & 0o170000 == 0o120000:
-                    raise Misused(f"{each.filename!r} in the code is a link: send what it leads to")
+                    raise ManifestError(
+                        f"{each.filename!r} in the code is a link: send what it leads to"
+                    )
                 if not each.is_dir():
                     with zipped.open(each) as unzipped:
                         yield each.filename, unzipped, bool(mode & 0o100)
@@ -140,20 +144,20 @@ def _members(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes], bool]]:
                 continue
             content = tarred.extractfile(member) if member.isreg() else None
             if content is None:
-                raise Misused(f"{member.name!r} in the code is no file: send what it leads to")
+                raise ManifestError(
+                    f"{member.name!r} in the code is no file: send what it leads to"
+                )
             yield member.name, content, bool(member.mode & 0o100)
 
 
 def _inside(folder: Path, name: str) -> Path:
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name or "\\" in name:
-        raise Misused(f"{name!r} in the code leads out of its folder")
+        raise ManifestError(f"{name!r} in the code leads out of its folder")
     return folder.joinpath(*parts)
 
 
 def _clone(url: str, commit: str, folder: Path) -> None:
-    if not re.match(r"https://|ssh://", url) or not _COMMIT.fullmatch(commit):
-        raise Misused("git is an https:// or ssh:// URL, with the full hash of a commit")
     env = os.environ | {
         "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:ssh",
         "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",

@@ -178,7 +178,7 @@ def _by_site(records: Iterable[Record]) -> dict[str, list[Record]]:
     return found
 
 
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def checked_tags(tags: Sequence[str] | None) -> list[str]:
         Misused: one has letters that no tag has.
     """
     for tag in tags or ():
-        if not _TAG.fullmatch(tag):
+        if not TAG.fullmatch(tag):
             raise Misused(f"{tag!r} is no tag: up to 40 letters, digits, `.`, `_`, `-`")
     return list(dict.fromkeys(tags or ()))
 

@@ -22,6 +22,8 @@ from dlctl.models.known import (
     parse_reference,
 )
 from dlctl.models.reading import Found, read_models, whole_version
+from dlctl.record_batches import KeyTaken
+from dlctl.request.build import new_training_id
 
 if TYPE_CHECKING:
     from dlctl.contract import ModelVersion
@@ -52,7 +54,7 @@ class Source:
 
 def wish(
     name: str = "", tags: list[str] | None = None, aliases: list[str] | None = None,
-    description: str | None = None,
+    description: str | None = None, key: str = "",
 ) -> Wish:  # fmt: skip
     """Return what a person says about a version.
 
@@ -60,7 +62,7 @@ def wish(
         RecordError: a word can't be a tag or an alias.
     """
     return Wish(name, [check_word(tag, "a tag") for tag in tags or []],
-                [check_alias(alias) for alias in aliases or []], description)  # fmt: skip
+                [check_alias(alias) for alias in aliases or []], description, key=key)  # fmt: skip
 
 
 class ModelsAt:
@@ -101,6 +103,14 @@ class ModelsAt:
                     self.session, source.folder, said, on_progress, self.mine.tell.note
                 )
         training, site = self.mine.store.find(source.training_id), self.session.site.name
+        end = new_training_id("", said.key).rpartition("-")[2] if said.key else "none"
+        for model in self.models:
+            if model.model_id.rpartition("-")[2] == end:
+                made = self.version(f"{model.model_id}@{model.numbers[0]}").version
+                if made.training_id != training.training_id or said.name not in ("", made.name):
+                    raise KeyTaken(f"the key {said.key!r} was used for another request",
+                                   hint="a new request needs a new key")  # fmt: skip
+                return made
         if training.site != site:
             raise RecordError(
                 f"{training.training_id} is at {training.site}, and the model at {site}",
@@ -130,11 +140,11 @@ class ModelsAt:
         self.read()
         return self.find(old.model_id), number
 
-    def unused(self, reference: str) -> tuple[KnownModel, int | None]:
-        """Return a model, and the number of the version that is meant, if nothing refers to it.
+    def deletable(self, reference: str) -> tuple[KnownModel, int | None]:
+        """Return a model, and the number of the version that is meant; None: all of them.
 
         Raises:
-            RecordError: names all that refers to it.
+            RecordError: there is none, or something refers to it.
         """
         wanted = parse_reference(reference)
         old = self.find(wanted.model)
@@ -142,10 +152,11 @@ class ModelsAt:
         check_unused(self.session, self.models, old, number, self.mine.store)
         return old, number
 
-    def delete(self, model: KnownModel, number: int | None) -> None:
-        """Delete a version that is unused, or a whole model."""
-        delete(self.session, model, number)
+    def delete(self, old: KnownModel, number: int | None) -> str:
+        """Delete what `deletable` returned, and return its name."""
+        delete(self.session, old, number)
         self.read()
+        return old.model_id + (f"@{number}" if number else "")
 
     def copy(self, found: Found, to: ModelsAt, said: Wish) -> ModelVersion:
         """Copy a version to another site.

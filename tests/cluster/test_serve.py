@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import random
+import re
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -75,7 +76,7 @@ def test_a_program_submits_follows_and_fetches(dlctl, site):
             "learner-0 step 2", "learner-0 step 3",
         ]  # fmt: skip
         assert server.ask(f"{one}/logs?attempt=2").status == 409
-        assert server.ask(f"{one}/logs?since=yesterday").status == 400
+        assert server.ask(f"{one}/logs?since=yesterday").status == 422
         columns = server.ask(f"{one}/metrics?names=loss").json["columns"]
         assert columns["step"] == [*range(1, 9)]
         assert columns["loss"] == [1 / step for step in range(1, 9)]
@@ -180,6 +181,105 @@ def test_a_client_of_the_open_successor_is_served(dlctl, site):
         assert server.ask(f"/v1/models/{training}", "DELETE", **how).status == 200
         gone = server.ask(f"/v1/models/{training}", **how)
         assert gone.status == 404 and gone.json["code"] == 404
+
+
+SEARCH = """\
+name: asked
+space: {x: {float: [0, 1]}}
+strategy: {name: genetic, seed: 1, population: 2}
+metric: {name: loss}
+budget: {trials: 2}
+task: {python: "trials:Valley", time: 1m, memory: 256MiB}
+workers: {jobs: 1, slots: 1, time: 5m}
+"""
+TRIALS = """\
+from search.tasks import BaseTask
+
+class Valley(BaseTask):
+    def __init__(self, x):
+        self.x = x
+
+    def run(self):
+        return {"loss": self.x}
+"""
+
+
+def test_what_is_asked_again_with_its_key_is_made_once(dlctl, site):
+    with serving(dlctl, site) as server:
+        training = submit(server)
+        search = {"code": zipped({"search.yml": SEARCH, "trials.py": TRIALS})}
+        started = [server.send_form("/api/v1/searches", search, idempotency_key="s").json
+                   for _ in range(2)]  # fmt: skip
+        assert started[0]["training_id"] == started[1]["training_id"]
+        other = {"code": zipped({"search.yml": SEARCH + "# other\n", "trials.py": TRIALS})}
+        assert server.send_form("/api/v1/searches", other, idempotency_key="s").status == 409
+        server.send(f"/api/v1/searches/{started[0]['training_id']}", {"do": "cancel"}, "PATCH")
+        assert wait_for_end(server, training) == "COMPLETED"
+
+        wish = {"training": training, "name": "kept", "aliases": ["good"]}
+        made = [server.send("/api/v1/models", wish, idempotency_key="m") for _ in range(2)]
+        assert [each.status for each in made] == [201, 201] and made[0].json == made[1].json
+        other = {"training": training, "name": "other"}
+        assert server.send("/api/v1/models", other, idempotency_key="m").status == 409
+        one = f"/api/v1/models/{made[0].json['model_id']}"
+        more = {"training": training, "tags": ["night"], "removed_aliases": ["good"]}
+        changed = server.send(one, more, "PATCH")
+        assert changed.status == 200 and changed.json["version"] == 2, changed
+        assert (changed.json["tags"], changed.json["aliases"]) == (["night"], {})
+        refused = server.ask(f"{one}@1", "DELETE")
+        assert refused.status == 409 and "@2" in refused.json["detail"], "it was made from that"
+        assert server.ask(f"{one}@2", "DELETE").json["deleted"]
+        assert server.ask(one).json["versions"] == [1]
+        assert server.ask(one, "DELETE").status == 200 and server.ask(one).status == 404
+
+
+SECRETS = {
+    "env": {"HF_TOKEN": "hunter2-variable"},
+    "data_stores": [{
+        "id": "store", "type": "s3_datastore", "training_results": {"container": "results"},
+        "connection": {"auth_url": "http://127.0.0.1:9", "user_name": "me",
+                       "password": "hunter2-store"}}],
+    "notify": {"on": ["finished"], "webhook": "https://hooks.example.org/hunter2-hook",
+               "webhook_secret": "whsec_aHVudGVyMi1zZWNyZXQtaHVudGVyMi1zZWNyZXQ="},
+}  # fmt: skip
+SECRET = re.compile(rb"hunter2|aHVudGVyMi")
+
+
+def test_no_route_tells_a_secret(dlctl, site):
+    manifest = json.dumps(MANIFEST | SECRETS)
+    said = {"set": {"env.OTHER_TOKEN": "hunter2-asked"}}
+    parts = {"manifest": manifest, "code": zipped({"run.py": PROGRAM}),
+             "overrides": json.dumps(said)}  # fmt: skip
+    with serving(dlctl, site) as server:
+        made = server.send_form("/api/v1/trainings", parts)
+        assert made.status == 201 and not SECRET.search(made.body), made
+        training = made.json["training_id"]
+        told = server.send(f"/api/v1/trainings/{training}", {"do": "cancel"}, "PATCH").body
+        part = {"id": training, "name": site.name, "path": "run.py", "type": "all",
+                "endpoint_id": "none", "model": "none"}  # fmt: skip
+        queries = {"/suggestions": f"?manifest={quote(manifest)}", "/results.zip": "?of=code",
+                   "/files/{path}": "?of=code"}  # fmt: skip
+        paths = server.ask("/openapi.json").json["paths"]
+        for path in (path for path, methods in paths.items() if "get" in methods):
+            query = next((q for end, q in queries.items() if path.endswith(end)), "")
+            answer = server.ask(path.format_map(part) + query)
+            assert answer.status in (200, 404, 409), answer
+            told += answer.body
+            if answer.body.startswith(b"PK"):
+                with zipfile.ZipFile(io.BytesIO(answer.body)) as archive:
+                    told += b"".join(map(archive.read, archive.namelist()))
+        for kind in ("logs", "metrics"):
+            told += repr([*server.events(f"/api/v1/trainings/{training}/{kind}")]).encode()
+        # What is wrong beside a secret, or is one where none may be.
+        for name, value in (("env", {"A_TOKEN": ["hunter2"]}), ("learners", "hunter2"),
+                            ("framework", {"name": "x", "command": "run --token=hunter2-hunter2"}),
+                            ("notify", {"on": ["x"], "webhook": "ftp://hunter2"})):  # fmt: skip
+            wrong = {"manifest": json.dumps(MANIFEST | SECRETS | {name: value}).encode()}
+            for path in ("/api/v1/trainings", "/v1/models"):
+                refused = server.send_form(path, wrong)
+                assert refused.status in (400, 422)
+                assert name == "learners" or not SECRET.search(refused.body), refused
+    assert not SECRET.search(told), SECRET.findall(told)
 
 
 @pytest.mark.slow

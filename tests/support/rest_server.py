@@ -10,6 +10,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from dlctl.serve import run
+from dlctl.serve.desk import Desk
 
 PROGRAM = """\
 import os
@@ -136,6 +140,24 @@ class RestServer:
                     kind, count = "message", count + 1
                     if count == most:
                         return
+
+
+class running:  # noqa: N801 - used as a context manager
+    """A server in a thread of this process; yields its port."""
+
+    def __init__(self, desk: Desk, place: run.Place) -> None:
+        self.context = run.prepared(desk, place)
+
+    def __enter__(self) -> int:
+        address, self.server = self.context.__enter__()
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        return 0 if address.startswith("unix:") else int(address.rpartition(":")[2])
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+        self.context.__exit__(None, None, None)
 
 
 def free_port() -> int:

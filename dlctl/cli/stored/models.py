@@ -203,7 +203,7 @@ def delete(
 
     ask_nothing_in_json(as_json, answered=yes or dry_run)
     with models_at(client(), _where(model, site)) as there:
-        old, number = there.unused(model)
+        old, number = there.deletable(model)
         if not (dry_run or yes or _confirmed(old, number)):
             return None
         if not dry_run:

@@ -2,69 +2,71 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
-
-from starlette.responses import Response
+from typing import TYPE_CHECKING
 
 from dlctl.contract import Endpoint
-from dlctl.errors import Misused, RecordError
-from dlctl.serve.operations import answer
+from dlctl.serve.older import shapes
+from dlctl.serve.older.shapes import older
+from dlctl.serve.operations import Call, answer
 from dlctl.serve.problems import NotFound
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from dlctl.serve.desk import Desk
-
-PATH = "/v1/models/{id}/events/{type}"
+    from starlette.responses import Response
 
 
-def _told(each: Endpoint) -> dict[str, str]:
+def _told(each: Endpoint) -> shapes.V1Endpoint:
     return {"id": each.id, "url": each.url}
 
 
-async def list_endpoints(desk: Desk, request: Request) -> Response:
+async def list_endpoints(call: Call) -> Response:
     """Return the endpoints of an event."""
     from dlctl.service.webhooks import endpoints
 
-    record, event = desk.find(request.path_params["id"]), request.path_params["type"]
+    record, events = await call.desk.find(call.part("id")), shapes.OF_EVENT[call.part("type")]
 
     def do() -> list[Endpoint]:
-        with desk.open(record.site) as session:
-            return endpoints(session, record, event)
+        with call.desk.open(record.site) as session:
+            found = [each for each in endpoints(session, record) if each.event in events]
+        return [*{each.id: each for each in found}.values()]
 
-    return answer({"endpoints": [_told(each) for each in await desk.at_sites(do)]})
+    return answer({"endpoints": [_told(each) for each in await call.desk.at_sites(do)]})
 
 
-async def change_endpoint(desk: Desk, request: Request) -> Response:
+async def change_endpoint(call: Call) -> Response:
     """Return, register or remove an endpoint."""
     from dlctl.service import webhooks
 
-    asked, record = request.path_params, desk.find(request.path_params["id"])
-    event, name, url = asked["type"], asked["endpoint_id"], ""
-    if request.method == "POST":
-        url = _url(await request.body())
+    record, name = await call.desk.find(call.part("id")), call.part("endpoint_id")
+    events, method = shapes.OF_EVENT[call.part("type")], call.request.method
 
     def do() -> Endpoint:
-        with desk.open(record.site) as session:
-            if request.method == "POST":
-                return webhooks.register(session, record, Endpoint(name, event, url))
-            try:
-                if request.method == "DELETE":
-                    return webhooks.unregister(session, record, event, name)
-                return webhooks.endpoint(session, record, event, name)
-            except RecordError as error:
-                raise NotFound(error.message) from error
+        with call.desk.open(record.site) as session:
+            if method == "POST":
+                wanted = [Endpoint(name, event, call.body.url) for event in events]
+                return [webhooks.register(session, record, each) for each in wanted][0]
+            known = [each for each in webhooks.endpoints(session, record)
+                     if each.id == name and each.event in events]  # fmt: skip
+            if not known:
+                raise NotFound(
+                    f"{record.training_id} has no endpoint {name!r} for {call.part('type')!r}"
+                )
+            for each in known if method == "DELETE" else ():
+                webhooks.unregister(session, record, each.event, name)
+            return known[0]
 
-    return answer(_told(await desk.at_sites(do)))
+    return answer(_told(await call.desk.at_sites(do)))
 
 
-def _url(body: bytes) -> str:
-    try:
-        said: Any = json.loads(body)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict) or not isinstance(said.get("url"), str):
-        raise Misused('the body is {"url": "https://…"}')
-    return str(said["url"])
+_EVENT = "/v1/models/{id}/events/{type}"
+_ONE = f"{_EVENT}/{{endpoint_id}}"
+OPERATIONS = (
+    older("GET", _EVENT, "v1_list_endpoints", "Who is told of an event.", list_endpoints,
+          parts=shapes.V1OfEvent, answer=shapes.V1Endpoints),
+    older("GET", _ONE, "v1_show_endpoint", "An endpoint.", change_endpoint,
+          parts=shapes.V1OneEndpoint, answer=shapes.V1Endpoint),
+    older("POST", _ONE, "v1_register_endpoint", "Tell a URL of an event from now on.",
+          change_endpoint, parts=shapes.V1OneEndpoint, body=shapes.V1Registration,
+          answer=shapes.V1Endpoint),
+    older("DELETE", _ONE, "v1_remove_endpoint", "Tell an endpoint no more.", change_endpoint,
+          parts=shapes.V1OneEndpoint, answer=shapes.V1Endpoint),
+)  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,12 @@ from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
 from dlctl.contract.metrics import NO_STEP
-from dlctl.errors import DlctlError, Misused
+from dlctl.errors import DlctlError
 from dlctl.serve.follow import LogSource
-from dlctl.serve.operations import answer
+from dlctl.serve.operations import Call, answer
 from dlctl.serve.problems import NotFound
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.websockets import WebSocket
 
     from dlctl.record import Record
@@ -40,47 +39,26 @@ def date_of(unix_s: float) -> str:
     return date(datetime.fromtimestamp(unix_s, timezone.utc)) if unix_s else ""
 
 
-async def loglines(desk: Desk, request: Request) -> Response:
+async def loglines(call: Call) -> Response:
     """Return lines of logs."""
-    record = desk.find(request.path_params["id"])
-    return await _page(desk, request, partial(_log_rows, desk, record))
+    return await _page(call, _log_rows)
 
 
-async def emetrics(desk: Desk, request: Request) -> Response:
+async def emetrics(call: Call) -> Response:
     """Return what was measured."""
-    record = desk.find(request.path_params["id"])
-    return await _page(desk, request, partial(_metric_rows, desk, record))
+    return await _page(call, _metric_rows)
 
 
-async def _page(desk: Desk, request: Request, read: Callable[[], list[Json]]) -> Response:
+async def _page(call: Call, read: Callable[[Desk, Record], list[Json]]) -> Response:
     """Return the rows that a client asks for by place, or by time."""
-    query = request.query_params
-    rows = await desk.at_sites(read)
-    size, pos = _whole(query, "pagesize", _MOST_ROWS), _whole(query, "pos", 0)
-    since = query.get("since_time", "")
-    if since.startswith("-"):
-        rows = rows[_whole(query, "since_time", 0) :]
-    elif since:
-        at_ms = _milliseconds(since)
-        rows = [row for row in rows if row["meta"]["time"] >= at_ms]
-    rows = rows[max(0, len(rows) + pos) if pos < 0 else pos :][: max(0, min(size, _MOST_ROWS))]
-    return answer({"models": rows})
-
-
-def _whole(query: Mapping[str, str], name: str, default: int) -> int:
-    try:
-        return int(query.get(name) or default)
-    except ValueError:
-        raise Misused(f"{name} is a whole number") from None
-
-
-def _milliseconds(text: str) -> float:
-    if text.isdecimal():
-        return float(text)
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000
-    except ValueError:
-        raise Misused("since_time is RFC 3339, or milliseconds since 1970") from None
+    query, record = call.query, await call.desk.find(call.part("id"))
+    rows = await call.desk.at_sites(partial(read, call.desk, record))
+    since = query.since_ms
+    if since is not None:
+        rows = rows[int(since) :] if since < 0 else [
+            row for row in rows if row["meta"]["time"] >= since]  # fmt: skip
+    begin = max(0, len(rows) + query.pos) if query.pos < 0 else query.pos
+    return answer({"models": rows[begin : begin + min(query.pagesize, _MOST_ROWS)]})
 
 
 def _log_rows(desk: Desk, record: Record) -> list[Json]:
@@ -151,7 +129,7 @@ async def socket_of(desk: Desk, frames: Frames, socket: WebSocket) -> None:
     """Send frames until there are no more; the end is a normal close."""
     offered = socket.scope.get("subprotocols") or [None]
     try:
-        record = desk.find(socket.path_params["id"])
+        record = await desk.find(socket.path_params["id"])
     except NotFound:
         return await socket.close(1008)
     await socket.accept(subprotocol=offered[0])
@@ -197,7 +175,7 @@ async def send_metrics(desk: Desk, record: Record, follows: bool) -> AsyncIterat
     """Yield what is measured, each as a frame."""
     sent = 0
     while True:
-        known = desk.find(record.training_id)
+        known = await desk.find(record.training_id)
         desk.keep_new([known])
         found: list[Json] = await desk.at_sites(partial(list, metric_data(desk, known)))
         for each in found[sent:]:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starlette.datastructures import UploadFile
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import WebSocketRoute
 
 from dlctl.contract import State
-from dlctl.errors import DlctlError, Misused
+from dlctl.errors import DlctlError
 from dlctl.manifest.load import load_manifest
-from dlctl.manifest.overrides import Overrides
-from dlctl.serve.older import events
+from dlctl.request.request import submitted_with
+from dlctl.serve.older import events, shapes
 from dlctl.serve.older.lines import (
     Json,
     date,
@@ -30,19 +26,20 @@ from dlctl.serve.older.lines import (
     socket_of,
     without_time,
 )
+from dlctl.serve.older.shapes import older
 from dlctl.serve.operations import Call, answer
-from dlctl.serve.problems import older_problem, status_of
-from dlctl.serve.results import zipped
+from dlctl.serve.results import BYTES, archive
 from dlctl.serve.trainings import New, send
 from dlctl.serve.uploads import MANIFEST, folder_of
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.responses import Response
 
+    from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
     from dlctl.serve.desk import Desk
 
-BASE = "/v1/"
+_ALL, _ONE = "/v1/models", "/v1/models/{id}"
 _STATUS = {
     State.QUEUED: "QUEUED", State.PENDING: "PENDING", State.DEPLOYING: "PENDING",
     State.DOWNLOADING: "DOWNLOADING", State.TRAINING: "PROCESSING", State.STORING: "STORING",
@@ -52,68 +49,39 @@ _STATUS = {
 """Ours by theirs: one that was cancelled has been stopped, and did not fail."""
 
 
-def routes_of(desk: Desk) -> list[Route | WebSocketRoute]:
-    """Return the routes."""
-    one = "/v1/models/{id}"
-    table: tuple[tuple[str, str, Callable[[Desk, Request], Awaitable[Response]]], ...] = (
-        ("POST", "/v1/models", _submit), ("GET", "/v1/models", _list), ("GET", one, _show),
-        ("PATCH", one, _change), ("DELETE", one, _delete),
-        ("GET", f"{one}/definition", partial(_archive, of="code")),
-        ("GET", f"{one}/trained_model", partial(_archive, of="results")),
-        ("GET", "/v1/logs/{id}/loglines", loglines), ("GET", "/v1/logs/{id}/emetrics", emetrics),
-        ("GET", events.PATH, events.list_endpoints),
-        *((method, f"{events.PATH}/{{endpoint_id}}", events.change_endpoint)
-          for method in ("GET", "POST", "DELETE")),
-    )  # fmt: skip
-    found: list[Route | WebSocketRoute] = [
-        Route(path, _told(partial(do, desk)), methods=[method]) for method, path, do in table
+def sockets_of(desk: Desk) -> list[WebSocketRoute]:
+    """Return the routes of WebSockets."""
+    return [
+        WebSocketRoute(f"{_ONE}/logs", partial(socket_of, desk, send_logs)),
+        WebSocketRoute(f"{_ONE}/metrics", partial(socket_of, desk, send_metrics)),
     ]
-    found.append(WebSocketRoute(f"{one}/logs", partial(socket_of, desk, send_logs)))
-    found.append(WebSocketRoute(f"{one}/metrics", partial(socket_of, desk, send_metrics)))
-    return found
-
-
-def _told(do: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        try:
-            return await do(request)
-        except DlctlError as error:
-            status = status_of(error)
-            return older_problem(400 if status == 422 else status, error.message, error.hint)  # noqa: PLR2004
-
-    return endpoint
 
 
 # Models -------------------------------------------------------------------------------------------
 
 
-async def _submit(desk: Desk, request: Request) -> Response:
-    async with request.form(max_files=2, max_fields=4, max_part_size=1 << 20) as form:
-        manifest, code = form.get("manifest"), form.get("model_definition")
-        if manifest is None:
-            raise Misused("the part manifest is missing")
-        text = manifest.encode() if isinstance(manifest, str) else await manifest.read(1 << 20)
+async def _submit(call: Call) -> Response:
+    text, code = call.body.manifest.encode(), call.body.model_definition
 
-        def do() -> Record:
-            file = code.file if isinstance(code, UploadFile) else None
-            return send(Call(desk, request), New(), folder_of(text, file) / MANIFEST)
+    def do() -> Record:
+        return send(call, New(), folder_of(text, code.file if code else None) / MANIFEST)
 
-        record = await desk.at_sites(do)
-    where = f"/v1/models/{record.training_id}"
+    record = await call.desk.at_sites(do)
+    where = f"{_ALL}/{record.training_id}"
     made = {"model_id": record.training_id, "location": where}
     return answer(made, 201, {"location": where})
 
 
-async def _list(desk: Desk, _: Request) -> Response:
-    records = desk.records()
-    desk.keep_new(records)
-    return answer({"models": await desk.at_sites(lambda: [_model(each) for each in records])})
+async def _list(call: Call) -> Response:
+    records = await call.desk.records()
+    call.desk.keep_new(records)
+    return answer({"models": await call.desk.at_sites(lambda: [_model(each) for each in records])})
 
 
-async def _show(desk: Desk, request: Request) -> Response:
+async def _show(call: Call) -> Response:
     from dlctl.lifecycle import refresh
 
-    record = desk.find(request.path_params["id"])
+    desk, record = call.desk, await call.desk.find(call.part("id"))
 
     def do() -> Json:
         with desk.open(record.site) as session:
@@ -124,56 +92,44 @@ async def _show(desk: Desk, request: Request) -> Response:
     return answer(await desk.at_sites(do))
 
 
-async def _change(desk: Desk, request: Request) -> Response:
+async def _halt(call: Call) -> Response:
     from dlctl.service import verbs
     from dlctl.service.client import Filter
 
-    record = desk.find(request.path_params["id"])
-    try:
-        wanted = json.loads(await request.body())
-    except ValueError:
-        wanted = None
-    if not isinstance(wanted, dict) or str(wanted.get("status", "")).lower() != "halt":
-        raise Misused('the body is {"status": "halt"}')
+    record = await call.desk.find(call.part("id"))
 
     def do() -> None:
-        done = verbs.end(desk.mine, "halt", [record.training_id], Filter())
+        done = verbs.end(call.desk.mine, "halt", [record.training_id], Filter())
         if done.failures:
             raise done.failures[0]
 
-    await desk.at_sites(do)
+    await call.desk.at_sites(do)
     return answer({"model_id": record.training_id}, 202)
 
 
-async def _delete(desk: Desk, request: Request) -> Response:
+async def _delete(call: Call) -> Response:
     """Delete a training; one that runs is cancelled first, as these clients expect."""
     from dlctl.service import verbs
     from dlctl.service.client import Filter
 
-    record = desk.find(request.path_params["id"])
+    mine, record = call.desk.mine, await call.desk.find(call.part("id"))
 
     def do() -> None:
         known = [record]
         if not record.state.final:
-            ended = verbs.end(desk.mine, "cancel", [record.training_id], Filter())
-            known = ended.known or desk.mine.refreshed(known)[0]
-        done = verbs.delete(desk.mine, known, forget=False)
+            ended = verbs.end(mine, "cancel", [record.training_id], Filter())
+            known = ended.known or mine.refreshed(known)[0]
+        done = verbs.delete(mine, known, forget=False)
         if done.failures:
             raise done.failures[0]
 
-    await desk.at_sites(do)
+    await call.desk.at_sites(do)
     return answer({"model_id": record.training_id})
-
-
-async def _archive(desk: Desk, request: Request, *, of: str) -> Response:
-    record = desk.find(request.path_params["id"])
-    content = zipped(Call(desk, request), record, of)
-    return StreamingResponse(content, media_type="application/octet-stream")
 
 
 def _model(record: Record) -> Json:
     """Return a training as their Model, without any secret of its manifest."""
-    where = f"/v1/models/{record.training_id}"
+    where = f"{_ALL}/{record.training_id}"
     said = _said(record)
     framework, stores = said.get("framework", {}), said.get("data_stores", [])
     memory = str(said.get("memory") or "")
@@ -206,12 +162,39 @@ def _model(record: Record) -> Json:
 def _said(record: Record) -> Json:
     """Return what the manifest says, without credentials; nothing if it is not here any more."""
     try:
-        overrides = json.loads(record.overrides)
-        overrides["set"] = tuple(overrides.get("set", ()))
-        manifest, _ = load_manifest(
-            Path(record.manifest_path), Overrides(**overrides)
-        ).extract_secrets()
-        found: Json = manifest.model_dump(mode="json")
+        seen = Path(record.manifest_path).stat()
+        asked = submitted_with(record)
+        return _read(record.manifest_path, asked, (seen.st_mtime_ns, seen.st_size))
     except (DlctlError, OSError, ValueError, TypeError):
         return {}
+
+
+@lru_cache(4096)
+def _read(path: str, overrides: Overrides, _stamp: tuple[int, int]) -> Json:
+    manifest, _ = load_manifest(Path(path), overrides).extract_secrets()
+    found: Json = manifest.model_dump(mode="json")
     return found
+
+
+_CONTENT = {"type": "string", "format": "binary"}
+OPERATIONS = (
+    older("POST", _ALL, "v1_submit", "Submit a training.", _submit, form=shapes.V1NewModel,
+          answer=shapes.V1Made, status=201),
+    older("GET", _ALL, "v1_list", "All trainings.", _list, answer=shapes.V1Models),
+    older("GET", _ONE, "v1_show", "A training.", _show, answer=shapes.V1Model),
+    older("PATCH", _ONE, "v1_halt", "Halt it.", _halt, body=shapes.V1Halt, answer=shapes.V1Changed,
+          status=202),
+    older("DELETE", _ONE, "v1_delete", "Delete it; one that runs is cancelled first.", _delete,
+          answer=shapes.V1Changed),
+    older("GET", f"{_ONE}/definition", "v1_definition", "Its code as a ZIP.",
+          partial(archive, of="code", media=BYTES), answer=_CONTENT, media=(BYTES,),
+          may_fail=(410,)),
+    older("GET", f"{_ONE}/trained_model", "v1_trained_model", "Its results as a ZIP.",
+          partial(archive, of="results", media=BYTES), answer=_CONTENT, media=(BYTES,),
+          may_fail=(410,)),
+    older("GET", "/v1/logs/{id}/loglines", "v1_loglines", "Lines of its logs.", loglines,
+          query=shapes.V1Page, answer=shapes.V1LogLines),
+    older("GET", "/v1/logs/{id}/emetrics", "v1_emetrics", "What it has measured.", emetrics,
+          query=shapes.V1Page, answer=shapes.V1EMetrics),
+    *events.OPERATIONS,
+)  # fmt: skip

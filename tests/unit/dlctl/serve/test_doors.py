@@ -7,25 +7,18 @@ import os
 import socket
 import stat
 import tarfile
-import threading
 import time
 import zipfile
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rest_server import RestServer, zipped
+from rest_server import RestServer, running, zipped
 
 from dlctl.errors import Misused, RecordError
-from dlctl.lifecycle import open_session
-from dlctl.record import RecordStore
 from dlctl.serve import app, guard, run, updates, uploads
 from dlctl.serve.desk import Desk
-from dlctl.service.client import Client
-from dlctl.service.pool import Pool
-from dlctl.sites.files import load_site
 from dlctl.web import connections
 
 LIST = "/api/v1/trainings"
@@ -37,38 +30,6 @@ def begun(server: RestServer, header: str) -> bytes:
         f"authorization: Bearer {server.token}", "content-type: application/json", "", "",
     ]  # fmt: skip
     return "\r\n".join(lines).encode()
-
-
-@pytest.fixture
-def desk(tmp_path, monkeypatch) -> Iterator[Desk]:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    pool = Pool(lambda name: open_session(load_site(name)))
-    made = Desk(Client(RecordStore(), pool=pool), pool.open_site, "local")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def server(desk, tmp_path) -> Iterator[RestServer]:
-    with running(desk, run.Place()) as port:
-        yield RestServer({"XDG_STATE_HOME": str(tmp_path / "state")}, tmp_path, port)
-
-
-class running:  # noqa: N801 - used as a context manager
-    def __init__(self, desk: Desk, place: run.Place) -> None:
-        self.context = run.prepared(desk, place)
-
-    def __enter__(self) -> int:
-        address, self.server = self.context.__enter__()
-        self.thread = threading.Thread(target=self.server.run)
-        self.thread.start()
-        return 0 if address.startswith("unix:") else int(address.rpartition(":")[2])
-
-    def __exit__(self, *_: object) -> None:
-        self.server.should_exit = True
-        self.thread.join()
-        self.context.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize(("headers", "status"), [
@@ -151,7 +112,7 @@ def test_an_archive_that_climbs_or_links_is_refused(server):
         tar.addfile(link)
     for content in (zipped({"../evil": "x"}), zipped({"/evil": "x"}), made.getvalue(), b"none"):
         answer = server.send_form(LIST, {"manifest": "name: x", "code": content})
-        assert answer.status == 400, answer
+        assert answer.status == 422, answer
     assert not [*uploads.uploads_folder().iterdir()]
 
 

@@ -1,0 +1,211 @@
+"""What a request may say, and that checks and description agree about it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import quote
+
+import pytest
+from login_side import make_record
+
+from dlctl.contract import State
+from dlctl.record import GONE
+from dlctl.serve import openapi, results, trainings
+from dlctl.serve.app import OPERATIONS
+from dlctl.serve.older import models
+from dlctl.serve.openapi import describe
+from dlctl.service import verbs, webhooks
+
+LIST = "/api/v1/trainings"
+
+
+@pytest.fixture
+def training(desk) -> str:
+    desk.mine.store.add(make_record(site="local", training_id="t-1", state=State.TRAINING))
+    return f"{LIST}/t-1"
+
+
+def test_a_path_allows_all_its_methods(server):
+    for path, methods in ((f"{LIST}/x", "GET HEAD PATCH DELETE"), ("/v1/models", "GET HEAD POST"),
+                          ("/v1/models/x/events/all/y", "GET HEAD POST DELETE")):  # fmt: skip
+        refused = server.ask(path, "PUT", b"")
+        assert refused.status == 405
+        assert {*refused.headers["allow"].split(", ")} == {*methods.split()}, path
+
+
+def test_a_slash_at_the_end_leads_nowhere_else(server):
+    assert server.ask(f"{LIST}/").status == server.ask("/v1/models/", "POST", b"").status == 404
+
+
+@pytest.mark.parametrize("query", ["tag=a b", "state=running", "site=../x", "limit=501", "any=x"])
+def test_what_the_description_does_not_allow_is_refused(server, query):
+    name, _, value = query.partition("=")
+    wrong = server.ask(f"{LIST}?{name}={quote(value)}")
+    assert wrong.status == 400 and name in wrong.json["detail"]
+
+
+def test_description_and_checks_have_one_source():
+    known = describe(OPERATIONS)
+    query = {each["name"]: each["schema"] for each in known["paths"][LIST]["get"]["parameters"]}
+    assert query["tag"]["items"]["pattern"] == "^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,39})$"
+    assert query["state"]["items"] == {"$ref": "#/components/schemas/State"}
+    assert known["components"]["schemas"]["State"]["enum"] == [*State]
+    assert "anyOf" not in query["site"], "a query can't say null"
+    form = known["paths"][LIST]["post"]["requestBody"]["content"]["multipart/form-data"]
+    assert form["schema"]["properties"]["code"]["format"] == "binary"
+    assert form["encoding"]["overrides"] == {"contentType": "application/json"}
+
+
+def test_only_what_needs_no_token_is_described_so():
+    paths = describe(OPERATIONS)["paths"]
+    free = [path for path, each in paths.items() if each.get("get", {}).get("security") == []]
+    assert free == ["/api/v1/health"]
+
+
+def test_two_schemas_never_share_a_name():
+    with pytest.raises(AssertionError, match="two schemas"):
+        openapi._add({"Made": {"type": "object"}}, "Made", {"type": "string"})
+
+
+def test_a_form_says_what_json_does(server, monkeypatch):
+    said = []
+
+    def send(_call, wanted, path: Path):
+        said.append((wanted, path.read_text()))
+        return make_record()
+
+    monkeypatch.setattr(trainings, "send", send)
+    parts = {"manifest": b"name: x", "tags": "a", "overrides": '{"learners": 2}', "site": "local"}
+    assert server.send_form(LIST, parts).status == 201
+    body = {"manifest": "name: x", "tags": ["a"], "overrides": {"learners": 2}, "site": "local"}
+    assert server.send(LIST, body).status == 201
+    form, plain = said
+    assert form[1] == plain[1] == "name: x"
+    assert form[0].tags == plain[0].tags == ["a"] and form[0].overrides == plain[0].overrides
+    wrong = server.send_form(LIST, {"overrides": "{"})
+    assert wrong.status == 400 and "overrides" in wrong.json["detail"]
+    assert server.send_form(LIST, {"code": "no file"}).status == 400
+
+
+def test_a_whole_number_is_tuned_as_one(server, training, monkeypatch):
+    told = []
+
+    def tune(_session, _record, _store, words, *_):
+        told.extend(words)
+        return SimpleNamespace(sentence="done")
+
+    monkeypatch.setattr(verbs, "tune", tune)
+    body = {"do": "tune", "settings": {"batch_size": 64, "lr": 0.5}}
+    assert server.send(training, body, "PATCH").json["told"] == "done"
+    assert told == ["batch_size=64", "lr=0.5"]
+    for wrong in ({"do": "tune"}, {"do": "tune", "settings": {}}, {"do": "halt", "settings": {}},
+                  {"do": "tune", "settings": {"x": 1}}, {"do": "nothing"}, {}):  # fmt: skip
+        assert server.send(training, wrong, "PATCH").status == 400, wrong
+
+
+def test_a_body_of_the_older_interface_is_bounded(server, training):
+    assert server.send("/v1/models/t-1", {"status": "x" * (1 << 20)}, "PATCH").status == 413
+    assert server.send("/v1/models/t-1", {"status": "delete"}, "PATCH").status == 400
+
+
+def test_the_events_of_older_clients_are_ours(server, training, monkeypatch):
+    known = []
+    monkeypatch.setattr(webhooks, "endpoints", lambda *_: list(known))
+    monkeypatch.setattr(webhooks, "register", lambda _s, _r, each: known.append(each) or each)
+    monkeypatch.setattr(
+        webhooks, "unregister", lambda _s, _r, event, name: known.remove(next(
+            each for each in known if (each.event, each.id) == (event, name))))  # fmt: skip
+    events = "/v1/models/t-1/events"
+    told = {"id": "mine", "url": "https://a.example/x"}
+    said = {"url": told["url"], "type": "update"}
+    assert server.send(f"{events}/update/mine", said).json == told
+    assert [each.event for each in known] == ["started", "failed", "plateau", "finished"]
+    for kind in ("all", "failed"):
+        assert server.ask(f"{events}/{kind}").json == {"endpoints": [told]}
+    assert server.ask(f"{events}/failed/mine", "DELETE").json == told
+    assert [each.event for each in known] == ["started", "plateau", "finished"]
+    assert server.ask(f"{events}/failed/mine").status == 404
+    assert server.ask(f"{events}/metrics").status == 400, "they are a stream"
+
+
+def test_files_that_were_removed_are_gone(server, desk):
+    desk.mine.store.add(make_record(site="local", state=State.COMPLETED, reason=GONE))
+    for path in ("/v1/models/t-1/trained_model", "/v1/models/t-1/definition",
+                 f"{LIST}/t-1/results", f"{LIST}/t-1/results.zip"):  # fmt: skip
+        gone = server.ask(path)
+        assert gone.status == 410 and "gone" in gone.body.decode()
+
+
+def test_a_manifest_is_read_once_and_told_with_what_was_asked(server, desk, tmp_path, monkeypatch):
+    manifest = tmp_path / "manifest.yml"
+    manifest.write_text("name: x\ndescription: first\nframework: {name: pytorch, command: run}\n")
+    asked = {"learners": 3, "set": ["env.A_TOKEN=hunter2"]}
+    asked["resume"] = {"attempt": 2, "asked": {"set": ["env.A_TOKEN=hunter2"]}}
+    desk.mine.store.add(make_record(
+        site="local", manifest_path=str(manifest), state=State.COMPLETED,
+        overrides=json.dumps(asked)))  # fmt: skip
+    reads = []
+    load = models.load_manifest
+    monkeypatch.setattr(models, "load_manifest", lambda *a: reads.append(a) or load(*a))
+
+    def told():
+        answer = server.ask("/v1/models")
+        assert b"hunter2" not in answer.body
+        (model,) = answer.json["models"]
+        return model["description"], model["training"]["learners"]
+
+    assert told() == told() == ("first", 3) and len(reads) == 1
+    manifest.write_text(manifest.read_text().replace("first", "second"))
+    assert told() == ("second", 3), "it has changed"
+    (listed,) = server.ask(LIST).json["items"]
+    hidden = ["env.A_TOKEN=(hidden)"]
+    assert listed["overrides"]["set"] == listed["overrides"]["resume"]["asked"]["set"] == hidden
+    assert listed["overrides"]["learners"] == 3
+
+
+@pytest.mark.parametrize(("asked", "span"), [
+    ("bytes=0-4", (0, 5)), ("bytes=6-", (6, 11)), ("bytes=-3", (8, 11)), ("bytes=-99", (0, 11)),
+    ("bytes=3-99", (3, 11)), ("bytes=11-", (11, 11)), ("bytes=20-30", (20, 20)),
+    ("bytes=-0", (11, 11)), ("bytes=0-1,3-4", None), ("items=0-1", None), ("bytes=5-2", None),
+    ("bytes=-", None), ("nonsense", None),
+    pytest.param(f"bytes={'9' * 5000}-", None, id="without an end"),
+])  # fmt: skip
+def test_part_of_a_file(asked, span):
+    assert results.span_of(asked, 11) == span
+
+
+@pytest.mark.parametrize("position", ["nonsense", "{}x", '{"a": Infinity}', "[1]", '{"a": "x"}'])
+def test_a_position_of_no_stream_is_refused(server, training, position):
+    packed = base64.urlsafe_b64encode(zlib.compress(position.encode())).decode()
+    for sent in (packed, position):
+        answer = server.ask(f"{training}/metrics", accept="text/event-stream", last_event_id=sent)
+        assert answer.status == 400 and "Last-Event-ID" in answer.json["detail"]
+
+
+def test_pages_have_each_training_once_though_many_are_as_old(server, desk):
+    names = [f"t-{number}" for number in (3, 1, 4, 2, 5)]
+    desk.mine.store.add(*(
+        make_record(site="local", training_id=name, state=State.COMPLETED) for name in names
+    ))  # fmt: skip
+    seen, cursor = [], ""
+    while cursor is not None:
+        page = server.ask(f"{LIST}?limit=2{cursor and f'&cursor={cursor}'}").json
+        seen += [each["training_id"] for each in page["items"]]
+        cursor = page["next"]
+    assert seen == sorted(names, reverse=True)
+
+
+def test_head_reads_no_stream(server, desk, training):
+    told = server.ask(f"{training}/logs", "HEAD", accept="text/event-stream")
+    assert desk.followers._count == 0
+    assert told.status == 200 and told.headers["content-type"].startswith("text/event-stream")
+
+
+def test_what_is_as_described_but_means_nothing_is_422(server, training):
+    for query in ("grep=[", "rank=first", "since=someday"):
+        answer = server.ask(f"{training}/logs?{query}")
+        assert answer.status == 422 and answer.json["detail"], query
