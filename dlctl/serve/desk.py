@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _WANTED_S = 30.0
 """For how long after a request the states of trainings are kept new."""
-_TICK_NS = 100_000_000
 _AT_SITES = 16
 """How many requests may wait for sites at once; the others wait for these."""
 
@@ -46,7 +45,6 @@ class Desk:
     _asked_at: float = float("-inf")
     _limiter: CapacityLimiter | None = None
     _woken: set[str] = field(default_factory=set)
-    _known: tuple[tuple[tuple[int, int], ...] | None, list[Record]] = (None, [])
 
     def __post_init__(self) -> None:
         self.live = Live(
@@ -72,23 +70,8 @@ class Desk:
                 self.live.wake(site)
 
     async def records(self) -> list[Record]:
-        """Return all trainings, the newest last; the file is read once for each change of it."""
-        before, read_at = self._stamp(), time.time_ns()
-        if before != self._known[0]:  # other requests are answered meanwhile
-            records = await anyio.to_thread.run_sync(self.mine.store.all)
-            # A file system's clock has ticks: what is written in the same one looks the same.
-            is_old = all(read_at - changed_at > _TICK_NS for changed_at, _ in before)
-            self._known = (before if is_old else None), records
-            return records
-        return list(self._known[1])
-
-    def _stamp(self) -> tuple[tuple[int, int], ...]:
-        path, found = self.mine.store.path, []
-        for name in (path.name, f"{path.name}-wal"):
-            with suppress(OSError):
-                seen = path.with_name(name).stat()
-                found.append((seen.st_mtime_ns, seen.st_size))
-        return tuple(found)
+        """Return all trainings, the newest last; other requests are answered meanwhile."""
+        return await anyio.to_thread.run_sync(self.mine.store.all)
 
     async def find(self, training_id: str, *, search: bool = False) -> Record:
         """Return a training by its whole id.

@@ -72,7 +72,7 @@ class Guard:
         if not length.isdecimal() or int(length) > self._most_bytes:
             why = f"a request may have {self._most_bytes:,} bytes"
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why, {"connection": "close"}
-        if scope["path"] in FREE and scope["method"] in ("GET", "HEAD"):
+        if scope["path"] in FREE and scope.get("method") in ("GET", "HEAD"):
             return None
         origin = headers.get("origin", "").partition("://")[2]
         if origin not in ("", host) and not self._is_own_socket(scope, origin):

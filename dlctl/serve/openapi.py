@@ -49,7 +49,7 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
                  "/v1 is for clients of FfDL; /v1/models/{id}/logs and /metrics are WebSockets."},
         "security": [{"bearer": []}, {"basic": []}],
         "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": {
+        "components": {"schemas": schemas, "responses": _refusals(paths), "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer"},
             "basic": {"type": "http", "scheme": "basic"}}},
     }  # fmt: skip
@@ -130,8 +130,6 @@ def _add(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> None:
 def _responses(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     is_older = each.path.startswith(OLDER)
     good = {media: {"schema": _of(each.answer, schemas)} for media in each.media}
-    bad = {JSON: {"schema": _ref("V1Problem")}} if is_older else {
-        "application/problem+json": {"schema": _ref("Problem")}}  # fmt: skip
     found: dict[str, Any] = {str(each.status): {"description": "Done.", "content": good}}
     for status in sorted({*(_V1_ALWAYS if is_older else _ALWAYS), *each.may_fail}):
         if status == HTTPStatus.PARTIAL_CONTENT:
@@ -139,7 +137,22 @@ def _responses(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         elif status == HTTPStatus.NOT_MODIFIED:
             found[str(status)] = {"description": "It has not changed."}
         else:
-            found[str(status)] = {"description": "Refused.", "content": bad}
+            found[str(status)] = {"$ref": f"#/components/responses/{'v1-' * is_older}{status}"}
+    return found
+
+
+def _refusals(paths: dict[str, Any]) -> dict[str, Any]:
+    """Return the answers by which operations refuse, each once."""
+    names = {
+        each["$ref"].rpartition("/")[2] for path in paths.values() for operation in path.values()
+        for each in operation["responses"].values() if "$ref" in each
+    }  # fmt: skip
+    kinds = {False: ("application/problem+json", "Problem"), True: (JSON, "V1Problem")}
+    found: dict[str, Any] = {}
+    for name in sorted(names):
+        media, schema = kinds[name.startswith("v1-")]
+        found[name] = {"description": HTTPStatus(int(name[-3:])).phrase,
+                       "content": {media: {"schema": _ref(schema)}}}  # fmt: skip
     return found
 
 
@@ -196,5 +209,5 @@ def page(known: dict[str, Any]) -> str:
         "body{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;padding:0 1em}"
         "h2{font-size:1em;margin:1.5em 0 0}p{margin:0}</style><h1>dlctl</h1>"
         f"<p>{escape(known['info']['description'])} "
-        f"<a href=/openapi.json>OpenAPI 3.1</a></p>{''.join(parts)}</html>"
+        f"<a href=openapi.json>OpenAPI 3.1</a></p>{''.join(parts)}</html>"
     )

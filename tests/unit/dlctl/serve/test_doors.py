@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import websockets.sync.client
 from rest_server import RestServer, running, zipped
+from websockets.exceptions import InvalidStatus
 
 from dlctl.errors import Misused, RecordError
 from dlctl.serve import app, guard, run, updates, uploads
@@ -50,6 +52,10 @@ def test_only_the_user_is_let_in(server, headers, status):
 def test_what_tells_nothing_of_the_user_needs_no_token(server):
     for path in ("/docs", "/openapi.json", "/api/v1/health"):
         assert server.ask(path, authorization="").status == 200
+        address = f"ws://127.0.0.1:{server.port}{path}"
+        with pytest.raises(InvalidStatus) as refused:
+            websockets.sync.client.connect(address)
+        assert refused.value.response.status_code == 403, "no WebSocket is there"
 
 
 def test_a_path_that_climbs_leads_nowhere(server):
