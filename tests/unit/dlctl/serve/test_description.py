@@ -30,7 +30,7 @@ def test_each_reference_leads_to_a_schema():
                 walk(inner)
 
     walk(found)
-    assert references == known
+    assert references <= known
 
 
 def test_the_page_shows_each_operation_and_loads_nothing():
