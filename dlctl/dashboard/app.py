@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from dlctl.dashboard.guard import WEBSOCKET_PROTOCOL, Guard
 from dlctl.dashboard.report import report
 from dlctl.series.smooth import Smoother
 from dlctl.service.verbs import OFFERED
+from dlctl.web.sockets import until_left
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -119,11 +119,7 @@ class Pages:
     async def logs(self, socket: WebSocket) -> None:
         """Send the log of a training as it grows, until the page leaves."""
         await socket.accept(subprotocol=WEBSOCKET_PROTOCOL)
-        tasks = [asyncio.create_task(work) for work in (self._send_log(socket), _left(socket))]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await until_left(socket, self._send_log(socket))
 
     async def _send_log(self, socket: WebSocket) -> None:
         training_id = socket.path_params["id"]
@@ -163,12 +159,6 @@ async def _body(request: Request) -> bytes | None:
         if len(body) > MOST_BYTES:
             return None
     return body
-
-
-async def _left(socket: WebSocket) -> None:
-    """Return when the page has closed the WebSocket."""
-    while (await socket.receive())["type"] != "websocket.disconnect":
-        pass
 
 
 def _json(value: object, status: int = 200) -> Response:

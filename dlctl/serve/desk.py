@@ -42,15 +42,16 @@ class Desk:
     site: str
     live: Live = field(init=False)
     followers: Followers = field(init=False)
-    _asked_at: float = float("-inf")
     _limiter: CapacityLimiter | None = None
-    _woken: set[str] = field(default_factory=set)
+    _asked_at: dict[str, float] = field(default_factory=dict)
+    """When somebody asked last about trainings of each site."""
 
     def __post_init__(self) -> None:
         self.live = Live(
             self.mine.store, self.open_site, self.mine.store.all,
             asks=lambda record: not record.state.final or record.notice_tries,
-            is_wanted=lambda _: time.monotonic() - self._asked_at < _WANTED_S, hangs_up=True,
+            is_wanted=lambda mine: any(self._is_wanted(record.site) for record in mine[:1]),
+            hangs_up=True,
         )  # fmt: skip
         self.followers = Followers(self.mine.store, self.open_site)
 
@@ -62,12 +63,14 @@ class Desk:
 
     def keep_new(self, records: list[Record]) -> None:
         """Keep the states of trainings new for a while: somebody asks."""
-        is_first = time.monotonic() - self._asked_at >= _WANTED_S
-        self._asked_at = time.monotonic()
         for site in {record.site for record in records if not record.state.final}:
-            if is_first or site not in self._woken:  # the others look by themselves
-                self._woken.add(site)
+            looks_already = self._is_wanted(site)
+            self._asked_at[site] = time.monotonic()
+            if not looks_already:
                 self.live.wake(site)
+
+    def _is_wanted(self, site: str) -> bool:
+        return time.monotonic() - self._asked_at.get(site, float("-inf")) < _WANTED_S
 
     async def records(self) -> list[Record]:
         """Return all trainings, the newest last; other requests are answered meanwhile."""

@@ -58,7 +58,12 @@ def _file(value: object) -> UploadFile:
 
 
 def _text(value: object) -> object:
-    return value.file.read(MOST_JSON_BYTES).decode() if isinstance(value, UploadFile) else value
+    if not isinstance(value, UploadFile):
+        return value
+    content = value.file.read(MOST_JSON_BYTES + 1)
+    if len(content) > MOST_JSON_BYTES:
+        raise ValueError(f"it has at most {MOST_JSON_BYTES:,} bytes")
+    return content.decode()
 
 
 def like(pattern: re.Pattern[str]) -> Any:

@@ -181,7 +181,7 @@ def zipped(call: Call, record: Record, of: str) -> Iterator[bytes]:
         folder, files = files_of(session, record, of)
         with zipfile.ZipFile(growing, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for each in files:
-                entry = zipfile.ZipInfo(each.path)
+                entry = zipfile.ZipInfo(each.path.encode(errors="replace").decode())
                 entry.external_attr = 0o644 << 16
                 with archive.open(entry, "w", force_zip64=each.size_bytes > 1 << 31) as inner:
                     path = f"{folder}/{each.path}"

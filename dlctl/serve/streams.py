@@ -53,7 +53,8 @@ def begin_at_position(source: Source, position: str) -> None:
         known = json.loads(unpack.decompress(base64.urlsafe_b64decode(position), 1 << 20))
         for name, size_bytes in known.items():
             source.skip(name, int(size_bytes))
-    except (ValueError, AttributeError, TypeError, OverflowError, binascii.Error, zlib.error):
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError,
+            binascii.Error, zlib.error):  # fmt: skip
         raise Malformed("Last-Event-ID is the id of an event of this stream") from None
 
 

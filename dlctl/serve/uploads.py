@@ -106,16 +106,15 @@ def _unpack(archive: IO[bytes], folder: Path) -> None:
     try:
         for name, content, is_executable in _members(archive):
             count += 1
+            if count > MOST_FILES:
+                raise TooLarge(f"the code has more than {MOST_FILES:,} files")
             path = _inside(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 while chunk := content.read(1 << 20):
                     total += len(chunk)
-                    if total > MOST_UNPACKED_BYTES or count > MOST_FILES:
-                        raise TooLarge(
-                            f"the code has more than {MOST_FILES:,} files, or than "
-                            f"{MOST_UNPACKED_BYTES >> 30} GiB"
-                        )
+                    if total > MOST_UNPACKED_BYTES:
+                        raise TooLarge(f"the code has more than {MOST_UNPACKED_BYTES >> 30} GiB")
                     file.write(chunk)
             path.chmod(0o755 if is_executable else 0o644)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, RuntimeError,
@@ -173,6 +172,7 @@ def _clone(url: str, commit: str, folder: Path) -> None:
             said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
             raise ManifestError(f"git {words[0]} {url} {commit[:12]}: {said}",
                                 hint="check the URL, and that the server may read it")  # fmt: skip
+    shutil.rmtree(folder / ".git")  # which is another one at each fetch
 
 
 def text_of(manifest: str | dict[str, Any]) -> bytes:

@@ -107,7 +107,7 @@ class Pool:
     def _return(self, name: str, follows: bool) -> None:
         with self._changed:
             self._lent[name] -= not follows
-            self._changed.notify()
+            self._changed.notify_all()  # who waits may wait for another site
 
     def _sweep_later(self) -> None:
         if self._sweeper is None:

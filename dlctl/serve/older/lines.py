@@ -16,6 +16,7 @@ from dlctl.errors import DlctlError
 from dlctl.serve.follow import LogSource
 from dlctl.serve.operations import Call, answer
 from dlctl.serve.problems import NotFound
+from dlctl.web.sockets import until_left
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
@@ -134,15 +135,18 @@ async def socket_of(desk: Desk, frames: Frames, socket: WebSocket) -> None:
         return await socket.close(1008)
     await socket.accept(subprotocol=offered[0])
     follows = socket.query_params.get("follow", "true").lower() != "false"
+    return await until_left(socket, _send(socket, frames(desk, record, follows)))
+
+
+async def _send(socket: WebSocket, frames: AsyncIterator[str]) -> None:
     try:
-        async for frame in frames(desk, record, follows):
+        async for frame in frames:
             await socket.send_text(frame)
         await socket.close(1000)
     except DlctlError as error:
         await socket.close(1011, error.message[:100])
     except WebSocketDisconnect:
         pass
-    return None
 
 
 async def send_logs(desk: Desk, record: Record, follows: bool) -> AsyncIterator[str]:

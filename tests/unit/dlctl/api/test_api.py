@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy
 import pytest
+from zygote import wait_for
 
 import dlctl
 from dlctl.api.room import listed
@@ -168,3 +170,30 @@ def test_a_table_shows_a_curve_and_escapes_what_a_program_says():
     assert "points='0.0,2.0 320.0,78.0'" in shown
     assert "&lt;loss&gt;: 2 to 4, steps 1 to 1,001" in shown and "<script" not in shown
     assert "svg" not in html_of(record, Line("loss", "steps", [(1, 1.0)]))
+
+
+def test_a_connection_that_comes_back_wakes_whoever_waits_for_its_site(monkeypatch):
+    monkeypatch.setattr(pool, "_PATIENCE_S", 60.0)
+    sites = Pool(Opened(), most=1)
+    sites.lend("idle").close()  # which starts the thread that closes what nobody uses
+    held = {name: sites.lend(name) for name in ("here", "there")}
+    lent: list[str] = []
+
+    def wait(name: str) -> None:
+        with closing(sites.lend(name)):
+            lent.append(name)
+
+    def waiting() -> int:
+        return len(sites._changed._waiters)
+
+    threads = [threading.Thread(target=wait, args=[name]) for name in held]
+    for number, thread in enumerate(threads):
+        wait_for(lambda: waiting() == number + 1)  # noqa: B023
+        thread.start()
+    wait_for(lambda: waiting() == len(held) + 1)
+    held["there"].close()
+    threads[1].join(20)
+    held["here"].close()
+    threads[0].join(20)
+    sites.close()
+    assert lent == ["there", "here"]
