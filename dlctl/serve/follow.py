@@ -263,7 +263,13 @@ class Followers:
         looks = [each.look() for each in followers]
         found = read_appended_of_many(session.transport, looks) if looks else []
         for follower, news in zip(followers, found, strict=True):
-            pieces = follower.source.take(session, news)
+            try:
+                pieces = follower.source.take(session, news)
+            except DlctlError as error:
+                if may_pass(error):
+                    raise
+                follower.end(error)  # the others' files may be whole
+                continue
             if follower.ended and not follower.source.advanced:
                 if rest := follower.source.rest():
                     follower.give(rest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import os
@@ -19,8 +20,9 @@ from rest_server import zipped
 from zygote import wait_for
 
 from dlctl.contract import State
+from dlctl.errors import TransferError
 from dlctl.files.listing import SiteFile
-from dlctl.serve import results, uploads
+from dlctl.serve import follow, results, uploads
 
 LIST = "/api/v1/trainings"
 
@@ -108,3 +110,29 @@ def test_an_older_client_that_leaves_is_followed_no_more(server, desk):
     with websockets.sync.client.connect(address, additional_headers=headers):
         wait_for(followers)
     wait_for(lambda: not followers())
+
+
+def test_a_training_that_can_not_be_read_ends_no_other_stream(desk, monkeypatch):
+    good, bad = (
+        make_record(site="local", training_id=name, state=State.TRAINING, job_dir=f"/nowhere/{name}")
+        for name in ("good", "bad")
+    )  # fmt: skip
+
+    def take(self, _session, _found):
+        if self.look().folder.startswith(bad.job_dir):
+            raise TransferError("it can't be read")
+        return ["news"]
+
+    monkeypatch.setattr(follow.MetricsSource, "take", take)
+    monkeypatch.setattr(follow, "refresh", lambda _session, known, *_: known)
+
+    async def first_of(record) -> object:
+        async for batch in desk.followers.follow(record, follow.MetricsSource(record)):
+            return batch.pieces
+
+    async def both() -> list[object]:
+        asked = [first_of(record) for record in (bad, good)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    refused, pieces = asyncio.run(both())
+    assert isinstance(refused, TransferError) and pieces == ["news"]
