@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from html import escape
 from http import HTTPStatus
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from dlctl import __version__
 from dlctl.serve.guard import FREE
 from dlctl.serve.operations import FORM, JSON, KEY, Operation
 from dlctl.serve.problems import OLDER
-from dlctl.service.shapes import schema_of
+from dlctl.service.shapes import referred, schema_of
 
 _PROBLEM = {
     "type": "object", "required": ["type", "title", "status", "detail"],
@@ -49,7 +50,8 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
                  "/v1 is for clients of FfDL; /v1/models/{id}/logs and /metrics are WebSockets."},
         "security": [{"bearer": []}, {"basic": []}],
         "paths": paths,
-        "components": {"schemas": schemas, "responses": _refusals(paths), "securitySchemes": {
+        "components": {"schemas": schemas, "responses": _refusals(paths),
+                       "parameters": _shared(paths), "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer"},
             "basic": {"type": "http", "scheme": "basic"}}},
     }  # fmt: skip
@@ -58,12 +60,12 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
 def _operation(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     parts = {name: {"type": "string"} for name in re.findall(r"{(\w+)}", each.path)}
     if each.parts is not None:
-        parts |= _own(each.parts.model_json_schema(), schemas)["properties"]
+        parts |= _schema(each.parts, schemas)["properties"]
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": kind}
         for name, kind in parts.items()
     ]  # fmt: skip
-    schema = _own(each.query.model_json_schema(), schemas)
+    schema = _schema(each.query, schemas)
     parameters += [
         {"name": name, "in": "query", "schema": _said(kind),
          "required": name in schema.get("required", ())}
@@ -90,7 +92,7 @@ def _body(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     if each.body is not None:
         found[JSON] = {"schema": _of(each.body, schemas)}
     if each.form is not None:
-        schema = _own(each.form.model_json_schema(), schemas)
+        schema = _schema(each.form, schemas)
         parts = {name: _said(kind) for name, kind in schema["properties"].items()}
         told = {name: kind.pop("contentSchema") for name, kind in parts.items()
                 if "contentSchema" in kind}  # fmt: skip
@@ -113,18 +115,29 @@ def _said(schema: dict[str, Any]) -> dict[str, Any]:
 def _of(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type, or of the name of a shape; both stand among all."""
     if isinstance(kind, dict):
-        for name in _named(kind):
-            _add(schemas, name, _own(schema_of(name), schemas))
+        for name in referred(kind):
+            _of(name, schemas)
         return kind
-    if isinstance(kind, str):
-        _add(schemas, kind, _own(schema_of(kind), schemas))
-        return _ref(kind)
-    _add(schemas, kind.__name__, _own(TypeAdapter(kind).json_schema(), schemas))
-    return _ref(kind.__name__)
+    name = kind if isinstance(kind, str) else kind.__name__
+    _add(schemas, name, _schema(kind, schemas))
+    return _ref(name)
 
 
-def _add(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> None:
-    assert schemas.setdefault(name, schema) == schema, f"two schemas have the name {name}"
+def _add(known: dict[str, Any], name: str, schema: dict[str, Any]) -> None:
+    assert known.setdefault(name, schema) == schema, f"two schemas have the name {name}"
+
+
+def _shared(paths: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that several operations have, which refer to them from now on."""
+    lists = [operation["parameters"] for path in paths.values() for operation in path.values()]
+    every = [each for some in lists for each in some]
+    found: dict[str, Any] = {}
+    for some in lists:
+        for at, each in enumerate(some):
+            if every.count(each) > 1:
+                _add(found, each["name"], each)
+                some[at] = {"$ref": f"#/components/parameters/{each['name']}"}
+    return found
 
 
 def _responses(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
@@ -160,21 +173,15 @@ def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _named(schema: Any) -> Iterator[str]:
-    """Yield the names of our shapes that a schema refers to."""
-    if isinstance(schema, dict):
-        if isinstance(name := schema.get("$ref"), str):
-            yield name.rpartition("/")[2]
-        for inner in schema.values():
-            yield from _named(inner)
-    elif isinstance(schema, list):
-        for inner in schema:
-            yield from _named(inner)
+class _Untitled(GenerateJsonSchema):
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False  # it would only repeat the name
 
 
-def _own(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose own definitions stand among all."""
-    schema = dict(schema)
+def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a type or of a shape, whose own definitions stand among all."""
+    schema = schema_of(kind) if isinstance(kind, str) else TypeAdapter(kind).json_schema(
+        schema_generator=_Untitled)  # fmt: skip
     schema.pop("$schema", None)
     for name, inner in schema.pop("$defs", {}).items():
         _add(schemas, name, _moved(inner))
@@ -194,11 +201,13 @@ def _moved(schema: Any) -> Any:
 
 def page(known: dict[str, Any]) -> str:
     """Return the description as a page that loads nothing."""
-    parts = []
+    parts, shared = [], known["components"]["parameters"]
     for path, methods in known["paths"].items():
         for method, each in methods.items():
+            takes = [shared[p["$ref"].rpartition("/")[2]] if "$ref" in p else p
+                     for p in each["parameters"]]  # fmt: skip
             words = ", ".join(
-                f"<code>{escape(p['name'])}</code>" for p in each["parameters"] if p["in"] != "path"
+                f"<code>{escape(p['name'])}</code>" for p in takes if p["in"] != "path"
             )
             parts.append(
                 f"<h2><code>{method.upper()} {escape(path)}</code></h2>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, make_dataclass
 from functools import cache
 from typing import Any, Literal, get_type_hints
@@ -200,15 +200,30 @@ def schema_of(name: str) -> dict[str, Any]:
         "title": f"{shape.text}, as dlctl prints it with --json",
         "type": "object", "properties": {}, "required": [],
     }  # fmt: skip
+    defined: dict[str, Any] = {}
     for part in shape.parts:
         may_lack = str(part).startswith("?")
         found = _schema(str(part)[1:] if may_lack else part)
         required = () if may_lack else found.get("required", ())
         whole["properties"] |= found["properties"]
         whole["required"] = sorted({*whole["required"], *required})
-        if "$defs" in found:
-            whole["$defs"] = whole.get("$defs", {}) | found["$defs"]
-    return whole
+        defined |= found.get("$defs", {})
+    named = list(referred(whole))  # a later part may have another type for a field
+    for name in named:
+        named += [each for each in referred(defined[name]) if each not in named]
+    return whole | {"$defs": {name: defined[name] for name in sorted(named)}} if named else whole
+
+
+def referred(schema: Any) -> Iterator[str]:
+    """Yield the names of the schemas that one refers to."""
+    if isinstance(schema, dict):
+        if isinstance(name := schema.get("$ref"), str):
+            yield name.rpartition("/")[2]
+        for inner in schema.values():
+            yield from referred(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from referred(inner)
 
 
 def _schema(part: str | dict[str, object]) -> dict[str, Any]:
@@ -220,6 +235,9 @@ def _schema(part: str | dict[str, object]) -> dict[str, Any]:
         def field_is_required(self, field: Any, *more: Any, **named: Any) -> bool:
             may_lack = field["type"] == "typed-dict-field"
             return not may_lack or super().field_is_required(field, *more, **named)
+
+        def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+            return False  # it would only repeat the name
 
     return TypeAdapter(_type(part)).json_schema(
         by_alias=False, schema_generator=Printed, mode="serialization"
