@@ -12,7 +12,7 @@ from dlctl.api.room import listed, mine
 from dlctl.errors import DlctlError, Misused, TrainingFailed
 from dlctl.series.columns import Columns, columns_of
 from dlctl.service import verbs
-from dlctl.service.client import Filter, tag
+from dlctl.service.client import tag
 
 if TYPE_CHECKING:
     from dlctl.api.shown import Line
@@ -170,11 +170,13 @@ class Training:
 
     def halt(self: J) -> J:
         """Save a checkpoint and stop; `resume` goes on from there."""
-        return self._end("halt")
+        self._act("halt")
+        return self
 
     def cancel(self: J) -> J:
         """End it without saving."""
-        return self._end("cancel")
+        self._act("cancel")
+        return self
 
     def resume(
         self: J, *, learners: int | None = None, nodes: int | None = None,
@@ -206,14 +208,11 @@ class Training:
         Returns:
             A sentence about what the learners answered.
         """
-        words = [f"{name}={value}" for name, value in settings.items()]
-        with self._open() as session:
-            return verbs.tune(session, self._known(), self._mine.store, words).sentence
+        return self._act("tune", settings)
 
     def save(self) -> str:
         """Save a checkpoint now; the training goes on. Return a sentence about it."""
-        with self._open() as session:
-            return verbs.save(session, self._known(), self._mine.store).sentence
+        return self._act("save")
 
     def fetch(
         self,
@@ -249,9 +248,7 @@ class Training:
         Args:
             forget: Remove only what is known here.
         """
-        done = verbs.delete(self._mine, [self._known()], forget=forget)
-        for failure in done.failures:
-            raise failure
+        verbs.delete(self._mine, [self._known()], forget=forget).one()
 
     def tag(self: J, *add: str, remove: str | Sequence[str] = ()) -> J:
         """Give it tags, and take some away."""
@@ -260,12 +257,11 @@ class Training:
 
     # ----------------------------------------------------------------------------------------------
 
-    def _end(self: J, verb: str) -> J:
-        done = verbs.end(self._mine, verb, [self.id], Filter())
-        for failure in done.failures:
-            raise failure
-        (self.record,) = done.known
-        return self
+    def _act(self, verb: str, settings: Mapping[str, float] | None = None) -> str:
+        with self._open() as session:
+            self.record, told = verbs.act(session, self._known(), self._mine.store, verb,
+                                          self._mine.tell, settings=settings)  # fmt: skip
+        return told
 
     @contextmanager
     def _open(self) -> Iterator[Session]:

@@ -40,6 +40,8 @@ _FIRST_S = 5.0
 """How long a page waits for what is not known yet; what comes later is told as news."""
 _REFINE_S = 20.0
 _ACT_S = 120.0
+_WAIT_S = 5.0
+"""For learners' answer, which a page doesn't show."""
 _SPARKS = 40
 """Of how many of the newest trainings the list shows a curve."""
 _TAIL = 400
@@ -174,10 +176,11 @@ class LiveFeed:
         """Do what a person asked for, and return a sentence about it."""
         tracked = self._find(training_id)
         asked = self._live.call(
-            tracked.record.site, lambda s: act(s, tracked.record, self._store, verb, arguments)
+            tracked.record.site,
+            lambda s: act(s, tracked.record, self._store, verb, settings=arguments, wait_s=_WAIT_S),
         )
         try:
-            told = asked.result(_ACT_S)
+            _, told = asked.result(_ACT_S)
         except DlctlError as error:
             raise Refused(f"{error.message}. {error.hint}".strip(". ") + ".") from error
         except (TimeoutError, CancelledError) as error:

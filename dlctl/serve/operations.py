@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -29,8 +29,11 @@ from dlctl.sites.model import NAME_PATTERN
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
     from dlctl.serve.desk import Desk
 
+T = TypeVar("T")
 BASE = "/api/v1"
 JSON = "application/json"
 FORM = "multipart/form-data"
@@ -93,6 +96,22 @@ class Call:
     def part(self, name: str) -> str:
         """Return a part of the path."""
         return str(self.request.path_params[name])
+
+    async def at_its_site(
+        self, do: Callable[[Session, Record], T], *, search: bool = False
+    ) -> T:  # fmt: skip
+        """Return what something done at the site of the path's training returns.
+
+        Raises:
+            NotFound
+        """
+        record = await self.desk.find(self.part("id"), search=search)
+
+        def at_site() -> T:
+            with self.desk.open(record.site) as session:
+                return do(session, record)
+
+        return await self.desk.at_sites(at_site)
 
     @property
     def key(self) -> str | None:

@@ -19,6 +19,8 @@ from dlctl.serve.trainings import CHANGED, Change, Listing, change, list_, made_
 from dlctl.serve.uploads import MANIFEST, folder_of
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
     from dlctl.service.models import ModelsAt
 
 _SEARCH = "search.yml"
@@ -94,27 +96,21 @@ async def show_search(call: Call) -> Response:
     from dlctl.search.summary import counts
     from dlctl.service import verbs
 
-    record = await call.desk.find(call.part("id"), search=True)
-
-    def do() -> dict[str, Any]:
-        with call.desk.open(record.site) as session:
-            known, seen = verbs.status(session, record, call.desk.mine.store)
+    def do(session: Session, record: Record) -> dict[str, Any]:
+        known, seen = verbs.status(session, record, call.desk.mine.store)
         return known.plain() | asdict(counts(seen, known))
 
-    return answer(await call.desk.at_sites(do))
+    return answer(await call.at_its_site(do, search=True))
 
 
 async def list_trials(call: Call) -> Response:
     """Return the trials of a search."""
     from dlctl.search.overview import read_overview
 
-    record = await call.desk.find(call.part("id"), search=True)
+    def do(session: Session, record: Record) -> list[dict[str, Any]]:
+        return [asdict(each) for each in read_overview(session, record).trials.rows]
 
-    def do() -> list[dict[str, Any]]:
-        with call.desk.open(record.site) as session:
-            return [asdict(each) for each in read_overview(session, record).trials.rows]
-
-    return answer({"items": await call.desk.at_sites(do), "next": None})
+    return answer({"items": await call.at_its_site(do, search=True), "next": None})
 
 
 async def list_models(call: Call) -> Response:

@@ -72,14 +72,8 @@ def etag(file: SiteFile) -> str:
 
 async def list_(call: Call) -> Response:
     """Return the files."""
-    record = await call.desk.find(call.part("id"))
-
-    def do() -> list[SiteFile]:
-        with call.desk.open(record.site) as session:
-            return files_of(session, record, call.query.of)[1]
-
-    files = await call.desk.at_sites(do)
-    where = f"{BASE}/trainings/{record.training_id}/results/files/"
+    _, files = await call.at_its_site(partial(files_of, of=call.query.of))
+    where = f"{BASE}/trainings/{call.part('id')}/results/files/"
     return answer({"items": [
         {"path": each.path, "size_bytes": each.size_bytes, "etag": etag(each),
          "href": where + quote(each.path, errors="replace")} for each in files]})  # fmt: skip

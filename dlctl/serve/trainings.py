@@ -31,6 +31,7 @@ from dlctl.serve.problems import NotFound, json_bytes
 from dlctl.serve.uploads import COMMIT, MANIFEST, URL, folder_of, text_of
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
     from dlctl.lifecycle.many import Sent
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
@@ -218,44 +219,28 @@ async def show(call: Call) -> Response:
     """Return all about a training."""
     from dlctl.service.describe import describe
 
-    record = await call.desk.find(call.part("id"))
+    def do(session: Session, record: Record) -> dict[str, Any]:
+        return describe(session, record, call.desk.mine.store, call.desk.mine.tell).plain()
 
-    def do() -> dict[str, Any]:
-        with call.desk.open(record.site) as session:
-            return describe(session, record, call.desk.mine.store, call.desk.mine.tell).plain()
-
-    return answer(await call.desk.at_sites(do))
+    return answer(await call.at_its_site(do))
 
 
 async def change(call: Call, *, search: bool = False) -> Response:
     """Halt, cancel, resume, tune or save."""
     from dlctl.service import verbs
-    from dlctl.service.client import Filter
 
-    desk, wanted = call.desk, call.body.root
-    record = await desk.find(call.part("id"), search=search)
+    mine, wanted = call.desk.mine, call.body.root
 
-    def do() -> dict[str, Any]:
-        store, tell = desk.mine.store, desk.mine.tell
-        if wanted.do in ("halt", "cancel"):
-            done = verbs.end(desk.mine, wanted.do, [record.training_id], Filter())
-            if done.failures:
-                raise done.failures[0]
-            return {"training": done.known[0].plain(), "told": ""}
-        with desk.open(record.site) as session:
-            if wanted.do == "resume":
-                known = verbs.resume(session, record, store, tell, wanted.overrides.overrides())
-                return {"training": known.plain(), "told": ""}
-            if wanted.do == "tune":
-                words = [f"{name}={value}" for name, value in wanted.settings.items()]
-                told = verbs.tune(session, record, store, words).sentence
-            else:
-                told = verbs.save(session, record, store).sentence
-        return {"training": store.find(record.training_id).plain(), "told": told}
+    def do(session: Session, record: Record) -> tuple[Record, str]:
+        return verbs.act(
+            session, record, mine.store, wanted.do, mine.tell,
+            settings=wanted.settings if wanted.do == "tune" else None,
+            overrides=wanted.overrides.overrides() if wanted.do == "resume" else None,
+        )  # fmt: skip
 
-    found = await desk.at_sites(do)
-    desk.keep_new([await desk.find(record.training_id)])
-    return answer(found)
+    record, told = await call.at_its_site(do, search=search)
+    call.desk.keep_new([record])
+    return answer({"training": record.plain(), "told": told})
 
 
 async def delete(call: Call) -> Response:
@@ -264,13 +249,10 @@ async def delete(call: Call) -> Response:
 
     record = await call.desk.find(call.part("id"))
 
-    def do() -> None:
-        done = verbs.delete(call.desk.mine, [record], forget=call.query.forget)
-        if done.failures:
-            raise done.failures[0]
+    def do() -> Record:
+        return verbs.delete(call.desk.mine, [record], forget=call.query.forget).one()
 
-    await call.desk.at_sites(do)
-    return answer(asdict(verbs.Deleted(record.training_id)))
+    return answer(asdict(verbs.Deleted((await call.desk.at_sites(do)).training_id)))
 
 
 CHANGED = {

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dlctl.search.overview import Overview
     from dlctl.service.client import Client
 
-_ANSWER_S, _PAGE_S = 20.0, 5.0
-"""How long to wait for the answer of learners that train; the person at a page sees less of it."""
+_ANSWER_S = 20.0
+"""How long to wait for the answer of learners that train."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,16 @@ class Done:
     failures: list[DlctlError]
     is_one: bool
     """Whether one training was meant."""
+
+    def one(self) -> Record:
+        """Return the only training that was meant.
+
+        Raises:
+            DlctlError: nothing was done.
+        """
+        for failure in self.failures:
+            raise failure
+        return self.known[0]
 
 
 @dataclass(frozen=True)
@@ -283,7 +293,7 @@ class Offer:
 
 
 _OPEN = (
-    Offer("checkpoint", "Checkpoint", "Save a checkpoint now? The training goes on.", "Save"),
+    Offer("save", "Checkpoint", "Save a checkpoint now? The training goes on.", "Save"),
     Offer("tune", "Tune", "Change settings while it trains, at the same step on all learners.",
           "Change", TUNABLE),
     Offer("halt", "Halt", "Save a checkpoint and stop? You can resume it.", "Halt"),
@@ -304,22 +314,31 @@ def offers(state: State) -> Sequence[Offer]:
 
 
 def act(
-    session: Session, record: Record, store: RecordStore, verb: str, settings: Mapping[str, object]
-) -> str:
-    """Do what was offered, and return a sentence about it.
+    session: Session, record: Record, store: RecordStore, verb: str, tell: Tell = SILENT, *,
+    settings: Mapping[str, object] | None = None, overrides: Overrides | None = None,
+    wait_s: float = _ANSWER_S,
+) -> tuple[Record, str]:  # fmt: skip
+    """Do what a verb says; return the training and a sentence about it.
+
+    Args:
+        verb: One of `OFFERED`.
+        settings: To tune: their new values.
+        overrides: To resume: changes to the resources.
+        wait_s: How long to wait for the answer of learners that train.
 
     Raises:
         DlctlError
     """
-    if verb == "checkpoint":
-        return save(session, record, store, _PAGE_S).sentence
+    if verb == "save":
+        return record, save(session, record, store, wait_s).sentence
     if verb == "tune":
-        words = [f"{name}={value}" for name, value in settings.items()]
-        return tune(session, record, store, words, _PAGE_S).sentence
+        words = [f"{name}={value}" for name, value in (settings or {}).items()]
+        return record, tune(session, record, store, words, wait_s).sentence
     if verb == "resume":
-        done: Record | DlctlError = resume(session, record, store)
+        done: Record | DlctlError = resume(session, record, store, tell, overrides)
     else:
         (done,) = _end_all(verb, session, [record], store)
     if isinstance(done, DlctlError):
         raise done
-    return f"{done.training_id} is {done.state}" + (f": {done.reason}" if done.reason else "")
+    why = f": {done.reason}" if done.reason else ""
+    return done, f"{done.training_id} is {done.state}{why}"

@@ -13,6 +13,9 @@ from dlctl.serve.problems import NotFound
 if TYPE_CHECKING:
     from starlette.responses import Response
 
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
+
 
 def _told(each: Endpoint) -> shapes.V1Endpoint:
     return {"id": each.id, "url": each.url}
@@ -22,39 +25,33 @@ async def list_endpoints(call: Call) -> Response:
     """Return the endpoints of an event."""
     from dlctl.service.webhooks import endpoints
 
-    record, events = await call.desk.find(call.part("id")), shapes.OF_EVENT[call.part("type")]
-
-    def do() -> list[Endpoint]:
-        with call.desk.open(record.site) as session:
-            found = [each for each in endpoints(session, record) if each.event in events]
-        return [*{each.id: each for each in found}.values()]
-
-    return answer({"endpoints": [_told(each) for each in await call.desk.at_sites(do)]})
+    events, known = shapes.OF_EVENT[call.part("type")], await call.at_its_site(endpoints)
+    found = {each.id: each for each in known if each.event in events}
+    return answer({"endpoints": [_told(each) for each in found.values()]})
 
 
 async def change_endpoint(call: Call) -> Response:
     """Return, register or remove an endpoint."""
     from dlctl.service import webhooks
 
-    record, name = await call.desk.find(call.part("id")), call.part("endpoint_id")
-    events, method = shapes.OF_EVENT[call.part("type")], call.request.method
+    name, method = call.part("endpoint_id"), call.request.method
+    events = shapes.OF_EVENT[call.part("type")]
 
-    def do() -> Endpoint:
-        with call.desk.open(record.site) as session:
-            if method == "POST":
-                wanted = [Endpoint(name, event, call.body.url) for event in events]
-                return [webhooks.register(session, record, each) for each in wanted][0]
-            known = [each for each in webhooks.endpoints(session, record)
-                     if each.id == name and each.event in events]  # fmt: skip
-            if not known:
-                raise NotFound(
-                    f"{record.training_id} has no endpoint {name!r} for {call.part('type')!r}"
-                )
-            for each in known if method == "DELETE" else ():
-                webhooks.unregister(session, record, each.event, name)
-            return known[0]
+    def do(session: Session, record: Record) -> Endpoint:
+        if method == "POST":
+            wanted = [Endpoint(name, event, call.body.url) for event in events]
+            return [webhooks.register(session, record, each) for each in wanted][0]
+        known = [each for each in webhooks.endpoints(session, record)
+                 if each.id == name and each.event in events]  # fmt: skip
+        if not known:
+            raise NotFound(
+                f"{record.training_id} has no endpoint {name!r} for {call.part('type')!r}"
+            )
+        for each in known if method == "DELETE" else ():
+            webhooks.unregister(session, record, each.event, name)
+        return known[0]
 
-    return answer(_told(await call.desk.at_sites(do)))
+    return answer(_told(await call.at_its_site(do)))
 
 
 _EVENT = "/v1/models/{id}/events/{type}"

@@ -35,6 +35,7 @@ from dlctl.serve.uploads import MANIFEST, folder_of
 if TYPE_CHECKING:
     from starlette.responses import Response
 
+    from dlctl.lifecycle import Session
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
     from dlctl.serve.desk import Desk
@@ -81,30 +82,23 @@ async def _list(call: Call) -> Response:
 async def _show(call: Call) -> Response:
     from dlctl.lifecycle import refresh
 
-    desk, record = call.desk, await call.desk.find(call.part("id"))
+    def look(session: Session, record: Record) -> Record:
+        return refresh(session, [record], call.desk.mine.store)[0]
 
     def do() -> Json:
-        with desk.open(record.site) as session:
-            (known,) = refresh(session, [record], desk.mine.store)
-        newest = list(metric_data(desk, known))[-1:]
+        newest = list(metric_data(call.desk, known))[-1:]
         return _model(known) | {"metrics": [without_time(each) for each in newest]}
 
-    return answer(await desk.at_sites(do))
+    known = await call.at_its_site(look)
+    return answer(await call.desk.at_sites(do))
 
 
 async def _halt(call: Call) -> Response:
     from dlctl.service import verbs
-    from dlctl.service.client import Filter
 
-    record = await call.desk.find(call.part("id"))
-
-    def do() -> None:
-        done = verbs.end(call.desk.mine, "halt", [record.training_id], Filter())
-        if done.failures:
-            raise done.failures[0]
-
-    await call.desk.at_sites(do)
-    return answer({"model_id": record.training_id}, 202)
+    store = call.desk.mine.store
+    await call.at_its_site(lambda session, record: verbs.act(session, record, store, "halt"))
+    return answer({"model_id": call.part("id")}, 202)
 
 
 async def _delete(call: Call) -> Response:
@@ -119,9 +113,7 @@ async def _delete(call: Call) -> Response:
         if not record.state.final:
             ended = verbs.end(mine, "cancel", [record.training_id], Filter())
             known = ended.known or mine.refreshed(known)[0]
-        done = verbs.delete(mine, known, forget=False)
-        if done.failures:
-            raise done.failures[0]
+        verbs.delete(mine, known, forget=False).one()
 
     await call.desk.at_sites(do)
     return answer({"model_id": record.training_id})

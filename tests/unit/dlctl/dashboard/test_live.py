@@ -201,7 +201,7 @@ def test_an_action_that_makes_no_sense_is_refused_with_the_reason(feed: LiveFeed
 def test_a_page_is_offered_what_the_state_allows(feed: LiveFeed):
     assert [offer["verb"] for offer in feed.details(ONE)["offers"]] == ["resume"]
     offered = [each.verb for each in offers(State.TRAINING)]
-    assert offered == ["checkpoint", "tune", "halt", "cancel"] and not offers(State.COMPLETED)
+    assert offered == ["save", "tune", "halt", "cancel"] and not offers(State.COMPLETED)
 
 
 def test_a_site_that_does_not_answer_leaves_what_is_known(feed: LiveFeed, sites: Sites):

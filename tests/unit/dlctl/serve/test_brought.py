@@ -114,7 +114,7 @@ def test_an_older_client_that_leaves_is_followed_no_more(server, desk):
 
 def test_a_training_that_can_not_be_read_ends_no_other_stream(desk, monkeypatch):
     good, bad = (
-        make_record(site="local", training_id=name, state=State.TRAINING, job_dir=f"/nowhere/{name}")
+        make_record(site="local", training_id=name, state=State.TRAINING, job_dir=f"/no/{name}")
         for name in ("good", "bad")
     )  # fmt: skip
 
@@ -129,6 +129,7 @@ def test_a_training_that_can_not_be_read_ends_no_other_stream(desk, monkeypatch)
     async def first_of(record) -> object:
         async for batch in desk.followers.follow(record, follow.MetricsSource(record)):
             return batch.pieces
+        return None
 
     async def both() -> list[object]:
         asked = [first_of(record) for record in (bad, good)]
