@@ -28,7 +28,7 @@ from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
 from dlctl.errors import RecordError
 from dlctl.record_file import is_damaged, put_aside, read_rows, readable_rows, write
-from dlctl.record_names import fitting, latest
+from dlctl.record_names import fitting, nearest
 from dlctl.record_rows import fields_in, more_of, sql_values, value_of, write_more
 from dlctl.units import unix_seconds
 
@@ -381,7 +381,7 @@ class RecordStore:
         """
         return self.find_all([wanted] if wanted else [], folder)[0]
 
-    def find_search(self, wanted: str | None, folder: Path | None = None) -> Record:
+    def find_search(self, wanted: str | None) -> Record:
         """Return what `find` returns; without an id the latest search, if there is one.
 
         Raises:
@@ -390,8 +390,8 @@ class RecordStore:
         if not wanted:
             searches = [record for record in self.all() if record.is_search]
             with contextlib.suppress(RecordError):
-                return latest(searches, folder or Path.cwd())
-        return self.find(wanted, folder)
+                return _latest(searches, Path.cwd())
+        return self.find(wanted)
 
     def find_all(self, wanted: Iterable[str], folder: Path | None = None) -> list[Record]:
         """Return what `find` returns for each, once each; the record is read once.
@@ -399,11 +399,11 @@ class RecordStore:
         Raises:
             RecordError: there is none, or several.
         """
-        records = self.all()
-        found = [fitting(name, records) for name in wanted]
+        records = {record.training_id: record for record in self.all()}
+        found = dict.fromkeys(fitting(name, list(records)) for name in wanted)
         if not found:
-            return [latest(records, folder or Path.cwd())]
-        return list({record.training_id: record for record in found}.values())
+            return [_latest(records.values(), folder or Path.cwd())]
+        return [records[name] for name in found]
 
     def change(
         self, change: Callable[[sqlite3.Connection], object], tables: Sequence[str] = ()
@@ -419,6 +419,16 @@ class RecordStore:
         if text not in self._told:
             self._told.add(text)
             self.tell(text)
+
+
+def _latest(records: Iterable[Record], folder: Path) -> Record:
+    """Return the latest training of a folder, or of the nearest folder above it."""
+    newest: dict[str, Record] = {}
+    for record in records:
+        newest[record.folder] = record
+        if record.manifest_path:
+            newest[str(Path(record.manifest_path).parent)] = record
+    return nearest(newest, folder)
 
 
 def _insert(connection: sqlite3.Connection, record: Record) -> None:

@@ -4,46 +4,26 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from dlctl.errors import RecordError
 
-
-class Named(Protocol):
-    """What tells one training from others."""
-
-    @property
-    def training_id(self) -> str:
-        """Return its id."""
-        ...
-
-    @property
-    def folder(self) -> str:
-        """Return the folder that it was submitted from."""
-        ...
-
-    @property
-    def manifest_path(self) -> str:
-        """Return the manifest's path; empty if there was none."""
-        ...
+T = TypeVar("T")
 
 
-T = TypeVar("T", bound=Named)
-
-
-def _counted_back(wanted: str, records: list[T]) -> T:
+def _counted_back(wanted: str, ids: Sequence[str]) -> str:
     """Return the training that `@latest`, or `@-2` for the one before it, means."""
     number = re.fullmatch(r"@(?:latest|-([1-9][0-9]*))", wanted)
     if number is None:
         raise RecordError(f"{wanted!r} is no training", hint="@latest is the newest, @-2 the one "
                           "before it")  # fmt: skip
     back = int(number[1] or 1)
-    if back > len(records):
-        raise RecordError(f"{wanted}: there are only {len(records)} in the local record",
+    if back > len(ids):
+        raise RecordError(f"{wanted}: there are only {len(ids)} in the local record",
                           hint="`dlctl list` shows them all")  # fmt: skip
-    return records[-back]
+    return ids[-back]
 
 
 def ids_fitting(wanted: str, ids: Sequence[str]) -> list[str]:
@@ -77,37 +57,34 @@ def only_fitting(
     )
 
 
-def fitting(wanted: str, records: list[T]) -> T:
+def fitting(wanted: str, ids: Sequence[str]) -> str:
     """Return the training with this id, a beginning or end of it, or so many before the newest.
+
+    Args:
+        ids: Of all trainings, the newest last.
 
     Raises:
         RecordError: there is none, or several.
     """
     if wanted.startswith("@"):
-        return _counted_back(wanted, records)
-    by_id = {record.training_id: record for record in records}
-    return by_id[only_fitting(
-        wanted, list(by_id), "training", f"no training {wanted!r} is known here",
+        return _counted_back(wanted, ids)
+    return only_fitting(
+        wanted, ids, "training", f"no training {wanted!r} is known here",
         "`dlctl list` shows them all",
         ", `dlctl adopt SITE` finds what another machine has submitted",
-    )]  # fmt: skip
+    )  # fmt: skip
 
 
-def latest(records: list[T], folder: Path) -> T:
-    """Return the latest training of a folder, or of the nearest folder above it.
+def nearest(by_folder: Mapping[str, T], folder: Path) -> T:
+    """Return what belongs to a folder, or to the nearest folder above it.
 
     Raises:
         RecordError: there is none.
     """
-    newest: dict[str, T] = {}
-    for record in records:
-        newest[record.folder] = record
-        if record.manifest_path:
-            newest[str(Path(record.manifest_path).parent)] = record
     here = folder.resolve()
     for place in (here, *here.parents):
-        if str(place) in newest:
-            return newest[str(place)]
+        if str(place) in by_folder:
+            return by_folder[str(place)]
     raise RecordError(
         f"no training was submitted from {here}",
         hint="name one (`dlctl list` shows them), or `dlctl submit manifest.yml`",

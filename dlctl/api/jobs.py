@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -263,10 +263,8 @@ class Training:
                                           self._mine.tell, settings=settings)  # fmt: skip
         return told
 
-    @contextmanager
-    def _open(self) -> Iterator[Session]:
-        with closing(self._mine.open(self.record.site)) as session:
-            yield session
+    def _open(self) -> closing[Session]:
+        return closing(self._mine.open(self.site))
 
     def _known(self) -> Record:
         """Return what the local record knows now: a command may have changed it."""

@@ -6,15 +6,11 @@ import atexit
 import logging
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from dlctl.record import RecordStore
-from dlctl.service.client import Client
+from dlctl.service.client import Client, open_site
 from dlctl.service.pool import Pool
 from dlctl.tell import Tell
-
-if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
 
 _log = logging.getLogger("dlctl")
 _lock = threading.Lock()
@@ -33,19 +29,12 @@ class _Logged(Tell):
             _log.warning("%s", text)
 
 
-def _open(name: str) -> Session:
-    from dlctl.lifecycle import open_session
-    from dlctl.sites.files import load_site
-
-    return open_session(load_site(name))
-
-
 def mine() -> Client:
     """Return what opens sites and knows the trainings of this user; one for each local record."""
     store = RecordStore(tell=_log.warning)
     with _lock:
         if (known := _rooms.get(str(store.path))) is None:
-            pool = Pool(_open)
+            pool = Pool(open_site)
             atexit.register(pool.close)
             known = _rooms[str(store.path)] = Client(store, _Logged(), pool=pool)
         return known

@@ -34,12 +34,10 @@ def serve(
 
     Example: dlctl serve --port 8470
     """
-    from dlctl.lifecycle import open_session
     from dlctl.serve import run
     from dlctl.serve.desk import Desk
-    from dlctl.service.client import Client
+    from dlctl.service.client import Client, open_site
     from dlctl.service.pool import Pool
-    from dlctl.sites.files import load_site
 
     if port is None and (certificate or key or proxy or address != "127.0.0.1"):
         raise typer.BadParameter("--address, --tls-… and --trust-proxy need --port")
@@ -48,11 +46,7 @@ def serve(
     place = run.Place(socket or run.default_socket() if port is None else None, port or 0, address,
                       certificate, key, proxy)  # fmt: skip
 
-    def open_site(name: str) -> object:
-        return open_session(load_site(name))
-
-    mine = Client(client().store, pool=Pool(open_site))  # type: ignore[arg-type]
-    desk = Desk(mine, open_site, default_site())  # type: ignore[arg-type]
+    desk = Desk(Client(client().store, pool=Pool(open_site)), default_site())
     if port is not None:
         output.note(f"the token is in {run.token_file()}")
     run.serve(desk, place, lambda address: output.raw(f"{address}\n"))

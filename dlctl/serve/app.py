@@ -33,20 +33,17 @@ OPERATIONS = (
     *models.OPERATIONS,
 )  # fmt: skip
 MOST_BODY_BYTES = 2 << 30
+"""What a request may send."""
 
 
-def make_app(
-    desk: Desk, *, token: str | None, hosts: frozenset[str], most_body_bytes: int | None = None
-) -> Starlette:
+def make_app(desk: Desk, *, token: str | None, hosts: frozenset[str]) -> Starlette:
     """Return the application.
 
     Args:
         token: What each request needs; None: nothing.
         hosts: As of `Guard`.
-        most_body_bytes: What a request may send; `MOST_BODY_BYTES` by default.
     """
-    guard = Middleware(Guard, token=token, hosts=hosts,
-                       most_body_bytes=most_body_bytes or MOST_BODY_BYTES)  # fmt: skip
+    guard = Middleware(Guard, token=token, hosts=hosts, most_body_bytes=MOST_BODY_BYTES)
     app = Starlette(
         routes=[
             *_routes(desk),

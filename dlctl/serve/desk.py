@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +14,7 @@ from anyio import CapacityLimiter
 from dlctl.live.sites import Live
 from dlctl.serve.follow import Followers
 from dlctl.serve.problems import NotFound
-from dlctl.service.client import Client
+from dlctl.service.client import Client, open_site
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -33,12 +33,10 @@ class Desk:
 
     Args:
         mine: The user's client, with a pool of connections.
-        open_site: Opens the site of a name for what looks again and again.
         site: The site of requests that name none.
     """
 
     mine: Client
-    open_site: Callable[[str], Session]
     site: str
     live: Live = field(init=False)
     followers: Followers = field(init=False)
@@ -48,12 +46,12 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.live = Live(
-            self.mine.store, self.open_site, self.mine.store.all,
+            self.mine.store, open_site, self.mine.store.all,
             asks=lambda record: not record.state.final or record.notice_tries,
             is_wanted=lambda mine: any(self._is_wanted(record.site) for record in mine[:1]),
             hangs_up=True,
         )  # fmt: skip
-        self.followers = Followers(self.mine.store, self.open_site)
+        self.followers = Followers(self.mine.store, open_site)
 
     async def at_sites(self, work: Callable[[], T]) -> T:
         """Run in a thread what may wait for a site."""
@@ -87,15 +85,9 @@ class Desk:
                 return record
         raise NotFound(f"no {'search' if search else 'training'} {training_id!r} is known here")
 
-    @contextmanager
-    def open(self, site: str) -> Iterator[Session]:
+    def open(self, site: str) -> closing[Session]:
         """Open a site for one request."""
-        with closing(self.mine.open(site)) as session:
-            yield session
-
-    def end_streams(self) -> None:
-        """End what would keep the server from ending."""
-        self.followers.close()
+        return closing(self.mine.open(site))
 
     def close(self) -> None:
         """End all threads and connections; idempotent."""

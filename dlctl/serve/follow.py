@@ -11,7 +11,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dlctl.errors import DlctlError, TransportError
 from dlctl.files.small_files import look_at, read_appended_of_many
@@ -30,35 +30,6 @@ _LOOK_S = 0.2
 _STATE_EVERY_S = 2.0
 _MOST_WAITING = 32
 """So many batches may wait for a slow client; then its logs are not read on."""
-
-
-class Source(Protocol):
-    """What is followed: logs, or metrics."""
-
-    @property
-    def advanced(self) -> bool:
-        """Return whether the last look has read anything."""
-        ...
-
-    def look(self) -> Look:
-        """Return what to read next."""
-        ...
-
-    def take(self, session: Session, found: Mapping[str, bytes]) -> list[Any]:
-        """Take in what the look has found; return what can be told now."""
-        ...
-
-    def rest(self) -> list[Any]:
-        """Return what was held back, once there will be no more."""
-        ...
-
-    def positions(self) -> dict[str, int]:
-        """Return up to which byte each file was told."""
-        ...
-
-    def skip(self, name: str, size_bytes: int) -> None:
-        """Begin to read a file at an offset."""
-        ...
 
 
 class LogSource:
@@ -102,6 +73,15 @@ class MetricsSource:
     def rest(self) -> list[Entry]:
         """Return nothing: a line without its end is none."""
         return []
+
+
+Source = LogSource | MetricsSource
+"""What is followed.
+
+`look` says what to read next, and `take` returns what can be told of it. `rest` returns what was
+held back, once there will be no more. `positions` are the bytes up to which each file was told;
+`skip` begins there.
+"""
 
 
 @dataclass(frozen=True)

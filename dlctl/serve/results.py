@@ -207,15 +207,15 @@ _FILES = {
         "properties": {"path": {"type": "string"}, "size_bytes": {"type": "integer"},
                        "etag": {"type": "string"}, "href": {"type": "string"}}}}},
 }  # fmt: skip
-_CONTENT = {"type": "string", "format": "binary"}
+CONTENT = {"type": "string", "format": "binary"}
 _ONE = f"{BASE}/trainings/{{id}}/results"
 OPERATIONS = (
     Operation("GET", _ONE, "list_results", "The files that a training has made.", list_, Which,
               answer=_FILES, may_fail=(404, 410)),
     Operation("GET", f"{_ONE}/files/{{path}}", "read_result", "One file; Range and If-None-Match "
-              "are understood.", file, Which, answer=_CONTENT, media=(BYTES,),
+              "are understood.", file, Which, answer=CONTENT, media=(BYTES,),
               may_fail=(206, 304, 404, 410, 416)),
     Operation("GET", f"{_ONE}.zip", "read_results", "All files as a ZIP, which is never held "
-              "anywhere as a whole.", archive, Which, answer=_CONTENT, media=(ZIP,),
+              "anywhere as a whole.", archive, Which, answer=CONTENT, media=(ZIP,),
               may_fail=(404, 410)),
 )  # fmt: skip

@@ -119,7 +119,7 @@ def prepared(desk: Desk, place: Place) -> Iterator[tuple[str, Server]]:
 
 def _server(app: object, listener: socket.socket, desk: Desk, place: Place) -> Server:
     tls = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key} if place.certificate else {}
-    return server_of(app, listener, desk.end_streams, leave_s=_LEAVE_S,  # type: ignore[arg-type]
+    return server_of(app, listener, desk.followers.close, leave_s=_LEAVE_S,  # type: ignore[arg-type]
                      most_message_bytes=_MESSAGE_BYTES, **tls)  # fmt: skip
 
 

@@ -79,12 +79,12 @@ def folder_of(
     return target
 
 
-def remove_unused(records: Iterable[Record], now: float | None = None) -> None:
+def remove_unused(records: Iterable[Record]) -> None:
     """Remove what no training was made of, once it is a day old."""
     used = {Path(record.manifest_path).parent for record in records}
     for path in uploads_folder().iterdir():
         with suppress(OSError):
-            is_old = (now or time.time()) - path.stat().st_mtime > _KEPT_S
+            is_old = time.time() - path.stat().st_mtime > _KEPT_S
             if is_old and path.resolve() not in used:
                 shutil.rmtree(path, ignore_errors=True)
 

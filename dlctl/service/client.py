@@ -27,6 +27,18 @@ LIMIT_S = 10.0
 """How long the sites have for their answers, all at the same time."""
 
 
+def open_site(name: str, prompt: Prompt | None = None) -> Session:
+    """Return an open site, by a connection of its own.
+
+    Raises:
+        SiteError
+    """
+    from dlctl.lifecycle import open_session
+    from dlctl.sites.files import load_site
+
+    return open_session(load_site(name), prompt)
+
+
 @dataclass(frozen=True)
 class Client:
     """Opens sites for a user, and knows that user's trainings."""
@@ -47,12 +59,9 @@ class Client:
         Raises:
             SiteError
         """
-        from dlctl.lifecycle import open_session
-        from dlctl.sites.files import load_site
-
         if self.pool is not None:
             return self.pool.lend(site, follows=follows)
-        return open_session(load_site(site), self.prompt if may_ask else None)
+        return open_site(site, self.prompt if may_ask else None)
 
     def each_site(
         self, names: Iterable[str], ask: Callable[[Session], Answer]

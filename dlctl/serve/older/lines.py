@@ -40,17 +40,7 @@ def date_of(unix_s: float) -> str:
     return date(datetime.fromtimestamp(unix_s, timezone.utc)) if unix_s else ""
 
 
-async def loglines(call: Call) -> Response:
-    """Return lines of logs."""
-    return await _page(call, _log_rows)
-
-
-async def emetrics(call: Call) -> Response:
-    """Return what was measured."""
-    return await _page(call, _metric_rows)
-
-
-async def _page(call: Call, read: Callable[[Desk, Record], list[Json]]) -> Response:
+async def page(call: Call, read: Callable[[Desk, Record], list[Json]]) -> Response:
     """Return the rows that a client asks for by place, or by time."""
     query, record = call.query, await call.desk.find(call.part("id"))
     rows = await call.desk.at_sites(partial(read, call.desk, record))
@@ -62,7 +52,7 @@ async def _page(call: Call, read: Callable[[Desk, Record], list[Json]]) -> Respo
     return answer({"models": rows[begin : begin + min(query.pagesize, _MOST_ROWS)]})
 
 
-def _log_rows(desk: Desk, record: Record) -> list[Json]:
+def log_rows(desk: Desk, record: Record) -> list[Json]:
     """Return all lines with times that grow strictly, and are the same at each call."""
     from dlctl.logs.reader import LogReader, read
 
@@ -78,7 +68,8 @@ def _log_rows(desk: Desk, record: Record) -> list[Json]:
     return found
 
 
-def _metric_rows(desk: Desk, record: Record) -> list[Json]:
+def metric_rows(desk: Desk, record: Record) -> list[Json]:
+    """Return what was measured, with times that grow strictly."""
     rows, newest_ms = list[Json](), 0
     for data in metric_data(desk, record):
         newest_ms = max(newest_ms + 1, data["time_ms"])
@@ -154,7 +145,7 @@ async def send_logs(desk: Desk, record: Record, follows: bool) -> AsyncIterator[
     from dlctl.logs.reader import LogReader
 
     if not follows:
-        rows = await desk.at_sites(partial(_log_rows, desk, record))
+        rows = await desk.at_sites(partial(log_rows, desk, record))
         for frame in _frames("".join(f"{row['line']}\n" for row in rows)):
             yield frame
         return

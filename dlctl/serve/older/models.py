@@ -18,9 +18,10 @@ from dlctl.serve.older.lines import (
     Json,
     date,
     date_of,
-    emetrics,
-    loglines,
+    log_rows,
     metric_data,
+    metric_rows,
+    page,
     send_logs,
     send_metrics,
     socket_of,
@@ -28,7 +29,7 @@ from dlctl.serve.older.lines import (
 )
 from dlctl.serve.older.shapes import older
 from dlctl.serve.operations import Call, answer
-from dlctl.serve.results import BYTES, archive
+from dlctl.serve.results import BYTES, CONTENT, archive
 from dlctl.serve.trainings import New, send
 from dlctl.serve.uploads import MANIFEST, folder_of
 
@@ -168,7 +169,6 @@ def _read(path: str, overrides: Overrides, _stamp: tuple[int, int]) -> Json:
     return found
 
 
-_CONTENT = {"type": "string", "format": "binary"}
 OPERATIONS = (
     older("POST", _ALL, "v1_submit", "Submit a training.", _submit, form=shapes.V1NewModel,
           answer=shapes.V1Made, status=201),
@@ -179,14 +179,14 @@ OPERATIONS = (
     older("DELETE", _ONE, "v1_delete", "Delete it; one that runs is cancelled first.", _delete,
           answer=shapes.V1Changed),
     older("GET", f"{_ONE}/definition", "v1_definition", "Its code as a ZIP.",
-          partial(archive, of="code", media=BYTES), answer=_CONTENT, media=(BYTES,),
+          partial(archive, of="code", media=BYTES), answer=CONTENT, media=(BYTES,),
           may_fail=(410,)),
     older("GET", f"{_ONE}/trained_model", "v1_trained_model", "Its results as a ZIP.",
-          partial(archive, of="results", media=BYTES), answer=_CONTENT, media=(BYTES,),
+          partial(archive, of="results", media=BYTES), answer=CONTENT, media=(BYTES,),
           may_fail=(410,)),
-    older("GET", "/v1/logs/{id}/loglines", "v1_loglines", "Lines of its logs.", loglines,
-          query=shapes.V1Page, answer=shapes.V1LogLines),
-    older("GET", "/v1/logs/{id}/emetrics", "v1_emetrics", "What it has measured.", emetrics,
-          query=shapes.V1Page, answer=shapes.V1EMetrics),
+    older("GET", "/v1/logs/{id}/loglines", "v1_loglines", "Lines of its logs.",
+          partial(page, read=log_rows), query=shapes.V1Page, answer=shapes.V1LogLines),
+    older("GET", "/v1/logs/{id}/emetrics", "v1_emetrics", "What it has measured.",
+          partial(page, read=metric_rows), query=shapes.V1Page, answer=shapes.V1EMetrics),
     *events.OPERATIONS,
 )  # fmt: skip

@@ -8,21 +8,18 @@ from collections.abc import Iterator
 import pytest
 from rest_server import RestServer, running
 
-from dlctl.lifecycle import open_session
 from dlctl.record import RecordStore
 from dlctl.serve import run
 from dlctl.serve.desk import Desk
-from dlctl.service.client import Client
+from dlctl.service.client import Client, open_site
 from dlctl.service.pool import Pool
-from dlctl.sites.files import load_site
 
 
 @pytest.fixture
 def desk(tmp_path, monkeypatch) -> Iterator[Desk]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    pool = Pool(lambda name: open_session(load_site(name)))
-    made = Desk(Client(RecordStore(), pool=pool), pool.open_site, "local")
+    made = Desk(Client(RecordStore(), pool=Pool(open_site)), "local")
     yield made
     made.close()
 
