@@ -78,9 +78,9 @@ def start_search(path: str | Path = "search.yml", *, site: str | None = None) ->
 
 
 def file_of(manifest: str | Path | Mapping[str, Any], folder: str | Path | None) -> Path:
-    """Return a manifest's file; a text or a dict becomes one beside the program, which is not sent.
+    """Return a manifest's file; a text or a dict becomes one beside the program.
 
-    Else the next dict would be another request for who repeats this one.
+    It is not sent: else each manifest would change the folder, and with it the next request.
     """
     if isinstance(manifest, Path) or (isinstance(manifest, str) and "\n" not in manifest):
         return Path(manifest)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
 from dlctl.contract import State, search
@@ -233,8 +233,19 @@ def answer_lost(record: Record, error: TransportError, store: RecordStore) -> Su
     """Note that nobody knows whether a submission was heard; return that as an error."""
     why = f"the answer to the submission was lost: {error.message}"
     store.update(replace(record, reason=why))
+    return _unknown(record, why)
+
+
+def _unknown(record: Record, why: str) -> SubmitUnknown:
     hint = f"`dlctl status {record.training_id}` looks for it; it is never submitted twice"
     return SubmitUnknown(f"{record.training_id}: {why}", hint=hint)
+
+
+def _noted(record: Record, store: RecordStore, **known: Any) -> Record:
+    """Return the record with what is known of it now, which is written down."""
+    record = replace(record, seen_at=time.time(), **known)
+    store.update(record)
+    return record
 
 
 def judge(session: Session, end: Completed, record: Record, store: RecordStore) -> Record:
@@ -249,8 +260,7 @@ def judge(session: Session, end: Completed, record: Record, store: RecordStore) 
         why = f"nothing was queued: {end.last_error_line}"
         hint = ("submit what another version has: `dlctl models list` shows them; "
                 f"`dlctl delete {record.training_id}` removes this training")  # fmt: skip
-        store.update(replace(record, state=State.FAILED, reason=why, hint=hint,
-                             seen_at=time.time()))  # fmt: skip
+        _noted(record, store, state=State.FAILED, reason=why, hint=hint)
         raise RecordError(f"{session.transport.name}: {why}", hint=hint)
     answer = parse_answer(end.stdout or None)
     if end.exit_code == NOT_NOW and answer is not None:
@@ -285,9 +295,7 @@ def _not_now(
 def wait_for_room(record: Record, store: RecordStore) -> Record:
     """Note that a limit keeps a training from being submitted now."""
     hint = "give the same command again once some of your jobs have ended"
-    waits = replace(record, reason=NO_MORE, hint=hint, seen_at=time.time())
-    store.update(waits)
-    return waits
+    return _noted(record, store, reason=NO_MORE, hint=hint)
 
 
 def _accept(
@@ -297,18 +305,14 @@ def _accept(
         job_id = scheduler.parse_submit(*answer)
     except SubmitUnknown as unknown:
         hint = f"dlctl resume {record.training_id}"
-        store.update(replace(record, reason=unknown.message, hint=hint, seen_at=time.time()))
-        next_step = f"`dlctl status {record.training_id}` looks for it; it is never submitted twice"
-        raise SubmitUnknown(f"{record.training_id}: {unknown.message}", hint=next_step) from unknown
+        _noted(record, store, reason=unknown.message, hint=hint)
+        raise _unknown(record, unknown.message) from unknown
     except SchedulerError as refusal:
         why = f"the scheduler refused it: {refusal.message}"
-        store.update(replace(record, state=State.FAILED, reason=why, hint=refusal.hint,
-                             seen_at=time.time()))  # fmt: skip
+        _noted(record, store, state=State.FAILED, reason=why, hint=refusal.hint)
         raise
-    accepted = replace(record, job_id=job_id, state=State.PENDING, reason="waiting in the queue",
-                       hint="", seen_at=time.time())  # fmt: skip
-    store.update(accepted)
-    return accepted
+    return _noted(record, store, job_id=job_id, state=State.PENDING, hint="",
+                  reason="waiting in the queue")  # fmt: skip
 
 
 def ask_script(

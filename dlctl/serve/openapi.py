@@ -17,6 +17,7 @@ from dlctl.serve.operations import FORM, JSON, KEY, Operation
 from dlctl.serve.problems import OLDER
 from dlctl.service.shapes import referred, schema_of
 
+_SCHEMA = "#/components/schemas/{model}"
 _PROBLEM = {
     "type": "object", "required": ["type", "title", "status", "detail"],
     "properties": {
@@ -170,7 +171,7 @@ def _refusals(paths: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
+    return {"$ref": _SCHEMA.format(model=name)}
 
 
 class _Untitled(GenerateJsonSchema):
@@ -180,23 +181,12 @@ class _Untitled(GenerateJsonSchema):
 
 def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type or of a shape, whose own definitions stand among all."""
-    schema = schema_of(kind) if isinstance(kind, str) else TypeAdapter(kind).json_schema(
-        schema_generator=_Untitled)  # fmt: skip
+    schema = schema_of(kind, _SCHEMA) if isinstance(kind, str) else TypeAdapter(kind).json_schema(
+        ref_template=_SCHEMA, schema_generator=_Untitled)  # fmt: skip
     schema.pop("$schema", None)
     for name, inner in schema.pop("$defs", {}).items():
-        _add(schemas, name, _moved(inner))
-    moved: dict[str, Any] = _moved(schema)
-    return moved
-
-
-def _moved(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {
-            key: value.replace("#/$defs/", "#/components/schemas/")
-            if key == "$ref" and isinstance(value, str) else _moved(value)
-            for key, value in schema.items()
-        }  # fmt: skip
-    return [_moved(each) for each in schema] if isinstance(schema, list) else schema
+        _add(schemas, name, inner)
+    return schema
 
 
 def page(known: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ KEY = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
 
 
 class Strict(BaseModel):
-    """What a request says; a name that is none is refused."""
+    """Part of a request; a name that it does not have is refused."""
 
     model_config = ConfigDict(extra="forbid")
 

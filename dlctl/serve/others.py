@@ -35,7 +35,7 @@ class NewSearch(Strict):
 
 
 class AtSite(Strict):
-    """Which site; by default the one of what is meant."""
+    """The site that is meant; by default the model's, or else that of `dlctl config site`."""
 
     site: Site | None = None
 
@@ -49,7 +49,7 @@ class Models(AtSite):
 
 
 class Said(Strict):
-    """What is said about a version."""
+    """Words about a version of a model."""
 
     tags: list[str] = Field(default_factory=list)
     aliases: list[str] = Field(default_factory=list)
@@ -66,7 +66,7 @@ class NewModel(Said):
 
 
 class ModelChange(Said):
-    """A version more, which a training has made; and what changes about the model."""
+    """A new version, which a training has made; and changes of the model's words."""
 
     training: str | None = None
     removed_tags: list[str] = Field(default_factory=list)

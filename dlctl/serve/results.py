@@ -113,10 +113,10 @@ async def file(call: Call) -> Response:
 
 
 def span_of(text: str, size_bytes: int) -> tuple[int, int] | None:
-    """Return where one range begins and ends; at its beginning if the file has no such part.
+    """Return a range's first byte, and the one after its last; the same if the file has none of it.
 
-    None: there are several ranges, or another unit, or none that is right; as RFC 9110 allows, the
-    whole file answers them.
+    None: the header names several ranges, another unit, or nonsense. As RFC 9110 allows, the whole
+    file is the answer then.
     """
     found = _RANGE.fullmatch(text.replace(" ", ""))
     first, last = found.groups() if found else ("", "")

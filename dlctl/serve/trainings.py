@@ -105,13 +105,13 @@ Setting = Annotated[str, like(re.compile("|".join(TUNABLE)))]
 
 
 class Plain(Strict):
-    """What needs no word more."""
+    """Halt or cancel it, or save a checkpoint."""
 
     do: Literal["halt", "cancel", "save"]
 
 
 class Resume(Strict):
-    """Go on from the newest checkpoint."""
+    """Continue from the newest checkpoint."""
 
     do: Literal["resume"]
     overrides: Asked = Asked()

@@ -192,8 +192,12 @@ SHAPES = {
 """By the name that `dlctl schema` knows."""
 
 
-def schema_of(name: str) -> dict[str, Any]:
-    """Return the JSON Schema of one thing of a shape."""
+def schema_of(name: str, refer: str = "#/$defs/{model}") -> dict[str, Any]:
+    """Return the JSON Schema of one thing of a shape.
+
+    Args:
+        refer: How one schema refers to another.
+    """
     shape = SHAPES[name]
     whole: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -203,7 +207,7 @@ def schema_of(name: str) -> dict[str, Any]:
     defined: dict[str, Any] = {}
     for part in shape.parts:
         may_lack = str(part).startswith("?")
-        found = _schema(str(part)[1:] if may_lack else part)
+        found = _schema(str(part)[1:] if may_lack else part, refer)
         required = () if may_lack else found.get("required", ())
         whole["properties"] |= found["properties"]
         whole["required"] = sorted({*whole["required"], *required})
@@ -226,7 +230,7 @@ def referred(schema: Any) -> Iterator[str]:
             yield from referred(inner)
 
 
-def _schema(part: str | dict[str, object]) -> dict[str, Any]:
+def _schema(part: str | dict[str, object], refer: str) -> dict[str, Any]:
     """Return the schema of a type; what commands print has all fields, defaults included."""
     from pydantic import TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema
@@ -240,7 +244,7 @@ def _schema(part: str | dict[str, object]) -> dict[str, Any]:
             return False  # it would only repeat the name
 
     return TypeAdapter(_type(part)).json_schema(
-        by_alias=False, schema_generator=Printed, mode="serialization"
+        by_alias=False, ref_template=refer, schema_generator=Printed, mode="serialization"
     )
 
 

@@ -23,6 +23,7 @@ def test_each_reference_leads_somewhere_and_nothing_is_left_over():
         if isinstance(value, dict):
             if "$ref" in value:
                 references.add(value["$ref"])
+            references.update(value.get("discriminator", {}).get("mapping", {}).values())
             for inner in value.values():
                 walk(inner)
         elif isinstance(value, list):
