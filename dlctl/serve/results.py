@@ -16,6 +16,7 @@ from urllib.parse import quote
 from starlette.responses import Response, StreamingResponse
 
 from dlctl.contract.sent_files import SENT_INDEX
+from dlctl.errors import TransferError
 from dlctl.files.listing import SiteFile, list_files
 from dlctl.outputs.fetch import results_folder
 from dlctl.record import GONE
@@ -133,7 +134,11 @@ def _content(call: Call, record: Record, path: str, begin: int, size_bytes: int)
 
 
 def read_part(session: Session, path: str, begin: int, size_bytes: int) -> Iterator[bytes]:
-    """Yield the bytes of a file at the site, a few at a time."""
+    """Yield the bytes of a file at the site, a few at a time.
+
+    Raises:
+        TransferError: it has fewer, so that nobody takes what has come for the whole file.
+    """
     named = shlex.quote(path)
     process = session.transport.start(
         f"LC_ALL=C; export LC_ALL\ntail -c +{begin + 1} <{named} | head -c {size_bytes}"
@@ -143,6 +148,8 @@ def read_part(session: Session, path: str, begin: int, size_bytes: int) -> Itera
         while left > 0 and (chunk := process.stdout.read(min(_CHUNK_BYTES, left))):
             left -= len(chunk)
             yield chunk
+        if left:
+            raise TransferError(f"{session.transport.name}: {path} has ended {left:,} bytes early")
     finally:
         process.kill()
 

@@ -109,13 +109,12 @@ async def _followed(
                 yield b": alive\n\n"
             elif items := told(batch.pieces):
                 yield b"id: %b\ndata: %b\n\n" % (batch.position.encode(), json_bytes(items))
+        state = (await call.desk.find(record.training_id)).state
+        if state.final:
+            yield b"event: end\ndata: %b\n\n" % json_bytes({"state": str(state)})
     except DlctlError as error:
         problem = {"detail": error.message, "hint": error.hint}
         yield b"event: problem\ndata: %b\n\n" % json_bytes(problem)
-        return
-    state = (await call.desk.find(record.training_id)).state
-    if state.final:
-        yield b"event: end\ndata: %b\n\n" % json_bytes({"state": str(state)})
 
 
 async def metrics(call: Call) -> Response:

@@ -34,6 +34,7 @@ _GIT_S, _KEPT_S = 300.0, 24 * 3600.0
 URL = re.compile(r"(?:https|ssh)://[!-~]+")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """Of Git: a commit's full hash."""
+_ZIP_HEADS = (b"PK\x03\x04", b"PK\x05\x06")
 
 
 def uploads_folder() -> Path:
@@ -124,7 +125,10 @@ def _unpack(archive: IO[bytes], folder: Path) -> None:
 
 def _members(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes], bool]]:
     """Yield the regular files of an archive; links and devices are refused."""
-    if zipfile.is_zipfile(archive):
+    archive.seek(0)
+    head = archive.read(4)
+    archive.seek(0)
+    if head in _ZIP_HEADS:  # not `is_zipfile`, which looks at the end: a tar may end with a ZIP
         with zipfile.ZipFile(archive) as zipped:
             for each in zipped.infolist():
                 mode = each.external_attr >> 16
@@ -136,7 +140,6 @@ def _members(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes], bool]]:
                     with zipped.open(each) as unzipped:
                         yield each.filename, unzipped, bool(mode & 0o100)
         return
-    archive.seek(0)
     with tarfile.open(fileobj=archive, mode="r:*") as tarred:
         for member in tarred:
             if member.isdir():

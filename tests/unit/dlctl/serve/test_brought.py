@@ -7,6 +7,7 @@ import base64
 import io
 import os
 import subprocess
+import tarfile
 import time
 import zipfile
 import zlib
@@ -23,6 +24,7 @@ from dlctl.contract import State
 from dlctl.errors import TransferError
 from dlctl.files.listing import SiteFile
 from dlctl.serve import follow, results, uploads
+from dlctl.serve.problems import NotFound
 
 LIST = "/api/v1/trainings"
 
@@ -137,3 +139,42 @@ def test_a_training_that_can_not_be_read_ends_no_other_stream(desk, monkeypatch)
 
     refused, pieces = asyncio.run(both())
     assert isinstance(refused, TransferError) and pieces == ["news"]
+
+
+def test_a_tar_that_ends_with_a_zip_is_a_tar(desk):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, content in (("run.py", b"pass"), ("data.npz", zipped({"inner": "x"}))):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    folder = uploads.folder_of(b"name: x", made)
+    assert sorted(each.name for each in folder.iterdir()) == ["data.npz", "manifest.yml", "run.py"]
+
+
+@pytest.mark.parametrize("content", [None, b"123"])
+def test_a_file_that_is_shorter_than_it_was_is_not_called_whole(desk, tmp_path, content):
+    path = tmp_path / "model.pt"
+    if content is not None:
+        path.write_bytes(content)
+    with desk.open("local") as session, pytest.raises(TransferError, match=r"model\.pt"):
+        list(results.read_part(session, str(path), 0, 5))
+
+
+def test_a_stream_whose_training_was_deleted_says_so(server, desk, monkeypatch):
+    desk.mine.store.add(make_record(site="local", training_id="t-1", state=State.TRAINING))
+    finds = iter([desk.find])
+
+    async def find(training_id: str):
+        for first in finds:
+            return await first(training_id)
+        raise NotFound("no training 't-1' is known here")
+
+    async def nothing(*_):
+        for never in ():
+            yield never
+
+    monkeypatch.setattr(desk, "find", find)
+    monkeypatch.setattr(desk.followers, "follow", nothing)
+    told = server.ask(f"{LIST}/t-1/metrics", accept="text/event-stream")
+    assert told.body.startswith(b"event: problem") and b"no training" in told.body
