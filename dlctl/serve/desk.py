@@ -74,13 +74,24 @@ class Desk:
         """Return all trainings, the newest last; other requests are answered meanwhile."""
         return await anyio.to_thread.run_sync(self.mine.store.all)
 
-    async def find(self, training_id: str, *, search: bool = False) -> Record:
-        """Return a training by its whole id.
+    async def find(self, training_id: str) -> Record:
+        """Return a training by its whole id; other requests are answered meanwhile.
 
         Raises:
             NotFound
         """
-        for record in await self.records():
+        return await anyio.to_thread.run_sync(self.find_now, training_id)
+
+    def find_now(self, training_id: str, *, search: bool = False) -> Record:
+        """Return a training by its whole id.
+
+        Args:
+            search: Whether it must be a search.
+
+        Raises:
+            NotFound
+        """
+        for record in self.mine.store.all():
             if record.training_id == training_id and (record.is_search or not search):
                 return record
         raise NotFound(f"no {'search' if search else 'training'} {training_id!r} is known here")

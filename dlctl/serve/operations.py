@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from dlctl.record import Record
     from dlctl.serve.desk import Desk
 
-T = TypeVar("T")
 BASE = "/api/v1"
 JSON = "application/json"
 FORM = "multipart/form-data"
@@ -97,21 +99,16 @@ class Call:
         """Return a part of the path."""
         return str(self.request.path_params[name])
 
-    async def at_its_site(
-        self, do: Callable[[Session, Record], T], *, search: bool = False
-    ) -> T:  # fmt: skip
-        """Return what something done at the site of the path's training returns.
+    @contextmanager
+    def training(self, *, search: bool = False) -> Iterator[tuple[Session, Record]]:
+        """Open the site of the training that the path names; yield both.
 
         Raises:
             NotFound
         """
-        record = await self.desk.find(self.part("id"), search=search)
-
-        def at_site() -> T:
-            with self.desk.open(record.site) as session:
-                return do(session, record)
-
-        return await self.desk.at_sites(at_site)
+        record = self.desk.find_now(self.part("id"), search=search)
+        with self.desk.open(record.site) as session:
+            yield session, record
 
     @property
     def key(self) -> str | None:
@@ -131,7 +128,8 @@ class Call:
         return "text/event-stream" in self.request.headers.get("accept", "")
 
 
-Do = Callable[[Call], Awaitable[Response]]
+Do = Callable[[Call], Any]
+"""Returns a response, or an awaitable of one; a plain function runs in a thread: it may wait."""
 
 
 @dataclass(frozen=True)
@@ -170,11 +168,17 @@ class Operation:
                 max_files=2, max_fields=20, max_part_size=MOST_JSON_BYTES
             ) as form:
                 body = _once(self.form, form.multi_items(), "the form")
-                return await self.do(Call(desk, request, query, body))
+                return await self._do(Call(desk, request, query, body))
         body = None
         if self.body is not None:
             body = checked(self.body, await _json(request), "the body")
-        return await self.do(Call(desk, request, query, body))
+        return await self._do(Call(desk, request, query, body))
+
+    async def _do(self, call: Call) -> Response:
+        if iscoroutinefunction(self.do):
+            found: Response = await self.do(call)
+            return found
+        return await call.desk.at_sites(partial(self.do, call))
 
 
 def _is_form(request: Request) -> bool:

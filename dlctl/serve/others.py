@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,6 @@ from dlctl.serve.trainings import CHANGED, Change, Listing, change, list_, made_
 from dlctl.serve.uploads import MANIFEST, folder_of
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
-    from dlctl.record import Record
     from dlctl.service.models import ModelsAt
 
 _SEARCH = "search.yml"
@@ -73,72 +71,59 @@ class ModelChange(Said):
     removed_aliases: list[str] = Field(default_factory=list)
 
 
-async def start_search(call: Call) -> Response:
+def start_search(call: Call) -> Response:
     """Start a search, once: what is sent again takes up the one that was broken off."""
     from dlctl.search.load import load_search
     from dlctl.search.start import start
 
-    code, site = call.body.code, call.body.site or call.desk.site
-
-    def do() -> dict[str, Any]:
-        loaded = load_search(folder_of(None, code.file, name=_SEARCH) / _SEARCH)
-        with call.desk.open(site) as session:
-            mine = call.desk.mine
-            return made_by(start(session, loaded, mine.store, mine.tell, call.key)).plain()
-
-    record = await call.desk.at_sites(do)
-    where = f"{BASE}/searches/{record['training_id']}"
-    return answer(record, 201, {"location": where})
+    mine, loaded = call.desk.mine, load_search(
+        folder_of(None, call.body.code.file, name=_SEARCH) / _SEARCH)  # fmt: skip
+    with call.desk.open(call.body.site or call.desk.site) as session:
+        record = made_by(start(session, loaded, mine.store, mine.tell, call.key))
+    where = f"{BASE}/searches/{record.training_id}"
+    return answer(record.plain(), 201, {"location": where})
 
 
-async def show_search(call: Call) -> Response:
+def show_search(call: Call) -> Response:
     """Return how far a search is."""
     from dlctl.search.summary import counts
     from dlctl.service import verbs
 
-    def do(session: Session, record: Record) -> dict[str, Any]:
+    with call.training(search=True) as (session, record):
         known, seen = verbs.status(session, record, call.desk.mine.store)
-        return known.plain() | asdict(counts(seen, known))
-
-    return answer(await call.at_its_site(do, search=True))
+    return answer(known.plain() | asdict(counts(seen, known)))
 
 
-async def list_trials(call: Call) -> Response:
+def list_trials(call: Call) -> Response:
     """Return the trials of a search."""
     from dlctl.search.overview import read_overview
 
-    def do(session: Session, record: Record) -> list[dict[str, Any]]:
-        return [asdict(each) for each in read_overview(session, record).trials.rows]
+    with call.training(search=True) as (session, record):
+        rows = read_overview(session, record).trials.rows
+    return answer({"items": [asdict(each) for each in rows], "next": None})
 
-    return answer({"items": await call.at_its_site(do, search=True), "next": None})
 
-
-async def list_models(call: Call) -> Response:
+def list_models(call: Call) -> Response:
     """Return the stored models."""
     from dlctl.service.models import known_models
 
     query, desk = call.query, call.desk
-    work = partial(known_models, desk.mine, query.site, desk.site, offline=query.offline)
-    found = await desk.at_sites(work)
+    found = known_models(desk.mine, query.site, desk.site, offline=query.offline)
     items = [each.plain() for each in found if query.tag is None or query.tag in each.tags]
     return answer({"items": items, "next": None})
 
 
-async def make_model(call: Call) -> Response:
+def make_model(call: Call) -> Response:
     """Store what a training has made, once for each key."""
     from dlctl.service import models
 
     said = call.body
-    record = await call.desk.find(said.training)
+    record = call.desk.find_now(said.training)
     wish = models.wish(said.name, said.tags, said.aliases, said.description, call.key or "")
-
-    def do() -> dict[str, Any]:
-        with models.models_at(call.desk.mine, record.site) as there:
-            made = there.make(wish, models.Source(None, record.training_id, said.results))
-            there.read()
-        return asdict(made)
-
-    return answer(await call.desk.at_sites(do), 201)
+    with models.models_at(call.desk.mine, record.site) as there:
+        made = there.make(wish, models.Source(None, record.training_id, said.results))
+        there.read()
+    return answer(asdict(made), 201)
 
 
 @contextmanager
@@ -156,17 +141,13 @@ def _models(call: Call) -> Iterator[tuple[ModelsAt, str]]:
         yield there, name
 
 
-async def show_model(call: Call) -> Response:
+def show_model(call: Call) -> Response:
     """Return all about a version."""
-
-    def do() -> dict[str, Any]:
-        with _models(call) as (there, name):
-            return there.version(name).plain()
-
-    return answer(await call.desk.at_sites(do))
+    with _models(call) as (there, name):
+        return answer(there.version(name).plain())
 
 
-async def change_model(call: Call) -> Response:
+def change_model(call: Call) -> Response:
     """Add a version to a model, or change its words."""
     from dlctl.models.changes import Changes
     from dlctl.service import models
@@ -174,25 +155,17 @@ async def change_model(call: Call) -> Response:
     said = call.body
     wish = models.wish("", said.tags, said.aliases, said.description)
     gone = Changes(removed_tags=said.removed_tags, removed_aliases=said.removed_aliases)
-
-    def do() -> dict[str, Any]:
-        with _models(call) as (there, name):
-            source = models.Source(None, said.training, said.results)
-            new, number = there.update(name, wish, source, gone)
-        return asdict(new.version(number)) | {"aliases": new.aliases, "tags": new.tags}
-
-    return answer(await call.desk.at_sites(do))
+    with _models(call) as (there, name):
+        source = models.Source(None, said.training, said.results)
+        new, number = there.update(name, wish, source, gone)
+    return answer(asdict(new.version(number)) | {"aliases": new.aliases, "tags": new.tags})
 
 
-async def delete_model(call: Call) -> Response:
+def delete_model(call: Call) -> Response:
     """Delete a model, or one version of it, unless something refers to it."""
-
-    def do() -> dict[str, Any]:
-        with _models(call) as (there, name):
-            gone = there.delete(*there.deletable(name))
-            return {"model": gone, "site": there.session.site.name, "deleted": True}
-
-    return answer(await call.desk.at_sites(do))
+    with _models(call) as (there, name):
+        gone = there.delete(*there.deletable(name))
+        return answer({"model": gone, "site": there.session.site.name, "deleted": True})
 
 
 async def list_sites(_: Call) -> Response:
@@ -206,7 +179,7 @@ async def list_sites(_: Call) -> Response:
     ], "next": None})  # fmt: skip
 
 
-async def show_site(call: Call) -> Response:
+def show_site(call: Call) -> Response:
     """Return whether a site answers, and its queue does."""
     from dlctl.errors import DlctlError
     from dlctl.lifecycle import read_queue
@@ -215,17 +188,13 @@ async def show_site(call: Call) -> Response:
     name = call.part("name")
     if name not in {each.name for each in known()}:
         raise NotFound(f"there is no site {name!r}")
-
-    def do() -> dict[str, Any]:
-        try:
-            with closing(call.desk.mine.open(name)) as session:
-                jobs = read_queue(session)
-        except DlctlError as error:
-            return {"name": name, "answers": False, "detail": error.message, "hint": error.hint}
-        return {"name": name, "answers": True, "detail": f"{len(jobs)} jobs are known there",
-                "hint": ""}  # fmt: skip
-
-    return answer(await call.desk.at_sites(do))
+    answers, hint = True, ""
+    try:
+        with call.desk.open(name) as session:
+            detail = f"{len(read_queue(session))} jobs are known there"
+    except DlctlError as error:
+        answers, detail, hint = False, error.message, error.hint
+    return answer({"name": name, "answers": answers, "detail": detail, "hint": hint})
 
 
 class About(AtSite):
@@ -234,17 +203,12 @@ class About(AtSite):
     manifest: str
 
 
-async def suggest(call: Call) -> Response:
+def suggest(call: Call) -> Response:
     """Return what a manifest should ask for, as what has run tells it."""
     from dlctl.service.suggest import suggest as find
 
-    query, desk = call.query, call.desk
-
-    def do() -> dict[str, Any]:
-        path = folder_of(query.manifest.encode()) / MANIFEST
-        return find(desk.mine, path, query.site or desk.site).plain()
-
-    return answer(await desk.at_sites(do))
+    path = folder_of(call.query.manifest.encode()) / MANIFEST
+    return answer(find(call.desk.mine, path, call.query.site or call.desk.site).plain())
 
 
 async def health(_: Call) -> Response:

@@ -71,10 +71,11 @@ def etag(file: SiteFile) -> str:
     return f'"{sha256(file.identity.encode()).hexdigest()[:32]}"'
 
 
-async def list_(call: Call) -> Response:
+def list_(call: Call) -> Response:
     """Return the files."""
-    _, files = await call.at_its_site(partial(files_of, of=call.query.of))
-    where = f"{BASE}/trainings/{call.part('id')}/results/files/"
+    with call.training() as (session, record):
+        _, files = files_of(session, record, call.query.of)
+    where = f"{BASE}/trainings/{record.training_id}/results/files/"
     return answer({"items": [
         {"path": each.path, "size_bytes": each.size_bytes, "etag": etag(each),
          "href": where + quote(each.path, errors="replace")} for each in files]})  # fmt: skip

@@ -31,7 +31,6 @@ from dlctl.serve.problems import NotFound, json_bytes
 from dlctl.serve.uploads import COMMIT, MANIFEST, URL, folder_of, text_of
 
 if TYPE_CHECKING:
-    from dlctl.lifecycle import Session
     from dlctl.lifecycle.many import Sent
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
@@ -170,19 +169,15 @@ def _place(record: Record) -> str:
     return f"{record.created_at.replace('+00:00', 'Z')}~{record.training_id}"
 
 
-async def submit(call: Call) -> Response:
+def submit(call: Call) -> Response:
     """Submit a training, once for each key."""
     wanted, code = call.body, getattr(call.body, "code", None)
-
-    def do() -> Record:
-        git = (wanted.git.url, wanted.git.commit) if wanted.git else None
-        path = Path(MANIFEST)
-        if wanted.model is None:
-            text = None if wanted.manifest is None else text_of(wanted.manifest)
-            path = folder_of(text, code.file if code else None, git) / MANIFEST
-        return send(call, wanted, path)
-
-    record = await call.desk.at_sites(do)
+    git = (wanted.git.url, wanted.git.commit) if wanted.git else None
+    path = Path(MANIFEST)
+    if wanted.model is None:
+        text = None if wanted.manifest is None else text_of(wanted.manifest)
+        path = folder_of(text, code.file if code else None, git) / MANIFEST
+    record = send(call, wanted, path)
     where = f"{BASE}/trainings/{record.training_id}"
     return answer(record.plain(), 201, {"location": where})
 
@@ -215,44 +210,38 @@ def made_by(sent: Sent) -> Record:
     return sent.settled()
 
 
-async def show(call: Call) -> Response:
+def show(call: Call) -> Response:
     """Return all about a training."""
     from dlctl.service.describe import describe
 
-    def do(session: Session, record: Record) -> dict[str, Any]:
-        return describe(session, record, call.desk.mine.store, call.desk.mine.tell).plain()
+    with call.training() as (session, record):
+        found = describe(session, record, call.desk.mine.store, call.desk.mine.tell)
+    return answer(found.plain())
 
-    return answer(await call.at_its_site(do))
 
-
-async def change(call: Call, *, search: bool = False) -> Response:
+def change(call: Call, *, search: bool = False) -> Response:
     """Halt, cancel, resume, tune or save."""
     from dlctl.service import verbs
 
     mine, wanted = call.desk.mine, call.body.root
 
-    def do(session: Session, record: Record) -> tuple[Record, str]:
-        return verbs.act(
+    with call.training(search=search) as (session, record):
+        record, told = verbs.act(
             session, record, mine.store, wanted.do, mine.tell,
             settings=wanted.settings if wanted.do == "tune" else None,
             overrides=wanted.overrides.overrides() if wanted.do == "resume" else None,
         )  # fmt: skip
-
-    record, told = await call.at_its_site(do, search=search)
     call.desk.keep_new([record])
     return answer({"training": record.plain(), "told": told})
 
 
-async def delete(call: Call) -> Response:
+def delete(call: Call) -> Response:
     """Delete a training that has ended."""
     from dlctl.service import verbs
 
-    record = await call.desk.find(call.part("id"))
-
-    def do() -> Record:
-        return verbs.delete(call.desk.mine, [record], forget=call.query.forget).one()
-
-    return answer(asdict(verbs.Deleted((await call.desk.at_sites(do)).training_id)))
+    record = call.desk.find_now(call.part("id"))
+    verbs.delete(call.desk.mine, [record], forget=call.query.forget).one()
+    return answer(asdict(verbs.Deleted(record.training_id)))
 
 
 CHANGED = {

@@ -13,34 +13,31 @@ from dlctl.serve.problems import NotFound
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from dlctl.lifecycle import Session
-    from dlctl.record import Record
-
 
 def _told(each: Endpoint) -> shapes.V1Endpoint:
     return {"id": each.id, "url": each.url}
 
 
-async def list_endpoints(call: Call) -> Response:
+def list_endpoints(call: Call) -> Response:
     """Return the endpoints of an event."""
     from dlctl.service.webhooks import endpoints
 
-    events, known = shapes.OF_EVENT[call.part("type")], await call.at_its_site(endpoints)
-    found = {each.id: each for each in known if each.event in events}
+    events = shapes.OF_EVENT[call.part("type")]
+    with call.training() as (session, record):
+        found = {each.id: each for each in endpoints(session, record) if each.event in events}
     return answer({"endpoints": [_told(each) for each in found.values()]})
 
 
-async def change_endpoint(call: Call) -> Response:
+def change_endpoint(call: Call) -> Response:
     """Return, register or remove an endpoint."""
     from dlctl.service import webhooks
 
     name, method = call.part("endpoint_id"), call.request.method
     events = shapes.OF_EVENT[call.part("type")]
-
-    def do(session: Session, record: Record) -> Endpoint:
+    with call.training() as (session, record):
         if method == "POST":
             wanted = [Endpoint(name, event, call.body.url) for event in events]
-            return [webhooks.register(session, record, each) for each in wanted][0]
+            return answer(_told([webhooks.register(session, record, each) for each in wanted][0]))
         known = [each for each in webhooks.endpoints(session, record)
                  if each.id == name and each.event in events]  # fmt: skip
         if not known:
@@ -49,9 +46,7 @@ async def change_endpoint(call: Call) -> Response:
             )
         for each in known if method == "DELETE" else ():
             webhooks.unregister(session, record, each.event, name)
-        return known[0]
-
-    return answer(_told(await call.at_its_site(do)))
+        return answer(_told(known[0]))
 
 
 _EVENT = "/v1/models/{id}/events/{type}"

@@ -36,7 +36,6 @@ from dlctl.serve.uploads import MANIFEST, folder_of
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from dlctl.lifecycle import Session
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
     from dlctl.serve.desk import Desk
@@ -62,61 +61,48 @@ def sockets_of(desk: Desk) -> list[WebSocketRoute]:
 # Models -------------------------------------------------------------------------------------------
 
 
-async def _submit(call: Call) -> Response:
+def _submit(call: Call) -> Response:
     text, code = call.body.manifest.encode(), call.body.model_definition
-
-    def do() -> Record:
-        return send(call, New(), folder_of(text, code.file if code else None) / MANIFEST)
-
-    record = await call.desk.at_sites(do)
+    record = send(call, New(), folder_of(text, code.file if code else None) / MANIFEST)
     where = f"{_ALL}/{record.training_id}"
     made = {"model_id": record.training_id, "location": where}
     return answer(made, 201, {"location": where})
 
 
-async def _list(call: Call) -> Response:
-    records = await call.desk.records()
+def _list(call: Call) -> Response:
+    records = call.desk.mine.store.all()
     call.desk.keep_new(records)
-    return answer({"models": await call.desk.at_sites(lambda: [_model(each) for each in records])})
+    return answer({"models": [_model(each) for each in records]})
 
 
-async def _show(call: Call) -> Response:
+def _show(call: Call) -> Response:
     from dlctl.lifecycle import refresh
 
-    def look(session: Session, record: Record) -> Record:
-        return refresh(session, [record], call.desk.mine.store)[0]
-
-    def do() -> Json:
-        newest = list(metric_data(call.desk, known))[-1:]
-        return _model(known) | {"metrics": [without_time(each) for each in newest]}
-
-    known = await call.at_its_site(look)
-    return answer(await call.desk.at_sites(do))
+    with call.training() as (session, record):
+        (known,) = refresh(session, [record], call.desk.mine.store)
+    newest = list(metric_data(call.desk, known))[-1:]
+    return answer(_model(known) | {"metrics": [without_time(each) for each in newest]})
 
 
-async def _halt(call: Call) -> Response:
+def _halt(call: Call) -> Response:
     from dlctl.service import verbs
 
-    store = call.desk.mine.store
-    await call.at_its_site(lambda session, record: verbs.act(session, record, store, "halt"))
-    return answer({"model_id": call.part("id")}, 202)
+    with call.training() as (session, record):
+        verbs.act(session, record, call.desk.mine.store, "halt")
+    return answer({"model_id": record.training_id}, 202)
 
 
-async def _delete(call: Call) -> Response:
+def _delete(call: Call) -> Response:
     """Delete a training; one that runs is cancelled first, as these clients expect."""
     from dlctl.service import verbs
     from dlctl.service.client import Filter
 
-    mine, record = call.desk.mine, await call.desk.find(call.part("id"))
-
-    def do() -> None:
-        known = [record]
-        if not record.state.final:
-            ended = verbs.end(mine, "cancel", [record.training_id], Filter())
-            known = ended.known or mine.refreshed(known)[0]
-        verbs.delete(mine, known, forget=False).one()
-
-    await call.desk.at_sites(do)
+    mine, record = call.desk.mine, call.desk.find_now(call.part("id"))
+    known = [record]
+    if not record.state.final:
+        ended = verbs.end(mine, "cancel", [record.training_id], Filter())
+        known = ended.known or mine.refreshed(known)[0]
+    verbs.delete(mine, known, forget=False).one()
     return answer({"model_id": record.training_id})
 
 
