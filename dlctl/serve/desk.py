@@ -62,13 +62,13 @@ class Desk:
     def keep_new(self, records: list[Record]) -> None:
         """Keep the states of trainings new for a while: somebody asks."""
         for site in {record.site for record in records if not record.state.final}:
-            looks_already = self._is_wanted(site)
+            may_rest = not self._is_wanted(site, _WANTED_S / 2)  # or is about to
             self._asked_at[site] = time.monotonic()
-            if not looks_already:
+            if may_rest:
                 self.live.wake(site)
 
-    def _is_wanted(self, site: str) -> bool:
-        return time.monotonic() - self._asked_at.get(site, float("-inf")) < _WANTED_S
+    def _is_wanted(self, site: str, for_s: float = _WANTED_S) -> bool:
+        return time.monotonic() - self._asked_at.get(site, float("-inf")) < for_s
 
     async def records(self) -> list[Record]:
         """Return all trainings, the newest last; other requests are answered meanwhile."""

@@ -170,17 +170,6 @@ class Followers:
         finally:
             mine.is_gone = True
 
-    @property
-    def is_closed(self) -> bool:
-        """Return whether the server ends."""
-        return self._is_closed
-
-    async def pause(self, seconds: float) -> None:
-        """Wait a while, but not for longer than the server runs."""
-        until = time.monotonic() + seconds
-        while not self._is_closed and time.monotonic() < until:
-            await asyncio.sleep(_LOOK_S)
-
     def close(self) -> None:
         """End all followers; idempotent."""
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
-from dlctl.contract.metrics import NO_STEP
+from dlctl.contract.metrics import NO_STEP, Source
 from dlctl.errors import DlctlError
-from dlctl.serve.follow import LogSource
+from dlctl.series.merged import Entry, by_group
+from dlctl.serve.follow import LogSource, MetricsSource
 from dlctl.serve.operations import Call, answer
 from dlctl.serve.problems import NotFound
+from dlctl.service.bringing import measured
 from dlctl.web.sockets import until_left
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def log_rows(desk: Desk, record: Record) -> list[Json]:
 def metric_rows(desk: Desk, record: Record) -> list[Json]:
     """Return what was measured, with times that grow strictly."""
     rows, newest_ms = list[Json](), 0
-    for data in metric_data(desk, record):
+    for data in metric_data(measured(desk.mine, record)):
         newest_ms = max(newest_ms + 1, data["time_ms"])
         rows.append({
             "meta": _meta(record, newest_ms, len(rows)), "grouplabel": data["type"],
@@ -90,13 +92,9 @@ def _meta(record: Record, time_ms: int, number: int) -> Json:
     return {"training_id": record.training_id, "user_id": "", "time": time_ms, "rindex": number}
 
 
-def metric_data(desk: Desk, record: Record) -> Iterator[Json]:
+def metric_data(entries: Iterable[Entry]) -> Iterator[Json]:
     """Yield their MetricData, with the time as a number beside it."""
-    from dlctl.contract.metrics import Source
-    from dlctl.series.merged import by_group
-    from dlctl.service.bringing import measured
-
-    for entry in (each for whole in measured(desk.mine, record) for each in by_group(whole)):
+    for entry in (each for whole in entries for each in by_group(whole)):
         line = entry.line
         if line.event or entry.origin.source is Source.NODE:
             continue
@@ -168,14 +166,10 @@ def _frames(text: str) -> Iterator[str]:
 
 async def send_metrics(desk: Desk, record: Record, follows: bool) -> AsyncIterator[str]:
     """Yield what is measured, each as a frame."""
-    sent = 0
-    while True:
-        known = await desk.find(record.training_id)
-        desk.keep_new([known])
-        found: list[Json] = await desk.at_sites(partial(list, metric_data(desk, known)))
-        for each in found[sent:]:
+    if not follows:
+        for each in await desk.at_sites(lambda: [*metric_data(measured(desk.mine, record))]):
             yield json.dumps(without_time(each))
-        sent = max(sent, len(found))
-        if known.state.final or not follows or desk.followers.is_closed:
-            return
-        await desk.followers.pause(2.0)
+        return
+    async for batch in desk.followers.follow(record, MetricsSource(record)):
+        for each in metric_data(batch.pieces if batch else ()):
+            yield json.dumps(without_time(each))

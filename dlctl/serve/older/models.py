@@ -32,6 +32,7 @@ from dlctl.serve.operations import Call, answer
 from dlctl.serve.results import BYTES, CONTENT, archive
 from dlctl.serve.trainings import New, send
 from dlctl.serve.uploads import MANIFEST, folder_of
+from dlctl.service.bringing import measured
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -80,7 +81,7 @@ def _show(call: Call) -> Response:
 
     with call.training() as (session, record):
         (known,) = refresh(session, [record], call.desk.mine.store)
-    newest = list(metric_data(call.desk, known))[-1:]
+    newest = list(metric_data(measured(call.desk.mine, known)))[-1:]
     return answer(_model(known) | {"metrics": [without_time(each) for each in newest]})
 
 
