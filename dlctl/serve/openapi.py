@@ -114,13 +114,20 @@ def _of(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type, or of the name of a shape; both stand among all."""
     if isinstance(kind, dict):
         for name in _named(kind):
-            _add(schemas, name, _own(schema_of(name), schemas))
+            _add_shape(name, schemas)
         return kind
     if isinstance(kind, str):
-        _add(schemas, kind, _own(schema_of(kind), schemas))
+        _add_shape(kind, schemas)
         return _ref(kind)
     _add(schemas, kind.__name__, _own(TypeAdapter(kind).json_schema(), schemas))
     return _ref(kind.__name__)
+
+
+def _add_shape(name: str, schemas: dict[str, Any]) -> None:
+    """Add a shape under its name; generators of clients make that of a class of its title."""
+    known = schema_of(name)
+    title = f"{name.title().replace('-', '')}Answer"
+    _add(schemas, name, _own(known | {"title": title, "description": known["title"]}, schemas))
 
 
 def _add(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> None:

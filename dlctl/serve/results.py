@@ -79,7 +79,7 @@ async def list_(call: Call) -> Response:
             return files_of(session, record, call.query.of)[1]
 
     files = await call.desk.at_sites(do)
-    where = f"{BASE}/trainings/{record.training_id}/results/files/"
+    where = "results/files/"  # relative to the list, which a proxy may have elsewhere
     return answer({"items": [
         {"path": each.path, "size_bytes": each.size_bytes, "etag": etag(each),
          "href": where + quote(each.path, errors="replace")} for each in files]})  # fmt: skip
