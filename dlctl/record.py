@@ -379,7 +379,7 @@ class RecordStore:
         Raises:
             RecordError: there is none, or several.
         """
-        return self.find_all([wanted] if wanted else [], folder)[0]
+        return self.find_all([] if wanted is None else [wanted], folder)[0]
 
     def find_search(self, wanted: str | None) -> Record:
         """Return what `find` returns; without an id the latest search, if there is one.
@@ -387,7 +387,7 @@ class RecordStore:
         Raises:
             RecordError: there is none, or several.
         """
-        if not wanted:
+        if wanted is None:
             searches = [record for record in self.all() if record.is_search]
             with contextlib.suppress(RecordError):
                 return _latest(searches, Path.cwd())

@@ -62,10 +62,12 @@ def html_of(record: Record, line: Line, note: str = "") -> str:
 def _drawn(line: Line) -> str:
     values = [each for each in line.points if isfinite(each[1])]
     points = values[:: max(1, len(values) // _MOST)]
-    if len(points) < 2:
+    if not points:
         return ""
     first, last = points[0][0], points[-1][0]
     low, high = min(v for _, v in points), max(v for _, v in points)
+    if len(points) == 1:
+        return f"<small>{escape(f'{line.name}: {low:.4g}, {line.across} {first:,.0f}')}</small>"
     across, up = _WIDTH / ((last - first) or 1), (_HEIGHT - 4) / ((high - low) or 1)
     path = " ".join(
         f"{(at - first) * across:.1f},{_HEIGHT - 2 - (value - low) * up:.1f}"

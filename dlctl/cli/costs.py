@@ -43,6 +43,8 @@ def suggest(
     for name, why in found.unanswered.items():
         output.warn(f"{name}: {why}; what is known of its trainings counts all the same")
     output.report(found, as_json, _print_suggestions)
+    if write and not found.difference:
+        output.note(f"{manifest} stays as it is")
     if not as_json and not write and any(each.is_change for each in found.suggestions):
         output.hint(f"dlctl suggest {shlex.quote(str(manifest))} --site {found.site} --write")
 

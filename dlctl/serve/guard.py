@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 FREE = ("/docs", "/openapi.json", "/api/v1/health")
 """What needs no token: it tells nothing of the user."""
+_HOW_TO_ASK = (
+    "send `Authorization: Bearer TOKEN`, or TOKEN as a password; the server has said at its start "
+    "which file holds it"
+)
 
 
 class Guard:
@@ -60,7 +64,8 @@ class Guard:
         status, why, headers = refused
         if scope["type"] == "websocket":
             return await send({"type": "websocket.close", "code": 1008, "reason": why})
-        told = refusal(scope["path"], status, why, headers=headers)
+        hint = _HOW_TO_ASK if status is HTTPStatus.UNAUTHORIZED else ""
+        told = refusal(scope["path"], status, why, hint=hint, headers=headers)
         return await told(scope, receive, send_safely)
 
     def _refusal(self, scope: Scope) -> tuple[HTTPStatus, str, dict[str, str] | None] | None:

@@ -186,6 +186,9 @@ def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     schema.pop("$schema", None)
     for name, inner in schema.pop("$defs", {}).items():
         _add(schemas, name, inner)
+    if isinstance(kind, str):  # generators of clients make a class of the title
+        title = f"{kind.title().replace('-', '')}Answer"
+        schema |= {"description": schema["title"], "title": title}
     return schema
 
 

@@ -163,7 +163,7 @@ class Operation:
         query = _once(self.query, request.query_params.multi_items(), "the query")
         if self.form is not None and (_is_form(request) or self.body is None):
             if not _is_form(request):
-                raise Malformed(f"the body is {FORM}")
+                raise _of_another_kind(request, FORM)
             async with request.form(
                 max_files=2, max_fields=20, max_part_size=MOST_JSON_BYTES
             ) as form:
@@ -171,6 +171,8 @@ class Operation:
                 return await self._do(Call(desk, request, query, body))
         body = None
         if self.body is not None:
+            if _kind(request) not in (JSON, ""):
+                raise _of_another_kind(request, f"{JSON} or {FORM}" if self.form else JSON)
             body = checked(self.body, await _json(request), "the body")
         return await self._do(Call(desk, request, query, body))
 
@@ -182,7 +184,15 @@ class Operation:
 
 
 def _is_form(request: Request) -> bool:
-    return request.headers.get("content-type", "").startswith(FORM)
+    return _kind(request) == FORM
+
+
+def _kind(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _of_another_kind(request: Request, wanted: str) -> Malformed:
+    return Malformed(f"the body must be {wanted}, not {_kind(request) or 'of no Content-Type'}")
 
 
 def _once(kind: type[BaseModel], items: Iterable[tuple[str, Any]], what: str) -> Any:
@@ -200,8 +210,6 @@ def _once(kind: type[BaseModel], items: Iterable[tuple[str, Any]], what: str) ->
 
 
 async def _json(request: Request) -> Any:
-    if request.headers.get("content-type", "").partition(";")[0].strip() not in (JSON, ""):
-        raise Malformed(f"the body is {JSON}")
     content = b""
     async for chunk in request.stream():
         content += chunk
@@ -211,6 +219,10 @@ async def _json(request: Request) -> Any:
         return json.loads(content or b"{}")
     except (ValueError, RecursionError):
         raise Malformed("the body is no JSON") from None
+
+
+_WORDS = {"extra_forbidden": "is not known here", "missing": "is missing"}
+"""Of faults, where those of pydantic are its own."""
 
 
 def checked(kind: type[BaseModel], value: Any, what: str) -> Any:
@@ -223,7 +235,8 @@ def checked(kind: type[BaseModel], value: Any, what: str) -> Any:
         return kind.model_validate(value)
     except ValidationError as error:
         faults = [
-            f"{'.'.join(map(str, each['loc'])) or what}: {each['msg']}" for each in error.errors()
+            f"{'.'.join(map(str, each['loc'])) or what}: {_WORDS.get(each['type'], each['msg'])}"
+            for each in error.errors()
         ]
         raise Malformed(f"{what} is wrong: {'; '.join(faults)}") from None
 

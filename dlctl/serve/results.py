@@ -75,7 +75,7 @@ def list_(call: Call) -> Response:
     """Return the files."""
     with call.training() as (session, record):
         _, files = files_of(session, record, call.query.of)
-    where = f"{BASE}/trainings/{record.training_id}/results/files/"
+    where = "results/files/"  # relative to the list, which a proxy may have elsewhere
     return answer({"items": [
         {"path": each.path, "size_bytes": each.size_bytes, "etag": etag(each),
          "href": where + quote(each.path, errors="replace")} for each in files]})  # fmt: skip

@@ -119,14 +119,24 @@ def prepared(desk: Desk, place: Place) -> Iterator[tuple[str, Server]]:
 
 def _server(app: object, listener: socket.socket, desk: Desk, place: Place) -> Server:
     tls = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key} if place.certificate else {}
-    return server_of(app, listener, desk.followers.close, leave_s=_LEAVE_S,  # type: ignore[arg-type]
-                     most_message_bytes=_MESSAGE_BYTES, **tls)  # fmt: skip
+    try:
+        return server_of(app, listener, desk.followers.close, leave_s=_LEAVE_S,  # type: ignore[arg-type]
+                         most_message_bytes=_MESSAGE_BYTES, **tls)  # fmt: skip
+    except OSError as error:  # only files of TLS are read here
+        raise RecordError(
+            f"{place.certificate} and {place.key} can't be used: {error.strerror or error}",
+            hint="name a certificate and its key, both in PEM, that this user can read",
+        ) from error
 
 
 @contextmanager
 def _at_file(path: Path) -> Iterator[socket.socket]:
     """Listen on a socket that only this user can open."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise RecordError(f"{path.parent} can't be made: {error.strerror or error}",
+                          hint="name another place: --socket FILE") from error  # fmt: skip
     with suppress(OSError), closing(socket.socket(socket.AF_UNIX)) as probe:
         probe.connect(str(path))
         raise RecordError(f"another server answers at {path}",

@@ -71,7 +71,9 @@ def folder_of(
         if manifest is not None:
             (folder / name).write_bytes(manifest)
         if not (folder / name).is_file():
-            raise ManifestError(f"the request has no {name}", hint=f"send it as the part {name}")
+            raise ManifestError(
+                f"the request has no {name}", hint=f"send it as `{Path(name).stem}`, or in `code`"
+            )
         target = uploads_folder() / _digest(folder)
         if target.is_dir():
             os.utime(target)
@@ -120,7 +122,8 @@ def _unpack(archive: IO[bytes], folder: Path) -> None:
             path.chmod(0o755 if is_executable else 0o644)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, RuntimeError,
             NotImplementedError, ValueError) as error:  # fmt: skip
-        raise ManifestError(f"the code is no whole ZIP or tar: {error}") from error
+        what = str(error).partition(":\n")[0]  # tarfile adds what each compression has against it
+        raise ManifestError(f"the code is no whole ZIP or tar: {what}") from error
 
 
 def _members(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes], bool]]:

@@ -153,6 +153,9 @@ def _gpus(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
     return Suggestion("gpus", asked, asked if needed >= manifest.gpus else str(needed), told)
 
 
+_ALONE = "one learner exchanges nothing; a training with two would tell"
+
+
 def _learners(manifest: Manifest, here: Sequence[Past]) -> Suggestion:
     """Say what twice as many learners would bring; how many there should be is the user's choice.
 
@@ -164,7 +167,9 @@ def _learners(manifest: Manifest, here: Sequence[Past]) -> Suggestion:
     if (measured := _measured(manifest, here)) is not None:
         return Suggestion("learners", asked, asked, measured)
     known = [past for past in here if past.learners == count and past.exchange_share is not None]
-    if count < 2 or not known:
+    if count < 2:
+        return Suggestion("learners", asked, "", _ALONE)
+    if not known:
         told = f"too little: no exchange was measured with {counted(count, 'learner')}"
         return Suggestion("learners", asked, "", told)
     share = median(past.exchange_share or 0.0 for past in known)

@@ -172,6 +172,6 @@ def listen(port: int, address: str = "127.0.0.1") -> socket.socket:
         listener.close()
         raise RecordError(
             f"port {port} of {address} can't be used: {error.strerror}",
-            hint="leave --port out: dlctl takes a free one",
+            hint="name another one; with --port 0 dlctl takes a free one",
         ) from error
     return listener

@@ -34,7 +34,7 @@ from learner.lifecycle.starters import InAllocation, dismiss
 from learner.supervisor.finish import say
 from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.steps import step_log
-from learner.supervisor.verdict import decide, go_on
+from learner.supervisor.verdict import decide, go_on, memory_hint
 
 _ENDINGS = {
     "NODE_FAIL": (VerdictKind.NODE_LOST, "A node of the job was lost."),
@@ -110,7 +110,8 @@ def _by_the_output(job_dir: Path, plan: Plan, attempt: int) -> Outcome | None:
     if told is None:
         return None
     reason = told.reason[:1].upper() + told.reason[1:] + "."
-    return failed(told.kind, reason, told.hint, Evidence(last_lines=lines))
+    hint = memory_hint(plan) if told.kind is VerdictKind.OUT_OF_MEMORY else told.hint
+    return failed(told.kind, reason, hint, Evidence(last_lines=lines))
 
 
 def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:

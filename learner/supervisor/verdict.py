@@ -195,13 +195,13 @@ def _vanished(plan: Plan, seen: Observed, lost: list[Status]) -> Outcome:
         rule, line = found
         hint = rule.hint.format(id=plan.training_id, site=plan.site)
         if rule.kind is VerdictKind.OUT_OF_MEMORY:
-            hint = _memory_hint(plan)
+            hint = memory_hint(plan)
         evidence = replace(evidence, host=host or evidence.host)
         return failed(rule.kind, f"{rule.sentence}: {line.strip()}", hint, evidence)
     last = seen.launcher_words[-1:]
     output = f" {launcher_name(plan)} reported: {last[0]}" if last else ""
     reason = f"{_who(status)} vanished with its watchdog; killed from outside.{output}"
-    return failed(VerdictKind.UNKNOWN, reason, _memory_hint(plan), evidence)
+    return failed(VerdictKind.UNKNOWN, reason, memory_hint(plan), evidence)
 
 
 def _last_seen(seen: Observed, status: Status) -> Evidence:
@@ -281,7 +281,7 @@ def _killed(plan: Plan, status: Status, number: int, launcher_words: Sequence[st
         memory = f"{'' if sure else 'perhaps '}by its memory limit ({_memory(plan)})"
         kind = VerdictKind.OUT_OF_MEMORY if sure else VerdictKind.UNKNOWN
         reason = f"{who} was killed by signal 9, {memory}."
-        return failed(kind, reason, _memory_hint(plan), evidence)
+        return failed(kind, reason, memory_hint(plan), evidence)
     rule = SIGNALS.get(number, OTHER_SIGNAL)
     reason = f"{who} was killed by signal {number} ({rule.words})."
     return failed(
@@ -396,7 +396,8 @@ def _memory(plan: Plan) -> str:
     return "the plan sets none" if size is None else f"{size / 2**30:.3g} GiB per learner"
 
 
-def _memory_hint(plan: Plan) -> str:
+def memory_hint(plan: Plan) -> str:
+    """Return what to do where memory ran out: twice what the plan has, as a command."""
     asked = plan.resources.memory_bytes_per_learner
     mib = 4096 if asked is None else -(-asked // 2**19)
     more = f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"

@@ -55,7 +55,9 @@ def test_a_manifest_that_asks_for_ten_times_what_was_used_is_made_to_fit(dlctl, 
     assert f"memory: {needed}   # surely enough\ntime: 5m\n" in after
     assert after.startswith("# The big one.\nname: fault\n")
     dlctl("validate", manifest, ok=True)
-    assert suggest("--write", ok=True).stdout.count("@@") == 0, "the second time nothing is left"
+    unchanged = suggest("--write", ok=True)
+    assert unchanged.stdout.count("@@") == 0, "the second time nothing is left"
+    assert "manifest.yml stays as it is" in unchanged.stderr
     # What was learned outlives the training, and costs a submission no question.
     dlctl("delete", training_id, "--yes", ok=True)
     again = suggest("--json", ok=True).json

@@ -104,7 +104,7 @@ RULES = (
     ),
     _rule(
         OVER_MEMORY.pattern, LAUNCHER | JOB, KIND.OUT_OF_MEMORY,
-        "Resume with more memory: dlctl resume {id} --memory 8GiB",
+        "Resume with more memory: dlctl resume {id} --memory SIZE",
         "It was killed for using more memory than it had asked for",
     ),
     _rule(
@@ -142,7 +142,7 @@ RULES = (
         r"|DataLoader worker \(pid \d+\) is killed by signal: Killed"
         r"|CPUAllocator: (?:can't allocate|not enough) memory",
         LEARNER, KIND.OUT_OF_MEMORY,
-        "Make the batch smaller, or resume with more memory: dlctl resume {id} --memory 8GiB",
+        "Make the batch smaller, or resume with more memory: dlctl resume {id} --memory SIZE",
     ),
     _rule(
         r"No space left on device|[Dd]isk quota exceeded"

@@ -20,7 +20,7 @@ from dlctl.contract.ground.safe_text import cells_for
 from dlctl.contract.ground.tfrecord import record
 from dlctl.contract.measured.utilisation import maximum
 from dlctl.contract.metrics import NO_STEP, Source
-from dlctl.errors import ResultsError
+from dlctl.errors import Misused, ResultsError
 from dlctl.series.curve import Curve
 from dlctl.series.merged import Entry, by_group
 from dlctl.series.readable import readable
@@ -48,15 +48,12 @@ def chosen(entries: Iterable[Entry], since_step: int, names: str | None) -> Iter
             no name.
 
     Raises:
-        ResultsError: `names` is no regular expression.
+        Misused: `names` is no regular expression.
     """
     try:
         wanted = re.compile(names) if names else None
     except re.error as error:
-        raise ResultsError(
-            f"--names {names!r} is no regular expression: {error}",
-            hint="such as --names 'loss|acc'",
-        ) from error
+        raise Misused(f"{names!r} is no regular expression, such as 'loss|acc': {error}") from error
     for whole in entries:
         if whole.line.step != NO_STEP and whole.line.step < since_step:
             continue

@@ -83,6 +83,9 @@ def test_a_prefix_is_enough_where_it_is_unique(store):
     assert "digits-aabb" in ambiguous.value.hint
     with pytest.raises(RecordError, match="no training 'x' is known"):
         store.find("x")
+    for find in (store.find, store.find_search):  # an empty variable names none
+        with pytest.raises(RecordError, match="'' fits 4 trainings"):
+            find("")
 
 
 def test_no_id_is_the_newest_of_the_folder(store, tmp_path):

@@ -169,7 +169,8 @@ def test_a_table_shows_a_curve_and_escapes_what_a_program_says():
     assert "1,234" in shown and "as last known: no route" in shown
     assert "points='0.0,2.0 320.0,78.0'" in shown
     assert "&lt;loss&gt;: 2 to 4, steps 1 to 1,001" in shown and "<script" not in shown
-    assert "svg" not in html_of(record, Line("loss", "steps", [(1, 1.0)]))
+    one = html_of(record, Line("best", "trials", [(1, 1.0)]))
+    assert "svg" not in one and "best: 1, trials 1" in one
 
 
 def test_a_connection_that_comes_back_wakes_whoever_waits_for_its_site(monkeypatch):

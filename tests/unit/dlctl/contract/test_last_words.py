@@ -16,7 +16,7 @@ from learner.system.disk_reserve import SIZE_BYTES, Reserve, is_full
             "slurmstepd-n1: error: StepId=1.batch exceeded memory limit (529694720 > 209715200), "
             "being killed",
             "more memory than it had asked for (505 MiB; asked for 200 MiB)",
-            "--memory",
+            "--memory SIZE",
         ),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.", "more memory", "--memory"),
         ("slurmstepd: error: *** JOB 7 CANCELLED AT x DUE TO NODE FAILURE ***", "node", "resume"),

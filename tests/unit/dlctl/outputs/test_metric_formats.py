@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
-from dlctl.errors import ResultsError
+from dlctl.errors import Misused
 from dlctl.outputs.metrics.formats import (
     chosen,
     print_csv,
@@ -94,7 +94,7 @@ def test_steps_and_names_can_be_chosen():
         (20, "", ["loss"]), (20, "validation", ["loss"]),
     ]  # fmt: skip
     assert [e.line.event for e in chosen(ENTRIES, 0, None)][0] == "training begins"
-    with pytest.raises(ResultsError, match="no regular expression"):
+    with pytest.raises(Misused, match="no regular expression"):
         list(chosen(ENTRIES, 0, "(loss"))
 
 

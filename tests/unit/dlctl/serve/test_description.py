@@ -34,6 +34,13 @@ def test_each_reference_leads_somewhere_and_nothing_is_left_over():
     assert references == known
 
 
+def test_each_schema_has_a_name_that_generators_can_take():
+    schemas = describe(OPERATIONS)["components"]["schemas"]
+    names = [each.get("title", name) for name, each in schemas.items()]
+    assert all(name.isidentifier() for name in names)
+    assert len({name.lower() for name in names}) == len(names)
+
+
 def test_the_page_shows_each_operation_and_loads_nothing():
     shown = page(describe(OPERATIONS))
     assert all(f"{each.method} {each.path}" in shown for each in OPERATIONS)

@@ -122,6 +122,30 @@ def test_an_archive_that_climbs_or_links_is_refused(server):
     assert not [*uploads.uploads_folder().iterdir()]
 
 
+def test_a_port_that_is_taken_is_told_with_a_way_out(desk, server):
+    taken = run.Place(port=server.port)
+    with pytest.raises(RecordError, match="in use") as told, run.prepared(desk, taken):
+        pass
+    assert "--port 0" in told.value.hint
+
+
+def test_a_refusal_says_what_to_send(server):
+    no_token = server.ask(LIST, authorization="")
+    assert "Authorization: Bearer" in no_token.json["hint"]
+    text = server.ask(LIST, "POST", b"{}", content_type="text/plain")
+    assert text.json["detail"] == (
+        "the body must be application/json or multipart/form-data, not text/plain"
+    )
+    nothing = server.send(LIST, {})
+    assert "as `manifest`" in nothing.json["hint"]
+    code = server.send_form(LIST, {"manifest": "name: x", "code": b"#!/bin/sh"})
+    assert "\n" not in code.json["detail"]
+    wrong = server.send(LIST, {"manifest": "name: x", "nonsense": 1, "git": {"url": "https://x"}})
+    assert wrong.json["detail"] == (
+        "the body is wrong: git.commit: is missing; nonsense: is not known here"
+    )
+
+
 def test_a_wrong_request_is_told_whole(server):
     wrong = server.send(LIST, {"manifest": {"name": "x"}, "nonsense": 1})
     assert wrong.status == 400 and "nonsense" in wrong.json["detail"]
@@ -149,6 +173,10 @@ def test_a_socket_is_for_its_user_alone_and_goes_with_the_server(desk, tmp_path)
     path.touch()
     with pytest.raises(RecordError, match="no socket"), run.prepared(desk, run.Place(unix=path)):
         pass
+    below = run.Place(unix=path / "below/serve.sock")
+    with pytest.raises(RecordError, match="can't be made") as told, run.prepared(desk, below):
+        pass
+    assert "--socket FILE" in told.value.hint
 
 
 def test_places_that_others_could_reach_are_refused(desk, monkeypatch, tmp_path):
@@ -157,6 +185,13 @@ def test_places_that_others_could_reach_are_refused(desk, monkeypatch, tmp_path)
     run.Place(address="0.0.0.0", trusts_proxy=True)
     with pytest.raises(Misused, match="together"):
         run.Place(certificate=tmp_path / "c.pem")
+    for content in (None, "no certificate"):
+        if content:
+            (tmp_path / "c.pem").write_text(content)
+        files = run.Place(certificate=tmp_path / "c.pem", key=tmp_path / "c.pem")
+        with pytest.raises(RecordError, match=r"c\.pem") as told, run.prepared(desk, files):
+            pass
+        assert "PEM" in told.value.hint
     run.read_token()
     run.token_file().chmod(0o644)
     with pytest.raises(RecordError, match="read by others"):

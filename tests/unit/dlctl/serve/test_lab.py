@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import urljoin
 
 import pytest
 from people import certificate
@@ -116,7 +117,7 @@ def test_a_training_goes_through_nginx_with_its_events_and_sockets(lab: Any) -> 
     assert refused(lab, "/api/v1/trainings", Origin="https://evil.example") == 403
     with lab("/api/v1/trainings", Origin=f"https://localhost:{lab.port}") as own:
         assert own.status == 200
-    command = "echo one; until [ -e ../go ]; do sleep 0.1; done; echo two"
+    command = "echo one; until [ -e ../go ]; do sleep 0.1; done; echo two | tee $RESULT_DIR/a"
     manifest = f"name: lines\ntime: 5m\nframework: {{name: custom, command: '{command}'}}\n"
     body = json.dumps({"manifest": manifest, "site": "local"}).encode()
     with lab("/api/v1/trainings", body, "POST", Content_Type="application/json") as answer:
@@ -130,6 +131,12 @@ def test_a_training_goes_through_nginx_with_its_events_and_sockets(lab: Any) -> 
             if "one" in followed[-1]:  # it came although the training goes on
                 (job_dir / "go").touch()
     assert "two" in "".join(followed) and "event: end" in "".join(followed[-3:])
+    with lab(f"/api/v1/trainings/{training_id}/results") as listed:
+        (made,) = json.load(listed)["items"]
+        href = urljoin(listed.url, made["href"])
+    assert "/alice/" in href, "a link leads through the proxy, too"
+    with lab(href.partition("/alice")[2]) as file:
+        assert file.read() == b"two\n"
     basic = "Basic " + base64.b64encode(b"alice:pw").decode()
     with connect(
         f"wss://localhost:{lab.port}/alice/v1/models/{training_id}/logs?version=1",

@@ -215,3 +215,4 @@ def test_what_is_as_described_but_means_nothing_is_422(server, training):
     for query in ("grep=[", "rank=first", "since=someday"):
         answer = server.ask(f"{training}/logs?{query}")
         assert answer.status == 422 and answer.json["detail"], query
+    assert server.ask(f"{training}/metrics?names=[").status == 422
