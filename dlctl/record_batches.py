@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import State
-from dlctl.errors import Misused, RecordError
+from dlctl.errors import Misused, NotWritten, RecordError
 from dlctl.record import Record, RecordStore
 from dlctl.record_file import read_rows
 
@@ -194,7 +194,7 @@ def _locked(path: Path) -> sqlite3.Connection | None:
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 return None
-            raise RecordError(
+            raise NotWritten(
                 f"{path} can't be made: {error}",
                 hint=f"make room there, or check the permissions: df -h {path.parent}",
             ) from error

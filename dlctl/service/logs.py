@@ -102,17 +102,17 @@ class LinesWanted:
     @property
     def _ranks(self) -> list[int]:
         """Return the numbers of `0,2-5`."""
-        found: set[int] = set()
+        found: list[int] = []
         for part in () if self.rank is None else self.rank.split(","):
             ends = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
             if ends is None:
                 raise Misused(f"{self.rank}: numbers of learners, such as 0, or 0,2-5",
                               option="--rank")  # fmt: skip
             first, last = int(ends[1]), int(ends[2] or ends[1])
-            if last < first or last - first >= _MOST_RANKS:
+            if last < first or last - first + len(found) >= _MOST_RANKS:
                 raise Misused(f"{self.rank}: {part.strip()} is no range", option="--rank")
-            found |= {*range(first, last + 1)}
-        return sorted(found)
+            found += range(first, last + 1)
+        return sorted({*found})
 
     @property
     def _begin(self) -> tuple[float | None, float] | None:

@@ -49,6 +49,14 @@ def test_only_the_user_is_let_in(server, headers, status):
     assert older.status == status and (status == 200 or older.json["code"] == status)
 
 
+def test_a_body_of_two_lengths_ends_the_connection(server):
+    both = begun(server, "content-length: 2\r\ntransfer-encoding: chunked")
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=30)) as stranger:
+        stranger.sendall(both + b"2\r\n{}\r\n0\r\n\r\n" + begun(server, "content-length: 0"))
+        with stranger.makefile("rb") as told:
+            assert told.read().count(b"HTTP/1.1 400") == 1
+
+
 def test_what_tells_nothing_of_the_user_needs_no_token(server):
     for path in ("/docs", "/openapi.json", "/api/v1/health"):
         assert server.ask(path, authorization="").status == 200
