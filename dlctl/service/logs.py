@@ -18,6 +18,7 @@ from dlctl.units import parse_duration
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.logs.reader import LogPiece
+    from dlctl.logs.sieve import Sieve
     from dlctl.record import Record, RecordStore
 
 _MOST_RANKS = 10_000
@@ -78,14 +79,21 @@ class LinesWanted:
             begin_at_tail(reader, session.transport, self.tail)
         return record, reader
 
-    def of(self, piece: LogPiece) -> list[str]:
-        """Return the lines of a piece that are wanted, as they were written."""
+    def of(self, piece: LogPiece, sieve: Sieve | None = None) -> list[str]:
+        """Return the lines of a piece that are wanted, as they were written.
+
+        Args:
+            sieve: What looks for `grep`, which may take for ever; None: this thread.
+        """
         pattern = self.pattern
         content = piece.content if pattern is None else without_filler(piece.content)
         lines = content.decode(errors="replace").removesuffix("\n").split("\n") if content else []
         if pattern is None:
             return lines
-        return [line for line in lines if pattern.search(shown(line, colours=False))]
+        seen = [shown(line, colours=False) for line in lines]
+        if sieve is None:
+            return [line for line, text in zip(lines, seen, strict=True) if pattern.search(text)]
+        return [line for line, is_in in zip(lines, sieve.found_in(seen), strict=True) if is_in]
 
     def _checked(self, session: Session, record: Record, store: RecordStore) -> Record:
         check_learner(session, record, max(self._ranks, default=None))
