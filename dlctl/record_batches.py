@@ -113,6 +113,20 @@ def asked_before(store: RecordStore, key: Key) -> Batch | None:
     return None
 
 
+def claim(store: RecordStore, key: Key) -> None:
+    """Write down the key of a request that makes no training, before anything is sent.
+
+    Raises:
+        KeyTaken: another request has it.
+        NotWritten
+    """
+    if asked_before(store, key) is None:
+        store.change(lambda connection: connection.execute(
+            "INSERT OR IGNORE INTO requests VALUES (?, ?, '[]')", [key.name, key.body],
+        ), tables=[_KEYS])  # fmt: skip
+        asked_before(store, key)
+
+
 def begin(
     store: RecordStore, command: str, records: Sequence[Record], key: Key | None = None
 ) -> Batch:
