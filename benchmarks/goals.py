@@ -114,7 +114,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "watch_frame": (Bound(15),),
     "serve_start": (Bound(1), Speed(1, ("skypilot",))),
     "serve_page": (Bound(0.05),),
-    "serve_list": (Speed(5, ("skypilot",)),),
+    "serve_list": (Speed(1, ("skypilot",)),),
     "serve_log_lag": (Bound(0.3),),
     "serve_memory": (Bound(150),),
     "serve_idle": (Bound(0),),

@@ -141,9 +141,9 @@ class Record:
         with contextlib.suppress(ValueError):
             overrides = json.loads(self.overrides, object_hook=_shown)
         unknown = {name: getattr(self, name) or None for name in UNKNOWN_IF_0}
-        return asdict(self) | unknown | {
+        return vars(self) | unknown | {
             "state": str(self.state), "created_at": unix_seconds(self.created_at),
-            "overrides": overrides,
+            "overrides": overrides, "made": None if self.made is None else asdict(self.made),
         }  # fmt: skip
 
     @property

@@ -32,6 +32,7 @@ for step in range(1, 9):
     print("step", step, flush=True)
 open(os.environ["RESULT_DIR"] + "/model.txt", "w").write("hello world")
 """
+RUNS = "import os; open(os.environ['JOB_STATE_DIR'] + '/runs', 'a').write('ran ')"
 MANIFEST = {"name": "served", "memory": "512MiB", "time": "5m",
             "framework": {"name": "pytorch", "command": "python3 run.py"}}  # fmt: skip
 
@@ -295,7 +296,9 @@ def test_no_route_tells_a_secret(dlctl, site):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_a_server_that_is_killed_again_and_again_submits_each_training_once(dlctl, site):
+def test_a_server_that_is_killed_again_and_again_submits_each_training_once(
+    dlctl, site, wait_until
+):
     """Each client repeats its request with its key until it is answered."""
     clients, count, kills = 9, 24, 8
     ended, chance = threading.Event(), random.Random(7)  # noqa: S311
@@ -315,7 +318,7 @@ def test_a_server_that_is_killed_again_and_again_submits_each_training_once(dlct
                 while True:
                     with suppress(OSError, HTTPException, ValueError):
                         parts = {"manifest": json.dumps(MANIFEST),
-                                 "code": zipped({"run.py": "print('ran')"})}  # fmt: skip
+                                 "code": zipped({"run.py": RUNS})}  # fmt: skip
                         made = server.send_form("/api/v1/trainings", parts, idempotency_key=key)
                         if made.status == 201:
                             found.add(made.json["training_id"])
@@ -339,4 +342,14 @@ def test_a_server_that_is_killed_again_and_again_submits_each_training_once(dlct
         for each in ids:
             folder = site.job_dir(each)
             assert (folder / contract.submit_answer(1)).read_text().startswith("0\n")
+            assert (folder / "state/runs").read_text() == "ran "
             assert not (folder / contract.attempt_dir(2)).exists()
+        if site.cluster is not None:
+            names = {contract.token(each, 1) for each in ids}
+
+            def jobs() -> list[str]:
+                told = site.cluster.exec("sacct", "-XnP", "--format=JobName", "-S", "now-1hour")
+                return [name for name in told.split() if name in names]
+
+            wait_until(lambda: set(jobs()) == names)  # its database hears of them a while later
+            assert len(jobs()) == count
