@@ -19,6 +19,7 @@
     │   ├── SubmitUnknown                 the answer was lost: the job may exist, look it up
     │   └── SchedulerUnavailable          the controller does not answer
     ├── RecordError                   8   no such training, an ambiguous id, a wrong state
+    │   └── NotWritten                    the disk here is full, or the local record is locked
     ├── ResultsError                  9   nothing to fetch, or what came back is damaged
     └── TrainingFailed                10  the training was followed and ended FAILED or CANCELLED
 
@@ -138,6 +139,10 @@ class RecordError(DlctlError):
     """No such training, an ambiguous id, or a training in the wrong state for the command."""
 
     exit_code = 8
+
+
+class NotWritten(RecordError):
+    """This machine can't keep what it has to, as on a full disk."""
 
 
 class HasEnded(RecordError):

@@ -244,7 +244,7 @@ class RecordStore:
         try:
             self.change(insert, tables)
         except RecordError as error:
-            raise RecordError(f"nothing was submitted: {error.message}", hint=error.hint) from error
+            raise type(error)(f"nothing was submitted: {error.message}", hint=error.hint) from error
 
     def add_missing(self, records: Iterable[Record]) -> list[Record]:
         """Write the records of trainings that are not there yet; return those.

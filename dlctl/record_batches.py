@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import State
-from dlctl.errors import Misused, RecordError
+from dlctl.errors import Misused, NotWritten, RecordError
 from dlctl.record import Record, RecordStore
 from dlctl.record_file import read_rows
 
@@ -113,6 +113,20 @@ def asked_before(store: RecordStore, key: Key) -> Batch | None:
     return None
 
 
+def claim(store: RecordStore, key: Key) -> None:
+    """Write down the key of a request that makes no training, before anything is sent.
+
+    Raises:
+        KeyTaken: another request has it.
+        NotWritten
+    """
+    if asked_before(store, key) is None:
+        store.change(lambda connection: connection.execute(
+            "INSERT OR IGNORE INTO requests VALUES (?, ?, '[]')", [key.name, key.body],
+        ), tables=[_KEYS])  # fmt: skip
+        asked_before(store, key)
+
+
 def begin(
     store: RecordStore, command: str, records: Sequence[Record], key: Key | None = None
 ) -> Batch:
@@ -194,7 +208,7 @@ def _locked(path: Path) -> sqlite3.Connection | None:
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 return None
-            raise RecordError(
+            raise NotWritten(
                 f"{path} can't be made: {error}",
                 hint=f"make room there, or check the permissions: df -h {path.parent}",
             ) from error

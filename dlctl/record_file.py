@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from dlctl.errors import RecordError
+from dlctl.errors import NotWritten, RecordError
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise RecordError(
+        raise NotWritten(
             f"the local record {path} can't be used: {error}",
             hint=_hint(path, str(error)),
         ) from error

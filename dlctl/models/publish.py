@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 24 * 3600.0
 """Files of any size may have to be copied and hashed at the site."""
 _TRIES = 3
-_CODES = {"missing": 81, "differs": 82, "no_model": 83, "cut_short": 84, "no_room": 85}
+_CODES = {"missing": 81, "differs": 82, "no_model": 83, "cut_short": 84, "no_room": 85, "taken": 86}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def publish(session: Session, new: NewVersion, on_progress: Progress | None = No
     """Store a version; return it with its number. Contents that the site has are not sent.
 
     Raises:
-        RecordError: the model was deleted meanwhile.
+        RecordError: the model was deleted meanwhile, or the same request has made it just now.
         ResultsError: a file at the site is not what the training stored.
         TransferError: the disk there is full, or what arrived is damaged; nothing is visible.
     """
@@ -105,6 +105,9 @@ def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
             hint="`dlctl checkpoints list` shows what else is there; or leave the file out: "
             "--results GLOB",
         )
+    if end.exit_code == _CODES["taken"]:
+        raise RecordError(f"{name}: {label} is there already",
+                          hint="ask again with the same key")  # fmt: skip
     if end.exit_code == _CODES["no_model"]:
         raise RecordError(f"{name}: the model {label} was deleted meanwhile")
     if end.exit_code in (UNSAFE, NO_FOLDER, _CODES["no_room"], _CODES["cut_short"]):

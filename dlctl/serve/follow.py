@@ -11,6 +11,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from dlctl.errors import DlctlError, TransportError
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 _LOOK_S = 0.2
 _STATE_EVERY_S = 2.0
 _MOST_WAITING = 32
-"""So many batches may wait for a slow client; then its logs are not read on."""
+_MOST_WAITING_BYTES = 1 << 20
+"""So much may wait for a slow client; then its logs are not read on."""
 
 
 class LogSource:
@@ -91,6 +93,11 @@ class Batch:
     pieces: list[Any]
     position: str
 
+    @property
+    def size_bytes(self) -> int:
+        """Return about how much memory it takes."""
+        return sum(len(getattr(each, "content", b"")) for each in self.pieces)
+
 
 @dataclass
 class _Follower:
@@ -101,6 +108,9 @@ class _Follower:
     batches: asyncio.Queue[Batch | DlctlError | None] = field(default_factory=asyncio.Queue)
     ended: bool = False
     is_gone: bool = False
+    given_bytes: int = 0
+    taken_bytes: int = 0
+    """Each is counted by one thread."""
 
     def look(self) -> Look:
         """Return what to read next.
@@ -113,10 +123,13 @@ class _Follower:
 
     @property
     def has_room(self) -> bool:
-        return self.batches.qsize() < _MOST_WAITING
+        waiting_bytes = self.given_bytes - self.taken_bytes
+        return self.batches.qsize() < _MOST_WAITING and waiting_bytes < _MOST_WAITING_BYTES
 
     def give(self, pieces: list[Any]) -> None:
-        self._put(Batch(pieces, position_of(self.source)))
+        batch = Batch(pieces, position_of(self.source))
+        self.given_bytes += batch.size_bytes
+        self._put(batch)
 
     def end(self, error: DlctlError | None = None) -> None:
         """Tell the client that there will be no more."""
@@ -140,7 +153,7 @@ class Followers:
         self._store, self._open = store, open_site
         self._lock = threading.Condition()
         self._sites: dict[str, list[_Follower]] = {}
-        self._count, self._is_closed = 0, False
+        self._is_closed = False
 
     async def follow(self, record: Record, source: Source) -> AsyncIterator[Batch | None]:
         """Yield what comes until the training has ended; None while there are none.
@@ -149,8 +162,9 @@ class Followers:
             DlctlError: the site can't be reached, and waiting would not help.
         """
         with self._lock:
-            self._count += 1
-            mine = _Follower(record, source, asyncio.get_running_loop(), self._count)
+            used = {each.number for each in self._sites.get(record.site, ())}
+            number = next(each for each in count() if each not in used)
+            mine = _Follower(record, source, asyncio.get_running_loop(), number)
             if self._is_closed:
                 return
             self._join(mine)
@@ -166,6 +180,7 @@ class Followers:
                     raise item
                 if item is None:
                     return
+                mine.taken_bytes += item.size_bytes
                 yield item
         finally:
             mine.is_gone = True
@@ -234,10 +249,10 @@ class Followers:
         for follower, news in zip(followers, found, strict=True):
             try:
                 pieces = follower.source.take(session, news)
-            except DlctlError as error:
-                if may_pass(error):
-                    raise
-                follower.end(error)  # the others' files may be whole
+            except TransportError:
+                raise
+            except Exception as error:  # the others' files may be whole
+                _give_up([follower], error)
                 continue
             if follower.ended and not follower.source.advanced:
                 if rest := follower.source.rest():

@@ -77,6 +77,9 @@ class Guard:
         if not length.isdecimal() or int(length) > self._most_bytes:
             why = f"a request may have {self._most_bytes:,} bytes"
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why, {"connection": "close"}
+        if "content-length" in headers and "transfer-encoding" in headers:
+            why = "a body has a Content-Length or a Transfer-Encoding, not both"
+            return HTTPStatus.BAD_REQUEST, why, {"connection": "close"}
         if scope["path"] in FREE and scope.get("method") in ("GET", "HEAD"):
             return None
         origin = headers.get("origin", "").partition("://")[2]

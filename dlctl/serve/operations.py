@@ -216,7 +216,9 @@ async def _json(request: Request) -> Any:
         if len(content) > MOST_JSON_BYTES:
             raise TooLarge(f"a JSON body has at most {MOST_JSON_BYTES:,} bytes")
     try:
-        return json.loads(content or b"{}")
+        found = json.loads(content or b"{}")
+        json.dumps(found, ensure_ascii=False).encode()  # half a character, as \ud800, is no text
+        return found
     except (ValueError, RecursionError):
         raise Malformed("the body is no JSON") from None
 

@@ -13,6 +13,7 @@ from dlctl.errors import (
     HasEnded,
     ManifestError,
     Misused,
+    NotWritten,
     PlanError,
     RecordError,
     ResultsError,
@@ -50,6 +51,7 @@ _STATUS: tuple[tuple[type[DlctlError], HTTPStatus], ...] = (
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (KeyTaken, HTTPStatus.CONFLICT),
     (HasEnded, HTTPStatus.CONFLICT),
+    (NotWritten, HTTPStatus.SERVICE_UNAVAILABLE),
     (Malformed, HTTPStatus.BAD_REQUEST),
     (Misused, HTTPStatus.UNPROCESSABLE_ENTITY),
     (ManifestError, HTTPStatus.UNPROCESSABLE_ENTITY),
@@ -103,7 +105,11 @@ def of_error(path: str, error: DlctlError) -> Response:
 
 
 def json_bytes(value: object) -> bytes:
-    """Return JSON; bytes of names that are no text are replaced."""
-    return json.dumps(
-        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str
-    ).encode(errors="replace")
+    """Return JSON: null for NaN and infinity; bytes of names that are no text are replaced."""
+    how: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":"), "default": str}
+    try:
+        text = json.dumps(value, allow_nan=False, **how)
+    except ValueError:
+        finite = json.loads(json.dumps(value, **how), parse_constant=lambda _: None)
+        text = json.dumps(finite, **how)
+    return text.encode(errors="replace")

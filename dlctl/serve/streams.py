@@ -7,18 +7,24 @@ import binascii
 import json
 import zlib
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
+from dlctl.contract.metrics import parse_metrics_name
 from dlctl.errors import DlctlError
+from dlctl.logs.one_log import log_of_training
 from dlctl.serve.follow import LogSource, MetricsSource, Source
 from dlctl.serve.operations import BASE, JSON, Call, Operation, Strict, answer
 from dlctl.serve.problems import Malformed, TooLarge, json_bytes
 
 if TYPE_CHECKING:
     from dlctl.logs.reader import LogPiece
+    from dlctl.logs.sieve import Sieve
     from dlctl.record import Record
     from dlctl.series.merged import Entry
 
@@ -52,6 +58,9 @@ def begin_at_position(source: Source, position: str) -> None:
         unpack = zlib.decompressobj()
         known = json.loads(unpack.decompress(base64.urlsafe_b64decode(position), 1 << 20))
         for name, size_bytes in known.items():
+            is_file = log_of_training(name) or parse_metrics_name(name)
+            if not is_file or not 0 <= int(size_bytes) < 1 << 63:
+                raise ValueError(name)
             source.skip(name, int(size_bytes))
     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError,
             binascii.Error, zlib.error):  # fmt: skip
@@ -61,10 +70,12 @@ def begin_at_position(source: Source, position: str) -> None:
 async def logs(call: Call) -> Response:
     """Return the logs, or follow them."""
     from dlctl.logs.reader import read
+    from dlctl.logs.sieve import Sieve
     from dlctl.service.logs import LinesWanted
 
     record, wanted = await call.desk.find(call.part("id")), LinesWanted(**dict(call.query))
     position = call.request.headers.get("last-event-id")
+    sieve = Sieve(wanted.grep) if wanted.grep else None
 
     def begin() -> LogSource:
         with call.desk.open(record.site) as session:
@@ -78,36 +89,37 @@ async def logs(call: Call) -> Response:
     def lines_of(pieces: list[LogPiece]) -> list[dict[str, Any]]:
         return [
             {"attempt": piece.attempt, "source": piece.source, "line": line}
-            for piece in pieces for line in wanted.of(piece)
+            for piece in pieces for line in wanted.of(piece, sieve)
         ]  # fmt: skip
 
     source = await call.desk.at_sites(begin)
     if call.follows:
-        return StreamingResponse(_followed(call, record, source, lines_of), media_type=EVENTS)
+        events = _followed(call, record, source, lines_of, sieve)
+        return StreamingResponse(events, media_type=EVENTS)
 
     def whole() -> bytes:
-        lines, size_bytes = list[bytes](), 0
-        with call.desk.open(record.site) as session:
+        found = bytearray()
+        with call.desk.open(record.site) as session, closing(sieve or BytesIO()):
             for piece in read(session.transport, source.reader):
-                for line in wanted.of(piece):
-                    lines.append(f"{piece.source} | {line}\n".encode(errors="replace"))
-                    size_bytes += len(lines[-1])
-                if size_bytes > 64 << 20:
+                for line in wanted.of(piece, sieve):
+                    found += f"{piece.source} | {line}\n".encode(errors="replace")
+                if len(found) > 64 << 20:
                     raise TooLarge("the logs have more than 64 MiB: ask for ?tail=, or follow them")
-        return b"".join(lines)
+        return bytes(found)
 
     return Response(await call.desk.at_sites(whole), media_type="text/plain; charset=utf-8")
 
 
 async def _followed(
-    call: Call, record: Record, source: Source, told: Callable[[list[Any]], list[Any]]
-) -> AsyncIterator[bytes]:
+    call: Call, record: Record, source: Source, told: Callable[[list[Any]], list[Any]],
+    sieve: Sieve | None = None,
+) -> AsyncIterator[bytes]:  # fmt: skip
     """Yield events, the last of which tells how the training has ended."""
     try:
         async for batch in call.desk.followers.follow(record, source):
             if batch is None:
                 yield b": alive\n\n"
-            elif items := told(batch.pieces):
+            elif items := await anyio.to_thread.run_sync(told, batch.pieces):
                 yield b"id: %b\ndata: %b\n\n" % (batch.position.encode(), json_bytes(items))
         state = (await call.desk.find(record.training_id)).state
         if state.final:
@@ -115,6 +127,9 @@ async def _followed(
     except DlctlError as error:
         problem = {"detail": error.message, "hint": error.hint}
         yield b"event: problem\ndata: %b\n\n" % json_bytes(problem)
+    finally:
+        if sieve is not None:
+            sieve.close()
 
 
 async def metrics(call: Call) -> Response:

@@ -18,6 +18,7 @@ from dlctl.units import parse_duration
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.logs.reader import LogPiece
+    from dlctl.logs.sieve import Sieve
     from dlctl.record import Record, RecordStore
 
 _MOST_RANKS = 10_000
@@ -78,14 +79,21 @@ class LinesWanted:
             begin_at_tail(reader, session.transport, self.tail)
         return record, reader
 
-    def of(self, piece: LogPiece) -> list[str]:
-        """Return the lines of a piece that are wanted, as they were written."""
+    def of(self, piece: LogPiece, sieve: Sieve | None = None) -> list[str]:
+        """Return the lines of a piece that are wanted, as they were written.
+
+        Args:
+            sieve: What looks for `grep`, which may take for ever; None: this thread.
+        """
         pattern = self.pattern
         content = piece.content if pattern is None else without_filler(piece.content)
         lines = content.decode(errors="replace").removesuffix("\n").split("\n") if content else []
         if pattern is None:
             return lines
-        return [line for line in lines if pattern.search(shown(line, colours=False))]
+        seen = [shown(line, colours=False) for line in lines]
+        if sieve is None:
+            return [line for line, text in zip(lines, seen, strict=True) if pattern.search(text)]
+        return [line for line, is_in in zip(lines, sieve.found_in(seen), strict=True) if is_in]
 
     def _checked(self, session: Session, record: Record, store: RecordStore) -> Record:
         check_learner(session, record, max(self._ranks, default=None))
@@ -102,17 +110,17 @@ class LinesWanted:
     @property
     def _ranks(self) -> list[int]:
         """Return the numbers of `0,2-5`."""
-        found: set[int] = set()
+        found: list[int] = []
         for part in () if self.rank is None else self.rank.split(","):
             ends = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
             if ends is None:
                 raise Misused(f"{self.rank}: numbers of learners, such as 0, or 0,2-5",
                               option="--rank")  # fmt: skip
             first, last = int(ends[1]), int(ends[2] or ends[1])
-            if last < first or last - first >= _MOST_RANKS:
+            if last < first or last - first + len(found) >= _MOST_RANKS:
                 raise Misused(f"{self.rank}: {part.strip()} is no range", option="--rank")
-            found |= {*range(first, last + 1)}
-        return sorted(found)
+            found += range(first, last + 1)
+        return sorted({*found})
 
     @property
     def _begin(self) -> tuple[float | None, float] | None:

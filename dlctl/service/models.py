@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +24,13 @@ from dlctl.models.known import (
     parse_reference,
 )
 from dlctl.models.reading import Found, read_models, whole_version
-from dlctl.record_batches import KeyTaken
+from dlctl.record_batches import Key, KeyTaken, claim
 from dlctl.request.build import new_training_id
 
 if TYPE_CHECKING:
     from dlctl.contract import ModelVersion
     from dlctl.lifecycle import Session
+    from dlctl.record import Record
     from dlctl.service.client import Client
 
 
@@ -103,13 +106,10 @@ class ModelsAt:
                     self.session, source.folder, said, on_progress, self.mine.tell.note
                 )
         training, site = self.mine.store.find(source.training_id), self.session.site.name
-        end = new_training_id("", said.key).rpartition("-")[2] if said.key else "none"
-        for model in self.models:
-            if model.model_id.rpartition("-")[2] == end:
-                made = self.version(f"{model.model_id}@{model.numbers[0]}").version
-                if made.training_id != training.training_id or said.name not in ("", made.name):
-                    raise KeyTaken(f"the key {said.key!r} was used for another request",
-                                   hint="a new request needs a new key")  # fmt: skip
+        if said.key:
+            asked = json.dumps([asdict(said), source.training_id, source.results], sort_keys=True)
+            claim(self.mine.store, Key(said.key, hashlib.sha256(asked.encode()).hexdigest()))
+            if made := self._made_before(said, training):
                 return made
         if training.site != site:
             raise RecordError(
@@ -117,7 +117,29 @@ class ModelsAt:
                 hint="dlctl models create --from makes a model at the training's site",
             )
         (training,) = refresh(self.session, [training], self.mine.store)
-        return from_training(self.session, training, said, source.results)
+        try:
+            return from_training(self.session, training, said, source.results)
+        except RecordError:
+            self.read()  # perhaps the same request, sent twice, has made it at this moment
+            if said.key and (made := self._made_before(said, training)):
+                return made
+            raise
+
+    def _made_before(self, said: Wish, training: Record) -> ModelVersion | None:
+        """Return the version that the request with this key has made.
+
+        Raises:
+            KeyTaken: another request, of another machine, has the key.
+        """
+        end = new_training_id("", said.key).rpartition("-")[2]
+        for model in self.models:
+            if model.model_id.rpartition("-")[2] == end:
+                made = self.version(f"{model.model_id}@{model.numbers[0]}").version
+                if made.training_id != training.training_id or said.name not in ("", made.name):
+                    raise KeyTaken(f"the key {said.key!r} was used for another request",
+                                   hint="a new request needs a new key")  # fmt: skip
+                return made
+        return None
 
     def update(
         self, reference: str, said: Wish, source: Source, gone: Changes

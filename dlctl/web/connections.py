@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,17 +37,41 @@ REQUEST_S = 10.0
 """How long a request's head may take to come, and how long its body may pause."""
 
 
+class Listener(socket.socket):
+    """Accepts connections; of those whose TLS has not begun only the newest stay."""
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        self.begun: dict[int, weakref.ref[socket.socket]] = {}
+        """By their file's number, the oldest first."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection, perhaps in place of an older one."""
+        connection, address = super().accept()
+        self.begun.pop(connection.fileno(), None)
+        self.begun[connection.fileno()] = weakref.ref(connection)
+        while len(self.begun) > MOST_WAITING:
+            oldest = self.begun.pop(next(iter(self.begun)))()
+            if oldest is not None:
+                with suppress(OSError):  # it has ended
+                    oldest.shutdown(socket.SHUT_RDWR)
+        return connection, address
+
+
 class Connection(H11Protocol):
     """One connection of a server.
 
     Args:
         waiting: the server's connections whose request has not come, the oldest first.
+        begun: those of its listener, which this one leaves.
         how: as of its base class.
     """
 
-    def __init__(self, waiting: dict[Connection, None], **how: Any) -> None:
+    def __init__(
+        self, waiting: dict[Connection, None], begun: dict[int, Any], **how: Any
+    ) -> None:  # fmt: skip
         super().__init__(**how)
-        self._waiting = waiting
+        self._waiting, self._begun = waiting, begun
         self._late: asyncio.TimerHandle | None = None
         self._is_another = False
         """Whether another protocol has the connection."""
@@ -53,6 +79,8 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, perhaps in place of an older one."""
         super().connection_made(transport)
+        if (mine := transport.get_extra_info("socket")) is not None:
+            self._begun.pop(mine.fileno(), None)
         if len(self.connections) > MOST_CONNECTIONS:
             return transport.abort()
         self._await_request()
@@ -145,7 +173,9 @@ def server_of(
         app, log_level="critical", lifespan="off", ws="websockets-sansio",
         timeout_graceful_shutdown=leave_s, server_header=False, backlog=BACKLOG,
         ws_max_size=most_message_bytes,
-        http=partial(Connection, waiting={}),  # type: ignore[arg-type]
+        http=partial(  # type: ignore[arg-type]
+            Connection, waiting={}, begun=getattr(listener, "begun", {})
+        ),
         **more,
     )  # fmt: skip
     config.load()
@@ -163,7 +193,7 @@ def listen(port: int, address: str = "127.0.0.1") -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     # asyncio sends at once only where a socket names its protocol; else each answer takes 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address, port))

@@ -11,6 +11,7 @@ import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote, urljoin
@@ -221,8 +222,18 @@ def test_what_is_asked_again_with_its_key_is_made_once(dlctl, site):
         wish = {"training": training, "name": "kept", "aliases": ["good"]}
         made = [server.send("/api/v1/models", wish, idempotency_key="m") for _ in range(2)]
         assert [each.status for each in made] == [201, 201] and made[0].json == made[1].json
-        other = {"training": training, "name": "other"}
-        assert server.send("/api/v1/models", other, idempotency_key="m").status == 409
+        for other in ({"name": "other"}, {"results": "*.txt"}, {"aliases": ["best"]}):
+            taken = server.send("/api/v1/models", wish | other, idempotency_key="m")
+            assert taken.status == 409 and "another request" in taken.json["detail"], taken
+        with ThreadPoolExecutor(4) as clients:
+            again = {"training": training, "name": "twin"}
+            ask = partial(server.send, "/api/v1/models", again, idempotency_key="at once")
+            twins = [each.result() for each in [clients.submit(ask) for _ in range(4)]]
+        assert {each.status for each in twins} == {201}, twins
+        assert len({each.json["model_id"] for each in twins}) == 1
+        twin = f"/api/v1/models/{twins[0].json['model_id']}"
+        assert server.ask(twin).json["versions"] == [1]
+        assert server.ask(twin, "DELETE").status == 200
         one = f"/api/v1/models/{made[0].json['model_id']}"
         more = {"training": training, "tags": ["night"], "removed_aliases": ["good"]}
         changed = server.send(one, more, "PATCH")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import os
 import socket
+import ssl
 import stat
+import subprocess
 import tarfile
 import time
 import zipfile
@@ -47,6 +50,14 @@ def test_only_the_user_is_let_in(server, headers, status):
     assert server.ask(LIST, **headers).status == status
     older = server.ask("/v1/models", **headers)
     assert older.status == status and (status == 200 or older.json["code"] == status)
+
+
+def test_a_body_of_two_lengths_ends_the_connection(server):
+    both = begun(server, "content-length: 2\r\ntransfer-encoding: chunked")
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=30)) as stranger:
+        stranger.sendall(both + b"2\r\n{}\r\n0\r\n\r\n" + begun(server, "content-length: 0"))
+        with stranger.makefile("rb") as told:
+            assert told.read().count(b"HTTP/1.1 400") == 1
 
 
 def test_what_tells_nothing_of_the_user_needs_no_token(server):
@@ -106,6 +117,25 @@ def test_a_long_upload_outlives_strangers_and_only_has_to_go_on(server, monkeypa
             strangers.append(socket.create_connection(("127.0.0.1", server.port)))
             time.sleep(0.3)
         assert b"422" in upload.recv(100), "the manifest is wrong, but it has arrived"
+        for each in strangers:
+            each.close()
+
+
+def test_strangers_that_begin_no_tls_keep_nobody_out(desk, tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_WAITING", 4)
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x",
+            "-keyout", key, "-out", certificate]  # fmt: skip
+    subprocess.run(argv, check=True, capture_output=True)
+    with running(desk, run.Place(certificate=certificate, key=key)) as port:
+        strangers = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(9)]
+        trusted = ssl.create_default_context(cafile=certificate)
+        trusted.check_hostname = False
+        client = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=trusted)
+        client.request("GET", "/api/v1/health")
+        assert client.getresponse().status == 200
+        client.close()
+        assert [each.recv(1) for each in strangers[:5]] == [b""] * 5
         for each in strangers:
             each.close()
 

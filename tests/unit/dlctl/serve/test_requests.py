@@ -207,7 +207,7 @@ def test_pages_have_each_training_once_though_many_are_as_old(server, desk):
 
 def test_head_reads_no_stream(server, desk, training):
     told = server.ask(f"{training}/logs", "HEAD", accept="text/event-stream")
-    assert desk.followers._count == 0
+    assert not desk.followers._sites
     assert told.status == 200 and told.headers["content-type"].startswith("text/event-stream")
 
 
