@@ -249,10 +249,10 @@ class Followers:
         for follower, news in zip(followers, found, strict=True):
             try:
                 pieces = follower.source.take(session, news)
-            except TransportError:
-                raise
-            except Exception as error:  # the others' files may be whole
-                _give_up([follower], error)
+            except Exception as error:
+                if isinstance(error, TransportError) and may_pass(error):
+                    raise
+                _give_up([follower], error)  # the others' files may be whole
                 continue
             if follower.ended and not follower.source.advanced:
                 if rest := follower.source.rest():

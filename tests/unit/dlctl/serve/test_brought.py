@@ -73,7 +73,7 @@ def test_the_same_commit_is_the_same_folder(desk, tmp_path, monkeypatch):
     os.utime(there / "manifest.yml")
     time.sleep(0.01)
     assert uploads.folder_of(None, git=wanted) == first
-    assert [each.name for each in first.iterdir()] == ["manifest.yml"]
+    assert sorted(each.name for each in first.iterdir()) == [".git", "manifest.yml"]
 
 
 def test_results_whose_names_are_no_text_are_in_the_zip(desk, monkeypatch):

@@ -50,19 +50,15 @@ def test_a_collector_that_follows_another_one_goes_on_from_its_file(tmp_path: Pa
 
 def test_a_peak_between_two_samples_is_seen(tmp_path: Path) -> None:
     program = "x = bytearray(b'1' * (200 << 20)); del x; print(flush=True); input()"
-    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE)  # fmt: skip
-    assert child.stdout is not None
-    child.stdout.readline()
-    import os
-
-    family = Family(os.getpid())
-    family._look()
-    family._known = {child.pid: family._known[child.pid]}
-    values = {f"{name}_max": value for name, value in family.sample().items()}
+    watchdog = ["sh", "-c", '"$0" -c "$1"; exit', sys.executable, program]
+    with subprocess.Popen(watchdog, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        family = Family(running.pid)
+        values = {f"{name}_max": value for name, value in family.sample().items()}
+        totals = Totals(tmp_path / "use-0.json", family.peak_bytes)
+        totals.add(values)
+        running.communicate(b"\n")
     assert values["memory_rss_bytes_max"] < 200 * MIB
-    totals = Totals(tmp_path / "use-0.json", family.peak_bytes)
-    totals.add(values)
-    child.communicate(b"\n")
     found = read(tmp_path / "use-0.json")
     assert found and found.memory_bytes > 200 * MIB
