@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -207,8 +209,10 @@ def suggest(call: Call) -> Response:
     """Return what a manifest should ask for, as what has run tells it."""
     from dlctl.service.suggest import suggest as find
 
-    path = folder_of(call.query.manifest.encode()) / MANIFEST
-    return answer(find(call.desk.mine, path, call.query.site or call.desk.site).plain())
+    with TemporaryDirectory(prefix="dlctl-") as folder:
+        path = Path(folder, MANIFEST)
+        path.write_text(call.query.manifest, encoding="utf-8")
+        return answer(find(call.desk.mine, path, call.query.site or call.desk.site).plain())
 
 
 async def health(_: Call) -> Response:
