@@ -112,6 +112,7 @@ class Bench:
         ages, ended = list[float](), threading.Event()
         token = {"authorization": f"Bearer {self.ours.token}"}
         ours, empty = Asked(self.ours.port, token), Asked(floor[0])
+        until_it_answers(floor[0], "/")
         followers = [threading.Thread(target=self._follow, args=(log, ages)) for log in logs]
         for log in logs:
             log.write("begins\n")

@@ -33,6 +33,17 @@ class V1Query(BaseModel):
 older = partial(Operation, query=V1Query)
 
 
+def _dated(value: object) -> object:
+    """Return a time's text; a number would count as seconds since 1970.
+
+    Raises:
+        ValueError: it has no date.
+    """
+    if not re.match(r"\d{4}-", str(value)):
+        raise ValueError("a time is as in 2026-01-31T14:30:00Z, or in whole milliseconds")
+    return value
+
+
 class V1Page(V1Query):
     """Which lines."""
 
@@ -40,7 +51,8 @@ class V1Page(V1Query):
     pos: int = 0
     """Negative: from the end."""
     since_time: Annotated[
-        int | AwareDatetime | Literal[""] | None, Field(union_mode="left_to_right")
+        int | Annotated[AwareDatetime, BeforeValidator(_dated)] | Literal[""] | None,
+        Field(union_mode="left_to_right"),
     ] = None
     """RFC 3339, or milliseconds since 1970; negative: so many lines from the end; empty: all."""
 

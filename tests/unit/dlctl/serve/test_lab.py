@@ -42,7 +42,8 @@ def test_systemd_takes_the_unit_of_the_page(tmp_path: Path) -> None:
         ["systemd-analyze", "--user", "verify", str(unit)], capture_output=True, text=True,
         env={**os.environ, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    # It looks at the machine's own units, too.
+    assert done.returncode == 0 and unit.name not in done.stderr
 
 
 @pytest.fixture

@@ -41,6 +41,17 @@ def test_a_slash_at_the_end_leads_nowhere_else(server):
     assert server.ask(f"{LIST}/").status == server.ask("/v1/models/", "POST", b"").status == 404
 
 
+@pytest.mark.parametrize(("since", "status"), [
+    ("1.13e-287", 400), ("yesterday", 400), ("2026-01-31", 400),
+    ("12", 200), ("-3", 200), ("2026-01-31T14:30:00Z", 200), ("", 200),
+])  # fmt: skip
+def test_an_older_client_says_since_when_as_a_time_or_in_whole_milliseconds(
+    server, training, since, status
+):
+    lines = server.ask(f"/v1/logs/{Path(training).name}/loglines?since_time={quote(since)}")
+    assert lines.status == status, lines
+
+
 @pytest.mark.parametrize("query", ["tag=a b", "state=running", "site=../x", "limit=501", "any=x"])
 def test_what_the_description_does_not_allow_is_refused(server, query):
     name, _, value = query.partition("=")
