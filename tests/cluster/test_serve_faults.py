@@ -9,6 +9,8 @@ from typing import Any
 
 from rest_server import RestServer, serving, wait_for_end, zipped
 
+from dlctl import contract
+
 MANIFEST = {"name": "served", "memory": "512MiB", "time": "5m",
             "framework": {"name": "pytorch", "command": "sh run.sh"}}  # fmt: skip
 COUNTS = """\
@@ -72,8 +74,8 @@ def test_a_submission_that_a_dead_scheduler_refused_is_made_once_when_it_is_repe
         (training,) = dlctl.records()
         assert made.json["training_id"] == training.training_id
         assert wait_for_end(server, training.training_id) == "COMPLETED"
-        listed = cluster_site.cluster.exec("squeue", "--noheader", "--states=all")
-        assert len(listed.splitlines()) == 1
+        jobs = cluster_site.cluster.exec("squeue", "--noheader", "--states=all", "--format=%j")
+        assert jobs.split().count(contract.token(training.training_id, 1)) == 1
 
 
 def test_a_server_that_is_told_to_end_finishes_what_comes_in(dlctl, site):
