@@ -168,7 +168,7 @@ def list_many(client: Client, count: int) -> tuple[Callable[[], float], Callable
     client.use_root("dl-list")
     client.submit()
     (job_dir,) = (client.cluster.home / "dl-list/jobs").iterdir()
-    store = RecordStore(Path(client.env["XDG_STATE_HOME"], "dlctl/trainings.db"))
+    store = RecordStore(Path(client.env["XDG_STATE_HOME"], "dlctl/record.db"))
     record = store.find(job_dir.name)
     for other in store.all():
         if other.training_id != record.training_id:

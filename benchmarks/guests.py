@@ -139,7 +139,7 @@ def measure(load: Load) -> Iterator[Result]:
         yield host.cost("watch_waits", "watch", waits)
         yield host.cost("list_waits", "list", "--watch")
         lives = Trainings(client.cluster.home / "dl-guests", 1)
-        RecordStore(Path(client.env["XDG_STATE_HOME"], "dlctl/trainings.db")).add(*lives.records)
+        RecordStore(Path(client.env["XDG_STATE_HOME"], "dlctl/record.db")).add(*lives.records)
         with lives.living():
             yield host.cost("follow_lives", "logs", "--follow", "t-0")
             yield host.cost("watch_lives", "watch", "t-0")

@@ -90,7 +90,7 @@ def measure(records: Sequence[Record], folder: Path, points: int, load: Load) ->
 def _dashboard(records: Sequence[Record], folder: Path) -> Iterator[tuple[str, float]]:
     """Yield the URL of a dashboard that has just started, and when it was started."""
     env = _user(folder)
-    store = RecordStore(folder / "state/dlctl/trainings.db")
+    store = RecordStore(folder / "state/dlctl/record.db")
     known = {record.training_id for record in store.all()}
     for each in records:
         if each.training_id not in known:

@@ -98,7 +98,7 @@ class Bench:
         self.client.use_root("dl-serve")
         for _ in range(_FOLLOWERS[self.load]):
             self.client.submit()
-        store = RecordStore(Path(self.client.env["XDG_STATE_HOME"], "dlctl/trainings.db"))
+        store = RecordStore(Path(self.client.env["XDG_STATE_HOME"], "dlctl/record.db"))
         live = store.all()
         store.add(*(
             dataclasses.replace(live[0], training_id=f"ended-{number:08d}", state=State.COMPLETED)

@@ -78,7 +78,7 @@ def measure(load: Load) -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="dlctl-bench-") as name:
         folder = Path(name)
         env = environment(folder)
-        _write_trainings(folder / "state/dlctl/trainings.db")
+        _write_trainings(folder / "state/dlctl/record.db")
         help_floor, table_floor = folder / "help_floor.py", folder / "table_floor.py"
         help_floor.write_text(_HELP_FLOOR)
         table_floor.write_text(_TABLE_FLOOR.format(rows=TRAININGS))

@@ -161,7 +161,7 @@ def manual_page() -> str:
             *(f".TP\n.B {code}\n{_roff(meaning)}" for code, meaning in codes),
             ".SH FILES",
             ".TP\n.I $XDG_CONFIG_HOME/dlctl/\n" + _roff("sites/NAME.yml, config.yml, templates/"),
-            ".TP\n.I $XDG_STATE_HOME/dlctl/\n" + _roff("trainings.db: the local record"),
+            ".TP\n.I $XDG_STATE_HOME/dlctl/\n" + _roff("record.db: the local record"),
             ".SH ENVIRONMENT",
             ".TP\n.B DLCTL_SITE\n" + _roff("the site of commands without --site"),
             ".TP\n.B DLCTL_PAGER\n" + _roff("shows what is longer than the screen, or `never`"),

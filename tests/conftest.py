@@ -453,7 +453,7 @@ class Dlctl:
         return self._store().all()
 
     def _store(self) -> RecordStore:
-        return RecordStore(Path(self.env["XDG_STATE_HOME"], "dlctl/trainings.db"))
+        return RecordStore(Path(self.env["XDG_STATE_HOME"], "dlctl/record.db"))
 
 
 @pytest.fixture(scope="session")

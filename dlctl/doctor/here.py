@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.record import RecordStore, state_directory
-from dlctl.record_file import is_damaged
+from dlctl.record.file import is_damaged
 from dlctl.sites.files import SiteFile, list_sites, load_site, user_directory
 from dlctl.sites.model import xdg_directory
 from dlctl.units import counted, format_bytes

@@ -19,7 +19,7 @@ from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.staging import bring, make_environment
 from dlctl.lifecycle.submit import lacking, new_record, noted, send
 from dlctl.record import Record, RecordStore
-from dlctl.record_batches import Batch, Key, asked_before, begin, broken_off, finish, let_go
+from dlctl.record.batches import Batch, Key, asked_before, begin, broken_off, finish, let_go
 from dlctl.request.left_out import not_sent, summary
 from dlctl.tell import SILENT, Tell
 

@@ -33,7 +33,7 @@ from dlctl.lifecycle.remote_module import run_module
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.waiting import QueuePace, is_proven, keep_files
 from dlctl.record import Record, RecordStore
-from dlctl.record_used import keep
+from dlctl.record.used import keep
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
 from dlctl.transport.resident import ask

@@ -1,7 +1,7 @@
 """Stored models as this machine knows them: their names, what a site said, and the local record.
 
-The record keeps what was last known about each, so that a list needs no site. It has a file of its
-own beside that of the trainings. Losing it loses no model.
+The local record keeps what was last known about each, so that a list needs no site. Losing it loses
+no model.
 """
 
 from __future__ import annotations
@@ -19,17 +19,12 @@ from dlctl import contract
 from dlctl.contract import LATEST, MODEL_PREFIX, ModelVersion
 from dlctl.errors import RecordError
 from dlctl.record import state_directory
-from dlctl.record_file import read_rows, write
-from dlctl.record_names import ids_fitting, only_fitting
+from dlctl.record.file import read_rows, write
+from dlctl.record.names import ids_fitting, only_fitting
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REFERENCE = re.compile(rf"({_WORD})(?:@({_WORD}))?(?:/(.+))?", re.DOTALL)
 _ALLOWED = "letters, digits, '.', '_' and '-' are allowed, at most 64, the first a letter or digit"
-_SCHEMA_VERSION = 1
-_TABLE = """
-CREATE TABLE IF NOT EXISTS models (
-    model_id TEXT NOT NULL, site TEXT NOT NULL, known TEXT NOT NULL, PRIMARY KEY (model_id, site)
-)"""
 
 
 @dataclass(frozen=True)
@@ -162,12 +157,12 @@ class ModelRecord:
     def __init__(
         self, path: Path | None = None, tell: Callable[[str], None] = lambda _: None
     ) -> None:
-        self.path = path or state_directory() / "models.db"
+        self.path = path or state_directory() / "record.db"
         self._tell = tell
 
     def all(self) -> list[KnownModel]:
         """Return every model that this version understands, in the order of their ids."""
-        rows = read_rows(self.path, {"models": "model_id, site"})["models"]
+        rows = read_rows(self.path, "models", "model_id, site")
         found = [contract.understood(KnownModel, row["known"]) for row in rows]
         return [model for model in found if model and model.heads]
 
@@ -180,7 +175,7 @@ class ModelRecord:
             connection.executemany("INSERT OR REPLACE INTO models VALUES (?, ?, ?)", rows)
 
         try:
-            write(self.path, _SCHEMA_VERSION, [_TABLE], change)
+            write(self.path, change)
         except RecordError as error:
             self._tell(f"{error.message}; what is known is not written down")
 

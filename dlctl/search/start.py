@@ -22,7 +22,7 @@ from dlctl.files.small_files import read_files, write_file
 from dlctl.lifecycle import refresh
 from dlctl.lifecycle import resume as go_on
 from dlctl.lifecycle.many import Sent, Wanted, submit_all
-from dlctl.record_batches import Key
+from dlctl.record.batches import Key
 from dlctl.request.build import new_training_id, prepare_made
 from dlctl.request.bundle import collect
 from dlctl.search.certificates import make_certificates

@@ -22,7 +22,7 @@ from dlctl.errors import (
     SubmitUnknown,
     TransportError,
 )
-from dlctl.record_batches import KeyTaken
+from dlctl.record.batches import KeyTaken
 
 OLDER = "/v1/"
 RETRY_S = 5

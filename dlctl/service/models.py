@@ -24,7 +24,7 @@ from dlctl.models.known import (
     parse_reference,
 )
 from dlctl.models.reading import Found, read_models, whole_version
-from dlctl.record_batches import Key, KeyTaken, claim
+from dlctl.record.batches import Key, KeyTaken, claim
 from dlctl.request.build import new_training_id
 
 if TYPE_CHECKING:

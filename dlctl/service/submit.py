@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from dlctl.contract.programs.lone_program import saves_beside_itself, warn_if_alone
 from dlctl.data import refuse_wrong_stores
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
-from dlctl.record_batches import Key
-from dlctl.record_used import known
+from dlctl.record.batches import Key
+from dlctl.record.used import known
 from dlctl.request.left_out import listing, rows
 from dlctl.suggest.far_off import far_off
 from dlctl.tell import SILENT, Tell

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlctl import contract, record_used
+from dlctl import contract
 from dlctl.contract.measured.past import Past
 from dlctl.errors import DlctlError, ManifestError, PlanError
 from dlctl.lifecycle import refresh
@@ -17,6 +17,7 @@ from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.placement import place
+from dlctl.record import used
 from dlctl.request.build import open_folder
 from dlctl.sites.files import load_site
 from dlctl.suggest import edit, judge, waits
@@ -72,7 +73,7 @@ def suggest(mine: Client, path: Path, site: str, *, write: bool = False) -> Sugg
     unanswered: dict[str, str] = {}
 
     def judge_all(session: Session | None) -> None:
-        known = record_used.known(mine.store)
+        known = used.known(mine.store)
         same = [past for past in known if past.training_id in ids or kin.has_past(past)]
         judged.append(_judged(path, manifest, there, session, same, known))
 

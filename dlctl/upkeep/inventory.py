@@ -14,7 +14,7 @@ from dlctl.lifecycle.observe import paths_to_read
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import judge, parse_queue, queue_script, with_made
 from dlctl.record import ADOPTED, Record, RecordStore
-from dlctl.record_used import keep
+from dlctl.record.used import keep
 from dlctl.script_templates import render_script
 from dlctl.tell import SILENT, Tell
 from dlctl.transport.base import Completed

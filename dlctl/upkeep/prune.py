@@ -26,7 +26,7 @@ from dlctl.lifecycle.watch import with_made
 from dlctl.models.changes import Collected, collect_garbage
 from dlctl.outputs.metrics.cache import forget
 from dlctl.record import Record, RecordStore
-from dlctl.record_used import keep
+from dlctl.record.used import keep
 from dlctl.request.request import runtime_entries
 from dlctl.script_templates import render_script
 from dlctl.upkeep.inventory import Inventory, take_inventory

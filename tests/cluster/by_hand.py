@@ -104,7 +104,7 @@ class Traces:
             return []
 
     def _forget_trainings(self) -> None:
-        path = xdg_directory("XDG_STATE_HOME", ".local/state") / "dlctl/trainings.db"
+        path = xdg_directory("XDG_STATE_HOME", ".local/state") / "dlctl/record.db"
         if path.exists():
             store = RecordStore(path)
             for record in store.all():

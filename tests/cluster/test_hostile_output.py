@@ -45,7 +45,7 @@ def test_no_command_passes_orders_on_to_the_terminal(dlctl, local_site, wait_unt
     for command in COMMANDS.replace("\n", "|").split("|"):
         words = [{"ID": training_id, "EVIL": EVIL}.get(word, word) for word in command.split()]
         if command == "adopt local":
-            (xdg.state / "dlctl/trainings.db").rename(xdg.state / "before.db")
+            (xdg.state / "dlctl/record.db").rename(xdg.state / "before.db")
         terminal = {**dlctl.env, "TERM": "xterm", "DLCTL_PAGER": "never"}
         code, printed = dlctl.server.run_on_terminal(words, env=terminal, cwd=folder, columns=200)
         text = ORDER.sub("", printed.decode(errors="backslashreplace"))

@@ -114,7 +114,7 @@ def test_what_a_program_keeps_in_checkpoint_dir_is_named_and_fetched(
 def test_a_killed_supervisor_hides_nothing(dlctl, local_site, xdg, tmp_path, wait_until):
     """It writes no verdict: whoever looks next finds what the program has written."""
 
-    record = xdg.state / "dlctl/trainings.db"
+    record = xdg.state / "dlctl/record.db"
 
     def prune() -> str:
         return dlctl("prune", "--older-than", "1s", "--dry-run", ok=True).stderr

@@ -39,7 +39,7 @@ class Guests:
 
     def trainings(self, count: int = 1, state: State = State.TRAINING) -> Trainings:
         made = Trainings(self.folder / "site", count, state)
-        self.store = RecordStore(self.folder / "trainings.db")
+        self.store = RecordStore(self.folder / "record.db")
         for record in made.records:
             self.store.add(record)
         return made

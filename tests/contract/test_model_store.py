@@ -37,7 +37,7 @@ def test_a_model_is_stored_changed_pulled_and_deleted(site, tmp_path):
     for place in (tmp_path / "pulled", site.root / "store" / code_of(version).digest):
         for name in ODD_NAMES:
             assert (place / name).read_bytes() == os.fsencode(name)
-    changes.check_unused(site.session, [model], model, None, RecordStore(tmp_path / "trainings.db"))
+    changes.check_unused(site.session, [model], model, None, RecordStore(tmp_path / "record.db"))
     changes.delete(site.session, model, None)
     assert read_models(site.session) == []
     assert changes.collect_garbage(site.session, 0).blobs == len(ODD_NAMES) + 2

@@ -180,7 +180,7 @@ def test_a_search_is_watched_in_the_same_way(dlctl, xdg, terminal, tmp_path):
     folder.mkdir(parents=True)
     write_search(folder, 40)
     (xdg.state / "dlctl").mkdir()
-    RecordStore(xdg.state / "dlctl" / "trainings.db").add(
+    RecordStore(xdg.state / "dlctl" / "record.db").add(
         Record("made-3k9f", "made", "local", str(tmp_path), str(folder),
                "2026-01-01T10:00:00+00:00", job_id="1", state=State.CANCELLED)
     )  # fmt: skip

@@ -201,7 +201,7 @@ class Scene:
 
     def __init__(self, folder, manifest=MANIFEST, root=None, more=""):
         self.root, self.work = root or folder / "root", folder / "my training"
-        self.store = RecordStore(folder / "trainings.db")
+        self.store = RecordStore(folder / "record.db")
         self.root.mkdir(exist_ok=True)
         self.work.mkdir()
         self.python = folder / "python"

@@ -52,7 +52,7 @@ class WatchedJob:
         self.folder = folder / "jobs/t-1"
         self.write(contract.PLAN, to_json(plan_of()).encode())
         session = Session(make_site(folder), self.transport, ScriptedScheduler(folder))
-        store = RecordStore(folder / "trainings.db")
+        store = RecordStore(folder / "record.db")
         store.add(self.record)
         self.store = store
         self.watched = Watched(store, lambda _: session, [self.record])

@@ -17,7 +17,7 @@ from dlctl.record import RecordStore
 def trainings(xdg):
     """The record that commands of their own process read."""
     (xdg.state / "dlctl").mkdir(exist_ok=True)
-    return RecordStore(xdg.state / "dlctl/trainings.db")
+    return RecordStore(xdg.state / "dlctl/record.db")
 
 
 @pytest.fixture

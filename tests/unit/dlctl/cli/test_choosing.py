@@ -22,7 +22,7 @@ from dlctl.tell import Tell
 
 @pytest.fixture
 def store(tmp_path: Path) -> RecordStore:
-    made = RecordStore(tmp_path / "trainings.db")
+    made = RecordStore(tmp_path / "record.db")
     for number, (name, state) in enumerate(
         [("digits", State.TRAINING), ("digits-big", State.COMPLETED), ("words", State.TRAINING)]
     ):

@@ -97,7 +97,7 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
 def test_a_job_that_runs_is_no_error_where_its_id_cannot_be_written(dlctl, xdg, tmp_path):
     """The record becomes another dlctl's, a newer one, while the scheduler is asked."""
     add_site(xdg, tmp_path, "newer", SLURM)
-    database = xdg.state / "dlctl/trainings.db"
+    database = xdg.state / "dlctl/record.db"
     (tmp_path / "bin/sbatch").write_text(
         f"#!/bin/sh\n{sys.executable} -c 'import sqlite3\n"
         f'c = sqlite3.connect("{database}"); c.execute("PRAGMA user_version = 9"); c.close()\n'

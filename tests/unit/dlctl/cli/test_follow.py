@@ -33,7 +33,7 @@ def follow(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(logs, "follow", ask_for_states)
 
         session = Session(make_site(), LocalTransport(), make_scheduler("local"))
-        following.follow(session, make_record(), RecordStore(tmp_path / "trainings.db"))
+        following.follow(session, make_record(), RecordStore(tmp_path / "record.db"))
         return capsys.readouterr().err.splitlines()
 
     return follow

@@ -128,7 +128,7 @@ def test_a_training_and_what_is_left_of_it_have_their_shapes(dlctl, xdg, local_s
         print_and_check(name, command, *arguments)
     # A second one, from a record that is gone: its site still knows it.
     many = print_and_check("submitted", "submit MANIFEST…", "--repeat", "2").json
-    (xdg.state / "dlctl/trainings.db").unlink()
+    (xdg.state / "dlctl/record.db").unlink()
     print_and_check("adopted", "adopt", "local")
     ids = [each["training_id"] for each in many]
     for each in ids:

@@ -47,7 +47,7 @@ def test_the_default_site_is_where_models_are_stored_and_looked_for(dlctl, folde
     dlctl("config", "site", "mine", ok=True)
     made = dlctl("models", "create", folder, ok=True)
     assert made.stderr.endswith("at mine\n")
-    (xdg.state / "dlctl/models.db").unlink()  # another laptop
+    (xdg.state / "dlctl/record.db").unlink()  # another laptop
     [listed] = dlctl("models", "list", "--json", ok=True).json
     assert listed["site"] == "mine"
     assert dlctl("models", "show", made.stdout.strip(), "--json", ok=True).json["site"] == "mine"
@@ -168,7 +168,7 @@ def test_a_rendered_plan_names_the_version_that_an_alias_means_now(dlctl, folder
 def test_a_list_asks_all_sites_at_the_same_time(dlctl, folder, xdg, add_site):
     """Each is silent until all of them have been asked."""
     dlctl("models", "create", folder, ok=True)
-    record = ModelRecord(xdg.state / "dlctl/models.db")
+    record = ModelRecord(xdg.state / "dlctl/record.db")
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
         for number, server in enumerate(silent):

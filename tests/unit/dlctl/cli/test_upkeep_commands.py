@@ -25,14 +25,14 @@ def test_what_a_prune_refuses(dlctl, local_site):
 
 def test_a_damaged_record_is_kept_aside_by_adopt(dlctl, local_site, xdg):
     assert "`dlctl adopt SITE` finds those of a site" in dlctl("list", ok=True).stderr
-    record = xdg.state / "dlctl/trainings.db"
+    record = xdg.state / "dlctl/record.db"
     record.parent.mkdir(exist_ok=True)
     record.write_bytes(b"no database at all, but longer than the head of one: " * 10)
     broken = dlctl("list")
     assert broken.exit_code == 8 and "dlctl adopt SITE" in broken.stderr
     assert len(broken.stderr.splitlines()) == 2, "one sentence, and what to do"
     adopted = dlctl("adopt", "local", ok=True)
-    (kept,) = record.parent.glob("trainings.db.damaged-*")
+    (kept,) = record.parent.glob("record.db.damaged-*")
     assert f"it is kept as {kept}" in adopted.stderr
     assert dlctl("list", "--json", ok=True).json == []
 

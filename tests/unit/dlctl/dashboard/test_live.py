@@ -47,7 +47,7 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, job: Path) -> RecordStore:
-    store = RecordStore(tmp_path / "trainings.db")
+    store = RecordStore(tmp_path / "record.db")
     store.add(Record(ONE, "digits", "local", str(tmp_path), str(job), "2026-01-01T10:00:00+00:00",
                      job_id="1", state=State.HALTED))  # fmt: skip
     return store

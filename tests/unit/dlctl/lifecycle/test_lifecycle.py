@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 from login_side import BadTransport, fail_newest, look, run_everything, run_script, send
 
-from dlctl import contract, record_file
+from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
 from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
 from dlctl.lifecycle.ask import ask_all
-from dlctl.record import RecordStore
+from dlctl.record import RecordStore, file
 from dlctl.transport.streams import SessionRefused
 from learner.system.segments import segment_folder
 
@@ -30,7 +30,7 @@ def test_very_many_trainings_cost_one_script_and_one_transaction(scene, monkeypa
     for each in many:
         scene.store.add(each)
     written = []
-    monkeypatch.setattr(record_file, "_change", lambda *change: written.append(change))
+    monkeypatch.setattr(file, "_change", lambda *change: written.append(change))
     transport = BadTransport()
     refresh(scene.connect(transport), many, scene.store)
     assert (transport.calls, len(written)) == (1, 1)

@@ -32,7 +32,7 @@ class Session:
 def store(tmp_path, monkeypatch):
     """The trainings `a-1` at site a and `b-1` at site b, whose states do not change."""
     monkeypatch.setattr(sites, "refresh", lambda session, records, store, pace: records)
-    store = RecordStore(tmp_path / "trainings.db")
+    store = RecordStore(tmp_path / "record.db")
     for name in ("a", "b"):
         store.add(make_record(training_id=f"{name}-1", site=name, state=State.TRAINING))
     return store

@@ -67,7 +67,7 @@ def delete(site, store, model_id, number=None):
 
 @pytest.fixture
 def store(tmp_path):
-    return RecordStore(tmp_path / "trainings.db")
+    return RecordStore(tmp_path / "record.db")
 
 
 # References ---------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_a_home_folder_is_sent_without_dlctls_own_folders(tmp_path, monkeypatch)
     """Each training had what the ones before it had sent, and grew without end."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".local/state"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ".local/share"))
-    own = [".local/state/dlctl/trainings.db", ".local/share/dlctl/jobs/a/code/x", "mine/jobs/b/y"]
+    own = [".local/state/dlctl/record.db", ".local/share/dlctl/jobs/a/code/x", "mine/jobs/b/y"]
     for name in (*own, ".local/share/other/z", "lib/dlctl/w"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")

@@ -178,7 +178,7 @@ def test_a_full_disk_is_no_fault_of_the_request(server, desk, monkeypatch):
 
 
 def test_a_record_that_can_not_be_written_is_asked_for_again(server, desk, monkeypatch):
-    desk.mine.store.path = desk.mine.store.path.parent / "full/trainings.db"
+    desk.mine.store.path = desk.mine.store.path.parent / "full/record.db"
     manifest = {"name": "x", "memory": "64MiB", "time": "1m",
                 "framework": {"name": "pytorch", "command": "true"}}  # fmt: skip
     answer = server.send(LIST, {"manifest": manifest}, idempotency_key="once")

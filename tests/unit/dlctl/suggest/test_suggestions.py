@@ -8,7 +8,7 @@ from made_past import MIB, past
 
 from dlctl.errors import ConnectError, ManifestError
 from dlctl.record import RecordStore
-from dlctl.record_used import keep
+from dlctl.record.used import keep
 from dlctl.scheduler.slurm import Slurm
 from dlctl.service.client import Client
 from dlctl.service.suggest import suggest
@@ -44,7 +44,7 @@ def mine(tmp_path, monkeypatch):
         raise ConnectError(f"{name}: no route")
 
     monkeypatch.setattr(Client, "open", refuse)
-    return Client(RecordStore(tmp_path / "trainings.db"))
+    return Client(RecordStore(tmp_path / "record.db"))
 
 
 def test_what_is_known_counts_if_no_site_answers(mine, manifest):

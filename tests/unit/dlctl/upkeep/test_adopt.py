@@ -15,7 +15,7 @@ from dlctl.errors import ManifestError, RecordError
 from dlctl.lifecycle import delete_all, refresh
 from dlctl.lifecycle.watch import with_made
 from dlctl.record import ADOPTED, RecordStore
-from dlctl.record_used import known
+from dlctl.record.used import known
 from dlctl.request.build import prepare_again
 from dlctl.upkeep.inventory import adopt, take_inventory
 from dlctl.upkeep.prune import look, remove
@@ -205,12 +205,12 @@ def test_fields_of_a_newer_dlctl_survive_an_adoption(scene):
     """Two versions of dlctl share one record: the older one must not drop what it does not know."""
     record = send(scene)
     with sqlite3.connect(scene.store.path) as connection:
-        connection.execute("UPDATE more SET fields = json_set(fields, '$.colour', 'red')")
+        connection.execute("UPDATE trainings SET fields = json_set(fields, '$.colour', 'red')")
     connection.close()
     adopt(scene.session, scene.store)
     refresh(scene.session, scene.store.all(), scene.store)
     scene.store.mark_fetched(scene.store.find(record.training_id))
     with sqlite3.connect(scene.store.path) as connection:
-        fields = json.loads(connection.execute("SELECT fields FROM more").fetchone()[0])
+        fields = json.loads(connection.execute("SELECT fields FROM trainings").fetchone()[0])
     connection.close()
     assert fields["colour"] == "red"

@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract.measured.past import Past
 from dlctl.errors import RecordError
-from dlctl.record_file import read_rows
+from dlctl.record.file import read_rows
 
 if TYPE_CHECKING:
     from dlctl.contract import Plan
-    from dlctl.record import RecordStore
+    from dlctl.record.store import RecordStore
 
-_TABLE = """
-CREATE TABLE IF NOT EXISTS used (
-    attempt TEXT PRIMARY KEY, name TEXT NOT NULL, code TEXT NOT NULL, fields TEXT NOT NULL)"""
 _MOST = 1000
 """Attempts that are kept: reading them must cost a submission nothing that anybody notices."""
 
@@ -37,7 +34,7 @@ def known(store: RecordStore, plans: Sequence[Plan] = ()) -> list[Past]:
     found = list[Past]()
     words = {plan.name for plan in plans} | {plan.code_digest for plan in plans}
     with contextlib.suppress(RecordError):
-        for row in read_rows(store.path, {"used": "rowid"})["used"]:
+        for row in read_rows(store.path, "used"):
             if words and not words & {row["name"], row["code"]}:
                 continue
             with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -59,4 +56,4 @@ def keep(store: RecordStore, found: Sequence[Past]) -> None:
 
     if rows:
         with contextlib.suppress(RecordError):
-            store.change(write, [_TABLE])
+            store.change(write)

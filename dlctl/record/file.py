@@ -1,34 +1,40 @@
-"""The file of the local record: how SQLite reads and writes it, on any file system.
+"""The file of the local record: its tables, and how SQLite reads and writes them.
 
-Write-ahead logging is for file systems that one machine alone uses. Every other keeps SQLite's
-rollback journal, which works wherever locks do.
+The state folder may lie on any file system. On this machine's own disks the file keeps a
+write-ahead log, so that readers and a writer don't wait for each other. That log needs memory that
+all its users share, which machines with one home folder over NFS don't have: there the file keeps
+SQLite's rollback journal, and a reader that waits too long reads what is on the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from dlctl.errors import NotWritten, RecordError
 
-T = TypeVar("T")
-
-_WRITE_PATIENCE_S, _READ_PATIENCE_S = 30.0, 3.0
-_LONGEST_PAUSE_S = 0.1
+_VERSION = 1
+_TABLES = (
+    "trainings (training_id TEXT PRIMARY KEY, fields TEXT NOT NULL)",
+    "submissions (token TEXT PRIMARY KEY, command TEXT NOT NULL, ids TEXT NOT NULL)",
+    "requests (key TEXT PRIMARY KEY, body TEXT NOT NULL, ids TEXT NOT NULL)",
+    "used (attempt TEXT PRIMARY KEY, name TEXT NOT NULL, code TEXT NOT NULL, fields TEXT NOT NULL)",
+    "models (model_id TEXT, site TEXT, known TEXT NOT NULL, PRIMARY KEY (model_id, site))",
+)
+"""Columns are what SQL asks for; all else is JSON, to which a newer dlctl may add fields."""
+_WRITE_PATIENCE_S, _READ_PATIENCE_S, _BUSY_S = 30.0, 3.0, 5.0
 _OWN_FILE_SYSTEMS = {
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "bcachefs",
 }  # fmt: skip
 """Whose files no other machine opens; anything else may be shared."""
 
 
-def read_rows(path: Path, tables: Mapping[str, str]) -> dict[str, list[sqlite3.Row]]:
-    """Return all rows of each table, in the named order; none of a table that is not there.
+def read_rows(path: Path, table: str, order: str = "rowid") -> list[sqlite3.Row]:
+    """Return all rows of a table; none of one that is not there.
 
     Nothing is written into the file. While its lock is held for long, or the disk too full for
     SQLite's own bookkeeping, this returns what the file itself has.
@@ -38,16 +44,17 @@ def read_rows(path: Path, tables: Mapping[str, str]) -> dict[str, list[sqlite3.R
     """
     with _explained(path):
         if not path.exists():
-            return {table: [] for table in tables}
+            return []
+        query = f"SELECT * FROM {table} ORDER BY {order}"  # noqa: S608
         try:
-            return _patiently(lambda: _select(path, "mode=ro", tables), _READ_PATIENCE_S)
-        except sqlite3.OperationalError:
-            return _select(path, "mode=ro&immutable=1", tables)
+            return _select(path, "mode=ro", query)
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return []
+            return _select(path, "mode=ro&immutable=1", query)
 
 
-def write(
-    path: Path, version: int, schema: Sequence[str], change: Callable[[sqlite3.Connection], object]
-) -> None:
+def write(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
     """Make a change in one transaction; create the file and its tables if they are not there.
 
     This waits as long as others that hold the lock get on with their own changes.
@@ -56,11 +63,22 @@ def write(
         RecordError: it can't be written, or is of a newer version of dlctl.
     """
     with _explained(path):
-        _patiently(
-            lambda: _change(path, version, schema, change),
-            _WRITE_PATIENCE_S,
-            lambda: [_stamp(path.with_name(path.name + end)) for end in ("", "-wal")],
-        )
+        deadline, before = time.monotonic() + _WRITE_PATIENCE_S, _stamps(path)
+        while True:
+            try:
+                return _change(path, change)
+            except sqlite3.OperationalError as error:
+                if (now := _stamps(path)) != before:
+                    deadline, before = time.monotonic() + _WRITE_PATIENCE_S, now
+                held = "locked" in str(error) or "busy" in str(error)
+                if not held or time.monotonic() > deadline:
+                    raise
+
+
+def _stamps(path: Path) -> list[tuple[int, int]]:
+    """Return what differs once another process has written."""
+    found = [path.with_name(path.name + end) for end in ("", "-wal")]
+    return [(at.stat().st_mtime_ns, at.stat().st_size) for at in found if at.exists()]
 
 
 def is_damaged(path: Path) -> bool:
@@ -128,54 +146,16 @@ def _hint(path: Path, problem: str) -> str:
     return "check the permissions there; without the file dlctl starts afresh"
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
-def _patiently(
-    action: Callable[[], T], patience_s: float, progress: Callable[[], object] = lambda: None
-) -> T:
-    """Repeat what meets a lock, after random pauses: many that wait must not wait in step.
-
-    Args:
-        action: What to do.
-        patience_s: How long the lock may be held while `progress` stays the same.
-        progress: Returns what differs once others get on.
-    """
-    deadline, seen = time.monotonic() + patience_s, progress()
-    while True:
-        try:
-            return action()
-        except sqlite3.OperationalError as error:
-            held = "locked" in str(error) or "busy" in str(error)
-            if (now := progress()) != seen:
-                deadline, seen = time.monotonic() + patience_s, now
-            if not held or time.monotonic() > deadline:
-                raise
-        time.sleep(random.uniform(0.002, _LONGEST_PAUSE_S))  # noqa: S311
-
-
-def _select(path: Path, how: str, tables: Mapping[str, str]) -> dict[str, list[sqlite3.Row]]:
+def _select(path: Path, how: str, query: str) -> list[sqlite3.Row]:
     uri = f"{path.absolute().as_uri()}?{how}"
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_READ_PATIENCE_S)) as connection:
         connection.row_factory = sqlite3.Row
-        query = "SELECT name FROM sqlite_master WHERE type = 'table'"
-        there = {row["name"] for row in connection.execute(query)}
-        found: dict[str, list[sqlite3.Row]] = {table: [] for table in tables}
-        for table in there.intersection(tables):
-            rows = connection.execute(f"SELECT * FROM {table} ORDER BY {tables[table]}")  # noqa: S608
-            found[table] = rows.fetchall()
-        return found
+        return connection.execute(query).fetchall()
 
 
-def _change(
-    path: Path, version: int, schema: Sequence[str], change: Callable[[sqlite3.Connection], object]
-) -> None:
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+def _change(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
+    timeout_s = min(_BUSY_S, _WRITE_PATIENCE_S)
+    connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None)
     with contextlib.closing(connection):
         journal = "wal" if _is_own(path) else "delete"
         if connection.execute("PRAGMA journal_mode").fetchone()[0] != journal:
@@ -184,15 +164,15 @@ def _change(
         connection.execute("BEGIN IMMEDIATE")
         try:
             found = connection.execute("PRAGMA user_version").fetchone()[0]
-            if found > version:
+            if found > _VERSION:
                 raise RecordError(
                     f"the local record {path} is of a newer version of dlctl, and stays as it is",
                     hint="update dlctl, or set XDG_STATE_HOME to another folder",
                 )
-            for table in schema:
-                connection.execute(table)
-            if found != version:
-                connection.execute(f"PRAGMA user_version = {version}")
+            if not found:
+                for table in _TABLES:
+                    connection.execute(f"CREATE TABLE {table}")
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
             change(connection)
             connection.execute("COMMIT")
         except BaseException:

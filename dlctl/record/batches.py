@@ -21,15 +21,10 @@ from pathlib import Path
 
 from dlctl.contract import State
 from dlctl.errors import Misused, NotWritten, RecordError
-from dlctl.record import Record, RecordStore
-from dlctl.record_file import read_rows
+from dlctl.record.file import read_rows
+from dlctl.record.store import RecordStore
+from dlctl.record.training import Record
 
-_TABLE = """
-CREATE TABLE IF NOT EXISTS submissions (
-    token TEXT PRIMARY KEY, command TEXT NOT NULL, ids TEXT NOT NULL)"""
-_KEYS = """
-CREATE TABLE IF NOT EXISTS requests (
-    key TEXT PRIMARY KEY, body TEXT NOT NULL, ids TEXT NOT NULL)"""
 _PREFIX = "submitting-"
 _LONGEST = 200
 
@@ -100,7 +95,7 @@ def asked_before(store: RecordStore, key: Key) -> Batch | None:
     Raises:
         KeyTaken: that request was another one.
     """
-    for row in read_rows(store.path, {"requests": "rowid"})["requests"]:
+    for row in read_rows(store.path, "requests"):
         if row["key"] == key.name:
             if row["body"] != key.body:
                 raise KeyTaken(
@@ -121,9 +116,8 @@ def claim(store: RecordStore, key: Key) -> None:
         NotWritten
     """
     if asked_before(store, key) is None:
-        store.change(lambda connection: connection.execute(
-            "INSERT OR IGNORE INTO requests VALUES (?, ?, '[]')", [key.name, key.body],
-        ), tables=[_KEYS])  # fmt: skip
+        query = "INSERT OR IGNORE INTO requests VALUES (?, ?, '[]')"
+        store.change(lambda connection: connection.execute(query, [key.name, key.body]))
         asked_before(store, key)
 
 
@@ -156,7 +150,7 @@ def begin(
 
     batch = Batch(token, list(records), lock)
     try:
-        store.add(*records, tables=[_TABLE, _KEYS], more=insert)
+        store.add(*records, more=insert)
     except RecordError:
         let_go(store, batch)
         if key and (first := asked_before(store, key)):
@@ -170,8 +164,8 @@ def finish(store: RecordStore, batch: Batch) -> None:
     if batch.lock is None:
         return
     with contextlib.suppress(RecordError):  # else the same command only shows them once more
-        store.change(lambda connection: connection.execute(
-            "DELETE FROM submissions WHERE token = ?", [batch.token]), tables=[_TABLE])  # fmt: skip
+        query = "DELETE FROM submissions WHERE token = ?"
+        store.change(lambda connection: connection.execute(query, [batch.token]))
     let_go(store, batch)
 
 
@@ -185,7 +179,7 @@ def let_go(store: RecordStore, batch: Batch) -> None:
 
 
 def _rows(store: RecordStore) -> list[sqlite3.Row]:
-    return read_rows(store.path, {"submissions": "rowid"})["submissions"]
+    return read_rows(store.path, "submissions")
 
 
 def _lock_file(store: RecordStore, token: str) -> Path:

@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 from login_side import make_record
 
-from dlctl import record_batches, record_file
 from dlctl.contract import Amount, Made, OutputPlace, State
 from dlctl.errors import RecordError
-from dlctl.record import FETCHED, RecordStore, state_directory
+from dlctl.record import FETCHED, RecordStore, batches, file, state_directory
 
 
 @pytest.fixture
 def store(tmp_path):
-    return RecordStore(tmp_path / "trainings.db")
+    return RecordStore(tmp_path / "record.db")
 
 
 def test_a_record_comes_back_whole(store):
@@ -140,7 +139,7 @@ def test_a_unique_end_will_do_and_a_near_miss_is_named(store):
 def test_the_folder_is_private(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert stat.S_IMODE(state_directory().stat().st_mode) == 0o700
-    assert RecordStore().path == tmp_path / "state/dlctl/trainings.db"
+    assert RecordStore().path == tmp_path / "state/dlctl/record.db"
 
 
 def test_a_relative_state_home_is_ignored(tmp_path, monkeypatch):
@@ -152,8 +151,8 @@ def test_a_relative_state_home_is_ignored(tmp_path, monkeypatch):
 @pytest.fixture(params=["its own disk", "a shared one"])
 def disk(request, monkeypatch):
     """Both kinds of file systems: with a write-ahead log, and with a rollback journal."""
-    monkeypatch.setattr(record_file, "_is_own", lambda _: request.param == "its own disk")
-    monkeypatch.setattr(record_file, "_READ_PATIENCE_S", 0.1)
+    monkeypatch.setattr(file, "_is_own", lambda _: request.param == "its own disk")
+    monkeypatch.setattr(file, "_READ_PATIENCE_S", 0.1)
     return request.param
 
 
@@ -203,7 +202,7 @@ def test_a_full_disk_does_not_keep_anyone_from_reading(store, disk):
 def test_what_a_site_did_is_no_error_where_it_cannot_be_written(store, monkeypatch):
     store.add(make_record())
     told = []
-    monkeypatch.setattr(record_file, "_WRITE_PATIENCE_S", 0.1)
+    monkeypatch.setattr(file, "_WRITE_PATIENCE_S", 0.1)
     with changed(store.path):
         RecordStore(store.path, told.append).update(make_record(state=State.COMPLETED))
     assert told == [f"the local record {store.path} can't be used: database is locked; "
@@ -213,7 +212,7 @@ def test_what_a_site_did_is_no_error_where_it_cannot_be_written(store, monkeypat
 def test_what_cannot_be_written_is_known_all_the_same(store, monkeypatch):
     store.add(make_record(), make_record(training_id="t-2"))
     mine = RecordStore(store.path)
-    monkeypatch.setattr(record_file, "_WRITE_PATIENCE_S", 0.1)
+    monkeypatch.setattr(file, "_WRITE_PATIENCE_S", 0.1)
     with changed(store.path):
         mine.update(make_record(state=State.FAILED, seen_at=2.0), make_record(training_id="t-2"))
         assert [r.state for r in mine.all()] == [State.FAILED, State.QUEUED]
@@ -231,31 +230,27 @@ def test_what_cannot_be_written_is_known_all_the_same(store, monkeypatch):
 def test_a_writer_waits_as_long_as_others_make_progress(store, monkeypatch, others_write):
     """Of 45 clients at once one gave up after 30 s, although the others wrote all the time."""
     store.add(make_record())
-    now, change, tries = [0.0], record_file._change, []
+    now, change, tries = [0.0], file._change, []
 
     def meets_a_lock(*arguments):
         tries.append(now[0])
         if len(tries) == 20:
             return change(*arguments)
         if others_write:
-            change(
-                store.path,
-                arguments[1],
-                [],
-                lambda database: database.execute("UPDATE trainings SET attempt = attempt + 1"),
-            )
+            change(store.path, lambda database: database.execute(
+                f"INSERT INTO submissions VALUES ('{now[0]}', '', '')"))  # fmt: skip
+        now[0] += 10
         raise sqlite3.OperationalError("database is locked")
 
-    monkeypatch.setattr(record_file.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(record_file.time, "sleep", lambda _: now.__setitem__(0, now[0] + 10))
-    monkeypatch.setattr(record_file, "_change", meets_a_lock)
+    monkeypatch.setattr(file.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(file, "_change", meets_a_lock)
     if others_write:
         store.add(make_record(training_id="t-2"))
         assert len(store.all()) == 2
     else:
         with pytest.raises(RecordError, match="locked"):
             store.add(make_record(training_id="t-2"))
-        assert tries[-1] == 40
+        assert tries[-1] == 30
 
 
 @pytest.mark.parametrize(("problem", "hint"), [
@@ -274,8 +269,8 @@ def test_the_hint_of_a_record_that_cannot_be_written_fits_its_problem(
     def fail(*_):
         raise problem
 
-    monkeypatch.setattr(record_file, "_WRITE_PATIENCE_S", 0.01)
-    monkeypatch.setattr(record_file, "_change", fail)
+    monkeypatch.setattr(file, "_WRITE_PATIENCE_S", 0.01)
+    monkeypatch.setattr(file, "_change", fail)
     with pytest.raises(RecordError) as refused:
         store.add(make_record())
     assert hint in refused.value.hint
@@ -307,8 +302,9 @@ def test_a_row_with_an_unknown_word_is_skipped_told_and_kept(store):
     for training_id in ("t-1", "t-2"):
         store.add(make_record(training_id=training_id))
     with changed(store.path) as connection:
-        connection.execute("UPDATE trainings SET state = 'BOGUS' WHERE training_id = 't-2'")
-        connection.execute("ALTER TABLE trainings ADD COLUMN colour TEXT")
+        for training_id, change in (("t-1", '"$.colour", "red"'), ("t-2", '"$.state", "BOGUS"')):
+            connection.execute("UPDATE trainings SET fields = json_set(fields, "
+                               f"{change}) WHERE training_id = ?", [training_id])  # fmt: skip
     store = RecordStore(store.path, told.append)
     assert [r.training_id for r in store.all()] == ["t-1"]
     store.all()
@@ -317,15 +313,15 @@ def test_a_row_with_an_unknown_word_is_skipped_told_and_kept(store):
     store.update(make_record(training_id="t-1", state=State.COMPLETED))
     store.add(make_record(training_id="t-3"))
     assert [r.training_id for r in store.all()] == ["t-1", "t-3"]
-    rows = sqlite3.connect(store.path).execute("SELECT state FROM trainings ORDER BY training_id")
-    assert rows.fetchall() == [("COMPLETED",), ("BOGUS",), ("QUEUED",)]
+    rows = sqlite3.connect(store.path).execute(
+        "SELECT fields ->> 'state', fields ->> 'colour' FROM trainings ORDER BY training_id"
+    )
+    assert rows.fetchall() == [("COMPLETED", "red"), ("BOGUS", None), ("QUEUED", None)]
 
 
 @pytest.mark.parametrize("change", [
-    """UPDATE more SET fields = '{"loss": "low"}' WHERE training_id = 't-2'""",
-    """UPDATE more SET fields = '{"epochs": null}' WHERE training_id = 't-2'""",
-    "UPDATE trainings SET stale_since = 'yesterday' WHERE training_id = 't-2'",
-    "UPDATE trainings SET reason = x'00ff' WHERE training_id = 't-2'",
+    """json_set(fields, '$.loss', 'low')""", """json_set(fields, '$.epochs', null)""",
+    """json_set(fields, '$.stale_since', 'yesterday')""", "'no JSON'", "x'00ff'",
 ])  # fmt: skip
 def test_a_value_of_another_type_skips_its_row(store, change):
     """`dlctl list` failed later, on the value."""
@@ -333,7 +329,7 @@ def test_a_value_of_another_type_skips_its_row(store, change):
     for training_id in ("t-1", "t-2"):
         store.add(make_record(training_id=training_id, loss=0.5))
     with changed(store.path) as connection:
-        connection.execute(change)
+        connection.execute(f"UPDATE trainings SET fields = {change} WHERE training_id = 't-2'")
     assert [r.training_id for r in RecordStore(store.path, told.append).all()] == ["t-1"]
     assert "does not understand: t-2 (" in told[0]
 
@@ -350,15 +346,6 @@ def test_a_newer_record_is_read_and_never_overwritten(store):
     with pytest.raises(RecordError, match="^nothing was submitted: .* newer version of dlctl"):
         newer.add(make_record(training_id="t-2"))
     assert RecordStore(store.path).all() == [make_record()]
-
-
-def test_the_first_version_of_dlctl_reads_the_file(store):
-    store.add(make_record(epoch=3, loss=0.5))
-    with changed(store.path) as connection:
-        row = connection.execute("SELECT * FROM trainings").fetchone()
-        assert len(row) == 15, "dlctl 0.1 fails on a column that it does not know"
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-    assert store.all() == [make_record(epoch=3, loss=0.5)]
 
 
 def test_what_was_fetched_stays_fetched(store):
@@ -381,8 +368,8 @@ def test_only_a_disk_of_this_machine_alone_has_a_write_ahead_log(tmp_path, kind,
         "22 1 8:1 / / rw,relatime shared:1 - xfs /dev/sda1 rw\n"
         f"90 22 0:45 / {tmp_path.resolve()} rw shared:2 - {kind} server:/home rw\n"
     )
-    assert record_file._is_own(tmp_path / "state" / "trainings.db", mounts) is own
-    assert record_file._is_own(tmp_path / "trainings.db", tmp_path / "absent") is False
+    assert file._is_own(tmp_path / "state" / "record.db", mounts) is own
+    assert file._is_own(tmp_path / "record.db", tmp_path / "absent") is False
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):
@@ -393,24 +380,24 @@ def test_a_state_folder_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_pat
 
 
 def test_a_submission_whose_lock_can_not_be_made_says_why(store, monkeypatch):
-    monkeypatch.setattr(record_batches, "_lock_file", lambda *_: Path("/proc/none/submitting-1"))
+    monkeypatch.setattr(batches, "_lock_file", lambda *_: Path("/proc/none/submitting-1"))
     with pytest.raises(RecordError, match="can't be made: unable to open database file") as caught:
-        record_batches.begin(store, "command", [make_record()])
+        batches.begin(store, "command", [make_record()])
     assert "df -h /proc/none" in caught.value.hint
     assert store.all() == []
 
 
 def test_a_submission_that_ends_while_the_next_one_looks_disturbs_nobody(store, monkeypatch):
     """Its lock file was removed while open: one of 200 commands at once met a disk I/O error."""
-    first = record_batches.begin(store, "command", [make_record()])
+    first = batches.begin(store, "command", [make_record()])
 
     class Late(sqlite3.Connection):
         def execute(self, *arguments):
             monkeypatch.undo()
-            record_batches.finish(store, first)
+            batches.finish(store, first)
             return super().execute(*arguments)
 
-    rows, late = record_batches._rows(store), functools.partial(sqlite3.connect, factory=Late)
-    monkeypatch.setattr(record_batches, "_rows", lambda _: rows)
+    rows, late = batches._rows(store), functools.partial(sqlite3.connect, factory=Late)
+    monkeypatch.setattr(batches, "_rows", lambda _: rows)
     monkeypatch.setattr(sqlite3, "connect", late)
-    assert record_batches.broken_off(store, "command") is None
+    assert batches.broken_off(store, "command") is None

@@ -10,7 +10,7 @@ import pytest
 from dlctl.errors import Misused, RecordError, SubmitRejected, TransportTimeout
 from dlctl.lifecycle.many import Sent
 from dlctl.record import Record, RecordStore
-from dlctl.record_batches import Key, KeyTaken, asked_before, begin, broken_off, finish
+from dlctl.record.batches import Key, KeyTaken, asked_before, begin, broken_off, finish
 
 KEY = Key("night-17", "digest")
 RECORD = Record("one-22222222", "one", "local", "/here", "/there", "2026-11-27T00:00:00+00:00")
@@ -18,7 +18,7 @@ RECORD = Record("one-22222222", "one", "local", "/here", "/there", "2026-11-27T0
 
 @pytest.fixture
 def store(tmp_path):
-    return RecordStore(tmp_path / "trainings.db")
+    return RecordStore(tmp_path / "record.db")
 
 
 def test_a_key_is_remembered_after_the_end_of_its_request(store):
