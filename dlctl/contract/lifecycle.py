@@ -29,8 +29,6 @@ class StarterKind(str, enum.Enum):
     """The supervisor, on the nodes that the job has."""
     JOB = "job"
     """The ending job, which submits the next one."""
-    SUCCESSOR = "successor"
-    """A job that dlctl submitted beforehand, to begin after this one."""
     REQUEUE = "requeue"
     """Slurm, which runs the same job again."""
     CLIENT = "client"
@@ -43,8 +41,6 @@ class StarterKind(str, enum.Enum):
 STARTERS = tuple(kind.value for kind in StarterKind)
 
 
-SUCCESSOR = "successor"
-"""In place of an attempt's number in the name of a job that was submitted beforehand."""
 AVOID = "# dlctl-avoid: "
 """Begins the batch script's line with the nodes, separated by commas, that have failed earlier
 attempts. They are avoided as long as enough others are left, unlike those of an `--exclude`."""
@@ -94,8 +90,6 @@ class Lifecycle:
     """The time of the whole training; None: no limit but each job's own."""
     links: int = 1
     """How many jobs the whole training is expected to take."""
-    successors: int = 0
-    """How many jobs are submitted beforehand, each to begin after the one before it."""
     starters: list[str] = field(default_factory=lambda: list(STARTERS))
     """The `StarterKind`s that the site allows, in order of preference."""
 

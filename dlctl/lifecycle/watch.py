@@ -245,8 +245,7 @@ def _observations(
         look = observe(record, files, now)
         job = jobs.find(record, look)
         seen[record.training_id] = replace(
-            look, job=job, successor=jobs.successor(record),
-            queue_answered=not problem, queue_problem=problem,
+            look, job=job, queue_answered=not problem, queue_problem=problem,
             longest_s=longest.get(job.partition) if job else None,
         )  # fmt: skip
     return seen

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 HALT_MARGIN_S = 120
 """How long before the time limit a training is saved and halted; short jobs get a quarter."""
-MOST_SUCCESSORS = 10
-"""Of jobs that are submitted beforehand: sites limit how many may wait."""
 
 
 @dataclass(frozen=True)
@@ -174,23 +172,10 @@ def _lifecycle(manifest: Manifest, site: Site, placement: Placement) -> contract
     """Return what happens after the first attempt: the manifest's wishes, the site's means."""
     total_s, each_s = manifest.time_s, placement.time_s
     links = 1 if total_s is None or each_s is None else link_count(total_s, each_s)
-    starters = list(site.scheduler.next_attempt)
     return replace(
         sections.lifecycle(manifest.retries, manifest.retry), total_time_s=total_s, links=links,
-        successors=successor_count(starters, links) if site.scheduler.allocates else 0,
-        starters=starters,
+        starters=list(site.scheduler.next_attempt),
     )  # fmt: skip
-
-
-def successor_count(starters: Sequence[str], links: int) -> int:
-    """Return how many jobs to submit beforehand: one more than expected, for a fault.
-
-    An ending job that can submit the next one needs none.
-    """
-    kinds = contract.StarterKind
-    if kinds.SUCCESSOR not in starters or kinds.JOB in starters:
-        return 0
-    return min(links, MOST_SUCCESSORS)
 
 
 def link_count(total_s: int, each_s: int, start_s: int = 0) -> int:

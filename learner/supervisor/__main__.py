@@ -72,7 +72,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.job.context import read_plan
     from learner.job.directives import is_superseded
     from learner.lifecycle.manager import follow
-    from learner.lifecycle.starters import InAllocation, dismiss
+    from learner.lifecycle.starters import InAllocation
     from learner.notices.tell import tell_end
     from learner.supervisor.attempt import Supervisor
     from learner.supervisor.control import Control
@@ -90,7 +90,6 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         leaving = leave(job_dir, attempt, outcome, plan, control.left_s())
         if leaving.following is None and not is_superseded(job_dir, attempt):
             tell_end(job_dir, plan, attempt, say)
-            dismiss(job_dir, plan)
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=outcome.state, reason=outcome.reason)
         remove_segment_folder(plan.training_id, attempt)  # an interrupted preflight may leave one

@@ -22,7 +22,7 @@ from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictK
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.programs import answers
 from dlctl.contract.programs.last_words import explain
-from learner.job.batch import batch_system, own_job_id
+from learner.job.batch import batch_system
 from learner.job.context import job_id, read_plan
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, last_verdict
@@ -30,7 +30,7 @@ from learner.job.status import last_lines, write_patiently
 from learner.lifecycle import history
 from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.policy import Requests
-from learner.lifecycle.starters import InAllocation, dismiss
+from learner.lifecycle.starters import InAllocation
 from learner.supervisor.finish import say
 from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.steps import step_log
@@ -124,7 +124,7 @@ def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:
 
 
 def go_on_in_job(job_dir: Path, attempt: int) -> int:
-    """Go on in a job that Slurm runs again, or that was submitted beforehand.
+    """Go on in a job that Slurm runs again.
 
     Returns the job's exit code if nothing follows; else the next attempt runs in this process.
     """
@@ -136,18 +136,14 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
         word = batch_system(plan).ended_before(job_id(job_dir, attempt)) or "NODE_FAIL"
         verdict = judge(job_dir, plan, attempt, word)
     if verdict.state is State.COMPLETED:
-        dismiss(job_dir, plan)
         return 0
-    own = own_job_id(verdict.job_id)
     verdict, following = conclude(job_dir, plan, verdict, plan.resources.time_s, is_fresh=True)
     if following and verdict.action and verdict.action.starter == StarterKind.IN_ALLOCATION:
-        by = StarterKind.REQUEUE if verdict.job_id == own else StarterKind.SUCCESSOR
-        verdict = replace(verdict, action=replace(verdict.action, starter=str(by)))
+        requeued = replace(verdict.action, starter=StarterKind.REQUEUE.value)
+        verdict = replace(verdict, action=requeued)
     write_patiently(path, to_json(verdict))
     say(f"{verdict.state}: {verdict.reason}")
-    if following is None:
-        dismiss(job_dir, plan)
-    elif follow(following, say):
+    if following is not None and follow(following, say):
         InAllocation.run(following.situation)
     return 0
 

@@ -99,12 +99,8 @@ class BatchSystem:
         """Return what the system says of this job, which has got a signal; None if nothing."""
         return None
 
-    def cancel(self, job_ids: Sequence[str], *, waiting: bool = False) -> None:
-        """End jobs, as far as that can be asked for.
-
-        Args:
-            waiting: only those that have not begun.
-        """
+    def cancel(self) -> None:
+        """End this job, as far as that can be asked for."""
 
     def requeue(self) -> str:
         """Have this job run again, which ends it; return why that can't be done, or nothing."""

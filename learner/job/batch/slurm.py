@@ -144,11 +144,10 @@ class Slurm(BatchSystem):
             return None
         return read_ending(done.stdout, int(os.environ.get("SLURM_RESTART_COUNT") or 0))
 
-    def cancel(self, job_ids: Sequence[str], *, waiting: bool = False) -> None:
-        """Run scancel once."""
-        options = ["--quiet", "--state=PENDING"] if waiting else []
+    def cancel(self) -> None:
+        """Run scancel."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            self._run("scancel", *options, *job_ids)
+            self._run("scancel", self._job_id)
 
     def requeue(self) -> str:
         """Put this job back into the queue, where Slurm holds it for 2 minutes on most sites.

@@ -244,10 +244,9 @@ def test_an_attempt_with_fewer_learners_keeps_the_shape_of_the_rest():
     assert (again.resources.learners, again.lifecycle.whole_attempt) == (1, 4)
 
 
-@pytest.mark.parametrize("starters", [["in_allocation", "successor", "requeue", "client"], ["job"]])
+@pytest.mark.parametrize("starters", [["in_allocation", "requeue", "client"], ["job"]])
 def test_the_login_side_submits_whatever_the_nodes_may(tmp_path, starters):
     job = Job(tmp_path, starters=starters)
-    (tmp_path / contract.successors_file(1)).write_text("7\n8\n")
     verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.GPU_ERROR, finished_at=1.0)
     _, following = conclude(tmp_path, job.plan, verdict, None, in_job=False)
     assert following is not None and not follow(following, job.said.append)
@@ -321,7 +320,7 @@ def test_a_file_that_is_overwritten_below_a_folder_is_progress(tmp_path):
 
 @pytest.mark.parametrize(("got", "starter"), [("n1", "client"), ("n2", "in_allocation")])
 def test_a_job_that_got_the_bad_node_again_does_not_go_on(tmp_path, monkeypatch, got, starter):
-    job = Job(tmp_path, starters=["successor", "client"])
+    job = Job(tmp_path, starters=["requeue", "client"])
     job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="slurm"))
     monkeypatch.setattr("learner.job.batch.slurm.Slurm.hosts", lambda _: [got])
     verdict = Verdict(
