@@ -171,11 +171,6 @@ def preflight_file(attempt: int, rank: int) -> str:
     return f"{attempt_dir(attempt)}/preflight/{rank}.json"
 
 
-def node_report_file(attempt: int, node: int) -> str:
-    """Return the `Preflight` of a node, of a job that has spare nodes."""
-    return f"{attempt_dir(attempt)}/preflight/node-{node}.json"
-
-
 def meeting_file(attempt: int, node: int) -> str:
     """Return where a node leaves its address while the others try to reach it: `ADDRESS PORT`."""
     return f"{attempt_dir(attempt)}/preflight/node-{node}.address"

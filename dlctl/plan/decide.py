@@ -164,7 +164,6 @@ def _resources(manifest: Manifest, placement: Placement) -> Resources:
         time_s=time_s,
         halt_margin_s=HALT_MARGIN_S if time_s is None else margin_s(time_s),
         first_ranks=list(itertools.accumulate(placement.learners_per_node[:-1], initial=0)),
-        spare_nodes=manifest.spare_nodes,
     )
 
 
@@ -229,8 +228,6 @@ def _checkpoint(
 
 
 def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
-    if manifest.spare_nodes:
-        return _with_spares(manifest, site, placement)
     if manifest.learners == 1:
         return Launch("direct", [])
     if wanted(manifest):
@@ -239,33 +236,12 @@ def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
         kind, steps = found
         argv = steps.learner(manifest.cpus_per_learner(), manifest.gpus_per_learner())
         return Launch(kind, argv, step_per_learner=True)
-    nodes = len(placement.learners_per_node)
-    return Launch(site.launcher.kind, _argv(manifest, site, manifest.learners, nodes))
-
-
-def _argv(manifest: Manifest, site: Site, processes: int, nodes: int) -> list[str]:
     settings, cpus = site.launcher, manifest.cpus_per_learner()
-    return LAUNCHERS[settings.kind].argv(
-        LaunchRequest(processes, nodes, cpus, settings.executable, settings.mpi, settings.extra)
-    )
-
-
-def _with_spares(manifest: Manifest, site: Site, placement: Placement) -> Launch:
-    """Return how learners are started on some of the job's nodes, and a check on all of them."""
-    launcher = LAUNCHERS[site.launcher.kind]
-    why_not = ""
-    if not launcher.scheduler:
-        why_not = f"the site {site.name} does not start its learners with srun"
-    elif wanted(manifest):
-        why_not = "with a parameter server the first node can't be replaced"
-    if why_not:
-        raise PlanError(f"spare_nodes can't be used: {why_not}", hint="remove spare_nodes")
-    nodes = len(placement.learners_per_node)
-    all_nodes = nodes + manifest.spare_nodes
-    learners = _argv(manifest, site, manifest.learners, nodes)
-    each = _argv(manifest, site, all_nodes, all_nodes)
-    # One bad node must not end the check of the others.
-    return Launch(launcher.kind, learners, each_node_argv=[*each, "--kill-on-bad-exit=0"])
+    request = LaunchRequest(
+        manifest.learners, len(placement.learners_per_node), cpus, settings.executable,
+        settings.mpi, settings.extra,
+    )  # fmt: skip
+    return Launch(settings.kind, LAUNCHERS[settings.kind].argv(request))
 
 
 def _environment(manifest: Manifest, site: Site, identity: Identity, has_loop: bool) -> Environment:

@@ -121,7 +121,7 @@ def _avoid_bad_nodes(plan: contract.Plan, script: str, attempt: int | str) -> st
     parts = {
         "__NODES__": shlex.quote(f"{plan.root}/{contract.NODES}"),
         "__PARTITION__": f" -p {shlex.quote(partition)}" if partition else "",
-        "__NEEDED__": str(plan.resources.nodes + plan.resources.spare_nodes),
+        "__NEEDED__": str(plan.resources.nodes),
         "__SCRIPT__": script,
         "__LOST__": lost,
     }

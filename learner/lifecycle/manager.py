@@ -99,8 +99,8 @@ def _nodes_are_fine(plan: Plan, verdicts: list[Verdict]) -> bool:
     """
     newest, kinds = verdicts[-1], (VerdictKind.UNKNOWN, VerdictKind.LOSS_SPIKE)
     gained = len(verdicts) == 1 or newest.progress > verdicts[-2].progress
-    chooses = plan.launch.step_per_learner or plan.resources.spare_nodes > 0
-    return newest.kind in kinds and newest.step >= 0 and gained and not chooses
+    steps_alone = plan.launch.step_per_learner
+    return newest.kind in kinds and newest.step >= 0 and gained and not steps_alone
 
 
 def _rehearsed(

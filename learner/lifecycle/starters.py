@@ -236,8 +236,7 @@ class Client(Starter):
 
 
 ALL: dict[str, Starter] = {
-    str(starter.kind): starter
-    for starter in (InAllocation(), Job(), Requeue(), Client())
+    str(starter.kind): starter for starter in (InAllocation(), Job(), Requeue(), Client())
 }
 
 

@@ -135,21 +135,14 @@ class Supervisor:
         from learner.job.batch import batch_system
         from learner.supervisor.preflight.judgement import Findings, judge
         from learner.supervisor.preflight.node_health import remarks
-        from learner.supervisor.preflight.spare_nodes import carried_over
+        from learner.supervisor.preflight.reports import carried_over, read_reports
         from learner.supervisor.steps import preflight_steps, step_log, whole_step
 
-        if reports := carried_over(self.job_dir, self.attempt, self.plan.resources.learners):
+        learners = self.plan.resources.learners
+        if reports := carried_over(self.job_dir, self.attempt, learners):
             say(f"  The nodes were checked before attempt {self.attempt - 1}.")
             self._print_hosts(reports)
             return None
-        if self.plan.resources.spare_nodes:
-            from learner.supervisor.preflight.spare_nodes import choose_nodes
-
-            self.plan, outcome = choose_nodes(
-                self.plan, self.job_dir, self.attempt, self._wait_for, say
-            )
-            if outcome is not None or self.control.request() is not None:
-                return None if self._is_ended_from_outside() else outcome
         log, began_at = step_log(self.job_dir, self.attempt, "preflight"), time.time()
         step: Running
         if self.plan.launch.step_per_learner:
@@ -161,7 +154,8 @@ class Supervisor:
         exit_code = self._wait_for(step, time.monotonic() + limit_s)
         if exit_code is None and self.control.request() is not None:
             return None
-        findings = Findings(self._reports(), exit_code, last_lines(log), began_at, time.time())
+        reports = read_reports(self.job_dir, self.attempt, learners)
+        findings = Findings(reports, exit_code, last_lines(log), began_at, time.time())
         for remark in remarks(findings.reports, began_at, findings.ended_at):
             say(f"  {remark}")
         objection = judge(self.plan, findings)
@@ -203,15 +197,6 @@ class Supervisor:
             if time.monotonic() > until:
                 step.kill()
             time.sleep(0.05)
-
-    def _reports(self) -> list[contract.Preflight]:
-        found = []
-        for rank in range(self.plan.resources.learners):
-            path = self.job_dir / contract.preflight_file(self.attempt, rank)
-            report = contract.read_record(contract.Preflight, path)
-            if report is not None:
-                found.append(report)
-        return found
 
     def _print_hosts(self, reports: list[contract.Preflight]) -> None:
         hosts = list(dict.fromkeys(report.host for report in reports))

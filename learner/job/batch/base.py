@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from dlctl.contract import Plan, VerdictKind
@@ -58,10 +57,6 @@ class BatchSystem:
         """
         return [socket.gethostname()] * self.plan.resources.nodes
 
-    def all_hosts(self) -> list[str]:
-        """Return all nodes that the job was given, with spare ones; none if they are not known."""
-        return self.hosts()
-
     def hosts_question(self) -> list[str]:
         """Return the command that prints the hosts that the job still has; empty: none are lost."""
         return []
@@ -105,14 +100,6 @@ class BatchSystem:
     def requeue(self) -> str:
         """Have this job run again, which ends it; return why that can't be done, or nothing."""
         return "this queue runs no job again"
-
-    def give_back(self, chosen: Sequence[str], folder: Path) -> str:  # noqa: ARG002
-        """Give back all nodes but these; return why that failed, or nothing.
-
-        Args:
-            folder: for what the system writes meanwhile.
-        """
-        return "the system takes back no nodes"
 
     def submission(self, script: str) -> str:
         """Return the shell script that submits a job, as it can run in a job that is ending."""

@@ -42,28 +42,19 @@ class Slurm(BatchSystem):
         wanted = self.plan.resources.nodes
         if not self.plan.launch.argv:
             return [socket.gethostname()] * wanted
-        hosts, error_text = self._listed()
+        names, hosts = os.environ.get("SLURM_JOB_NODELIST", ""), []
+        try:
+            done = self._run("scontrol", "show", "hostnames", names, timeout_s=HOSTS_TIMEOUT_S)
+            hosts, error_text = done.stdout.split(), done.stderr.strip()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            error_text = str(error)
         if len(hosts) < wanted:
-            names = os.environ.get("SLURM_JOB_NODELIST", "")
             raise SiteFault(
                 f"The plan has {wanted} nodes, but the job's list {names!r} has {len(hosts)}. "
                 f"{error_text}",
                 hint=f"Check that scontrol works on the nodes: dlctl sites check {self.plan.site}",
             )
         return hosts[:wanted]
-
-    def all_hosts(self) -> list[str]:
-        """Return all nodes of the job as Slurm has listed them for it."""
-        return self._listed()[0]
-
-    def _listed(self) -> tuple[list[str], str]:
-        """Return the nodes of the job, and Slurm's error if it does not list them."""
-        names = os.environ.get("SLURM_JOB_NODELIST", "")
-        try:
-            done = self._run("scontrol", "show", "hostnames", names, timeout_s=HOSTS_TIMEOUT_S)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return [], str(error)
-        return done.stdout.split(), done.stderr.strip()
 
     def hosts_question(self) -> list[str]:
         """Return the command that prints the job's current hosts.
@@ -160,28 +151,7 @@ class Slurm(BatchSystem):
             done = self._run("scontrol", "requeue", self._job_id, timeout_s=60.0)
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-        return _why_failed(done)
-
-    def give_back(self, chosen: Sequence[str], folder: Path) -> str:
-        """Shrink the job; scontrol writes a script with the new values of the job's variables."""
-        nodes = ",".join(chosen)
-        try:
-            done = self._run("scontrol", "update", f"JobId={self._job_id}", f"NodeList={nodes}",
-                             folder=folder)  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        if done.returncode:
-            return _why_failed(done)
-        script = folder / f"slurm_job_{self._job_id}_resize.sh"
-        with contextlib.suppress(OSError):
-            os.environ.update(exported(script.read_text()))
-            os.environ.pop("SLURM_TASKS_PER_NODE", None)
-        for suffix in ("sh", "csh"):
-            script.with_suffix(f".{suffix}").unlink(missing_ok=True)
-        learners = str(self.plan.resources.learners)
-        os.environ["SLURM_NTASKS"] = os.environ["SLURM_NPROCS"] = learners
-        os.environ["SLURM_JOB_NODELIST"] = os.environ["SLURM_NODELIST"] = nodes
-        return ""
+        return done.returncode and (done.stderr.strip() or f"exit code {done.returncode}") or ""
 
     def submission(self, script: str) -> str:
         """Ignore SIGTERM: who ends a job signals its sbatch, too, which needs a moment more."""
@@ -205,17 +175,16 @@ class Slurm(BatchSystem):
         return "".join([*kept[:first], *new, *kept[first:]])
 
     def _run(
-        self, name: str, *arguments: str, timeout_s: float = ASK_TIMEOUT_S,
-        folder: Path | None = None,
-    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        self, name: str, *arguments: str, timeout_s: float = ASK_TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands.
 
         Raises:
             OSError, TimeoutExpired
         """
         argv = [self._command(name), *arguments]
-        return subprocess.run(argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=timeout_s)  # fmt: skip
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=timeout_s)  # fmt: skip
 
     def _command(self, name: str) -> str:
         """Return a command's path in srun's folder, or its bare name if srun has no folder."""
@@ -224,18 +193,8 @@ class Slurm(BatchSystem):
         return str(there) if "/" in program and there.exists() else name
 
 
-def _why_failed(done: subprocess.CompletedProcess[str]) -> str:
-    """Return why a command has failed; nothing if it has not."""
-    return done.returncode and (done.stderr.strip() or f"exit code {done.returncode}") or ""
-
-
 def _clock(time_s: int) -> str:
     return f"{time_s // 3600}:{time_s % 3600 // 60:02}:{time_s % 60:02}"
-
-
-def exported(script: str) -> dict[str, str]:
-    """Return the variables that a shell script exports. Pure."""
-    return dict(re.findall(r'^export (\w+)="?([^"\n]*)"?$', script, re.MULTILINE))
 
 
 def read_ending(text: str, restarts: int = 0) -> Ending | None:
