@@ -72,7 +72,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.job.context import read_plan
     from learner.job.directives import is_superseded
     from learner.lifecycle.manager import follow
-    from learner.lifecycle.starters import InAllocation
+    from learner.lifecycle.starters import run_here
     from learner.notices.tell import tell_end
     from learner.supervisor.attempt import Supervisor
     from learner.supervisor.control import Control
@@ -95,7 +95,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         remove_segment_folder(plan.training_id, attempt)  # an interrupted preflight may leave one
     is_ended = partial(contains, signals.received, signal.SIGTERM)
     if leaving.following and follow(leaving.following, say, is_ended):
-        InAllocation.run(leaving.following.situation)
+        run_here(leaving.following)
     return leaving.code
 
 

@@ -30,7 +30,7 @@ from learner.job.status import last_lines, write_patiently
 from learner.lifecycle import history
 from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.policy import Requests
-from learner.lifecycle.starters import InAllocation
+from learner.lifecycle.starters import run_here
 from learner.supervisor.finish import say
 from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.steps import step_log
@@ -144,7 +144,7 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
     write_patiently(path, to_json(verdict))
     say(f"{verdict.state}: {verdict.reason}")
     if following is not None and follow(following, say):
-        InAllocation.run(following.situation)
+        run_here(following)
     return 0
 
 

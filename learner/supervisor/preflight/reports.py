@@ -21,7 +21,7 @@ def read_reports(job_dir: Path, attempt: int, learners: int) -> list[Preflight]:
 def carried_over(job_dir: Path, attempt: int, learners: int) -> list[Preflight]:
     """Return the reports of the attempt before, now also this attempt's; none if it needs its own.
 
-    `learner.lifecycle.starters.InAllocation` says, once, whether a preflight would find nothing
+    `learner.lifecycle.starters.run_here` says, once, whether a preflight would find nothing
     new: learners that had trained have died, and all start again where they were.
     """
     before = os.environ.pop(CHECKED_VARIABLE, "")

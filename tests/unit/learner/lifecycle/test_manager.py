@@ -297,14 +297,14 @@ def test_an_attempt_in_the_same_job_ends_with_the_job_and_not_later(tmp_path):
     job = Job(tmp_path, backoff_s=100.0)
     verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.NETWORK, finished_at=1.0)
     _, following = conclude(tmp_path, job.plan, verdict, 500.0)
-    assert following is not None and following.situation.left_s < 430.0
+    assert following is not None and following.left_s < 430.0
 
 
 def test_a_short_limit_stays_the_limit_of_the_next_job(tmp_path):
     job = Job(tmp_path, total_time_s=3000)
     job.plan = replace(job.plan, resources=replace(job.plan.resources, time_s=20))
     _, following = job.end(VerdictKind.TIME_LIMIT, State.HALTED)
-    assert following is not None and following.situation.plan.resources.time_s == 20
+    assert following is not None and following.plan.resources.time_s == 20
 
 
 def test_a_file_that_is_overwritten_below_a_folder_is_progress(tmp_path):
@@ -338,11 +338,10 @@ def test_a_job_that_is_ended_while_a_retry_waits_lets_another_job_begin_it(tmp_p
     assert concluded.action is not None and concluded.action.starter == "in_allocation"
     job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="slurm"))
     assert following is not None
-    situation = replace(following.situation, plan=job.plan)
     monkeypatch.setattr(manager, "time", SimpleNamespace(
         time=time.time, monotonic=time.monotonic, sleep=lambda _: pytest.fail("it waited")
     ))  # fmt: skip
-    follow(replace(following, situation=situation), job.said.append, lambda: True)
+    follow(replace(following, plan=job.plan), job.said.append, lambda: True)
     assert "It can't be started by in_allocation: the scheduler ends the job" in job.said
     assert job.said[-1] == "It is job 8."
 
