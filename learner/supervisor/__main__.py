@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         # This check comes first: an old Python can't even read the plan's types.
         _check_python(job_dir)
         if arguments[2:] == [REQUEUED]:
-            from learner.supervisor.aftermath import go_on_in_job
+            from learner.supervisor.takeover import go_on_in_job
 
             return go_on_in_job(job_dir, attempt)
         return _supervise(job_dir, attempt)

@@ -1,4 +1,4 @@
-"""Do what a supervisor left undone: `python -m learner.supervisor.aftermath DIR ATTEMPT STATE`.
+"""Take over from a killed supervisor: `python -m learner.supervisor.takeover DIR ATTEMPT STATE`.
 
 For an attempt whose supervisor was killed, or that announced a next attempt and did not begin it:
 write the verdict from what is left, decide what follows, and begin it. Runs where jobs can be

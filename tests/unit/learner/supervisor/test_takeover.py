@@ -11,7 +11,7 @@ from dlctl import contract
 from dlctl.contract import State, VerdictKind
 from learner.supervisor.__main__ import REQUEUED
 from learner.supervisor.__main__ import main as supervise
-from learner.supervisor.aftermath import judge, main
+from learner.supervisor.takeover import judge, main
 
 K = VerdictKind
 FULL = "slurmstepd-n1: error: StepId=1.batch exceeded memory limit (529694720 > 209715200)"
