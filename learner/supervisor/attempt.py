@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlctl import contract
@@ -30,13 +32,14 @@ from learner.system.disk_reserve import Reserve
 
 if TYPE_CHECKING:
     from learner.storage import Moving
-    from learner.supervisor.control import Control
+    from learner.supervisor.control import Control, EndRequest
     from learner.supervisor.oversight.plateau import Told
     from learner.supervisor.steps import Running
 
 PREFLIGHT_S = 300.0
 PREFLIGHT_VARIABLE = "DLCTL_PREFLIGHT_TIMEOUT_S"
 TICK_S = 0.25
+NO_LOSS: Mapping[int, str] = MappingProxyType({})
 _LATE_SIGNAL_S = 0.5
 OVERTIME_S = 15.0
 """How long after the grace period the watchdogs may take before the launcher is ended."""
@@ -234,7 +237,7 @@ class Supervisor:
         log = step_log(self.job_dir, self.attempt, "launcher")
         step = whole_step(self.plan, "learner.agent", self.job_dir, self.attempt, log)
         self._watch(step)
-        return self._conclude(step, last_lines(log), {})
+        return self._conclude(step.exit_code, last_lines(log))
 
     def _train_each(self) -> Outcome:
         """Train with a parameter server: each learner and each server runs in its own step."""
@@ -242,13 +245,16 @@ class Supervisor:
         from learner.supervisor.worker_group.group import WorkerGroup
         from learner.supervisor.worker_group.nodes import Nodes
 
-        nodes = Nodes(self._hosts, batch_system(self.plan).hosts_question())
+        nodes = Nodes(self._hosts, batch_system(self.plan).left_hosts)
         group = WorkerGroup(self.plan, self.job_dir, self._known, nodes, say)
         with contextlib.closing(group):
-            self._watch(group)
-        return self._conclude(group, group.words(), group.lost)
+            self._watch(group, group.poll)
+        return self._conclude(group.exit_code, group.words(), group.lost, group.failure)
 
-    def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Outcome:
+    def _conclude(
+        self, exit_code: int | None, words: list[str], lost: Mapping[int, str] = NO_LOSS,
+        failure: Outcome | None = None,
+    ) -> Outcome:  # fmt: skip
         """Judge how the learners ended, close their statuses, store the results."""
         from learner.supervisor.statuses import Observed
         from learner.supervisor.verdict import decide
@@ -260,13 +266,13 @@ class Supervisor:
             self._is_ended_from_outside()  # waits for a SIGTERM that may be on its way
         seen = Observed(
             statuses,
-            step.exit_code,
+            exit_code,
             words,
             self.control.request(),
             {s.rank: last_lines(self.job_dir / contract.learner_log(self.attempt, s.rank))
              for s in statuses if not s.state.final},
-            lost,
-            step.failure,
+            dict(lost),
+            self._hang.outcome or failure,
             any_checkpoints(self.job_dir),
             left_undone(self.plan, self.job_dir, self.attempt),
         )  # fmt: skip
@@ -274,8 +280,14 @@ class Supervisor:
         self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)
 
-    def _watch(self, step: Running) -> None:
-        """Wait until the learners have ended; pass requests to end on to them, and enforce them."""
+    def _watch(
+        self, step: Running, tend: Callable[[EndRequest | None, bool], None] | None = None
+    ) -> None:
+        """Wait until the learners have ended; pass requests to end on to them, and enforce them.
+
+        Args:
+            tend: handles what has happened since its last call.
+        """
         from learner.job.context import launcher_name
 
         asked, delivered, end_at, kill_at = "", "", float("inf"), float("inf")
@@ -285,7 +297,8 @@ class Supervisor:
             now = time.monotonic()
             self._oversee()
             request = self.control.request() or self._hang.request
-            step.poll(request, silent=bool(self.heart.status.reason))
+            if tend is not None:
+                tend(request, bool(self.heart.status.reason))
             if request is not None and request.action != delivered:
                 if request.action != asked:
                     asked = request.action
@@ -306,7 +319,7 @@ class Supervisor:
                 self._look_for_silence(now)
                 self.control.saving_s = self._saving_s() or self.control.saving_s
                 if request is None:
-                    step.failure = self._hang.look(now, self._statuses()) or step.failure
+                    self._hang.look(now, self._statuses())
             self._beat()
 
     def _oversee(self) -> None:

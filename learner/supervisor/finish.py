@@ -17,8 +17,9 @@ from learner.job.directives import is_gone, is_superseded, is_there
 from learner.job.metrics import MetricsFile, tell
 from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import write_patiently
-from learner.lifecycle.manager import Following, conclude
+from learner.lifecycle.manager import conclude
 from learner.lifecycle.next_attempt import of_verdict, remember
+from learner.lifecycle.starters import Following
 from learner.system.disk_reserve import FULL
 
 

@@ -125,7 +125,8 @@ def _model(record: Record) -> Json:
             "input_data": [each["id"] for each in stores if each.get("training_data")],
             "output_data": [each["id"] for each in stores if each.get("training_results")],
             "training_status": {
-                "status": _STATUS.get(record.state, "PROCESSING"), "status_description": str(record.state),
+                "status": _STATUS.get(record.state, "PROCESSING"),
+                "status_description": str(record.state),
                 "status_message": record.reason, "error_code": "",
                 "submitted": date(datetime.fromisoformat(record.created_at)),
                 "completed": date_of(record.ended_at) if record.state.final else "",

@@ -57,10 +57,6 @@ class BatchSystem:
         """
         return [socket.gethostname()] * self.plan.resources.nodes
 
-    def hosts_question(self) -> list[str]:
-        """Return the command that prints the hosts that the job still has; empty: none are lost."""
-        return []
-
     def left_hosts(self) -> list[str] | None:
         """Return the hosts that the job still has; None if they are not known."""
         return None

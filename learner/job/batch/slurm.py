@@ -56,27 +56,20 @@ class Slurm(BatchSystem):
             )
         return hosts[:wanted]
 
-    def hosts_question(self) -> list[str]:
-        """Return the command that prints the job's current hosts.
+    def left_hosts(self) -> list[str] | None:
+        """Ask squeue.
 
         A job with --no-kill continues when a node is lost; squeue then lists fewer nodes for it
         (Slurm 22.05, for a node that lost power and for one that lost its network).
         """
         if not self.plan.launch.argv or not self._job_id:
-            return []
-        script = 'list=$("$1" -h -j "$2" -o %N) && "$0" show hostnames "${list:?}"'
-        commands = self._command("scontrol"), self._command("squeue")
-        return ["/bin/sh", "-c", script, *commands, self._job_id]
-
-    def left_hosts(self) -> list[str] | None:
-        """Return the hosts by Slurm's answer."""
-        if not (question := self.hosts_question()):
             return None
         try:
-            done = subprocess.run(question, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+            names = self._run("squeue", "-h", "-j", self._job_id, "-o", "%N").stdout.strip()
+            done = self._run("scontrol", "show", "hostnames", names) if names else None
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return done.stdout.split() if done.returncode == 0 else None
+        return done.stdout.split() if done and done.returncode == 0 else None
 
     def dead_hosts(self, hosts: Sequence[str]) -> list[str]:
         """Ask sinfo."""

@@ -16,8 +16,9 @@ from dlctl.contract import Lifecycle, Plan, State, Status, Verdict, VerdictKind,
 from learner.job.batch import batch_system
 from learner.lifecycle import manager
 from learner.lifecycle.history import newest_checkpoint
-from learner.lifecycle.manager import Following, conclude, follow
+from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.next_attempt import begin, reduced
+from learner.lifecycle.starters import Following
 
 SCRIPT = """\
 #!/bin/bash
