@@ -15,7 +15,6 @@ from learner.checkpoint_files.layout import directory_name, steps_present
 from learner.frameworks.own_checkpoints import newest
 from learner.job.directives import is_there
 from learner.job.guards import read_stopped
-from learner.lifecycle.policy import Requests
 from learner.lifecycle.used import with_past
 
 _MOST_FILES = 10_000
@@ -54,11 +53,10 @@ def trained(job_dir: Path, plan: Plan, before: int) -> tuple[int, Verdict] | Non
     return None
 
 
-def requests(job_dir: Path) -> Requests:
-    """Return what people have asked for."""
-    return Requests(
-        is_there(job_dir / contract.HALT_REQUEST), is_there(job_dir / contract.CANCEL_REQUEST)
-    )
+def is_asked_to_end(job_dir: Path) -> bool:
+    """Return whether a person has asked to halt or to cancel the training."""
+    names = (contract.HALT_REQUEST, contract.CANCEL_REQUEST)
+    return any(is_there(job_dir / name) for name in names)
 
 
 def measured(

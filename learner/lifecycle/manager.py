@@ -50,12 +50,14 @@ def conclude(
     before = history.verdicts_before(job_dir, verdict.attempt)
     verdict = history.measured(job_dir, plan, verdict, before)
     verdicts = [*before, verdict]
-    asked = history.requests(job_dir)
+    by_a_person = history.is_asked_to_end(job_dir)
     if plan.rehearsal is not None:
-        may_go_on = in_job and not is_fresh and asked == policy.Requests()
+        may_go_on = in_job and not is_fresh and not by_a_person
         return _rehearsed(job_dir, plan, verdict, left_s, may_go_on=may_go_on)
     has_trained = history.trained(job_dir, plan, verdict.attempt + 1) is not None
-    action = policy.decide(plan.lifecycle, verdicts, asked, time.time(), has_trained=has_trained)
+    action = policy.decide(
+        plan.lifecycle, verdicts, time.time(), by_a_person=by_a_person, has_trained=has_trained
+    )
     if verdict.action is not None and verdict.action.goes_on and action.goes_on:
         action = replace(action, not_before=verdict.action.not_before)  # it has waited before
     if not action.goes_on:
@@ -228,7 +230,7 @@ def _waited(following: Following, runs_here: bool, is_ended: Callable[[], bool])
     """
     waits = runs_here or not batch_system(following.plan).allocates
     while True:
-        if history.requests(following.job_dir) != policy.Requests():
+        if history.is_asked_to_end(following.job_dir):
             return False
         if runs_here and is_ended():
             raise CanNotStart("the scheduler ends the job")

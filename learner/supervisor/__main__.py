@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     if is_there(job_dir / contract.verdict_file(attempt)):
         say(f"The attempt had ended before; what was to follow it failed: {outcome.reason}")
         return 1
-    return leave(job_dir, attempt, outcome).code
+    return leave(job_dir, attempt, outcome)[0]
 
 
 def _check_python(job_dir: Path) -> None:
@@ -87,16 +87,16 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         except UserFault as fault:
             outcome = supervisor.ended_early() or fault_outcome(fault)
         outcome = control.explain(outcome)
-        leaving = leave(job_dir, attempt, outcome, plan, control.left_s())
-        if leaving.following is None and not is_superseded(job_dir, attempt):
+        code, following = leave(job_dir, attempt, outcome, plan, control.left_s())
+        if following is None and not is_superseded(job_dir, attempt):
             tell_end(job_dir, plan, attempt, say)
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=outcome.state, reason=outcome.reason)
         remove_segment_folder(plan.training_id, attempt)  # an interrupted preflight may leave one
     is_ended = partial(contains, signals.received, signal.SIGTERM)
-    if leaving.following and follow(leaving.following, say, is_ended):
-        run_here(leaving.following)
-    return leaving.code
+    if following and follow(following, say, is_ended):
+        run_here(following)
+    return code
 
 
 if __name__ == "__main__":

@@ -76,19 +76,18 @@ class Supervisor:
             say(f"  {contract.CODE}: {remark}")
         outcome = outcome or check_weights(self.plan, self.job_dir, self._beat)
         outcome = outcome or self._early_end()
-        if outcome is None and (trained := self._trained_before()) is not None:
-            return self._store(trained)
+        if outcome is None:
+            from learner.supervisor.storing import trained_before
+
+            trained = trained_before(self.plan, self.job_dir, self.attempt)
+            if trained is not None:
+                return self._store(trained)
         outcome = outcome or self._preflight() or self._early_end()
         if outcome is None:
             self._enter(State.DOWNLOADING, "training data")
             self._load()
             outcome = self._early_end() or self._train()
         return outcome
-
-    def _trained_before(self) -> Outcome | None:
-        from learner.supervisor.storing import trained_before
-
-        return trained_before(self.plan, self.job_dir, self.attempt)
 
     def _enter(self, state: State, text: str) -> None:
         say(f"{state}: {text}")

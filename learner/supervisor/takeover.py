@@ -24,12 +24,11 @@ from dlctl.contract.programs import answers
 from dlctl.contract.programs.last_words import explain
 from learner.job.batch import batch_system
 from learner.job.context import job_id, read_plan
+from learner.job.directives import is_there
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import last_lines, write_patiently
-from learner.lifecycle import history
 from learner.lifecycle.manager import conclude, follow
-from learner.lifecycle.policy import Requests
 from learner.lifecycle.starters import run_here
 from learner.supervisor.finish import say
 from learner.supervisor.statuses import Observed, Statuses
@@ -57,19 +56,19 @@ def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
         or _by_the_learners(job_dir, plan, attempt)
     )
     outcome = _with_lost_node(job_dir, plan, attempt, outcome)
-    outcome = _as_asked(plan, history.requests(job_dir), outcome)
+    outcome = _as_asked(plan, job_dir, outcome)
     evidence = replace(outcome.evidence or Evidence(), scheduler_state=word)
     return last_verdict(job_dir, attempt, replace(outcome, evidence=evidence), plan)
 
 
-def _as_asked(plan: Plan, asked: Requests, outcome: Outcome) -> Outcome:
+def _as_asked(plan: Plan, job_dir: Path, outcome: Outcome) -> Outcome:
     """Return the end that a person has asked for, if somebody has; how it came is its reason."""
     how = outcome.reason[:1].lower() + outcome.reason[1:]
-    if asked.cancel:
+    if is_there(job_dir / contract.CANCEL_REQUEST):
         reason = f"Cancelled on request; {how}"
         return replace(outcome, state=State.CANCELLED, kind=VerdictKind.CANCELLED,
                        reason=reason, hint="")  # fmt: skip
-    if asked.halt:
+    if is_there(job_dir / contract.HALT_REQUEST):
         reason = f"Halted on request, before all was saved; {how}"
         return replace(outcome, state=State.HALTED, kind=VerdictKind.REQUESTED,
                        reason=reason, hint=go_on(plan))  # fmt: skip
