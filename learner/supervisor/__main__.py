@@ -73,9 +73,9 @@ def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.job.directives import is_superseded
     from learner.lifecycle.manager import follow
     from learner.lifecycle.starters import run_here
-    from learner.notices.tell import tell_end
     from learner.supervisor.attempt import Supervisor
     from learner.supervisor.control import Control
+    from learner.supervisor.notices import tell_end
     from learner.system.segments import remove_segment_folder
 
     signals = HaltFlag(signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP).install()

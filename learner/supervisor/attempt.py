@@ -226,7 +226,7 @@ class Supervisor:
         (self.heart.set if is_news else self.heart.beat)(reason=moving.sentence, done=moving.share)
 
     def _train(self) -> Outcome:
-        from learner.notices.tell import tell_started
+        from learner.supervisor.notices import tell_started
         from learner.supervisor.steps import step_log, whole_step
 
         tell_started(self.job_dir, self.plan, self.attempt, say)
@@ -326,7 +326,7 @@ class Supervisor:
             self.control.end(ending)
 
     def _tell_plateau(self, told: Told) -> None:
-        from learner.notices.tell import tell_plateau
+        from learner.supervisor.notices import tell_plateau
 
         say(f"{told.reason[:1].upper()}{told.reason[1:]}; the training goes on.")
         since = int(told.plateau.since_step)
