@@ -63,8 +63,7 @@ class Launch:
     """How N processes are started: `argv` goes before the program."""
 
     kind: str
-    """The launcher: a name in `dlctl.contract.launchers`. (In older plans also `each`, for a step
-    per learner.)"""
+    """The launcher: a name in `dlctl.contract.launchers`."""
     argv: list[str]
     step_per_learner: bool = False
     """With a parameter server every learner is a job step of its own, and shares no MPI world with
