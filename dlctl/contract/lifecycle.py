@@ -1,4 +1,4 @@
-"""What happens after an attempt has ended: the plan's policy, and the action in a verdict."""
+"""The policy of a plan for the time after an attempt, and the action in a verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 class Next(str, enum.Enum):
-    """What follows an attempt."""
+    """The kind of action after an attempt."""
 
     NOTHING = "nothing"
     """The training completed, or a person ended it."""
@@ -48,7 +48,7 @@ attempts. They are avoided as long as enough others are left, unlike those of an
 
 @dataclass(frozen=True)
 class Action:
-    """What is done after an attempt has ended, and why."""
+    """The action after an attempt has ended, with its reason."""
 
     kind: Next
     why: str
@@ -74,7 +74,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """What the plan decides about the attempts after the first."""
+    """The plan's decisions about the attempts after the first."""
 
     retries: int | None = None
     """How many faults of the infrastructure are retried; None: 3 if there is a checkpoint."""

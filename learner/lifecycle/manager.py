@@ -1,4 +1,4 @@
-"""What a supervisor does after its attempt: decide what follows, and start it."""
+"""Decide what follows an attempt that has ended, and start it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _ENDINGS = {
     ),
     "CANCELLED": (VerdictKind.CANCELLED, "The job was cancelled, but not by dlctl."),
 }  # fmt: skip
-"""What the scheduler's last word says of a job that ended without a verdict."""
+"""The meaning of the scheduler's last word about a job that ended without a verdict."""
 
 
 def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:

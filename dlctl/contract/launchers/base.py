@@ -39,7 +39,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Lack:
-    """What a site lacks for a launcher."""
+    """A program or setting that a site lacks for a launcher."""
 
     what: str
     hint: str

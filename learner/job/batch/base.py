@@ -1,4 +1,4 @@
-"""What the programs of a job ask of the system that runs it."""
+"""The questions of a job's programs to the system that runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Silent(Exception):
 
 @dataclass(frozen=True)
 class Ending:
-    """What the batch system says of a job that it is ending."""
+    """The batch system's account of a job that it is ending."""
 
     state: str
     reason: str
