@@ -149,8 +149,8 @@ def ask_there(session: Session, plan: contract.Plan, *, on_node: bool) -> Ask:
         send(session, plan.root, [*lacking_runtime(session, plan), Tree(folder, [file])])
         try:
             found = run_module(
-                session, plan, "learner.supervisor.check_stores",
-                [f"{plan.root}/{folder}/asked.json"], on_node=on_node,
+                session, plan, "learner.supervisor.site_data",
+                ["check", f"{plan.root}/{folder}/asked.json"], on_node=on_node,
             )  # fmt: skip
         finally:  # the module removes the folder, too, if it begins
             session.transport.run(f"rm -rf -- {shlex.quote(f'{plan.root}/{folder}')}")
@@ -232,12 +232,12 @@ def look_into_cache(
         SiteError: the site has no Python for its nodes.
         TransportError
     """
-    words = [session.site.root]
+    words = ["cache", session.site.root]
     if keep_bytes is not None:
         words += [str(keep_bytes), str(unused_s)]
     runtime = bring_runtime(session)
     told = run_module(
-        session, runtime, "learner.supervisor.cached", words, timeout_s=MOVE_TIMEOUT_S
+        session, runtime, "learner.supervisor.site_data", words, timeout_s=MOVE_TIMEOUT_S
     )
     held, removed = ([CachedData(**row) for row in told[name]] for name in ("held", "removed"))
     return SiteCache(held, removed, int(told["total_bytes"]))

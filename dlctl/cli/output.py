@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlctl.contract.ground.safe_text import printable, printable_lines
+from dlctl.contract.states import State
 from dlctl.tell import Tell
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-_STYLES = {
+_STYLES = {state.value: "cyan" for state in State if state.runs} | {
     "COMPLETED": "green", "FAILED": "bold red", "CANCELLED": "yellow", "HALTED": "yellow",
-    "TRAINING": "cyan", "DEPLOYING": "cyan", "DOWNLOADING": "cyan", "STORING": "cyan",
     "PENDING": "blue", "QUEUED": "blue", "ok": "green", "warning": "yellow", "failed": "bold red",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What happens after an attempt has ended: the plan's policy, and the action in a verdict."""
+"""The policy of a plan for the time after an attempt, and the action in a verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 class Next(str, enum.Enum):
-    """What follows an attempt."""
+    """The kind of action after an attempt."""
 
     NOTHING = "nothing"
     """The training completed, or a person ended it."""
@@ -29,8 +29,6 @@ class StarterKind(str, enum.Enum):
     """The supervisor, on the nodes that the job has."""
     JOB = "job"
     """The ending job, which submits the next one."""
-    SUCCESSOR = "successor"
-    """A job that dlctl submitted beforehand, to begin after this one."""
     REQUEUE = "requeue"
     """Slurm, which runs the same job again."""
     CLIENT = "client"
@@ -43,8 +41,6 @@ class StarterKind(str, enum.Enum):
 STARTERS = tuple(kind.value for kind in StarterKind)
 
 
-SUCCESSOR = "successor"
-"""In place of an attempt's number in the name of a job that was submitted beforehand."""
 AVOID = "# dlctl-avoid: "
 """Begins the batch script's line with the nodes, separated by commas, that have failed earlier
 attempts. They are avoided as long as enough others are left, unlike those of an `--exclude`."""
@@ -52,7 +48,7 @@ attempts. They are avoided as long as enough others are left, unlike those of an
 
 @dataclass(frozen=True)
 class Action:
-    """What is done after an attempt has ended, and why."""
+    """The action after an attempt has ended, with its reason."""
 
     kind: Next
     why: str
@@ -78,7 +74,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """What the plan decides about the attempts after the first."""
+    """The plan's decisions about the attempts after the first."""
 
     retries: int | None = None
     """How many faults of the infrastructure are retried; None: 3 if there is a checkpoint."""
@@ -94,8 +90,6 @@ class Lifecycle:
     """The time of the whole training; None: no limit but each job's own."""
     links: int = 1
     """How many jobs the whole training is expected to take."""
-    successors: int = 0
-    """How many jobs are submitted beforehand, each to begin after the one before it."""
     starters: list[str] = field(default_factory=lambda: list(STARTERS))
     """The `StarterKind`s that the site allows, in order of preference."""
 

@@ -137,19 +137,6 @@ def claim(attempt: int) -> str:
     return f"{attempt_dir(attempt)}/job_id"
 
 
-def successors_file(attempt: int | str) -> str:
-    """Return the ids of an attempt's first job and of the jobs that wait for it, in order.
-
-    The file is absent if no job was submitted beforehand.
-    """
-    return f"{attempt_dir(attempt)}/successors"
-
-
-def successors_log(attempt: int | str) -> str:
-    """Return the output of the jobs that were submitted beforehand, until they begin an attempt."""
-    return f"{attempt_dir(attempt)}/successors.out"
-
-
 NOBODY = "nobody"
 """Content of a claim that dlctl made itself, so that no job ever runs that attempt."""
 
@@ -182,11 +169,6 @@ def rulings_file(attempt: int) -> str:
 def preflight_file(attempt: int, rank: int) -> str:
     """Return the `Preflight` report of one rank."""
     return f"{attempt_dir(attempt)}/preflight/{rank}.json"
-
-
-def node_report_file(attempt: int, node: int) -> str:
-    """Return the `Preflight` of a node, of a job that has spare nodes."""
-    return f"{attempt_dir(attempt)}/preflight/node-{node}.json"
 
 
 def meeting_file(attempt: int, node: int) -> str:

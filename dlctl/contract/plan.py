@@ -34,13 +34,6 @@ class Resources:
     """How long before the time limit the training is saved and halted."""
     first_ranks: list[int] = field(default_factory=list)
     """The rank of the first learner of each node: learners are placed in blocks."""
-    spare_nodes: int = 0
-    """How many nodes more the job has, in case some are bad."""
-
-    @property
-    def tasks(self) -> int:
-        """Return how many learners the job has room for, on its spare nodes, too."""
-        return self.learners + self.spare_nodes * max(self.learners_per_node)
 
     def node_of(self, rank: int) -> tuple[int, int]:
         """Return the node of a rank, and the first rank there."""
@@ -70,14 +63,11 @@ class Launch:
     """How N processes are started: `argv` goes before the program."""
 
     kind: str
-    """The launcher: a name in `dlctl.contract.launchers`. (In older plans also `each`, for a step
-    per learner.)"""
+    """The launcher: a name in `dlctl.contract.launchers`."""
     argv: list[str]
     step_per_learner: bool = False
     """With a parameter server every learner is a job step of its own, and shares no MPI world with
     the others."""
-    each_node_argv: list[str] = field(default_factory=list)
-    """With spare nodes: goes before a program that runs once on each node of the job."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,11 @@ class State(str, enum.Enum):
         """Return whether nothing runs any more (a HALTED training may be resumed)."""
         return self in _FINAL
 
+    @property
+    def runs(self) -> bool:
+        """Return whether a job of the training has begun and not ended."""
+        return not self.final and self not in (State.QUEUED, State.PENDING)
+
     def __str__(self) -> str:
         return self.value
 

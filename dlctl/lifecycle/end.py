@@ -149,8 +149,6 @@ def _leave_queue(
     scheduler = session.scheduler
     scripts = [(each.training_id, scheduler.cancel_script(each.job_id, session.site.root))
                for each in jobs if each.job_id]  # fmt: skip
-    scripts += [(each.training_id, script) for each in jobs
-                if (script := scheduler.dismiss_script(each.job_dir))]  # fmt: skip
     timeout_s = _TIMEOUT_S + _EACH_S * len(scripts)
     ends = run_each(session.transport, [script for _, script in scripts], timeout_s)
     failed: dict[str, Answer] = {}

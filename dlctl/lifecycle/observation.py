@@ -45,8 +45,6 @@ class Observation:
     """The job directory holds any of the files that are read: a purge may leave some."""
     job: Job | None = None
     """What the queue says of the newest attempt."""
-    successor: Job | None = None
-    """The next of the jobs that were submitted beforehand and still wait."""
     history: Job | None = None
     """What the accounting says of it."""
     longest_s: int | None = None
@@ -58,10 +56,8 @@ class Observation:
     def awaited(self) -> Job | None:
         """Return the job in the queue that is to start the next attempt."""
         action = self.verdict.action if self.verdict else None
-        jobs = {contract.StarterKind.REQUEUE: self.job,
-                contract.StarterKind.SUCCESSOR: self.successor}  # fmt: skip
-        job = {str(kind): job for kind, job in jobs.items()}.get(action.starter if action else "")
-        return job if job and not job.state.final else None
+        is_requeued = action is not None and action.starter == contract.StarterKind.REQUEUE
+        return self.job if is_requeued and self.job and not self.job.state.final else None
 
 
 def is_due(record: Record, seen: Observation) -> bool:
@@ -108,9 +104,3 @@ class JobsByName:
         return max(
             mine, key=lambda job: (not job.state.final, len(job.job_id), job.job_id), default=None
         )
-
-    def successor(self, record: Record) -> Job | None:
-        """Return the first of the jobs that were submitted beforehand and have not ended."""
-        token = contract.token(record.training_id, contract.SUCCESSOR)
-        waiting = [job for job in self._by_token.get(token, []) if not job.state.final]
-        return min(waiting, key=lambda job: (len(job.job_id), job.job_id), default=None)

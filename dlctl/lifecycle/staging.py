@@ -141,7 +141,7 @@ def _run(
 ) -> list[str]:
     send(session, plan.root, lacking_runtime(session, plan))
     told = run_module(
-        session, plan, "learner.supervisor.bring", [verb, plan.job_dir, str(attempt)],
+        session, plan, "learner.supervisor.site_data", [verb, plan.job_dir, str(attempt)],
         timeout_s=MOVE_TIMEOUT_S, on_line=on_line,
     )  # fmt: skip
     return [str(line) for line in told]
@@ -194,7 +194,7 @@ def _save_through_here(
 ) -> list[str]:
     """Fetch what an attempt has made to here, and store it; return a line for each store."""
     words = ["lay-out", plan.job_dir, str(attempt)]
-    found = run_module(session, plan, "learner.supervisor.bring", words)
+    found = run_module(session, plan, "learner.supervisor.site_data", words)
     done = []
     with tempfile.TemporaryDirectory(prefix="dlctl-") as folder:
         source = Path(folder, "source")

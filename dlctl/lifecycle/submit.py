@@ -326,7 +326,6 @@ def ask_script(
         here=contract.attempt_dir(n), begin=contract.submit_begin(n),
         answer=contract.submit_answer(n), submit_command=scheduler.submit_script(plan, n),
         submit_next=scheduler.submit_script(plan, contract.NEXT),
-        successors=scheduler.successors_script(plan, n),
         begun_already=_BEGUN_ALREADY, answered_already=_ANSWERED_ALREADY, model_gone=_MODEL_GONE,
         not_now=scheduler.not_now, answer_lost=scheduler.answer_lost, not_now_code=NOT_NOW,
     )  # fmt: skip

@@ -163,7 +163,7 @@ def _go_on(session: Session, record: Record, seen: Observation) -> str:
     try:
         plan = read_newest(session.transport, record).plan
         arguments = [record.job_dir, str(record.attempt), word, job.reason if job else ""]
-        run_module(session, plan, "learner.supervisor.aftermath", arguments, timeout_s=300.0)
+        run_module(session, plan, "learner.supervisor.takeover", arguments, timeout_s=300.0)
     except DlctlError as error:
         if isinstance(error, TransportError) and not isinstance(error, RemoteCommandError):
             raise  # the site can't be reached, which says nothing about the training
@@ -245,8 +245,7 @@ def _observations(
         look = observe(record, files, now)
         job = jobs.find(record, look)
         seen[record.training_id] = replace(
-            look, job=job, successor=jobs.successor(record),
-            queue_answered=not problem, queue_problem=problem,
+            look, job=job, queue_answered=not problem, queue_problem=problem,
             longest_s=longest.get(job.partition) if job else None,
         )  # fmt: skip
     return seen

@@ -91,9 +91,6 @@ class Manifest(Section):
     learners_per_node: Count | None = Field(
         None, ge=1, le=MOST_LEARNERS, description="Learners on each node."
     )
-    spare_nodes: Count = Field(
-        0, ge=0, le=64, description="Nodes more than needed, to replace bad ones before the start."
-    )
     gpus: Fraction = Field(0, ge=0, le=1024, description="GPUs of each learner.")
     gpu_type: Line | None = Field(None, description="FfDL's GPU type; not used.")
     cpus: Real | None = Field(None, gt=0, le=100_000, description="CPUs of each learner.")

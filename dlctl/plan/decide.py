@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
 HALT_MARGIN_S = 120
 """How long before the time limit a training is saved and halted; short jobs get a quarter."""
-MOST_SUCCESSORS = 10
-"""Of jobs that are submitted beforehand: sites limit how many may wait."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +163,6 @@ def _resources(manifest: Manifest, placement: Placement) -> Resources:
         time_s=time_s,
         halt_margin_s=HALT_MARGIN_S if time_s is None else margin_s(time_s),
         first_ranks=list(itertools.accumulate(placement.learners_per_node[:-1], initial=0)),
-        spare_nodes=manifest.spare_nodes,
     )
 
 
@@ -174,23 +170,10 @@ def _lifecycle(manifest: Manifest, site: Site, placement: Placement) -> contract
     """Return what happens after the first attempt: the manifest's wishes, the site's means."""
     total_s, each_s = manifest.time_s, placement.time_s
     links = 1 if total_s is None or each_s is None else link_count(total_s, each_s)
-    starters = list(site.scheduler.next_attempt)
     return replace(
         sections.lifecycle(manifest.retries, manifest.retry), total_time_s=total_s, links=links,
-        successors=successor_count(starters, links) if site.scheduler.allocates else 0,
-        starters=starters,
+        starters=list(site.scheduler.next_attempt),
     )  # fmt: skip
-
-
-def successor_count(starters: Sequence[str], links: int) -> int:
-    """Return how many jobs to submit beforehand: one more than expected, for a fault.
-
-    An ending job that can submit the next one needs none.
-    """
-    kinds = contract.StarterKind
-    if kinds.SUCCESSOR not in starters or kinds.JOB in starters:
-        return 0
-    return min(links, MOST_SUCCESSORS)
 
 
 def link_count(total_s: int, each_s: int, start_s: int = 0) -> int:
@@ -244,8 +227,6 @@ def _checkpoint(
 
 
 def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
-    if manifest.spare_nodes:
-        return _with_spares(manifest, site, placement)
     if manifest.learners == 1:
         return Launch("direct", [])
     if wanted(manifest):
@@ -254,33 +235,12 @@ def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
         kind, steps = found
         argv = steps.learner(manifest.cpus_per_learner(), manifest.gpus_per_learner())
         return Launch(kind, argv, step_per_learner=True)
-    nodes = len(placement.learners_per_node)
-    return Launch(site.launcher.kind, _argv(manifest, site, manifest.learners, nodes))
-
-
-def _argv(manifest: Manifest, site: Site, processes: int, nodes: int) -> list[str]:
     settings, cpus = site.launcher, manifest.cpus_per_learner()
-    return LAUNCHERS[settings.kind].argv(
-        LaunchRequest(processes, nodes, cpus, settings.executable, settings.mpi, settings.extra)
-    )
-
-
-def _with_spares(manifest: Manifest, site: Site, placement: Placement) -> Launch:
-    """Return how learners are started on some of the job's nodes, and a check on all of them."""
-    launcher = LAUNCHERS[site.launcher.kind]
-    why_not = ""
-    if not launcher.scheduler:
-        why_not = f"the site {site.name} does not start its learners with srun"
-    elif wanted(manifest):
-        why_not = "with a parameter server the first node can't be replaced"
-    if why_not:
-        raise PlanError(f"spare_nodes can't be used: {why_not}", hint="remove spare_nodes")
-    nodes = len(placement.learners_per_node)
-    all_nodes = nodes + manifest.spare_nodes
-    learners = _argv(manifest, site, manifest.learners, nodes)
-    each = _argv(manifest, site, all_nodes, all_nodes)
-    # One bad node must not end the check of the others.
-    return Launch(launcher.kind, learners, each_node_argv=[*each, "--kill-on-bad-exit=0"])
+    request = LaunchRequest(
+        manifest.learners, len(placement.learners_per_node), cpus, settings.executable,
+        settings.mpi, settings.extra,
+    )  # fmt: skip
+    return Launch(settings.kind, LAUNCHERS[settings.kind].argv(request))
 
 
 def _environment(manifest: Manifest, site: Site, identity: Identity, has_loop: bool) -> Environment:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract.launchers import LAUNCHERS, Steps
+from dlctl.contract.launchers import LAUNCHERS, SrunSteps
 from dlctl.errors import PlanError
 from dlctl.units import parse_duration
 
@@ -104,7 +104,7 @@ def _or(value: float | None, asked: ParameterServerSection, **defaults: float) -
     return defaults.get(asked.solver) if value is None else value
 
 
-def site_steps(site: Site) -> tuple[str, Steps] | None:
+def site_steps(site: Site) -> tuple[str, SrunSteps] | None:
     """Return the launcher that starts single steps of a site's jobs, and its commands.
 
     None: the site is one machine, where a step is a child process.

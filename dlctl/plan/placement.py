@@ -116,12 +116,11 @@ def _refusals(manifest: Manifest, limits: Partition, together: int) -> list[str]
         needed_gpus = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
         reasons.append(f"{need} {needed_gpus}, a node has {limits.gpus_per_node}")
     if not reasons:
-        needed = len(_per_node(manifest, _most_per_node(manifest, limits))) + manifest.spare_nodes
+        needed = len(_per_node(manifest, _most_per_node(manifest, limits)))
         most = min((n for n in (limits.nodes, limits.max_nodes) if n is not None), default=needed)
         if needed > most:
-            spare = f" ({manifest.spare_nodes} of them spare)" if manifest.spare_nodes else ""
             reasons.append(
-                f"{manifest.learners} learners need {needed} nodes{spare}, a job may have {most}"
+                f"{manifest.learners} learners need {needed} nodes, a job may have {most}"
             )
     return reasons
 

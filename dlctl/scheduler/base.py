@@ -132,14 +132,6 @@ class Scheduler(Protocol):
             attempt: a number, or `contract.NEXT` for one that is put in its place later.
         """
 
-    def successors_script(self, plan: Plan, attempt: int) -> str:
-        """Return the script that submits the jobs that are to begin after the attempt's job.
-
-        `$answered` is the file with the answer to the submission of that job. The ids go to
-        `contract.successors_file`. Empty if the plan has none.
-        """
-        return ""
-
     def workers_script(self, plan: Plan, script: str, output: str) -> str:
         """Return the script that submits `$count` workers of a search as the group `$group`.
 
@@ -158,13 +150,6 @@ class Scheduler(Protocol):
         The line is `<group> <job id> <state>`, the state being Slurm's word. Workers that wait, run
         or are ending count.
         """
-
-    def dismiss_script(self, job_dir: str) -> str:
-        """Return the script that cancels a training's successors that have not begun.
-
-        Empty if this scheduler has none.
-        """
-        return ""
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Return the job id.

@@ -71,8 +71,8 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
     """
     resources, batch = plan.resources, plan.batch
     chosen = {
-        "nodes": resources.nodes + resources.spare_nodes,
-        "ntasks": resources.tasks,
+        "nodes": resources.nodes,
+        "ntasks": resources.learners,
         "ntasks-per-node": max(resources.learners_per_node),
         "cpus-per-task": resources.cpus_per_learner,
         **where(plan, resources.memory_bytes_per_node),

@@ -54,7 +54,6 @@ _EXTRA_OF_SRUN = ("--reservation=", "--exclude=", "--nodelist=", "--licenses=", 
 """Further sbatch options that restrict where a step runs; others are about output and mail."""
 
 _ANSWER = re.compile(r"^(\d+)(?:;[\w.-]+)?\s*$|^Submitted batch job (\d+)", re.MULTILINE)
-_ID_ALONE = r"s/^\([0-9][0-9]*\)\(;[A-Za-z0-9_.-]*\)\{0,1\}$/\1/p"
 """A sed command that prints the id of `sbatch --parsable`, and no banner."""
 _NOT_REACHED = re.compile(r"unable to contact slurm controller|configuration source", re.IGNORECASE)
 _GONE = re.compile(r"invalid job id specified|already complet", re.IGNORECASE)
@@ -122,7 +121,7 @@ def _avoid_bad_nodes(plan: contract.Plan, script: str, attempt: int | str) -> st
     parts = {
         "__NODES__": shlex.quote(f"{plan.root}/{contract.NODES}"),
         "__PARTITION__": f" -p {shlex.quote(partition)}" if partition else "",
-        "__NEEDED__": str(plan.resources.nodes + plan.resources.spare_nodes),
+        "__NEEDED__": str(plan.resources.nodes),
         "__SCRIPT__": script,
         "__LOST__": lost,
     }
@@ -208,40 +207,6 @@ class Slurm(Scheduler):
   case $row in "$token"[a-z][0-9]*) printf '%s\\n' "${row#"$token"}" ;; esac
 done
 """
-        )
-
-    def successors_script(self, plan: contract.Plan, attempt: int) -> str:
-        """Return sbatch calls, each of which makes a job wait for the end of the one before."""
-        count = plan.lifecycle.successors if plan.lifecycle else 0
-        if not count:
-            return ""
-        token = contract.token(plan.training_id, contract.SUCCESSOR)
-        ids = shlex.quote(contract.successors_file(attempt))
-        output = shlex.quote("/" + contract.successors_log(attempt))
-        script = shlex.quote(contract.script_file(attempt))
-        # Mails are for jobs that train: most of these end at once.
-        options = shlex.join(
-            ["--parsable", f"--job-name={token}", f"--comment=dlctl:{token}", "--mail-type=NONE"]
-        )
-        return (
-            self.prologue()
-            + OUTPUT_FOLDER
-            + f"""job=$(sed -n '{_ID_ALONE}' "$answered" | tail -n 1)\n"""
-            + f'[ -n "$job" ] || exit 0\necho "$job" >{ids}\n'
-            + f'left={count}\nwhile [ "$left" -gt 0 ]; do\n'
-            + f'  job=$(sbatch {options} --chdir="$PWD" --output="$folder"{output}'
-            + f' --open-mode=append --dependency="afterany:$job" {script} {attempt}'
-            + f" {contract.SUCCESSOR} </dev/null | sed -n '{_ID_ALONE}' | tail -n 1)\n"
-            + f'  [ -n "$job" ] || break\n  echo "$job" >>{ids}\n  left=$((left - 1))\ndone\n'
-        )
-
-    def dismiss_script(self, job_dir: str) -> str:
-        """Return the scancel call, if there are any."""
-        files = f"{shlex.quote(job_dir)}/{contract.successors_file('[0-9]*')}"
-        return (
-            f"ids=$(cat {files} 2>/dev/null | sort -u)\n"
-            f'[ -n "$ids" ] || exit 0\n{self.prologue()}'
-            "# shellcheck disable=SC2086\nscancel --state=PENDING $ids\n"
         )
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:

@@ -110,7 +110,6 @@ def _digest(
 STARTED = {
     "in_allocation": "on the nodes that the job has",
     "job": "submitted by the ending job",
-    "successor": "started by a job that was submitted beforehand",
     "requeue": "requeued by Slurm",
     "client": "started by the next dlctl command that asks the site",
 }

@@ -34,7 +34,7 @@ from learner.agent.watchdog import Program, Watchdog
 from learner.collect.companion import Companion
 from learner.errors import UserFault
 from learner.frameworks import framework_of
-from learner.job.batch import BatchSystem, batch_system, own_job_id
+from learner.job.batch import BatchSystem, batch_system
 from learner.job.context import (
     ATTEMPT_VARIABLE,
     JOB_VARIABLE,
@@ -195,7 +195,7 @@ def _end_without_supervisor(plan: Plan, job_dir: Path, attempt: int, ended: Halt
             outcome = failed(VerdictKind.NODE_LOST, reason, hint)
             verdict = last_verdict(job_dir, attempt, outcome, plan)
             contract.write_whole(path, contract.to_json(verdict))
-    system.cancel([own_job_id()])
+    system.cancel()
 
 
 def _first_node_is_lost(system: BatchSystem) -> bool:

@@ -4,9 +4,6 @@ It runs in its own job step: a process that has called MPI_Init must not start a
 It writes a report, which the supervisor judges (`learner.supervisor.preflight.judgement`). A
 problem is two lines: what was seen, and what to do next. Names are quoted with repr, so neither
 line contains a line break.
-
-With the word `nodes` behind its arguments it runs once on each node, before the preflight of a job
-that has spare ones, checks the node alone, and writes a report of the same form.
 """
 
 from __future__ import annotations
@@ -28,41 +25,37 @@ from dlctl.contract import (
     Plan,
     Preflight,
     VerdictKind,
-    node_report_file,
     preflight_file,
     to_json,
     write_whole,
 )
 from dlctl.contract.ground.interfaces import own_addresses
-from dlctl.contract.launchers import LAUNCHERS, LaunchError, Ranks
 from learner.agent.health import Findings, Here, examine
 from learner.errors import Mistake, UserFault
 from learner.frameworks import FrameworkRunner, framework_of
 from learner.job.batch import node_name
 from learner.job.context import find_ranks, read_plan, starts_mpi
-from learner.job.directives import is_there
 from learner.job.environment import resolve_secrets
 from learner.storage import data_problems
 from learner.system.networks import address_on, free_port
 from learner.system.segments import make_segment_folder, remove_earlier
 
-OF_NODES = "nodes"
-
 
 def main(arguments: list[str]) -> int:
     """Check this rank's node and write the report; return 0 even if there are problems."""
-    job_dir, attempt, of_nodes = Path(arguments[0]), int(arguments[1]), arguments[2:] == [OF_NODES]
+    job_dir, attempt = Path(arguments[0]), int(arguments[1])
     try:
         plan = read_plan(job_dir, attempt)
-        ranks = _node_ranks(plan) if of_nodes else find_ranks(plan)
-    except (UserFault, LaunchError) as fault:
+        ranks = find_ranks(plan)
+    except UserFault as fault:
         print(f"dlctl: on {socket.gethostname()}: {fault.message} {fault.hint}", file=sys.stderr)
         return 1
-    plan = _of_whole_nodes(plan, ranks.size) if of_nodes else plan
     began_at, began = time.time(), time.monotonic()
     found, address = Findings(), own_address(plan)
-    here = Here(plan, job_dir, attempt, ranks)
-    problems = _look(here, address, found, of_nodes=of_nodes)
+    wait = examine(Here(plan, job_dir, attempt, ranks), address, found)
+    problems = find_problems(plan, job_dir)  # meanwhile
+    found.faults += gpu_faults(plan)
+    wait()
     report = Preflight(
         rank=ranks.rank,
         host=socket.gethostname(),
@@ -80,46 +73,15 @@ def main(arguments: list[str]) -> int:
         took_s=time.monotonic() - began,
         **vars(found),
     )
-    path = job_dir / (node_report_file if of_nodes else preflight_file)(attempt, ranks.rank)
-    if plan.launch.step_per_learner and not of_nodes:
+    path = job_dir / preflight_file(attempt, ranks.rank)
+    if plan.launch.step_per_learner:
         remove_earlier(plan.training_id, attempt)
-    if wants_mpi(plan) and not of_nodes:
+    if wants_mpi(plan):
         write_whole(path, to_json(dataclasses.replace(report, mpi_library=MPI_PENDING)))
         os.environ.update(make_segment_folder(plan.training_id, attempt))
         report = ask_mpi(report)
     write_whole(path, to_json(report))
     return 0
-
-
-def _node_ranks(plan: Plan) -> Ranks:
-    """Return the ranks of a process that alone checks its node."""
-    ranks = LAUNCHERS[plan.launch.kind].ranks(os.environ, plan.resources)
-    return Ranks(ranks.rank, ranks.size, 0, 1, ranks.rank)
-
-
-def _of_whole_nodes(plan: Plan, nodes: int) -> Plan:
-    """Return the plan as if one learner had all that the job has on each node."""
-    gpus = plan.resources.gpus_per_node
-    resources = dataclasses.replace(plan.resources, nodes=nodes, gpus_per_learner=gpus)
-    return dataclasses.replace(plan, resources=resources)
-
-
-def _look(here: Here, address: str, found: Findings, *, of_nodes: bool) -> list[str]:
-    """Check the node and the learner, if any, at the same time; return the learner's problems."""
-    if not of_nodes and _is_checked(here):
-        return find_problems(here.plan, here.job_dir)
-    wait = examine(here, address, found)
-    problems = [] if of_nodes else find_problems(here.plan, here.job_dir)
-    found.faults += gpu_faults(here.plan)
-    wait()
-    return problems
-
-
-def _is_checked(here: Here) -> bool:
-    """Return whether all nodes have been checked before, because the job has spare ones."""
-    spare, nodes = here.plan.resources.spare_nodes, here.plan.resources.nodes
-    reports = (here.job_dir / node_report_file(here.attempt, n) for n in range(nodes + spare))
-    return spare > 0 and any(map(is_there, reports))
 
 
 def find_problems(plan: Plan, job_dir: Path) -> list[str]:

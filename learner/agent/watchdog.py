@@ -74,7 +74,7 @@ class Program:
     stacks: Stacks | None = None
     """Where the learner's stacks are found if the supervisor asks for them."""
     companion: Companion | None = None
-    """What measures the learner and parses its output."""
+    """The collector, which measures the learner and parses its output."""
 
 
 def decode_exit(returncode: int, traits: Traits) -> tuple[int | None, int | None]:

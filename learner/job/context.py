@@ -1,4 +1,4 @@
-"""Which learner of which attempt this process is, its plan and its rank. Never imports torch."""
+"""Find the attempt, plan and rank of this process. Never imports torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reaches a process from outside: the supervisor's directive, its life, and orders of people.
+"""Read the supervisor's directive, watch whether it lives, and find the orders of people.
 
 Learner 0 finds the orders of people in `control/`. An order takes effect at the end of a step. Its
 answer keeps which step that was, so that an attempt that repeats the step obeys at the same one.

@@ -48,7 +48,11 @@ def learner_environment(
     env["TRAINING_SEED"] = str(plan.training.seed)
     if plan.weights is not None:
         env["WEIGHTS_FILE"] = str(job_dir / plan.weights.file)
-    env.update(successor_variables(plan, job_dir, attempt))
+    # Those that the service's open-source successor sets besides.
+    env["TRAINING_ID"] = plan.training_id
+    env["GPU_COUNT"] = f"{plan.resources.gpus_per_learner:.6f}"
+    env["LEARNER_NAME_PREFIX"] = f"learner-{plan.training_id}"
+    env["RESULT_BUCKET_DIR"] = str(job_dir / contract.results_dir(attempt))
     env.update(torchrun_variables(ranks, meeting_point))
     return env
 
@@ -64,16 +68,6 @@ def service_variables(job_dir: Path, attempt: int, ranks: Ranks) -> dict[str, st
         "JOB_STATE_DIR": str(job_dir / contract.JOB_STATE),
         "LEARNER_ID": str(ranks.rank + 1),
         "NUM_LEARNERS": str(ranks.size),
-    }
-
-
-def successor_variables(plan: Plan, job_dir: Path, attempt: int) -> dict[str, str]:
-    """Return the variables that the service's open-source successor sets besides."""
-    return {
-        "TRAINING_ID": plan.training_id,
-        "GPU_COUNT": f"{plan.resources.gpus_per_learner:.6f}",
-        "LEARNER_NAME_PREFIX": f"learner-{plan.training_id}",
-        "RESULT_BUCKET_DIR": str(job_dir / contract.results_dir(attempt)),
     }
 
 

@@ -1,13 +1,13 @@
-"""What a supervisor does after its attempt: decide what follows, and start it."""
+"""Decide what follows an attempt that has ended, and start it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from dlctl.contract import Plan, Verdict, VerdictKind
+from dlctl.contract import Plan, StarterKind, Verdict, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
 from learner.job.batch import UNEXPLAINED, Silent, batch_system, own_job_id
 from learner.job.context import read_plan
@@ -24,10 +24,9 @@ from learner.lifecycle.next_attempt import (
 from learner.lifecycle.starters import (
     MAY_LACK_NODES,
     CanNotStart,
-    InAllocation,
-    Situation,
-    Starter,
+    Following,
     candidates,
+    submit,
 )
 from learner.rehearsal.stages import conclude as conclude_rehearsal
 
@@ -36,14 +35,6 @@ _SILENCE_S = 600.0
 attempt."""
 _BRIEF_SILENCE_S = 30.0
 """The same for learners that Slurm does not start."""
-
-
-@dataclass(frozen=True)
-class Following:
-    """The next attempt, and who may start it."""
-
-    situation: Situation
-    starters: list[Starter]
 
 
 def conclude(
@@ -59,12 +50,14 @@ def conclude(
     before = history.verdicts_before(job_dir, verdict.attempt)
     verdict = history.measured(job_dir, plan, verdict, before)
     verdicts = [*before, verdict]
-    asked = history.requests(job_dir)
+    by_a_person = history.is_asked_to_end(job_dir)
     if plan.rehearsal is not None:
-        may_go_on = in_job and not is_fresh and asked == policy.Requests()
+        may_go_on = in_job and not is_fresh and not by_a_person
         return _rehearsed(job_dir, plan, verdict, left_s, may_go_on=may_go_on)
     has_trained = history.trained(job_dir, plan, verdict.attempt + 1) is not None
-    action = policy.decide(plan.lifecycle, verdicts, asked, time.time(), has_trained=has_trained)
+    action = policy.decide(
+        plan.lifecycle, verdicts, time.time(), by_a_person=by_a_person, has_trained=has_trained
+    )
     if verdict.action is not None and verdict.action.goes_on and action.goes_on:
         action = replace(action, not_before=verdict.action.not_before)  # it has waited before
     if not action.goes_on:
@@ -76,16 +69,21 @@ def conclude(
         is_ended = kind is VerdictKind.SCHEDULER and UNEXPLAINED in verdict.reason.lower()
         patience_s = 0.0 if kind is VerdictKind.UNKNOWN or is_ended else KNOWN_S
         fewer = on_what_is_left(plan, verdict.attempt, verdict.job_id, patience_s)
-    following = fewer or changed_plan(_whole(job_dir, plan), action)
-    situation = Situation(
-        job_dir, verdict.attempt, following, kind, action,
+    following = Following(
+        job_dir, verdict.attempt, fewer or changed_plan(_whole(job_dir, plan), action), kind,
+        action,
         own_job_id(verdict.job_id) if in_job else verdict.job_id, _end(left_s), in_job, is_fresh,
         tuple(verdict.bad_hosts), has_fewer=fewer is not None,
         nodes_are_fine=_nodes_are_fine(plan, verdicts) and not is_fresh and fewer is None,
     )  # fmt: skip
-    starters = candidates(situation)
-    action = replace(action, starter=str(starters[0].kind))
-    return replace(verdict, action=action), Following(replace(situation, action=action), starters)
+    return _chosen(verdict, following, candidates(following))
+
+
+def _chosen(
+    verdict: Verdict, following: Following, starters: Sequence[StarterKind]
+) -> tuple[Verdict, Following]:
+    action = replace(following.action, starter=starters[0].value)
+    return replace(verdict, action=action), replace(following, action=action, starters=starters)
 
 
 def _end(left_s: float | None) -> float | None:
@@ -99,8 +97,8 @@ def _nodes_are_fine(plan: Plan, verdicts: list[Verdict]) -> bool:
     """
     newest, kinds = verdicts[-1], (VerdictKind.UNKNOWN, VerdictKind.LOSS_SPIKE)
     gained = len(verdicts) == 1 or newest.progress > verdicts[-2].progress
-    chooses = plan.launch.step_per_learner or plan.resources.spare_nodes > 0
-    return newest.kind in kinds and newest.step >= 0 and gained and not chooses
+    steps_alone = plan.launch.step_per_learner
+    return newest.kind in kinds and newest.step >= 0 and gained and not steps_alone
 
 
 def _rehearsed(
@@ -110,13 +108,11 @@ def _rehearsed(
     action, plan = conclude_rehearsal(job_dir, plan, verdict, may_go_on=may_go_on)
     if not action.goes_on:
         return replace(verdict, action=action), None
-    starter = InAllocation()
-    action = replace(action, starter=str(starter.kind))
-    situation = Situation(
+    following = Following(
         job_dir, verdict.attempt, plan, VerdictKind(verdict.kind), action, verdict.job_id,
         _end(left_s),
     )  # fmt: skip
-    return replace(verdict, action=action), Following(situation, [starter])
+    return _chosen(verdict, following, [StarterKind.IN_ALLOCATION])
 
 
 def _whole(job_dir: Path, plan: Plan) -> Plan:
@@ -135,57 +131,60 @@ def follow(
     Args:
         is_ended: whether the scheduler has begun to end this job.
     """
-    situation = following.situation
-    number = situation.attempt + 1
-    say(f"Attempt {number} follows: {situation.action.why}.")
+    say(f"Attempt {following.number} follows: {following.action.why}.")
     for starter in following.starters:
         try:
-            return _start(situation, starter, say, is_ended)
+            return _start(following, starter, say, is_ended)
         except CanNotStart as error:
-            say(f"It can't be started by {starter.kind}: {error}")
+            say(f"It can't be started by {starter}: {error}")
     return False
 
 
 def _start(
-    situation: Situation, starter: Starter, say: Callable[[str], None], is_ended: Callable[[], bool]
-) -> bool:
+    following: Following, starter: StarterKind, say: Callable[[str], None],
+    is_ended: Callable[[], bool],
+) -> bool:  # fmt: skip
     """Start the next attempt this way; return as `follow` does.
 
     Raises:
         CanNotStart: nothing was started.
     """
-    if not starter.begins:
-        say(starter.start(situation))
+    if starter is StarterKind.CLIENT:
+        say("The next dlctl command that looks at the training starts it.")
         return False
-    number = situation.attempt + 1
-    if not _waited(situation, starter, is_ended):
+    if starter is StarterKind.REQUEUE:
+        if why_not := batch_system(following.plan).requeue():
+            raise CanNotStart(why_not)
+        say("This job is in the queue again, and starts it.")
+        return False
+    runs_here = starter is StarterKind.IN_ALLOCATION
+    if not _waited(following, runs_here, is_ended):
         say("A person ended the training.")
         return False
-    if starter.runs_here and _runs_elsewhere(situation.plan):
+    if runs_here and _runs_elsewhere(following.plan):
         say("Slurm has taken the job from this node: it goes on elsewhere.")
         return False
+    number = following.number
     has_begun = _patiently(
-        lambda: begin(situation.job_dir, situation.attempt, situation.plan, situation.action)
+        lambda: begin(following.job_dir, following.ended, following.plan, following.action)
     )
     # The process that began it may have been killed before it submitted a job. Of two jobs, only
     # one can claim the attempt.
-    if not has_begun and not (starter.runs_here and situation.is_fresh):
+    if not has_begun and not (runs_here and following.is_fresh):
         say(f"Somebody else has begun attempt {number}.")
         return False
     try:
-        job_id = starter.start(situation)
-        is_ours = not starter.runs_here or _patiently(
-            lambda: claim(situation.job_dir, number, job_id)
-        )
+        job_id = following.job_id if runs_here else submit(following)
+        is_ours = not runs_here or _patiently(lambda: claim(following.job_dir, number, job_id))
     except CanNotStart:
         if has_begun:
-            withdraw(situation.job_dir, number)
+            withdraw(following.job_dir, number)
         raise
     if not is_ours:
         say(f"Somebody else has claimed attempt {number}.")
         return False
     say(f"It is job {job_id or '(not known yet)'}.")
-    return starter.runs_here
+    return runs_here
 
 
 def _patiently(write: Callable[[], bool]) -> bool:
@@ -204,6 +203,9 @@ def _runs_elsewhere(plan: Plan) -> bool:
     """Return whether this job was taken from its first node.
 
     Some launchers can't start the learners anyway before the scheduler answers.
+
+    Raises:
+        CanNotStart: the scheduler was silent for too long.
     """
     system, is_needed = batch_system(plan), bool(LAUNCHERS[plan.launch.kind].scheduler)
     until = time.monotonic() + (_SILENCE_S if is_needed else _BRIEF_SILENCE_S)
@@ -218,7 +220,7 @@ def _runs_elsewhere(plan: Plan) -> bool:
         time.sleep(1)
 
 
-def _waited(situation: Situation, starter: Starter, is_ended: Callable[[], bool]) -> bool:
+def _waited(following: Following, runs_here: bool, is_ended: Callable[[], bool]) -> bool:
     """Wait until the attempt may start; return False if a person ended the training meanwhile.
 
     Slurm waits by itself for a job that it has not started yet.
@@ -226,13 +228,13 @@ def _waited(situation: Situation, starter: Starter, is_ended: Callable[[], bool]
     Raises:
         CanNotStart: this job is no longer where the attempt can run.
     """
-    waits = starter.runs_here or not batch_system(situation.plan).allocates
+    waits = runs_here or not batch_system(following.plan).allocates
     while True:
-        if history.requests(situation.job_dir) != policy.Requests():
+        if history.is_asked_to_end(following.job_dir):
             return False
-        if starter.runs_here and is_ended():
+        if runs_here and is_ended():
             raise CanNotStart("the scheduler ends the job")
-        left_s = situation.action.not_before - time.time()
+        left_s = following.action.not_before - time.time()
         if left_s <= 0 or not waits:
             return True
         time.sleep(min(left_s, 0.5))

@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,26 +166,21 @@ _REMEMBERED = {VerdictKind.GPU_ERROR}
 """Of faults that end a training. (A lost node is the batch system's to remember.)"""
 
 
-def of_verdict(plan: Plan, verdict: Verdict) -> list[BadNode]:
-    """Return the nodes that a verdict blames for good."""
+def remember_bad_nodes(plan: Plan, verdict: Verdict) -> None:
+    """Write a file for each node that a verdict blames for good.
+
+    A file system that refuses costs only the memory.
+    """
     hosts = list(verdict.bad_hosts)
-    if not hosts and verdict.kind in _REMEMBERED and verdict.evidence and verdict.evidence.host:
+    if not hosts and verdict.kind in _REMEMBERED and verdict.evidence:
         hosts = [verdict.evidence.host]
-    return [bad_node(plan, verdict.attempt, each, verdict.kind, verdict.reason) for each in hosts]
-
-
-def bad_node(plan: Plan, attempt: int, host: str, kind: str, reason: str) -> BadNode:
-    """Return the record of a node that is to be avoided from now on."""
-    now = time.time()
-    return BadNode(host, str(kind), reason, plan.training_id, attempt, now, now + BAD_NODE_S)
-
-
-def remember(plan: Plan, nodes: Iterable[BadNode]) -> None:
-    """Write a file for each node; a file system that refuses costs only the memory."""
     if not batch_system(plan).allocates:
         return
-    folder = Path(plan.root) / contract.NODES
-    for node in nodes:
-        if _HOST.fullmatch(node.host):
-            with contextlib.suppress(OSError):
-                contract.write_whole(folder / f"{node.host}.json", contract.to_json(node))
+    now, folder = time.time(), Path(plan.root) / contract.NODES
+    for host in filter(_HOST.fullmatch, hosts):
+        node = BadNode(
+            host, str(verdict.kind), verdict.reason, plan.training_id, verdict.attempt, now,
+            now + BAD_NODE_S,
+        )  # fmt: skip
+        with contextlib.suppress(OSError):
+            contract.write_whole(folder / f"{host}.json", to_json(node))

@@ -10,7 +10,7 @@ import itertools
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dlctl.contract import BAD_NODE_S, Action, Lifecycle, Next, State, Verdict, VerdictKind
 
@@ -48,21 +48,13 @@ _NODES_FAULT = {VerdictKind.NODE_LOST, VerdictKind.GPU_ERROR}
 """The host of the evidence is to blame, and is avoided from then on."""
 
 
-@dataclass(frozen=True)
-class Requests:
-    """What people have asked for, by the files in `control/`."""
-
-    halt: bool = False
-    cancel: bool = False
-
-
 def decide(
     lifecycle: Lifecycle | None,
     verdicts: Sequence[Verdict],
-    requests: Requests,
     now: float,
     chance: float | None = None,
     *,
+    by_a_person: bool = False,
     has_trained: bool = False,
 ) -> Action:
     """Return what follows the newest verdict.
@@ -71,13 +63,14 @@ def decide(
         verdicts: of all attempts, the oldest first; the last one has no action yet.
         now: Unix seconds.
         chance: from 0 to 1, for the jitter; None: random.
+        by_a_person: whether somebody has asked to halt or to cancel the training.
         has_trained: whether the training is done, so that the next attempt only stores its results.
     """
     newest = verdicts[-1]
     kind = _kind(newest)
     if newest.state is State.COMPLETED:
         return Action(Next.NOTHING, "the training completed")
-    if kind in _BY_A_PERSON or requests.halt or requests.cancel:
+    if kind in _BY_A_PERSON or by_a_person:
         return Action(Next.NOTHING, "a person ended the training, or it was taken over")
     if lifecycle is None:
         return Action(Next.STOP, "its plan was made by an older dlctl, which starts no attempts")

@@ -1,6 +1,7 @@
-"""Who starts the next attempt: one class for each way.
+"""The ways to start the next attempt: which of them are open, and how each is done.
 
-To add a way, write its class, add its name to `StarterKind` and its object to `ALL`.
+To add one, add its name to `StarterKind`, an objection to `_OBJECTIONS`, and what it does to
+`learner.lifecycle.manager`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from dlctl import contract
 from dlctl.contract import Action, Plan, StarterKind, VerdictKind
@@ -44,11 +44,11 @@ class CanNotStart(Exception):
 
 
 @dataclass(frozen=True)
-class Situation:
-    """An attempt that has ended, and what is to follow."""
+class Following:
+    """The attempt that is to follow one that has ended."""
 
     job_dir: Path
-    attempt: int
+    ended: int
     """The attempt that has ended."""
     plan: Plan
     """The next attempt's."""
@@ -69,6 +69,13 @@ class Situation:
     """Whether the plan is for the nodes that are left, after the job has lost some."""
     nodes_are_fine: bool = False
     """Whether the attempt had trained, and only a process has died: no node needs a check."""
+    starters: Sequence[StarterKind] = ()
+    """Who can start it, the first choice first."""
+
+    @property
+    def number(self) -> int:
+        """Return the number of the next attempt."""
+        return self.ended + 1
 
     @property
     def left_s(self) -> float | None:
@@ -77,228 +84,132 @@ class Situation:
         return None if self.ends_at is None else self.ends_at - begins_at
 
 
-class Starter:
-    """One way to start the next attempt."""
-
-    kind: ClassVar[StarterKind]
-    runs_here = False
-    """Whether the attempt runs in the process that starts it, which is then replaced."""
-    begins = False
-    """Whether `start` is called with the attempt's files in place; else they are written later, by
-    the process that goes on."""
-
-    def objection(self, situation: Situation) -> str:  # noqa: ARG002
-        """Return why this way is not open, in a few words; empty if it is."""
-        return ""
-
-    def start(self, situation: Situation) -> str:
-        """Start the attempt; return the id of its job, or, if it does not begin now, a sentence.
-
-        Raises:
-            CanNotStart: nothing was started.
-        """
-        raise NotImplementedError
+def candidates(following: Following) -> list[StarterKind]:
+    """Return who can start the next attempt, the first choice first; the client always can."""
+    plan, kinds = following.plan, StarterKind
+    allowed = [kinds(name) for name in (plan.lifecycle.starters if plan.lifecycle else [])]
+    if not following.in_job:  # a login node, which may submit whatever the nodes may
+        allowed = [kinds.JOB]
+    elif following.is_fresh:  # the job was given its nodes for this
+        allowed.insert(0, kinds.IN_ALLOCATION)
+    ways = [each for each in allowed if each in _OBJECTIONS and not _OBJECTIONS[each](following)]
+    return [*ways, kinds.CLIENT]
 
 
-class InAllocation(Starter):
-    """Replaces the supervisor by that of the next attempt."""
-
-    kind = StarterKind.IN_ALLOCATION
-    runs_here = True
-    begins = True
-
-    def objection(self, situation: Situation) -> str:
-        """Return why the job's nodes can't be used again."""
-        action, plan = situation.action, situation.plan
-        if not situation.in_job:
-            return "the job has ended"
-        stays = situation.is_fresh or situation.has_fewer
-        if situation.kind in _NOT_HERE and not stays:
-            return "the scheduler ends the job"
-        avoids = situation.kind in _OTHER_NODES or situation.bad_hosts
-        if avoids and not stays or situation.is_fresh and _has_bad_node(situation):
-            return "a node is to be avoided"
-        if action.memory_factor > 1:
-            return "the job has too little memory"
-        least_s = plan.resources.halt_margin_s + _LEAST_S
-        if situation.left_s is not None and situation.left_s < least_s and not situation.is_fresh:
-            return "the job has too little time left"
-        return ""
-
-    def start(self, situation: Situation) -> str:
-        """Return this job's id; `run` then starts the attempt."""
-        return situation.job_id
-
-    @staticmethod
-    def run(situation: Situation) -> None:
-        """Replace this process by the supervisor of the next attempt. Does not return.
-
-        Signals are blocked until it can handle them, so that none gets lost or kills it.
-        """
-        number = situation.attempt + 1
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP])
-        log = situation.job_dir / contract.job_output(number)
-        output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        for stream in (1, 2):
-            os.dup2(output, stream)
-        if situation.left_s is not None:
-            left_s, time_s = situation.left_s, situation.plan.resources.time_s
-            if situation.is_fresh and time_s is not None:  # the job may have more than is left
-                left_s = min(left_s, time_s)
-            os.environ[ENDS_AT_VARIABLE] = str(int(time.time() + left_s))
-        os.environ.pop(CHECKED_VARIABLE, None)
-        if situation.nodes_are_fine:
-            os.environ[CHECKED_VARIABLE] = str(situation.attempt)
-        program = ["-u", "-m", "learner.supervisor", str(situation.job_dir), str(number)]
-        os.execv(sys.executable, [sys.executable, *program])  # noqa: S606
+def _against_this_allocation(following: Following) -> str:
+    """Return why the job's nodes can't be used again; empty if they can."""
+    stays = following.is_fresh or following.has_fewer
+    if not following.in_job:
+        return "the job has ended"
+    if following.kind in _NOT_HERE and not stays:
+        return "the scheduler ends the job"
+    avoids = following.kind in _OTHER_NODES or following.bad_hosts
+    if avoids and not stays or following.is_fresh and _has_bad_node(following):
+        return "a node is to be avoided"
+    if following.action.memory_factor > 1:
+        return "the job has too little memory"
+    least_s = following.plan.resources.halt_margin_s + _LEAST_S
+    if following.left_s is not None and following.left_s < least_s and not following.is_fresh:
+        return "the job has too little time left"
+    return ""
 
 
-class Job(Starter):
-    """Runs the submit command that dlctl has left in the job directory."""
-
-    kind = StarterKind.JOB
-    begins = True
-
-    def objection(self, situation: Situation) -> str:
-        """Return why the node can't submit, or not in time."""
-        begins_at, ends_at = situation.action.not_before, situation.ends_at
-        waits = not batch_system(situation.plan).allocates and begins_at > time.time()
-        if waits and ends_at is not None and begins_at > ends_at - _SPARE_S:
-            return "the job ends before the attempt may begin"
-        if waits and not situation.in_job and begins_at > time.time() + _SPARE_S:
-            return "nobody waits here until the attempt may begin"
-        if not is_there(situation.job_dir / contract.SUBMIT_NEXT):
-            return f"there is no {contract.SUBMIT_NEXT} in the job directory"
-        return ""
-
-    def start(self, situation: Situation) -> str:
-        """Submit the attempt, and keep the scheduler's answer as `dlctl resume` does."""
-        number = situation.attempt + 1
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-        try:
-            script = (situation.job_dir / contract.SUBMIT_NEXT).read_text()
-            text = batch_system(situation.plan).submission(script)
-            done = subprocess.run(
-                ["/bin/sh", "-c", text.replace(contract.NEXT, str(number))],
-                cwd=situation.job_dir, env=kept, stdin=subprocess.DEVNULL,
-                capture_output=True, timeout=_TIMEOUT_S,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            # The job may exist: the login side looks for it by name, and never submits it again.
-            return ""
-        except OSError as error:
-            raise CanNotStart(f"the submit command can't be run: {error}") from error
-        said = done.stderr.decode(errors="replace").strip()
-        words = done.stdout.decode(errors="replace").split()
-        killed = done.returncode < 0 or done.returncode in range(128, 255)
-        if done.returncode and not killed and not ANSWER_LOST.search(said):
-            said = said or "it printed nothing"
-            raise CanNotStart(f"the submission failed with exit code {done.returncode}: {said}")
-        head = f"{done.returncode}\n{len(done.stdout)}\n".encode()
-        answer = situation.job_dir / contract.submit_answer(number)
-        with contextlib.suppress(OSError):  # the login side finds the job by its name, too
-            contract.write_whole(
-                answer, (head + done.stdout + done.stderr).decode(errors="replace")
-            )
-        return words[-1].split(";")[0] if words and not done.returncode else ""
+def _against_a_new_job(following: Following) -> str:
+    """Return why no job can be submitted from here, or not in time; empty if one can."""
+    begins_at, ends_at = following.action.not_before, following.ends_at
+    waits = not batch_system(following.plan).allocates and begins_at > time.time()
+    if waits and ends_at is not None and begins_at > ends_at - _SPARE_S:
+        return "the job ends before the attempt may begin"
+    if waits and not following.in_job and begins_at > time.time() + _SPARE_S:
+        return "nobody waits here until the attempt may begin"
+    if not is_there(following.job_dir / contract.SUBMIT_NEXT):
+        return f"there is no {contract.SUBMIT_NEXT} in the job directory"
+    return ""
 
 
-class Successor(Starter):
-    """Leaves the attempt to the first job that waits for this one to end."""
-
-    kind = StarterKind.SUCCESSOR
-
-    def objection(self, situation: Situation) -> str:
-        """Return why the waiting job can't run the attempt, or that there is none."""
-        if not _after(situation.job_dir, situation.job_id):
-            return "no job waits for this one"
-        if situation.action.memory_factor > 1:
-            return "the waiting job has too little memory"
-        if situation.bad_hosts or situation.kind is VerdictKind.GPU_ERROR:
-            return "the waiting job may get the bad node"
-        return ""
-
-    def start(self, situation: Situation) -> str:
-        """Do nothing: the job begins once this one has ended."""
-        return f"Job {_after(situation.job_dir, situation.job_id)[0]}, which waits, starts it."
+def _against_requeue(following: Following) -> str:
+    """Return why this job can't run the attempt once it is requeued; empty if it can."""
+    if not following.in_job or not own_job_id():
+        return "the job has ended"
+    if following.action.memory_factor > 1:
+        return "the job has too little memory"
+    if following.bad_hosts or following.kind is VerdictKind.GPU_ERROR:
+        return "the job may get the bad node again"
+    return ""
 
 
-class Requeue(Starter):
-    """Puts this job back into the queue; in its next run it goes on with the next attempt."""
-
-    kind = StarterKind.REQUEUE
-
-    def objection(self, situation: Situation) -> str:
-        """Return why this job can't run the attempt."""
-        if not situation.in_job or not own_job_id():
-            return "the job has ended"
-        if situation.action.memory_factor > 1:
-            return "the job has too little memory"
-        if situation.bad_hosts or situation.kind is VerdictKind.GPU_ERROR:
-            return "the job may get the bad node again"
-        return ""
-
-    def start(self, situation: Situation) -> str:
-        """Requeue this job, which is then ended."""
-        if why_not := batch_system(situation.plan).requeue():
-            raise CanNotStart(why_not)
-        return "This job is in the queue again, and starts it."
-
-
-class Client(Starter):
-    """Leaves the attempt to the next dlctl command that looks at the training."""
-
-    kind = StarterKind.CLIENT
-
-    def start(self, situation: Situation) -> str:  # noqa: ARG002
-        """Do nothing: the verdict's action is all that `dlctl.lifecycle.watch` needs."""
-        return "The next dlctl command that looks at the training starts it."
-
-
-ALL: dict[str, Starter] = {
-    str(starter.kind): starter
-    for starter in (InAllocation(), Job(), Successor(), Requeue(), Client())
+_OBJECTIONS: dict[StarterKind, Callable[[Following], str]] = {
+    StarterKind.IN_ALLOCATION: _against_this_allocation,
+    StarterKind.JOB: _against_a_new_job,
+    StarterKind.REQUEUE: _against_requeue,
 }
 
 
-def candidates(situation: Situation) -> list[Starter]:
-    """Return who can start the next attempt, the first choice first; the client always can."""
-    if not situation.in_job:  # a login node, which may submit whatever the nodes may
-        return [each for each in (ALL["job"], ALL["client"]) if not each.objection(situation)]
-    allowed = list(situation.plan.lifecycle.starters if situation.plan.lifecycle else [])
-    if situation.is_fresh:  # the job was given its nodes for this
-        allowed.insert(0, str(InAllocation.kind))
-    known = [ALL[name] for name in allowed if name in ALL]
-    return [*(each for each in known if not each.objection(situation)), ALL["client"]]
+def run_here(following: Following) -> None:
+    """Replace this process by the supervisor of the next attempt. Does not return.
+
+    Signals are blocked until it can handle them, so that none gets lost or kills it.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP])
+    log = following.job_dir / contract.job_output(following.number)
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    if following.left_s is not None:
+        left_s, time_s = following.left_s, following.plan.resources.time_s
+        if following.is_fresh and time_s is not None:  # the job may have more than is left
+            left_s = min(left_s, time_s)
+        os.environ[ENDS_AT_VARIABLE] = str(int(time.time() + left_s))
+    os.environ.pop(CHECKED_VARIABLE, None)
+    if following.nodes_are_fine:
+        os.environ[CHECKED_VARIABLE] = str(following.ended)
+    arguments = [str(following.job_dir), str(following.number)]
+    argv = [sys.executable, "-u", "-m", "learner.supervisor", *arguments]
+    os.execv(sys.executable, argv)  # noqa: S606
 
 
-def _has_bad_node(situation: Situation) -> bool:
+def submit(following: Following) -> str:
+    """Submit a job by the command that dlctl has left; return its id, "" if that is not known.
+
+    Keeps the scheduler's answer as `dlctl resume` does.
+
+    Raises:
+        CanNotStart: nothing was submitted.
+    """
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+    try:
+        script = (following.job_dir / contract.SUBMIT_NEXT).read_text()
+        text = batch_system(following.plan).submission(script)
+        done = subprocess.run(
+            ["/bin/sh", "-c", text.replace(contract.NEXT, str(following.number))],
+            cwd=following.job_dir, env=kept, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=_TIMEOUT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        # The job may exist: the login side looks for it by name, and never submits it again.
+        return ""
+    except OSError as error:
+        raise CanNotStart(f"the submit command can't be run: {error}") from error
+    said = done.stderr.decode(errors="replace").strip()
+    words = done.stdout.decode(errors="replace").split()
+    killed = done.returncode < 0 or done.returncode in range(128, 255)
+    if done.returncode and not killed and not ANSWER_LOST.search(said):
+        said = said or "it printed nothing"
+        raise CanNotStart(f"the submission failed with exit code {done.returncode}: {said}")
+    head = f"{done.returncode}\n{len(done.stdout)}\n".encode()
+    answer = following.job_dir / contract.submit_answer(following.number)
+    with contextlib.suppress(OSError):  # the login side finds the job by its name, too
+        contract.write_whole(answer, (head + done.stdout + done.stderr).decode(errors="replace"))
+    return words[-1].split(";")[0] if words and not done.returncode else ""
+
+
+def _has_bad_node(following: Following) -> bool:
     """Return whether a job that Slurm has just started got a node with a fault again."""
-    is_to_avoid = situation.bad_hosts or situation.kind is VerdictKind.GPU_ERROR
-    if not is_to_avoid or not (system := batch_system(situation.plan)).allocates:
+    is_to_avoid = following.bad_hosts or following.kind is VerdictKind.GPU_ERROR
+    if not is_to_avoid or not (system := batch_system(following.plan)).allocates:
         return False
     try:
         hosts = system.hosts()
     except UserFault:
         return False  # its preflight finds the fault again
-    return not set(hosts).isdisjoint(situation.action.exclude)
-
-
-def _lists(job_dir: Path) -> list[list[str]]:
-    """Return the ids of jobs that were to begin one after the other, each list with its first."""
-    return [path.read_text().split() for path in job_dir.glob(contract.successors_file("*"))]
-
-
-def _after(job_dir: Path, job_id: str) -> list[str]:
-    """Return the jobs that wait for this one, in the order in which they begin."""
-    for ids in _lists(job_dir):
-        if job_id in ids:
-            return ids[ids.index(job_id) + 1 :]
-    return []
-
-
-def dismiss(job_dir: Path, plan: Plan) -> None:
-    """Cancel the jobs that wait, as nothing follows; those that remain begin, and end at once."""
-    ids = sorted({job_id for ids in _lists(job_dir) for job_id in ids[1:]})
-    if ids:
-        batch_system(plan).cancel(ids, waiting=True)
+    return not set(hosts).isdisjoint(following.action.exclude)

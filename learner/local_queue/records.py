@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from dlctl.contract import write_whole
-from dlctl.contract.ground.processes import boot_id, started
-from learner.local_queue.processes import job_processes
+from dlctl.contract.ground.processes import all_processes, boot_id, look, started
 from learner.system.processes import send
 
 FOREIGN_STALE_S = 600.0
@@ -194,3 +193,23 @@ class Queue:
 def _runner_starts(record: QueuedJob) -> bool:
     """Return whether a job is so new that its first runner may still be on its way."""
     return not record.runner_start and time.time() - record.submitted_at < RUNNER_STARTS_S
+
+
+def job_processes(marker: bytes, session: int, session_start: int) -> list[int]:
+    """Return a job's processes: those with its environment mark or session, and their children."""
+    parents: dict[int, int] = {}
+    found: set[int] = set()
+    leader = look(session) if session else None
+    reused = leader is not None and leader.started != session_start
+    for each in all_processes():
+        if each.has_ended or each.pid == os.getpid():
+            continue
+        parents[each.pid] = each.parent
+        if session and each.session == session and not reused and each.started >= session_start:
+            found.add(each.pid)
+        with contextlib.suppress(OSError):
+            if marker in Path(f"/proc/{each.pid}/environ").read_bytes().split(b"\0"):
+                found.add(each.pid)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found)

@@ -1,4 +1,4 @@
-"""What a rehearsal does to a learner while it trains."""
+"""Disturb a learner while it trains, as a rehearsal wants."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the attempts of a rehearsal have measured, and how their checkpoints compare.
+"""Report what the attempts of a rehearsal have measured, and how their checkpoints compare.
 
-Checksums tell that, for which the standard library is enough.
+Checksums show the latter, for which the standard library is enough.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _total_steps(status: Status | None) -> int | None:
 
 _TIMEOUT_S = 300.0
 _TIMES = {SAMPLES_PER_S, STEP_S, CHECKPOINT_S, MEMORY_BYTES, *STEP_PARTS}
-"""What the history of the epochs holds and differs from run to run."""
+"""The entries in the history of the epochs that differ from run to run."""
 
 
 def newest(root: Path) -> Path | None:

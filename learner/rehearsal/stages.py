@@ -1,4 +1,4 @@
-"""What each attempt of a rehearsal does, what must have come of it, and what follows it."""
+"""The stages of a rehearsal: the task of each attempt, its expected end, and the next one."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         # This check comes first: an old Python can't even read the plan's types.
         _check_python(job_dir)
         if arguments[2:] == [REQUEUED]:
-            from learner.supervisor.aftermath import go_on_in_job
+            from learner.supervisor.takeover import go_on_in_job
 
             return go_on_in_job(job_dir, attempt)
         return _supervise(job_dir, attempt)
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     if is_there(job_dir / contract.verdict_file(attempt)):
         say(f"The attempt had ended before; what was to follow it failed: {outcome.reason}")
         return 1
-    return leave(job_dir, attempt, outcome).code
+    return leave(job_dir, attempt, outcome)[0]
 
 
 def _check_python(job_dir: Path) -> None:
@@ -72,10 +72,10 @@ def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.job.context import read_plan
     from learner.job.directives import is_superseded
     from learner.lifecycle.manager import follow
-    from learner.lifecycle.starters import InAllocation, dismiss
-    from learner.notices.tell import tell_end
+    from learner.lifecycle.starters import run_here
     from learner.supervisor.attempt import Supervisor
     from learner.supervisor.control import Control
+    from learner.supervisor.notices import tell_end
     from learner.system.segments import remove_segment_folder
 
     signals = HaltFlag(signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP).install()
@@ -87,17 +87,16 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         except UserFault as fault:
             outcome = supervisor.ended_early() or fault_outcome(fault)
         outcome = control.explain(outcome)
-        leaving = leave(job_dir, attempt, outcome, plan, control.left_s())
-        if leaving.following is None and not is_superseded(job_dir, attempt):
+        code, following = leave(job_dir, attempt, outcome, plan, control.left_s())
+        if following is None and not is_superseded(job_dir, attempt):
             tell_end(job_dir, plan, attempt, say)
-            dismiss(job_dir, plan)
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=outcome.state, reason=outcome.reason)
         remove_segment_folder(plan.training_id, attempt)  # an interrupted preflight may leave one
     is_ended = partial(contains, signals.received, signal.SIGTERM)
-    if leaving.following and follow(leaving.following, say, is_ended):
-        InAllocation.run(leaving.following.situation)
-    return leaving.code
+    if following and follow(following, say, is_ended):
+        run_here(following)
+    return code
 
 
 if __name__ == "__main__":

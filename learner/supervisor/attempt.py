@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlctl import contract
@@ -30,13 +32,14 @@ from learner.system.disk_reserve import Reserve
 
 if TYPE_CHECKING:
     from learner.storage import Moving
-    from learner.supervisor.control import Control
+    from learner.supervisor.control import Control, EndRequest
     from learner.supervisor.oversight.plateau import Told
     from learner.supervisor.steps import Running
 
 PREFLIGHT_S = 300.0
 PREFLIGHT_VARIABLE = "DLCTL_PREFLIGHT_TIMEOUT_S"
 TICK_S = 0.25
+NO_LOSS: Mapping[int, str] = MappingProxyType({})
 _LATE_SIGNAL_S = 0.5
 OVERTIME_S = 15.0
 """How long after the grace period the watchdogs may take before the launcher is ended."""
@@ -73,19 +76,18 @@ class Supervisor:
             say(f"  {contract.CODE}: {remark}")
         outcome = outcome or check_weights(self.plan, self.job_dir, self._beat)
         outcome = outcome or self._early_end()
-        if outcome is None and (trained := self._trained_before()) is not None:
-            return self._store(trained)
+        if outcome is None:
+            from learner.supervisor.storing import trained_before
+
+            trained = trained_before(self.plan, self.job_dir, self.attempt)
+            if trained is not None:
+                return self._store(trained)
         outcome = outcome or self._preflight() or self._early_end()
         if outcome is None:
             self._enter(State.DOWNLOADING, "training data")
             self._load()
             outcome = self._early_end() or self._train()
         return outcome
-
-    def _trained_before(self) -> Outcome | None:
-        from learner.supervisor.storing import trained_before
-
-        return trained_before(self.plan, self.job_dir, self.attempt)
 
     def _enter(self, state: State, text: str) -> None:
         say(f"{state}: {text}")
@@ -135,21 +137,14 @@ class Supervisor:
         from learner.job.batch import batch_system
         from learner.supervisor.preflight.judgement import Findings, judge
         from learner.supervisor.preflight.node_health import remarks
-        from learner.supervisor.preflight.spare_nodes import carried_over
+        from learner.supervisor.preflight.reports import carried_over, read_reports
         from learner.supervisor.steps import preflight_steps, step_log, whole_step
 
-        if reports := carried_over(self.job_dir, self.attempt, self.plan.resources.learners):
+        learners = self.plan.resources.learners
+        if reports := carried_over(self.job_dir, self.attempt, learners):
             say(f"  The nodes were checked before attempt {self.attempt - 1}.")
             self._print_hosts(reports)
             return None
-        if self.plan.resources.spare_nodes:
-            from learner.supervisor.preflight.spare_nodes import choose_nodes
-
-            self.plan, outcome = choose_nodes(
-                self.plan, self.job_dir, self.attempt, self._wait_for, say
-            )
-            if outcome is not None or self.control.request() is not None:
-                return None if self._is_ended_from_outside() else outcome
         log, began_at = step_log(self.job_dir, self.attempt, "preflight"), time.time()
         step: Running
         if self.plan.launch.step_per_learner:
@@ -161,7 +156,8 @@ class Supervisor:
         exit_code = self._wait_for(step, time.monotonic() + limit_s)
         if exit_code is None and self.control.request() is not None:
             return None
-        findings = Findings(self._reports(), exit_code, last_lines(log), began_at, time.time())
+        reports = read_reports(self.job_dir, self.attempt, learners)
+        findings = Findings(reports, exit_code, last_lines(log), began_at, time.time())
         for remark in remarks(findings.reports, began_at, findings.ended_at):
             say(f"  {remark}")
         objection = judge(self.plan, findings)
@@ -204,15 +200,6 @@ class Supervisor:
                 step.kill()
             time.sleep(0.05)
 
-    def _reports(self) -> list[contract.Preflight]:
-        found = []
-        for rank in range(self.plan.resources.learners):
-            path = self.job_dir / contract.preflight_file(self.attempt, rank)
-            report = contract.read_record(contract.Preflight, path)
-            if report is not None:
-                found.append(report)
-        return found
-
     def _print_hosts(self, reports: list[contract.Preflight]) -> None:
         hosts = list(dict.fromkeys(report.host for report in reports))
         mpi = next((report.mpi_library for report in reports if report.mpi_library), "no MPI")
@@ -239,7 +226,7 @@ class Supervisor:
         (self.heart.set if is_news else self.heart.beat)(reason=moving.sentence, done=moving.share)
 
     def _train(self) -> Outcome:
-        from learner.notices.tell import tell_started
+        from learner.supervisor.notices import tell_started
         from learner.supervisor.steps import step_log, whole_step
 
         tell_started(self.job_dir, self.plan, self.attempt, say)
@@ -249,7 +236,7 @@ class Supervisor:
         log = step_log(self.job_dir, self.attempt, "launcher")
         step = whole_step(self.plan, "learner.agent", self.job_dir, self.attempt, log)
         self._watch(step)
-        return self._conclude(step, last_lines(log), {})
+        return self._conclude(step.exit_code, last_lines(log))
 
     def _train_each(self) -> Outcome:
         """Train with a parameter server: each learner and each server runs in its own step."""
@@ -257,13 +244,16 @@ class Supervisor:
         from learner.supervisor.worker_group.group import WorkerGroup
         from learner.supervisor.worker_group.nodes import Nodes
 
-        nodes = Nodes(self._hosts, batch_system(self.plan).hosts_question())
+        nodes = Nodes(self._hosts, batch_system(self.plan).left_hosts)
         group = WorkerGroup(self.plan, self.job_dir, self._known, nodes, say)
         with contextlib.closing(group):
-            self._watch(group)
-        return self._conclude(group, group.words(), group.lost)
+            self._watch(group, group.poll)
+        return self._conclude(group.exit_code, group.words(), group.lost, group.failure)
 
-    def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Outcome:
+    def _conclude(
+        self, exit_code: int | None, words: list[str], lost: Mapping[int, str] = NO_LOSS,
+        failure: Outcome | None = None,
+    ) -> Outcome:  # fmt: skip
         """Judge how the learners ended, close their statuses, store the results."""
         from learner.supervisor.statuses import Observed
         from learner.supervisor.verdict import decide
@@ -275,13 +265,13 @@ class Supervisor:
             self._is_ended_from_outside()  # waits for a SIGTERM that may be on its way
         seen = Observed(
             statuses,
-            step.exit_code,
+            exit_code,
             words,
             self.control.request(),
             {s.rank: last_lines(self.job_dir / contract.learner_log(self.attempt, s.rank))
              for s in statuses if not s.state.final},
-            lost,
-            step.failure,
+            dict(lost),
+            self._hang.outcome or failure,
             any_checkpoints(self.job_dir),
             left_undone(self.plan, self.job_dir, self.attempt),
         )  # fmt: skip
@@ -289,8 +279,14 @@ class Supervisor:
         self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)
 
-    def _watch(self, step: Running) -> None:
-        """Wait until the learners have ended; pass requests to end on to them, and enforce them."""
+    def _watch(
+        self, step: Running, tend: Callable[[EndRequest | None, bool], None] | None = None
+    ) -> None:
+        """Wait until the learners have ended; pass requests to end on to them, and enforce them.
+
+        Args:
+            tend: handles what has happened since its last call.
+        """
         from learner.job.context import launcher_name
 
         asked, delivered, end_at, kill_at = "", "", float("inf"), float("inf")
@@ -300,7 +296,8 @@ class Supervisor:
             now = time.monotonic()
             self._oversee()
             request = self.control.request() or self._hang.request
-            step.poll(request, silent=bool(self.heart.status.reason))
+            if tend is not None:
+                tend(request, bool(self.heart.status.reason))
             if request is not None and request.action != delivered:
                 if request.action != asked:
                     asked = request.action
@@ -321,7 +318,7 @@ class Supervisor:
                 self._look_for_silence(now)
                 self.control.saving_s = self._saving_s() or self.control.saving_s
                 if request is None:
-                    step.failure = self._hang.look(now, self._statuses()) or step.failure
+                    self._hang.look(now, self._statuses())
             self._beat()
 
     def _oversee(self) -> None:
@@ -329,7 +326,7 @@ class Supervisor:
             self.control.end(ending)
 
     def _tell_plateau(self, told: Told) -> None:
-        from learner.notices.tell import tell_plateau
+        from learner.supervisor.notices import tell_plateau
 
         say(f"{told.reason[:1].upper()}{told.reason[1:]}; the training goes on.")
         since = int(told.plateau.since_step)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import time
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
@@ -17,8 +16,9 @@ from learner.job.directives import is_gone, is_superseded, is_there
 from learner.job.metrics import MetricsFile, tell
 from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import write_patiently
-from learner.lifecycle.manager import Following, conclude
-from learner.lifecycle.next_attempt import of_verdict, remember
+from learner.lifecycle.manager import conclude
+from learner.lifecycle.next_attempt import remember_bad_nodes
+from learner.lifecycle.starters import Following
 from learner.system.disk_reserve import FULL
 
 
@@ -30,30 +30,22 @@ def say(text: str) -> None:
     tell(f"{time.strftime('%H:%M:%S')} {printable(text)}")
 
 
-@dataclass(frozen=True)
-class Leaving:
-    """How a supervisor leaves: its exit code, and what follows its attempt."""
-
-    code: int
-    following: Following | None = None
-
-
 def leave(
     job_dir: Path, attempt: int, outcome: Outcome, plan: Plan | None = None,
     left_s: float | None = None,
-) -> Leaving:  # fmt: skip
-    """Write and print the verdict.
+) -> tuple[int, Following | None]:  # fmt: skip
+    """Write and print the verdict; return the supervisor's exit code, and what follows.
 
     Args:
         plan: the attempt's; None if it can't be read, then nothing follows.
         left_s: how long the job may still run; None: no limit is known.
     """
     if is_gone(job_dir / contract.attempt_dir(attempt)):
-        return Leaving(1)  # somebody removed the job directory: don't create it again
+        return 1, None  # somebody removed the job directory: don't create it again
     path = job_dir / contract.verdict_file(attempt)
     if is_superseded(job_dir, attempt) and is_there(path):
         say(f"Attempt {attempt} was judged without this supervisor, and a later one has begun.")
-        return Leaving(1)
+        return 1, None
     verdict = last_verdict(job_dir, attempt, outcome, plan)
     if verdict.made and (output := tell_output(verdict.made.output)):
         say(f"  {output}")
@@ -61,7 +53,7 @@ def leave(
     if plan is None and outcome.kind is not VerdictKind.INTERNAL:
         verdict = dataclasses.replace(verdict, action=Action(Next.STOP, "it could not begin"))
     if plan is not None:
-        remember(plan, of_verdict(plan, verdict))
+        remember_bad_nodes(plan, verdict)
         verdict, following = conclude(job_dir, plan, verdict, left_s)
     with contextlib.suppress(OSError):
         reserve_file(job_dir, verdict.attempt).unlink()
@@ -71,11 +63,11 @@ def leave(
     _print_last_lines(job_dir, verdict, names_log="whole log" in verdict.hint and not following)
     if not write_patiently(path, to_json(verdict)):
         say(f"The verdict can't be written to {str(path)!r}: the disk is full or read-only.")
-        return Leaving(1)
+        return 1, None
     MetricsFile(job_dir / contract.metrics_file(verdict.attempt, 0, Source.JOB)).tell(
         verdict.step, None, f"{verdict.state}: {verdict.reason}", EventKind.VERDICT
     )
-    return Leaving(0 if verdict.state in (State.COMPLETED, State.HALTED) else 1, following)
+    return (0 if verdict.state in (State.COMPLETED, State.HALTED) else 1), following
 
 
 def _print_last_lines(job_dir: Path, verdict: Verdict, *, names_log: bool) -> None:

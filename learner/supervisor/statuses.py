@@ -1,4 +1,4 @@
-"""What the supervisor observes: the statuses of its attempt's processes, and how they have ended.
+"""Read the statuses of an attempt's processes, and rule on those that can't write their own.
 
 Every status file has one writer, its process. The supervisor's rulings have a file of their own.
 """
@@ -36,7 +36,7 @@ class Statuses:
         self._rulings = Rulings()
         self._is_written = True
         self._own: dict[tuple[str, int], Status] = {}
-        """What each process wrote itself, as last read: a file system may fail for a moment."""
+        """Each process's own status, as last read: a file system may fail for a moment."""
 
     def read(self, role: str, rank: int) -> Status | None:
         """Return the status of a process; None if it never wrote one that can be read."""
@@ -97,7 +97,7 @@ class Statuses:
 
 @dataclass(frozen=True)
 class Observed:
-    """What the supervisor observed about the learners and their launcher."""
+    """The evidence about the learners and their launcher on which a verdict rests."""
 
     statuses: list[Status]
     """In rank order; a learner that never started has none."""

@@ -11,7 +11,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from dlctl.contract import Plan, attempt_dir, server_log
 from dlctl.contract.launchers import LAUNCHERS
@@ -21,24 +21,13 @@ from learner.job.environment import SHARED_VARIABLE
 from learner.job.status import last_lines
 from learner.system import processes
 
-if TYPE_CHECKING:
-    from learner.job.outcome import Outcome
-    from learner.supervisor.control import EndRequest
-
 
 class Running(Protocol):
     """One step, or several that the supervisor watches as one."""
 
-    failure: Outcome | None = None
-    """Why the supervisor ended the step, if no process's status says it."""
-
     @property
     def exit_code(self) -> int | None:
         """Return the step's exit code, None while it runs."""
-
-    def poll(self, request: EndRequest | None, *, silent: bool) -> None:
-        """Handle what has happened since the last call: nothing, where no step is restarted."""
-        del request, silent
 
     def terminate(self) -> None:
         """Ask the step to end."""
@@ -63,7 +52,7 @@ def step_environment(plan: Plan) -> dict[str, str]:
     return env
 
 
-class Step(Running):
+class Step:
     """A running step.
 
     Args:
@@ -122,7 +111,7 @@ class Step(Running):
             self._process.send_signal(number)
 
 
-class Steps(Running):
+class Steps:
     """Several steps treated as one, which ends when all of them have ended."""
 
     def __init__(self, steps: list[Step]) -> None:

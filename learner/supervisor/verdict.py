@@ -304,7 +304,7 @@ def _own_words(lines: list[str]) -> list[str]:
 
 
 class Reading(NamedTuple):
-    """What a program's last lines mean."""
+    """The meaning of a program's last lines."""
 
     kind: VerdictKind
     what: str

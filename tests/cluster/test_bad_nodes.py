@@ -16,7 +16,6 @@ exit 15
 """
 
 
-MPI_PROGRAM = 'python -c "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))"'
 TOOLS = "/tmp/gpu-tools"
 """On the disk of one node."""
 
@@ -71,26 +70,3 @@ def test_a_node_with_a_dead_gpu_is_named_avoided_and_remembered(
     assert json.loads(wait_for_file(wait_until, verdict))["state"] == "COMPLETED"
     dlctl("sites", "nodes", site.name, "--forget", dead_gpu, ok=True)
     assert dlctl("sites", "nodes", site.name, "--json", ok=True).json == []
-
-
-@pytest.mark.parametrize("dead_gpu", [2], indirect=True)
-def test_a_spare_node_takes_the_place_of_one_with_a_dead_gpu(dlctl, gpu_site, dead_gpu, wait_until):
-    site = gpu_site
-    folder = write_training(
-        dlctl.cwd / "job", {"command": MPI_PROGRAM}, learners=2, nodes=2, gpus=1, spare_nodes=1,
-    )  # fmt: skip
-    training_id = submit(dlctl, site, folder)
-    job = site.root / "jobs" / training_id
-    verdict = json.loads(wait_for_file(wait_until, job / contract.verdict_file(1)))
-    output = (job / contract.job_output(1)).read_text()
-    output += (job / "attempts/1/preflight-nodes.log").read_text()
-    assert verdict["state"] == "COMPLETED", output
-    hosts = {
-        json.loads((job / contract.status_file(1, "learner", rank)).read_text())["host"]
-        for rank in range(2)
-    }
-    assert len(hosts) == 2 and dead_gpu not in hosts, output
-    assert f"left out: {dead_gpu} has a GPU that does not answer" in output
-    known = dlctl("sites", "nodes", site.name, "--json", ok=True).json
-    assert [node["host"] for node in known] == [dead_gpu]
-    dlctl("sites", "nodes", site.name, "--forget", dead_gpu, ok=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from trainings import assert_no_step_twice, change_site, submit, verdict, write_counter
 
-from dlctl import contract
-
 
 @pytest.fixture
 def start(dlctl, cluster_site, xdg):
@@ -32,10 +30,6 @@ def completed(job_dir):
     return any((each := verdict(job_dir, n)) and each.state == "COMPLETED" for n in attempts)
 
 
-def queued(cluster):
-    return cluster.exec("squeue", "-h", "-o", "%A %j %T").splitlines()
-
-
 def assert_one_chain(dlctl, training_id, job_dir, starter):
     """Return the job ids of the attempts, after a check that each step was done once."""
     known = dlctl("status", training_id, "--json", ok=True).json
@@ -45,27 +39,6 @@ def assert_one_chain(dlctl, training_id, job_dir, starter):
     assert {(each.kind, each.action.starter) for each in links} == {("time_limit", starter)}
     assert_no_step_twice(dlctl("logs", training_id, ok=True).stdout)
     return [each.job_id for each in links] + [known["job_id"]]
-
-
-def test_jobs_that_were_submitted_beforehand_are_the_links(dlctl, cluster, start, wait_until):
-    training_id, job_dir = start("successor")
-    ids = (job_dir / contract.successors_file(1)).read_text().split()
-    assert len(ids) > 2, (job_dir / contract.successors_log(1)).read_text()
-    wait_until(lambda: completed(job_dir), 240)
-    wait_until(lambda: not queued(cluster), 60)  # those that are not needed have gone
-    ran = assert_one_chain(dlctl, training_id, job_dir, "successor")
-    assert ran == ids[: len(ran)]
-
-
-def test_a_cancel_takes_the_waiting_jobs_out_of_the_queue(dlctl, cluster, start, wait_until):
-    training_id, job_dir = start("successor")
-    wait_until(lambda: (job_dir / contract.claim(1)).exists(), 60)
-    assert len(queued(cluster)) > 2
-    dlctl("cancel", training_id, ok=True)
-    wait_until(lambda: not queued(cluster), 60)
-    assert not (job_dir / contract.submit_begin(2)).exists()
-    known = dlctl("status", training_id, "--json", ok=True).json
-    assert (known["state"], known["attempt"]) == ("CANCELLED", 1), known
 
 
 def test_a_job_that_asks_slurm_for_another_run_is_both_links(dlctl, start, wait_until):

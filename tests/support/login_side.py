@@ -84,12 +84,6 @@ echo {shlex.quote(token)} >{folder}/names/$id; echo PENDING >{folder}/queue/$id
 echo $id
 """
 
-    def successors_script(self, plan, attempt):
-        return ""
-
-    def dismiss_script(self, job_dir):
-        return ""
-
     def parse_submit(self, exit_code, stdout, stderr):
         if exit_code == 0 and stdout.strip().isdigit():
             return stdout.strip()

@@ -140,13 +140,6 @@ MUTANTS = (
     ),
     Mutant(
         FENCING,
-        "a supervisor that comes back late cancels the jobs that wait for its successor",
-        "learner/supervisor/__main__.py",
-        "if leaving.following is None and not is_superseded(job_dir, attempt):",
-        "if leaving.following is None:",
-    ),
-    Mutant(
-        FENCING,
         "a writer of an earlier attempt publishes its checkpoint",
         _PUBLISH,
         "        if _is_late(order):\n",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dlctl.contract.launchers.base import Lack, Launcher, LaunchError, LaunchRequest, Ranks, Steps
-from dlctl.contract.launchers.direct import Direct
+from dlctl.contract.launchers.base import Lack, Launcher, LaunchError, LaunchRequest, Ranks
 from dlctl.contract.launchers.mpirun import Mpirun
 from dlctl.contract.launchers.srun import Srun
+from dlctl.contract.launchers.srun_steps import SrunSteps
 
 LAUNCHERS: dict[str, Launcher] = {
-    launcher.kind: launcher for launcher in (Srun(), Mpirun(), Direct())
+    launcher.kind: launcher for launcher in (Srun(), Mpirun(), Launcher())
 }
 SITE_LAUNCHERS = tuple(kind for kind, launcher in LAUNCHERS.items() if launcher.for_sites)
 """Those that a site's file may name."""
@@ -48,6 +48,6 @@ __all__ = [
     "LaunchRequest",
     "Launcher",
     "Ranks",
-    "Steps",
+    "SrunSteps",
     "outside_of_job",
 ]

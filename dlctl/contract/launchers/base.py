@@ -1,12 +1,14 @@
-"""The interface of a launcher."""
+"""The base class of a launcher, which starts one learner as a plain child."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dlctl.contract.launchers.srun_steps import SrunSteps
     from dlctl.contract.plan import Resources
 
 
@@ -37,7 +39,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Lack:
-    """What a site lacks for a launcher."""
+    """A program or setting that a site lacks for a launcher."""
 
     what: str
     hint: str
@@ -54,71 +56,73 @@ class LaunchError(Exception):
         self.hint = hint
 
 
-class Steps(Protocol):
-    """The commands that start single processes, each on one node of a job, beside others."""
+class Launcher:
+    """How the learners of a job are started: this one starts a single learner as a plain child.
 
-    def learner(self, cpus: int, gpus: int) -> list[str]:
-        """Return the command of a learner with CPUs and GPUs of its own."""
+    The class of a program that starts N processes, such as srun, overrides what differs.
 
-    def restarted(self, gpus: int) -> list[str]:
-        """Return the command of a learner that shares all CPUs and GPUs of the job on its node."""
+    Attributes:
+        kind: its name in a site's file and in the plan.
+        for_sites: whether a site's file may name it.
+        starts_mpi: whether its processes share one MPI world, whose size the preflight compares.
+        scheduler: the batch system without which it starts nothing; empty: none.
+        environment: variables that it needs itself, whatever the job has.
+        prefixes: of the names of the variables that it, or the system that it belongs to, sets.
+        allocation: those of them by which it finds the job in which it may start processes.
+        tasks_variable: in which a process reads how many were started with it; empty: in none.
+        gpus_variable: in which a process reads the system's numbers of its step's GPUs.
+        ended_grace_s: the time from SIGTERM until the launcher kills a process, less a margin.
+    """
 
-    def server(self) -> list[str]:
-        """Return the command of a node's server, which shares all CPUs."""
+    kind = "direct"
+    for_sites = False
+    starts_mpi = False
+    scheduler = ""
+    environment: Mapping[str, str] = MappingProxyType({})
+    prefixes: tuple[str, ...] = ()
+    allocation: tuple[str, ...] = ()
+    tasks_variable = ""
+    gpus_variable = ""
+    ended_grace_s = 5.0
 
-
-class Launcher(Protocol):
-    """A program that starts N processes, such as srun."""
-
-    kind: str
-    """Its name in a site's file and in the plan."""
-    for_sites: bool
-    """Whether a site's file may name it."""
-    starts_mpi: bool
-    """Whether its processes share one MPI world, whose size the preflight compares."""
-    scheduler: str
-    """The batch system that it belongs to, without which it starts nothing; empty: none."""
-    environment: Mapping[str, str]
-    """Variables that it needs itself, whatever the job has."""
-    prefixes: tuple[str, ...]
-    """What the names of the variables begin with that it sets, or the system that it belongs to."""
-    allocation: tuple[str, ...]
-    """Those of them by which it finds the job in which it may start processes."""
-    tasks_variable: str
-    """In which a process reads how many were started with it; empty: in none of its own."""
-    gpus_variable: str
-    """In which a process reads the system's numbers of its step's GPUs; empty: in none."""
-    ended_grace_s: float
-    """The time from SIGTERM until the launcher kills a process, less a margin."""
-
-    def argv(self, request: LaunchRequest) -> list[str]:
+    def argv(self, request: LaunchRequest) -> list[str]:  # noqa: ARG002
         """Return the command in front of the program."""
+        return []
 
-    def steps(self, program: str, extra: Sequence[str]) -> Steps:
-        """Return its single steps; only a launcher that belongs to a batch system is asked."""
+    def steps(self, program: str, extra: Sequence[str]) -> SrunSteps:
+        """Return its single steps; only a launcher that belongs to a batch system has any."""
+        raise NotImplementedError
 
-    def sharing(self, argv: Sequence[str], memory_bytes: int | None) -> list[str]:
+    def sharing(self, argv: Sequence[str], memory_bytes: int | None) -> list[str]:  # noqa: ARG002
         """Return a command that shares a job's CPUs and memory with others of its kind."""
+        return list(argv)
 
-    def reshaped(self, argv: Sequence[str], learners_on: Mapping[str, int]) -> list[str]:
+    def reshaped(self, argv: Sequence[str], learners_on: Mapping[str, int]) -> list[str]:  # noqa: ARG002
         """Return the command for fewer learners.
 
         Args:
             learners_on: how many to start on each of those hosts of the job that are left.
         """
+        return list(argv)
 
-    def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:
+    def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:  # noqa: ARG002
         """Return which process this is, from the variables that the launcher has set.
 
         Raises:
             LaunchError: none of the launcher's variables is set.
         """
+        return Ranks(0, 1, 0, 1, 0)
 
-    def pmi_hint(self, site: str) -> str:
+    def pmi_hint(self, site: str) -> str:  # noqa: ARG002
         """Return a hint for the case that MPI does not see one world of all learners."""
+        return ""
 
     def lack(
-        self, request: LaunchRequest, mpi_types: Sequence[str], program: str, site: str
+        self,
+        request: LaunchRequest,  # noqa: ARG002
+        mpi_types: Sequence[str],  # noqa: ARG002
+        program: str,  # noqa: ARG002
+        site: str,  # noqa: ARG002
     ) -> Lack | None:
         """Return what the site lacks for the request, or None.
 
@@ -128,6 +132,7 @@ class Launcher(Protocol):
             program: the path of mpirun on the site, or "".
             site: the site's name, for hints.
         """
+        return None
 
 
 def number(env: Mapping[str, str], *names: str) -> int | None:

@@ -3,45 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dlctl.contract.launchers.base import Lack, LaunchError, LaunchRequest, Ranks, Steps, number
+from dlctl.contract.launchers.base import Lack, Launcher, LaunchError, LaunchRequest, Ranks, number
 
 if TYPE_CHECKING:
     from dlctl.contract.plan import Resources
 
 
-class Mpirun:
+class Mpirun(Launcher):
     """Starts one process for each learner, in blocks."""
 
     kind = "mpirun"
     for_sites = True
     starts_mpi = True
-    scheduler = ""
-    environment: Mapping[str, str] = MappingProxyType({})
     prefixes: tuple[str, ...] = (
         "PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDRA_", "OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_COMM_",
         "OMPI_UNIVERSE_", "OMPI_APP_", "OMPI_FIRST_", "OMPI_NUM_", "OMPI_FILE_", "OMPI_COMMAND",
         "OMPI_ARGV", "MPI_LOCAL",
     )  # fmt: skip
     """Other variables of OMPI_MCA_ are a user's settings."""
-    allocation: tuple[str, ...] = ()
-    tasks_variable = gpus_variable = ""
     ended_grace_s = 0.4
     """Open MPI's mpirun waits one second between SIGTERM and SIGKILL."""
 
     def argv(self, request: LaunchRequest) -> list[str]:
         """Return mpirun with the number of processes."""
         return [request.executable or self.kind, "-n", str(request.learners), *request.extra]
-
-    def steps(self, program: str, extra: Sequence[str]) -> Steps:
-        """Raise NotImplementedError: it belongs to no batch system."""
-        raise NotImplementedError
-
-    def sharing(self, argv: Sequence[str], memory_bytes: int | None) -> list[str]:  # noqa: ARG002
-        """Return the command as it is."""
-        return list(argv)
 
     def reshaped(self, argv: Sequence[str], learners_on: Mapping[str, int]) -> list[str]:
         """Return mpirun with another number of processes, on these nodes of the job.

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dlctl.contract.launchers.base import Lack, LaunchError, LaunchRequest, Ranks, number
+from dlctl.contract.launchers.base import Lack, Launcher, LaunchError, LaunchRequest, Ranks, number
 from dlctl.contract.launchers.srun_steps import SrunSteps
 
 if TYPE_CHECKING:
     from dlctl.contract.plan import Resources
 
 
-class Srun:
+class Srun(Launcher):
     """Starts one task for each learner."""
 
     kind = "srun"

@@ -21,8 +21,7 @@ export function sparkLine(values) {
 }
 
 export function progressBar(row) {
-  const moved = ['DOWNLOADING', 'STORING'].includes(row.state) ? row.moved : null;
-  const done = moved ?? row.done ?? null;
+  const done = row.moved ?? row.done ?? null;
   const bar = el('progress', { max: '1', 'aria-label': 'Share that is done' });
   if (done !== null) bar.value = done;
   return el('div', { class: 'bar' }, done === null ? null : bar,

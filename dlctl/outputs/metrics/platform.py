@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from dlctl.contract import State
 from dlctl.contract.measured.utilisation import CPU_PERCENT, GPU_PERCENT, gpu_name
 from dlctl.contract.metrics import Source
 from dlctl.lifecycle import learner_statuses, read_plan
@@ -73,7 +72,7 @@ def platform(session: Session, site: str, records: Sequence[Record]) -> Platform
     """
     now = time.time()
     books = [ledger(i, some, None, now) for i, some in accounts(session, records).items()]
-    running = [r for r in records if r.state in (State.TRAINING, State.STORING, State.DEPLOYING)]
+    running = [r for r in records if r.state.runs]
     held, idle = 0, list[IdleNode]()
     for record in running:
         plan = read_plan(session, record)

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 _ALL, _ONE = "/v1/models", "/v1/models/{id}"
 _STATUS = {
     State.QUEUED: "QUEUED", State.PENDING: "PENDING", State.DEPLOYING: "PENDING",
-    State.DOWNLOADING: "DOWNLOADING", State.TRAINING: "PROCESSING", State.STORING: "STORING",
+    State.DOWNLOADING: "DOWNLOADING", State.STORING: "STORING",
     State.COMPLETED: "COMPLETED", State.FAILED: "FAILED", State.HALTED: "HALTED",
     State.CANCELLED: "HALTED",
 }  # fmt: skip
-"""Ours by theirs: one that was cancelled has been stopped, and did not fail."""
+"""Ours by theirs; others run. One that was cancelled has been stopped, and did not fail."""
 
 
 def sockets_of(desk: Desk) -> list[WebSocketRoute]:
@@ -125,7 +125,8 @@ def _model(record: Record) -> Json:
             "input_data": [each["id"] for each in stores if each.get("training_data")],
             "output_data": [each["id"] for each in stores if each.get("training_results")],
             "training_status": {
-                "status": _STATUS[record.state], "status_description": str(record.state),
+                "status": _STATUS.get(record.state, "PROCESSING"),
+                "status_description": str(record.state),
                 "status_message": record.reason, "error_code": "",
                 "submitted": date(datetime.fromisoformat(record.created_at)),
                 "completed": date_of(record.ended_at) if record.state.final else "",

@@ -1,4 +1,4 @@
-"""What a check of a node gets and gives, and the checks of its folders and its memory.
+"""The input and the result of a node's checks, and those of its folders and its memory.
 
 The job directory and the node's own temporary folder must be writable, with room; the node must
 have the memory that the job has asked for, and room in /dev/shm.
@@ -35,7 +35,7 @@ class Here:
 
 @dataclass
 class Findings:
-    """What the checks of a node have found."""
+    """The findings of a node's checks."""
 
     faults: list[NodeFault] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -90,7 +90,7 @@ def _check_folder(folder: Path, found: Findings, *, own: bool) -> None:
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - a file system of its own
 _LEAST_SHARED_BYTES = 1 << 20
-"""What a training needs is known later; this is as good as full."""
+"""The need of a training is known later; less than this is as good as full."""
 _LEAST_SHARE = 0.5
 """Of the memory asked for; Linux counts as available only what it can free at once."""
 _MEMORY = Path("/proc/meminfo")

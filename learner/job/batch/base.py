@@ -1,11 +1,10 @@
-"""What the programs of a job ask of the system that runs it."""
+"""The questions of a job's programs to the system that runs it."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from dlctl.contract import Plan, VerdictKind
@@ -19,7 +18,7 @@ class Silent(Exception):
 
 @dataclass(frozen=True)
 class Ending:
-    """What the batch system says of a job that it is ending."""
+    """The batch system's account of a job that it is ending."""
 
     state: str
     reason: str
@@ -58,14 +57,6 @@ class BatchSystem:
         """
         return [socket.gethostname()] * self.plan.resources.nodes
 
-    def all_hosts(self) -> list[str]:
-        """Return all nodes that the job was given, with spare ones; none if they are not known."""
-        return self.hosts()
-
-    def hosts_question(self) -> list[str]:
-        """Return the command that prints the hosts that the job still has; empty: none are lost."""
-        return []
-
     def left_hosts(self) -> list[str] | None:
         """Return the hosts that the job still has; None if they are not known."""
         return None
@@ -99,24 +90,12 @@ class BatchSystem:
         """Return what the system says of this job, which has got a signal; None if nothing."""
         return None
 
-    def cancel(self, job_ids: Sequence[str], *, waiting: bool = False) -> None:
-        """End jobs, as far as that can be asked for.
-
-        Args:
-            waiting: only those that have not begun.
-        """
+    def cancel(self) -> None:
+        """End this job, as far as that can be asked for."""
 
     def requeue(self) -> str:
         """Have this job run again, which ends it; return why that can't be done, or nothing."""
         return "this queue runs no job again"
-
-    def give_back(self, chosen: Sequence[str], folder: Path) -> str:  # noqa: ARG002
-        """Give back all nodes but these; return why that failed, or nothing.
-
-        Args:
-            folder: for what the system writes meanwhile.
-        """
-        return "the system takes back no nodes"
 
     def submission(self, script: str) -> str:
         """Return the shell script that submits a job, as it can run in a job that is ending."""

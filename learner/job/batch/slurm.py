@@ -42,9 +42,13 @@ class Slurm(BatchSystem):
         wanted = self.plan.resources.nodes
         if not self.plan.launch.argv:
             return [socket.gethostname()] * wanted
-        hosts, error_text = self._listed()
+        names, hosts = os.environ.get("SLURM_JOB_NODELIST", ""), []
+        try:
+            done = self._run("scontrol", "show", "hostnames", names, timeout_s=HOSTS_TIMEOUT_S)
+            hosts, error_text = done.stdout.split(), done.stderr.strip()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            error_text = str(error)
         if len(hosts) < wanted:
-            names = os.environ.get("SLURM_JOB_NODELIST", "")
             raise SiteFault(
                 f"The plan has {wanted} nodes, but the job's list {names!r} has {len(hosts)}. "
                 f"{error_text}",
@@ -52,40 +56,20 @@ class Slurm(BatchSystem):
             )
         return hosts[:wanted]
 
-    def all_hosts(self) -> list[str]:
-        """Return all nodes of the job as Slurm has listed them for it."""
-        return self._listed()[0]
-
-    def _listed(self) -> tuple[list[str], str]:
-        """Return the nodes of the job, and Slurm's error if it does not list them."""
-        names = os.environ.get("SLURM_JOB_NODELIST", "")
-        try:
-            done = self._run("scontrol", "show", "hostnames", names, timeout_s=HOSTS_TIMEOUT_S)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return [], str(error)
-        return done.stdout.split(), done.stderr.strip()
-
-    def hosts_question(self) -> list[str]:
-        """Return the command that prints the job's current hosts.
+    def left_hosts(self) -> list[str] | None:
+        """Ask squeue.
 
         A job with --no-kill continues when a node is lost; squeue then lists fewer nodes for it
         (Slurm 22.05, for a node that lost power and for one that lost its network).
         """
         if not self.plan.launch.argv or not self._job_id:
-            return []
-        script = 'list=$("$1" -h -j "$2" -o %N) && "$0" show hostnames "${list:?}"'
-        commands = self._command("scontrol"), self._command("squeue")
-        return ["/bin/sh", "-c", script, *commands, self._job_id]
-
-    def left_hosts(self) -> list[str] | None:
-        """Return the hosts by Slurm's answer."""
-        if not (question := self.hosts_question()):
             return None
         try:
-            done = subprocess.run(question, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+            names = self._run("squeue", "-h", "-j", self._job_id, "-o", "%N").stdout.strip()
+            done = self._run("scontrol", "show", "hostnames", names) if names else None
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return done.stdout.split() if done.returncode == 0 else None
+        return done.stdout.split() if done and done.returncode == 0 else None
 
     def dead_hosts(self, hosts: Sequence[str]) -> list[str]:
         """Ask sinfo."""
@@ -144,11 +128,10 @@ class Slurm(BatchSystem):
             return None
         return read_ending(done.stdout, int(os.environ.get("SLURM_RESTART_COUNT") or 0))
 
-    def cancel(self, job_ids: Sequence[str], *, waiting: bool = False) -> None:
-        """Run scancel once."""
-        options = ["--quiet", "--state=PENDING"] if waiting else []
+    def cancel(self) -> None:
+        """Run scancel."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            self._run("scancel", *options, *job_ids)
+            self._run("scancel", self._job_id)
 
     def requeue(self) -> str:
         """Put this job back into the queue, where Slurm holds it for 2 minutes on most sites.
@@ -161,28 +144,7 @@ class Slurm(BatchSystem):
             done = self._run("scontrol", "requeue", self._job_id, timeout_s=60.0)
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-        return _why_failed(done)
-
-    def give_back(self, chosen: Sequence[str], folder: Path) -> str:
-        """Shrink the job; scontrol writes a script with the new values of the job's variables."""
-        nodes = ",".join(chosen)
-        try:
-            done = self._run("scontrol", "update", f"JobId={self._job_id}", f"NodeList={nodes}",
-                             folder=folder)  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        if done.returncode:
-            return _why_failed(done)
-        script = folder / f"slurm_job_{self._job_id}_resize.sh"
-        with contextlib.suppress(OSError):
-            os.environ.update(exported(script.read_text()))
-            os.environ.pop("SLURM_TASKS_PER_NODE", None)
-        for suffix in ("sh", "csh"):
-            script.with_suffix(f".{suffix}").unlink(missing_ok=True)
-        learners = str(self.plan.resources.learners)
-        os.environ["SLURM_NTASKS"] = os.environ["SLURM_NPROCS"] = learners
-        os.environ["SLURM_JOB_NODELIST"] = os.environ["SLURM_NODELIST"] = nodes
-        return ""
+        return done.returncode and (done.stderr.strip() or f"exit code {done.returncode}") or ""
 
     def submission(self, script: str) -> str:
         """Ignore SIGTERM: who ends a job signals its sbatch, too, which needs a moment more."""
@@ -206,17 +168,16 @@ class Slurm(BatchSystem):
         return "".join([*kept[:first], *new, *kept[first:]])
 
     def _run(
-        self, name: str, *arguments: str, timeout_s: float = ASK_TIMEOUT_S,
-        folder: Path | None = None,
-    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        self, name: str, *arguments: str, timeout_s: float = ASK_TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands.
 
         Raises:
             OSError, TimeoutExpired
         """
         argv = [self._command(name), *arguments]
-        return subprocess.run(argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=timeout_s)  # fmt: skip
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=timeout_s)  # fmt: skip
 
     def _command(self, name: str) -> str:
         """Return a command's path in srun's folder, or its bare name if srun has no folder."""
@@ -225,18 +186,8 @@ class Slurm(BatchSystem):
         return str(there) if "/" in program and there.exists() else name
 
 
-def _why_failed(done: subprocess.CompletedProcess[str]) -> str:
-    """Return why a command has failed; nothing if it has not."""
-    return done.returncode and (done.stderr.strip() or f"exit code {done.returncode}") or ""
-
-
 def _clock(time_s: int) -> str:
     return f"{time_s // 3600}:{time_s % 3600 // 60:02}:{time_s % 60:02}"
-
-
-def exported(script: str) -> dict[str, str]:
-    """Return the variables that a shell script exports. Pure."""
-    return dict(re.findall(r'^export (\w+)="?([^"\n]*)"?$', script, re.MULTILINE))
 
 
 def read_ending(text: str, restarts: int = 0) -> Ending | None:

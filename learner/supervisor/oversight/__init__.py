@@ -1,1 +1,1 @@
-"""What the supervisor watches learners for while they train: hangs, and the manifest's guards."""
+"""Watch learners while they train: for hangs, plateaus and the limits of the manifest."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import statistics
 from collections import deque
@@ -124,37 +125,35 @@ class HangCheck:
         self._asked_at: float | None = None
         self.request: EndRequest | None = None
         """Set once the attempt is to be ended."""
+        self.outcome: Outcome | None = None
+        """That of the attempt, set with `request`."""
 
-    def look(self, now: float, statuses: Sequence[Status]) -> Outcome | None:
-        """Return the outcome of the attempt if it hangs and the stacks are saved."""
+    def look(self, now: float, statuses: Sequence[Status]) -> None:
+        """Look for a hang; if there is one, have the stacks saved, then end the attempt."""
         if self._watch is None or self.request is not None:
-            return None
+            return
         stall = self._watch.look(now, statuses)
         if stall is None:
             self._asked_at = None
-            return None
+            return
+        reason = f"no step for {stall.quiet_s:.0f} s"
         if self._asked_at is None:
-            if self._direct(STACKS, f"no step for {stall.quiet_s:.0f} s", 0.0):
+            if self._direct(STACKS, reason, 0.0):
                 self._asked_at = now
-            return None
+            return
         running = [status for status in statuses if not status.state.final]
         stacks = self._stacks(running)
         if len(stacks) < len(running) and now - self._asked_at < STACKS_S:
-            return None
-        outcome = describe(stall, running, stacks, self._id, self._attempt)
-        reason = f"no step for {stall.quiet_s:.0f} s"
+            return
+        self.outcome = describe(stall, running, stacks, self._id, self._attempt)
         self.request = EndRequest("stop", reason, GRACE_S, VerdictKind.HUNG)
-        return outcome
 
     def _stacks(self, statuses: Sequence[Status]) -> dict[int, str]:
         found = {}
         for status in statuses:
             path = self._job_dir / stacks_file(self._attempt, status.rank)
-            try:
-                text = path.read_text(errors="replace")
-            except OSError:
-                continue
-            found[status.rank] = text
+            with contextlib.suppress(OSError):
+                found[status.rank] = path.read_text(errors="replace")
         return found
 
 

@@ -15,7 +15,7 @@ from dlctl.contract.launchers import LAUNCHERS
 from dlctl.contract.programs.verdict_rules import Place, blamed_host, first_match
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed, says_lost
-from learner.supervisor.preflight.node_health import Unfit, name_of, unfit_nodes
+from learner.supervisor.preflight.node_health import name_of, unfit_nodes
 
 
 @dataclass(frozen=True)
@@ -70,23 +70,13 @@ def _judge_nodes(plan: Plan, findings: Findings) -> Outcome | None:
     unfit = unfit_nodes(findings.reports, findings.began_at, findings.ended_at)
     if not unfit:
         return None
-    return unfit_outcome(plan, unfit, findings.exit_code)
-
-
-def unfit_outcome(plan: Plan, unfit: Sequence[Unfit], exit_code: int | None) -> Outcome:
-    """Return the outcome of an attempt whose nodes are not fit for it."""
-    if not unfit:
-        reason = "Too few of the job's nodes are left: the others are to be avoided."
-        return failed(
-            VerdictKind.NODE_LOST, reason, "Start again: dlctl resume " + plan.training_id
-        )
     first = unfit[0]
     told = "; ".join(f"{each.host} {each.fault.what}" for each in unfit)
     hint = (
         f"The next attempts avoid it: dlctl resume {plan.training_id}; `dlctl sites nodes "
         f"{plan.site}` lists the nodes to avoid."
     )
-    evidence = Evidence("learner", first.rank, first.host, exit_code)
+    evidence = Evidence("learner", first.rank, first.host, findings.exit_code)
     outcome = failed(VerdictKind(first.fault.kind), f"The node {told}.", hint, evidence)
     return replace(outcome, bad_hosts=tuple(each.host for each in unfit))
 

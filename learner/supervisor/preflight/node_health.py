@@ -1,4 +1,4 @@
-"""Which nodes of a job are not fit for it, from what all of them have found. Pure.
+"""Find the nodes that are not fit for their job, from the reports of all of them. Pure.
 
 A fault that all nodes have is the site's or the request's, unless it is certain: then the node is
 to blame alone. Of a connection that fails, either end may be the cause: the one with more failures.

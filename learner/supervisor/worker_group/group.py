@@ -21,7 +21,7 @@ from learner.job.outcome import Outcome, says_full, says_lost
 from learner.job.status import has_saved
 from learner.supervisor.control import EndRequest
 from learner.supervisor.statuses import Statuses
-from learner.supervisor.steps import Running, Step, learner_step, server_step, step_log
+from learner.supervisor.steps import Step, learner_step, server_step, step_log
 from learner.supervisor.worker_group.failures import learner_failure, server_failure
 from learner.supervisor.worker_group.nodes import Cleaning, Nodes
 from learner.supervisor.worker_group.shard_placement import (
@@ -51,7 +51,7 @@ _STOP_S = 10.0
 them, before SIGTERM; and how long from SIGTERM to SIGKILL."""
 
 
-class WorkerGroup(Running):
+class WorkerGroup:
     """Starts the servers and learners of a plan; `poll` does all the work."""
 
     def __init__(
@@ -60,6 +60,8 @@ class WorkerGroup(Running):
     ) -> None:  # fmt: skip
         assert plan.parameter_server is not None
         self.plan = plan
+        self.failure: Outcome | None = None
+        """Why the group ended all, if no process's status says it."""
         self._unless_saved: Outcome | None = None
         """Becomes `failure` unless learner 0 still saves a checkpoint while halting."""
         self._server = plan.parameter_server
@@ -155,13 +157,16 @@ class WorkerGroup(Running):
                 learner.step.kill()
 
     def close(self) -> None:
-        """Stop asking Slurm, and remove the files that no later attempt needs."""
-        self._nodes.close()
+        """Remove the files that no later attempt needs."""
         with contextlib.suppress(OSError):
             remove_what_is_of_no_use(self._job_dir, self._attempt)
 
-    def poll(self, request: EndRequest | None, *, silent: bool) -> None:
-        """Restart workers that died, give up lost ones, stop servers after the last learner."""
+    def poll(self, request: EndRequest | None, silent: bool) -> None:
+        """Restart workers that died, give up lost ones, stop servers after the last learner.
+
+        Args:
+            silent: whether the heartbeats of learners are missing.
+        """
         now, self._halting = self._clock(), request is not None
         self._terminated = request is not None and request.terminated
         if silent:

@@ -105,10 +105,10 @@ def test_a_job_that_left_nothing_has_not_seen_the_root():
         ({"submit": "0 sbatch: Job 7 to start", "control": "0"}, "ok", "n3 can submit jobs", ""),
         ({"submit": f"1 {DENIED}", "control": "0"}, "warn",
          f"not possible from n3: job: {DENIED}",
-         "set scheduler.next_attempt: [in_allocation, successor, requeue, client]"),
+         "set scheduler.next_attempt: [in_allocation, requeue, client]"),
         ({"submit": "127 sbatch: not found", "control": "127 not found"}, "warn",
          "not possible from n3: job: sbatch: not found; requeue: not found",
-         "set scheduler.next_attempt: [in_allocation, successor, client]"),
+         "set scheduler.next_attempt: [in_allocation, client]"),
         ({}, "skipped", "not tried: the job's first learner did not come so far", ""),
     ],
 )  # fmt: skip

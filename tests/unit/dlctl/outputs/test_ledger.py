@@ -168,12 +168,6 @@ def ran(attempt, job_id, begin, end, submitted_at, state=State.HALTED, usage=Non
     )  # fmt: skip
 
 
-def test_a_job_that_was_submitted_beforehand_waits_from_the_end_of_the_one_before():
-    links = [ran(n, str(n), 1000.0 * n, 1000.0 * n + 990, 900.0) for n in (1, 2, 3)]
-    found = ledger("x-1", links, Prices(), 0.0)
-    assert found.queued_h == hours(100 + 10 + 10)
-
-
 def test_both_runs_of_a_job_that_slurm_ran_again_are_counted():
     """Accounting knows the last run only."""
     last = Usage(900.0, 2000.0, 2500.0)

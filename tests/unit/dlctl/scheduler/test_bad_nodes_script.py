@@ -27,7 +27,7 @@ def avoided(folder, nodes, script=SCRIPT, needed=2):
             for host in line.removeprefix(contract.AVOID).split(",")]  # fmt: skip
     plan = SimpleNamespace(
         root=str(folder), batch=SimpleNamespace(partition="debug", exclude=lost),
-        resources=SimpleNamespace(nodes=needed, spare_nodes=0),
+        resources=SimpleNamespace(nodes=needed),
     )  # fmt: skip
     answers = set()
     for attempt in (2, contract.NEXT):  # whose plan is known, and whose plan is not

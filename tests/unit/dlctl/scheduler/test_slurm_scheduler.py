@@ -124,7 +124,7 @@ def test_workers_are_one_array_and_are_counted_by_their_comments(fake, shell):
     ]  # fmt: skip
     program = Path(slurm.path) / "squeue"
     rows = [f"dlctl:{training_id}.1 5 RUNNING", f"dlctl:{training_id}.w2 7_0 RUNNING",
-            f"dlctl:{training_id}.w2 7_1 PENDING", f"dlctl:{training_id}.successor 9 PENDING",
+            f"dlctl:{training_id}.w2 7_1 PENDING",
             "dlctl:other.w1 8_0 RUNNING", "(null) 10 RUNNING"]  # fmt: skip
     program.write_text("#!/bin/sh\ncat <<'end'\n" + "\n".join(rows) + "\nend\n")
     done = run_script(slurm.workers_alive_script(plan), tmp_path, shell)

@@ -19,7 +19,7 @@ from dlctl.lifecycle.session import Session
 from dlctl.record import Record
 from dlctl.service import webhooks
 from dlctl.transport.local import LocalTransport
-from learner.notices.tell import tell_end
+from learner.supervisor.notices import tell_end
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -125,7 +125,7 @@ def test_an_endpoint_is_told_of_its_event_once_by_whoever_comes_first(
 def test_what_a_receiver_lost_comes_again_under_the_same_id(
     session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learner.notices.tell.PAUSES_S", ())
+    monkeypatch.setattr("learner.supervisor.notices.PAUSES_S", ())
     job_dir = Path(record.job_dir)
     plan = contract.from_json(contract.Plan, (job_dir / contract.PLAN).read_text())
     with webhook() as hook:

@@ -111,7 +111,7 @@ def test_a_partition_whose_nodes_may_not_submit_is_told_before_a_training_relies
     check = links(check_scheduler, slurm(account="dl"), closed.offer)["next attempt"]
     assert check.state == "warn" and "submitted from login1 only" in check.evidence
     assert check.fix == (
-        "set scheduler.next_attempt: [in_allocation, successor, requeue, client] in the site's file"
+        "set scheduler.next_attempt: [in_allocation, requeue, client] in the site's file"
     )
     everywhere = submitting_from({p.name: "login1" for p in found.offer.partitions})
     site = make_site("x", everywhere, TransportSettings(kind="local"))

@@ -16,8 +16,9 @@ from dlctl.contract import Lifecycle, Plan, State, Status, Verdict, VerdictKind,
 from learner.job.batch import batch_system
 from learner.lifecycle import manager
 from learner.lifecycle.history import newest_checkpoint
-from learner.lifecycle.manager import Following, conclude, follow
+from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.next_attempt import begin, reduced
+from learner.lifecycle.starters import Following
 
 SCRIPT = """\
 #!/bin/bash
@@ -244,10 +245,9 @@ def test_an_attempt_with_fewer_learners_keeps_the_shape_of_the_rest():
     assert (again.resources.learners, again.lifecycle.whole_attempt) == (1, 4)
 
 
-@pytest.mark.parametrize("starters", [["in_allocation", "successor", "requeue", "client"], ["job"]])
+@pytest.mark.parametrize("starters", [["in_allocation", "requeue", "client"], ["job"]])
 def test_the_login_side_submits_whatever_the_nodes_may(tmp_path, starters):
     job = Job(tmp_path, starters=starters)
-    (tmp_path / contract.successors_file(1)).write_text("7\n8\n")
     verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.GPU_ERROR, finished_at=1.0)
     _, following = conclude(tmp_path, job.plan, verdict, None, in_job=False)
     assert following is not None and not follow(following, job.said.append)
@@ -298,14 +298,14 @@ def test_an_attempt_in_the_same_job_ends_with_the_job_and_not_later(tmp_path):
     job = Job(tmp_path, backoff_s=100.0)
     verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.NETWORK, finished_at=1.0)
     _, following = conclude(tmp_path, job.plan, verdict, 500.0)
-    assert following is not None and following.situation.left_s < 430.0
+    assert following is not None and following.left_s < 430.0
 
 
 def test_a_short_limit_stays_the_limit_of_the_next_job(tmp_path):
     job = Job(tmp_path, total_time_s=3000)
     job.plan = replace(job.plan, resources=replace(job.plan.resources, time_s=20))
     _, following = job.end(VerdictKind.TIME_LIMIT, State.HALTED)
-    assert following is not None and following.situation.plan.resources.time_s == 20
+    assert following is not None and following.plan.resources.time_s == 20
 
 
 def test_a_file_that_is_overwritten_below_a_folder_is_progress(tmp_path):
@@ -321,7 +321,7 @@ def test_a_file_that_is_overwritten_below_a_folder_is_progress(tmp_path):
 
 @pytest.mark.parametrize(("got", "starter"), [("n1", "client"), ("n2", "in_allocation")])
 def test_a_job_that_got_the_bad_node_again_does_not_go_on(tmp_path, monkeypatch, got, starter):
-    job = Job(tmp_path, starters=["successor", "client"])
+    job = Job(tmp_path, starters=["requeue", "client"])
     job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="slurm"))
     monkeypatch.setattr("learner.job.batch.slurm.Slurm.hosts", lambda _: [got])
     verdict = Verdict(
@@ -339,11 +339,10 @@ def test_a_job_that_is_ended_while_a_retry_waits_lets_another_job_begin_it(tmp_p
     assert concluded.action is not None and concluded.action.starter == "in_allocation"
     job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="slurm"))
     assert following is not None
-    situation = replace(following.situation, plan=job.plan)
     monkeypatch.setattr(manager, "time", SimpleNamespace(
         time=time.time, monotonic=time.monotonic, sleep=lambda _: pytest.fail("it waited")
     ))  # fmt: skip
-    follow(replace(following, situation=situation), job.said.append, lambda: True)
+    follow(replace(following, plan=job.plan), job.said.append, lambda: True)
     assert "It can't be started by in_allocation: the scheduler ends the job" in job.said
     assert job.said[-1] == "It is job 8."
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dlctl.contract import Action, Evidence, Lifecycle, Next, State, Verdict, VerdictKind
-from learner.lifecycle.policy import Requests, decide
+from learner.lifecycle.policy import decide
 
 NOW = 1000.0
 RETRY = Action(Next.RETRY, "")
@@ -24,10 +24,10 @@ def ended(attempt: int, kind: VerdictKind, progress: int = 5, **more: Any) -> Ve
 
 
 def after(
-    *verdicts: Verdict, requests: Requests | None = None, chance: float = 0.5, **lifecycle: Any
+    *verdicts: Verdict, by_a_person: bool = False, chance: float = 0.5, **lifecycle: Any
 ) -> Action:
     policy = Lifecycle(**lifecycle)
-    return decide(policy, verdicts, requests or Requests(), NOW, chance)
+    return decide(policy, verdicts, NOW, chance, by_a_person=by_a_person)
 
 
 @pytest.mark.parametrize("kind", [
@@ -47,13 +47,13 @@ def test_a_fault_of_the_infrastructure_is_retried_while_there_is_a_checkpoint(ki
 def test_a_training_that_is_done_is_retried_to_store_its_results():
     """Nothing is lost by that, whether or not there is a checkpoint."""
     lost = ended(1, VerdictKind.UNKNOWN, progress=-1)
-    action = decide(Lifecycle(), [lost], Requests(), NOW, 0.5, has_trained=True)
+    action = decide(Lifecycle(), [lost], NOW, 0.5, has_trained=True)
     assert action.kind is Next.RETRY
     assert action.why == "retry 1 of 3, which only stores the results"
     refused = ended(1, VerdictKind.USER_ERROR, progress=-1)
-    action = decide(Lifecycle(), [refused], Requests(), NOW, 0.5, has_trained=True)
+    action = decide(Lifecycle(), [refused], NOW, 0.5, has_trained=True)
     assert action.kind is Next.STOP
-    action = decide(Lifecycle(retries=0), [lost], Requests(), NOW, 0.5, has_trained=True)
+    action = decide(Lifecycle(retries=0), [lost], NOW, 0.5, has_trained=True)
     assert action.why == "no retries are allowed"
 
 
@@ -141,10 +141,9 @@ def test_memory_is_raised_once_if_the_manifest_says_so():
     assert again.why == "memory ran out again after it was raised once"
 
 
-@pytest.mark.parametrize("asked", [Requests(halt=True), Requests(cancel=True)])
-def test_a_person_ends_the_chain_for_good(asked):
-    assert after(ended(1, VerdictKind.NODE_LOST), requests=asked).kind is Next.NOTHING
-    assert after(ended(1, VerdictKind.TIME_LIMIT), requests=asked).kind is Next.NOTHING
+def test_a_person_ends_the_chain_for_good():
+    assert after(ended(1, VerdictKind.NODE_LOST), by_a_person=True).kind is Next.NOTHING
+    assert after(ended(1, VerdictKind.TIME_LIMIT), by_a_person=True).kind is Next.NOTHING
     assert after(ended(1, VerdictKind.REQUESTED, state=State.HALTED)).kind is Next.NOTHING
     assert after(ended(1, VerdictKind.CANCELLED, state=State.CANCELLED)).kind is Next.NOTHING
 
@@ -167,7 +166,7 @@ def test_the_time_of_the_whole_training_ends_it():
 
 
 def test_a_plan_of_an_older_version_starts_nothing():
-    assert decide(None, [ended(1, VerdictKind.NODE_LOST)], Requests(), NOW).kind is Next.STOP
+    assert decide(None, [ended(1, VerdictKind.NODE_LOST)], NOW).kind is Next.STOP
 
 
 def test_a_program_that_asks_for_another_attempt_knows_better_than_its_checkpoint():

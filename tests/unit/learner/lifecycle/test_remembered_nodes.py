@@ -10,7 +10,7 @@ from node_job import Job
 
 from dlctl import contract
 from dlctl.contract import Evidence, State, Verdict
-from learner.lifecycle.next_attempt import of_verdict, remember
+from learner.lifecycle.next_attempt import remember_bad_nodes
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_file_is_written_for_each_node_to_blame(tmp_path, verdict, hosts):
     plan = Job(tmp_path, "true").plan
     plan = dataclasses.replace(plan, batch=contract.Batch("slurm"))
     found = Verdict(2, "7", State.FAILED, "It is dead.", **verdict)
-    remember(plan, of_verdict(plan, found))
+    remember_bad_nodes(plan, found)
     files = sorted(tmp_path.glob(f"{contract.NODES}/*"))
     assert [file.stem for file in files] == hosts
     for file in files:
@@ -40,5 +40,5 @@ def test_a_file_is_written_for_each_node_to_blame(tmp_path, verdict, hosts):
 def test_a_machine_without_slurm_avoids_nothing(tmp_path):
     plan = Job(tmp_path, "true").plan
     found = Verdict(1, "7", State.FAILED, "It is dead.", kind="site", bad_hosts=["n1"])
-    remember(plan, of_verdict(plan, found))
+    remember_bad_nodes(plan, found)
     assert not (tmp_path / contract.NODES).exists()

@@ -13,7 +13,7 @@ from login_side import plan_of
 from dlctl import contract
 from dlctl.contract import Rehearsal, State, Status, Verdict, VerdictKind
 from dlctl.contract.measured.past import LearnerUse, Past
-from learner.lifecycle import used
+from learner.lifecycle import history as used
 from learner.lifecycle.manager import conclude
 
 TEXT = """\

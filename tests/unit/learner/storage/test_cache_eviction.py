@@ -9,7 +9,7 @@ from store_program import StoreProgram
 from dlctl import contract
 from learner.storage import eviction
 from learner.storage.claim import claimed
-from learner.supervisor import cached
+from learner.supervisor.site_data import cache
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_longest_unused_data_goes_first_and_its_bytes_with_it(site):
     for name, age_s in (("new", 100), ("old", 300), ("middle", 200)):
         site.end(site.train(name, age_s))
     assert site.names() == ["old", "middle", "new"]
-    answer = cached.main([str(site.root), "250000"])
+    answer = cache(site.root, "250000")
     assert [each["container"].rpartition("/")[2] for each in answer["removed"]] == ["old"]
     assert (site.names(), answer["total_bytes"]) == (["middle", "new"], 200_000)
     assert len(list((site.root / "cache").glob("*/objects/*/*"))) == 2
@@ -77,18 +77,18 @@ def test_the_longest_unused_data_goes_first_and_its_bytes_with_it(site):
 def test_what_a_training_uses_stays_and_is_named(site):
     using = site.train("used", 500)
     site.end(site.train("free", 100))
-    answer = cached.main([str(site.root), "0"])
+    answer = cache(site.root, "0")
     assert site.names() == ["used"]
     assert answer["held"][0]["users"] == ["t-1"]
     assert (using.data / "a").read_bytes() == b"u" * 100_000
     site.end(using)
-    assert cached.main([str(site.root), "0"])["total_bytes"] == 0
+    assert cache(site.root, "0")["total_bytes"] == 0
 
 
 def test_a_training_that_finds_its_data_gone_loads_it_again(site):
     first = site.train("again", 100)
     site.end(first)
-    cached.main([str(site.root), "0"])
+    cache(site.root, "0")
     site.train("again", program=first)
     assert (first.data / "a").read_bytes() == b"a" * 100_000
 
@@ -98,7 +98,7 @@ def test_what_was_used_a_moment_ago_stays(site):
     site.end(site.train("fresh"))
     site.train("new", STORE_CACHE_LIMIT="1")
     assert set(site.names()) == {"fresh", "new"}
-    cached.main([str(site.root), "0"])
+    cache(site.root, "0")
     assert site.names() == ["new"], "a person has asked"
 
 
@@ -106,7 +106,7 @@ def test_a_container_into_which_somebody_fetches_is_left_alone(site):
     site.end(site.train("busy", 100))
     (container,) = (site.root / "cache").iterdir()
     with claimed(container / "claim", lambda _: None):
-        cached.main([str(site.root), "0"])
+        cache(site.root, "0")
     assert site.names() == ["busy"]
 
 
@@ -125,7 +125,7 @@ def test_contents_that_another_listing_has_stay(site):
     (site.folder / "both/b").write_bytes(b"2" * 1000)
     second = site.train("both", 200)
     assert len(eviction.held(site.root)) == 2
-    cached.main([str(site.root), "0"])
+    cache(site.root, "0")
     assert (second.data / "a").read_bytes() == b"b" * 100_000
     assert sorted(p.name for p in second.data.iterdir()) == ["a", "b"]
     assert len(eviction.held(site.root)) == 1

@@ -12,7 +12,7 @@ from dlctl import contract
 from dlctl.contract import Lifecycle, Preflight, State, Status, Verdict, VerdictKind, to_json
 from learner.job.context import CHECKED_VARIABLE
 from learner.lifecycle.manager import conclude
-from learner.supervisor.preflight.spare_nodes import carried_over
+from learner.supervisor.preflight.reports import carried_over
 
 
 def report(rank, port=7):
@@ -69,13 +69,9 @@ def test_only_the_death_of_processes_leaves_the_nodes_as_they_were(tmp_path, kin
     verdict = Verdict(1, "7", State.FAILED, "why", kind=kind)
     verdict, following = conclude(tmp_path, plan, verdict, 500.0)
     assert following is not None
-    assert following.situation.nodes_are_fine is fine
-    spare = replace(plan, resources=replace(plan.resources, spare_nodes=1))
-    _, following = conclude(tmp_path, spare, verdict, 500.0)
-    assert following is not None
-    assert not following.situation.nodes_are_fine
+    assert following.nodes_are_fine is fine
     contract.write_whole(tmp_path / contract.verdict_file(1), to_json(verdict))
     (tmp_path / contract.attempt_dir(2)).mkdir()
     _, following = conclude(tmp_path, plan, replace(verdict, attempt=2), 500.0)
     assert following is not None
-    assert not following.situation.nodes_are_fine, "the checkpoint has not advanced"
+    assert not following.nodes_are_fine, "the checkpoint has not advanced"

@@ -53,8 +53,7 @@ def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
         say("learner 1 was killed by signal 9: restarting it in 0.5 s.")
         to_standard_error("waits for learner 1")
         assert (
-            leave(tmp_path, 1, failed(VerdictKind.UNKNOWN, "It failed.", "Look.", evidence)).code
-            == 1
+            leave(tmp_path, 1, failed(VerdictKind.UNKNOWN, "It failed.", "Look.", evidence))[0] == 1
         )
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
 
@@ -99,7 +98,7 @@ def test_a_brief_file_system_failure_is_neither_a_request_nor_an_end(
         assert not outside.expelled() and not outside.abandoned()
         assert not is_there(tmp_path) and not is_gone(tmp_path)
     with no_answer(tmp_path, number, times=3):
-        assert leave(tmp_path, 1, Outcome(State.COMPLETED, VerdictKind.NONE, "It ended.")).code == 0
+        assert leave(tmp_path, 1, Outcome(State.COMPLETED, VerdictKind.NONE, "It ended."))[0] == 0
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
     assert is_there(tmp_path) and is_gone(tmp_path / "other")
 

@@ -55,9 +55,6 @@ class FakeNodes:
     def gone(self) -> set[int]:
         return set()
 
-    def close(self) -> None:
-        pass
-
 
 class Played:
     """A worker group whose steps and clock the test controls."""

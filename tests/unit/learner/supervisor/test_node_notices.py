@@ -17,7 +17,7 @@ from scheduler_plan import make_plan
 
 from dlctl import contract
 from dlctl.contract import Action, Next, Notify, Smtp, State, Verdict, VerdictKind
-from learner.notices import tell
+from learner.supervisor import notices
 
 FAILED = Verdict(
     2, "17", State.FAILED, "Learner 1 on n3 failed.\nBadly.", "See the log.",
@@ -27,7 +27,7 @@ FAILED = Verdict(
 
 @pytest.fixture(autouse=True)
 def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tell, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(notices, "PAUSES_S", (0.0, 0.0))
 
 
 class Job:
@@ -43,7 +43,7 @@ class Job:
             contract.write_whole(path, contract.to_json(verdict))
 
     def end(self) -> None:
-        tell.tell_end(self.dir, self.plan, 2, self.said.append)
+        notices.tell_end(self.dir, self.plan, 2, self.said.append)
 
     @property
     def files(self) -> list[str]:
@@ -111,7 +111,7 @@ def test_a_receiver_that_is_gone_is_asked_no_more(tmp_path: Path) -> None:
         hook.answers = [410]
         job.end()
         assert job.files == ["2-failed.webhook"] and "take it out" in job.said[1]
-        tell.tell_started(tmp_path, job.plan, 2, job.said.append)
+        notices.tell_started(tmp_path, job.plan, 2, job.said.append)
         for thread in threading.enumerate():
             if thread.daemon and thread is not threading.current_thread() and "tell" in thread.name:
                 thread.join()
@@ -126,9 +126,9 @@ def test_pauses_are_never_the_same_for_all() -> None:
 def test_a_silent_webhook_does_not_hold_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tell, "LONGEST_S", 0.2)
+    monkeypatch.setattr(notices, "LONGEST_S", 0.2)
     released, answered = threading.Event(), threading.Event()
-    monkeypatch.setattr(tell, "_send", lambda *_: released.wait(60) or answered.set())
+    monkeypatch.setattr(notices, "_send", lambda *_: released.wait(60) or answered.set())
     Job(tmp_path, Notify(webhook="file:x"), FAILED).end()
     assert not answered.is_set()
     released.set()
@@ -223,7 +223,7 @@ def test_the_start_is_told_once_for_all_attempts(tmp_path: Path) -> None:
     with webhook() as hook:
         job = Job(tmp_path, Notify(on=["started"], webhook=secret(tmp_path, hook.url)), FAILED)
         for attempt in (1, 2):
-            tell.tell_started(job.dir, job.plan, attempt, job.said.append)
+            notices.tell_started(job.dir, job.plan, attempt, job.said.append)
         until = time.monotonic() + 60
         while not hook.got and time.monotonic() < until:
             time.sleep(0.01)

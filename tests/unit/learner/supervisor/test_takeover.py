@@ -11,7 +11,7 @@ from dlctl import contract
 from dlctl.contract import State, VerdictKind
 from learner.supervisor.__main__ import REQUEUED
 from learner.supervisor.__main__ import main as supervise
-from learner.supervisor.aftermath import judge, main
+from learner.supervisor.takeover import judge, main
 
 K = VerdictKind
 FULL = "slurmstepd-n1: error: StepId=1.batch exceeded memory limit (529694720 > 209715200)"
@@ -110,7 +110,7 @@ def test_the_log_of_a_job_that_was_killed_says_so(tmp_path):
 
 
 def test_what_fails_after_the_verdict_leaves_the_verdict_alone(tmp_path, capsys):
-    """A job that was submitted beforehand begins on a node where nothing works."""
+    """A job that was requeued begins on a node where nothing works."""
     job = Job(tmp_path, "true")
     path = job.dir / contract.verdict_file(1)
     path.parent.mkdir(parents=True, exist_ok=True)

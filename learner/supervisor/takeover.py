@@ -1,4 +1,4 @@
-"""Do what a supervisor left undone: `python -m learner.supervisor.aftermath DIR ATTEMPT STATE`.
+"""Take over from a killed supervisor: `python -m learner.supervisor.takeover DIR ATTEMPT STATE`.
 
 For an attempt whose supervisor was killed, or that announced a next attempt and did not begin it:
 write the verdict from what is left, decide what follows, and begin it. Runs where jobs can be
@@ -22,15 +22,14 @@ from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictK
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.programs import answers
 from dlctl.contract.programs.last_words import explain
-from learner.job.batch import batch_system, own_job_id
+from learner.job.batch import batch_system
 from learner.job.context import job_id, read_plan
+from learner.job.directives import is_there
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import last_lines, write_patiently
-from learner.lifecycle import history
 from learner.lifecycle.manager import conclude, follow
-from learner.lifecycle.policy import Requests
-from learner.lifecycle.starters import InAllocation, dismiss
+from learner.lifecycle.starters import run_here
 from learner.supervisor.finish import say
 from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.steps import step_log
@@ -45,7 +44,7 @@ _ENDINGS = {
     ),
     "CANCELLED": (VerdictKind.CANCELLED, "The job was cancelled, but not by dlctl."),
 }  # fmt: skip
-"""What the scheduler's last word says of a job that ended without a verdict."""
+"""The meaning of the scheduler's last word about a job that ended without a verdict."""
 
 
 def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
@@ -57,19 +56,19 @@ def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
         or _by_the_learners(job_dir, plan, attempt)
     )
     outcome = _with_lost_node(job_dir, plan, attempt, outcome)
-    outcome = _as_asked(plan, history.requests(job_dir), outcome)
+    outcome = _as_asked(plan, job_dir, outcome)
     evidence = replace(outcome.evidence or Evidence(), scheduler_state=word)
     return last_verdict(job_dir, attempt, replace(outcome, evidence=evidence), plan)
 
 
-def _as_asked(plan: Plan, asked: Requests, outcome: Outcome) -> Outcome:
+def _as_asked(plan: Plan, job_dir: Path, outcome: Outcome) -> Outcome:
     """Return the end that a person has asked for, if somebody has; how it came is its reason."""
     how = outcome.reason[:1].lower() + outcome.reason[1:]
-    if asked.cancel:
+    if is_there(job_dir / contract.CANCEL_REQUEST):
         reason = f"Cancelled on request; {how}"
         return replace(outcome, state=State.CANCELLED, kind=VerdictKind.CANCELLED,
                        reason=reason, hint="")  # fmt: skip
-    if asked.halt:
+    if is_there(job_dir / contract.HALT_REQUEST):
         reason = f"Halted on request, before all was saved; {how}"
         return replace(outcome, state=State.HALTED, kind=VerdictKind.REQUESTED,
                        reason=reason, hint=go_on(plan))  # fmt: skip
@@ -124,7 +123,7 @@ def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:
 
 
 def go_on_in_job(job_dir: Path, attempt: int) -> int:
-    """Go on in a job that Slurm runs again, or that was submitted beforehand.
+    """Go on in a job that Slurm runs again.
 
     Returns the job's exit code if nothing follows; else the next attempt runs in this process.
     """
@@ -136,19 +135,15 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
         word = batch_system(plan).ended_before(job_id(job_dir, attempt)) or "NODE_FAIL"
         verdict = judge(job_dir, plan, attempt, word)
     if verdict.state is State.COMPLETED:
-        dismiss(job_dir, plan)
         return 0
-    own = own_job_id(verdict.job_id)
     verdict, following = conclude(job_dir, plan, verdict, plan.resources.time_s, is_fresh=True)
     if following and verdict.action and verdict.action.starter == StarterKind.IN_ALLOCATION:
-        by = StarterKind.REQUEUE if verdict.job_id == own else StarterKind.SUCCESSOR
-        verdict = replace(verdict, action=replace(verdict.action, starter=str(by)))
+        requeued = replace(verdict.action, starter=StarterKind.REQUEUE.value)
+        verdict = replace(verdict, action=requeued)
     write_patiently(path, to_json(verdict))
     say(f"{verdict.state}: {verdict.reason}")
-    if following is None:
-        dismiss(job_dir, plan)
-    elif follow(following, say):
-        InAllocation.run(following.situation)
+    if following is not None and follow(following, say):
+        run_here(following)
     return 0
 
 
