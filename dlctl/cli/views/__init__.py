@@ -1,4 +1,4 @@
-"""What the states of trainings are: the list, live too, the story of one, and its log as it grows.
+"""What people read of a training, its learners, a search and a stored model.
 
-Each module imports what it draws with only when it runs. It parses, calls one function, and prints.
+The commands that show these import a view when they run; each view prints by `dlctl.cli.output`.
 """
