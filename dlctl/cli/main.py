@@ -30,7 +30,32 @@ class _ReaderGone(Exception):  # noqa: N818
     """The reader of a pipe closed it. Not an OSError, which click turns into exit code 1."""
 
 
+_HelpFormatter: Any = typer.Context.formatter_class
+
+
+class _Formatter(_HelpFormatter):  # type: ignore[misc]
+    def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write names and texts; on a narrow terminal a text begins below a long name."""
+        super().write_dl(rows, min(col_max, self.width // 2 - 7), col_spacing)
+
+
+class _Context(typer.Context):
+    formatter_class = _Formatter
+
+
 class _Commands(TyperGroup):
+    context_class = _Context
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Return a context whose help fits the terminal; click takes 50 columns at least."""
+        if parent is None:
+            import shutil
+
+            extra["terminal_width"] = min(80, shutil.get_terminal_size().columns) - 2
+        return super().make_context(info_name, args, parent, **extra)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write a line for each command; those of `dlctl` behind the names of their groups."""
         formatter.write_usage(ctx.command_path, "COMMAND [ARGUMENTS]")
@@ -83,6 +108,8 @@ def _panel(command: Any) -> str:
 
 
 class _Command(TyperCommand):
+    context_class = _Context
+
     def invoke(self, ctx: Any) -> object:
         """Run the command; show what makes no sense as a wrong option, with its usage."""
         try:
