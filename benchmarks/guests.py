@@ -8,7 +8,7 @@ client. The partition is down: what is submitted waits.
     submit_follow                    `dlctl submit --follow`
     watch_lives, watch_waits         `dlctl watch`
     list_waits                       `dlctl list --watch`
-    search_watch                     `dlctl search watch` of a search whose hub waits
+    search_watch                     `dlctl watch` of a search whose hub waits
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def measure(load: Load) -> Iterator[Result]:
             yield host.cost("watch_lives", "watch", "t-0")
         client.dlctl("search", "init", "search")
         client.dlctl("search", "start", "search/search.yml", "--site", "testbed")
-        yield host.cost("search_watch", "search", "watch")
+        yield host.cost("search_watch", "watch")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ JSON_HEAD = """\
 - **Units** are in the names: `_s` are seconds, `_bytes` bytes, and `_at` Unix seconds. Only
   `validate` and `schema manifest` know the manifest's own units, such as `4h`.
 - **The same thing looks the same.** A training has the shape `training` wherever it is printed;
-  `show` and `search status` add fields.
+  `show`, and of a search `status`, add fields.
 - **Errors** are not JSON. Standard output holds JSON, or nothing if nothing was done. The
   sentence that says what failed and the hint go to standard error, as without `--json`, and the
   [exit code](commands.md#exit-codes) tells the kind. Of several trainings standard output lists

@@ -144,7 +144,7 @@ def life() -> None:
     text(middle(5) + 66, below + 76, "late or twice: dropped", 11, QUIET, over=True)
     arrow([(middle(0) - 20, below), (middle(0) - 20, below + 165), (middle(6), below + 165),
            (middle(6), below + 2)], QUIET, dashed=True)  # fmt: skip
-    again = ("`dlctl search resume`: the strategy is asked and told again from the model's log; "
+    again = ("`dlctl resume`: the strategy is asked and told again from the model's log; "
              "what has no “tell” is sent again, under the same id")  # fmt: skip
     text(middle(3), below + 160, again, 11, QUIET)
     box(30, below + 200, 918, 62, QUIET)

@@ -36,7 +36,7 @@ each_above_root() { # command, root: the folders above it, by its name, and by t
   [ "$root_place" = "${root_path%/}" ] || each_above "$1" "$root_place"
 }
 replaceable() { # folder above the root: prints a line if any user can rename what is in it
-  # With a sticky bit only the folder's owner can, whom `sites check` tells of.
+  # With a sticky bit only the folder's owner can, whom `doctor` tells of.
   [ -n "$(find -H "$1" -prune -perm -0002 ! -perm -1000 -print)" ] || return 0
   if [ -O "$1" ]; then
     printf '%s\tcan be written by other users\n' "$1"

@@ -19,7 +19,7 @@ class Search(Training):
     """A search; what a training can do, it can do with its hub."""
 
     def status(self) -> dict[str, Any]:
-        """Return how far it is, as `dlctl search status --json` prints it."""
+        """Return how far it is, as `dlctl status --json` prints it."""
         from dlctl.search.summary import counts
 
         with self._open() as session:

@@ -74,6 +74,7 @@ IDS = typer.Argument(
     help="Training ids; the latest training of this folder by default.",
 )  # fmt: skip
 JSON = typer.Option(False, "--json", help="Print JSON.")
+TRIAL = typer.Option(None, "--trial", "-t", min=0, metavar="N", help="Only this trial of a search.")
 DRY_RUN = typer.Option(False, "--dry-run", "-n", help="Only say what would go.")
 SITE = typer.Option(
     ..., "--site", "-s", autocompletion=complete_sites, default_factory=default_site,
@@ -233,6 +234,16 @@ def training(
     record = mine.store.find_search(wanted) if is_search else mine.store.find(wanted)
     with closing(mine.open(record.site)) as session:
         yield session, record, mine.store
+
+
+def check_trial(record: Record, trial: int | None) -> None:
+    """Refuse the number of a trial for a training that has none.
+
+    Raises:
+        Misused
+    """
+    if trial is not None and not record.is_search:
+        raise Misused(f"{record.training_id} is a training, and no search", option="--trial")
 
 
 searched = partial(training, is_search=True)

@@ -31,7 +31,7 @@ def suggest(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Suggest what a manifest should ask for, from what your earlier trainings have used.
+    """Suggest resources from what earlier trainings used.
 
     It looks at those of the same name or code. Each suggestion shows what it rests on.
 
@@ -58,7 +58,7 @@ def rehearse(
     keep: bool = typer.Option(False, "--keep", help="Keep the rehearsal's job directory."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Try in one short job whether a training restarts bit for bit, and what it will take.
+    """Try a restart in a short job, and forecast the cost.
 
     It trains some steps undisturbed, then again, halted after a third of them and killed after
     two thirds, and compares the two checkpoints. Exit code 10 if they differ.
@@ -173,7 +173,9 @@ def _time(whole: Forecast) -> str:
 
 
 def report(training_ids: list[str] = IDS, as_json: bool = JSON) -> None:
-    """Show where the hours of trainings went, what they cost, and what would have saved most.
+    """Show where the hours of trainings went.
+
+    It tells what they cost, and what would have saved most.
 
     Example: dlctl report digits-3k9f
     """

@@ -62,10 +62,10 @@ def fetch(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Download the trained model, the logs and the metrics, and verify every file.
+    """Download the model, the logs and the metrics.
 
-    After an interruption the same command goes on where it was, even in mid-file.
-    Files that you edited are kept.
+    Every file is verified. After an interruption the same command goes on where it was, even in
+    mid-file. Files that you edited are kept.
 
     Example: dlctl fetch digits-3k9f
     """
@@ -163,7 +163,9 @@ def export(
         False, "--on-node", help="Run it in a job step, if Python works only on compute nodes."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Export a servable model file, check it against the trained model, and download it.
+    """Export a servable model file, and download it.
+
+    It is checked against the trained model.
 
     Example: dlctl export digits-3k9f --format onnx
     """
@@ -244,7 +246,9 @@ def verify(
     on_node: bool = ON_NODE,
     as_json: bool = JSON,
 ) -> None:
-    """Verify checkpoints against their checksums; exit code 9 if one is damaged.
+    """Verify checkpoints against their checksums.
+
+    Exit code 9 if one is damaged.
 
     Example: dlctl checkpoints verify digits-3k9f
     """
@@ -271,7 +275,7 @@ def diff(
     on_node: bool = ON_NODE,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Compare the tensors of two checkpoints, from one training or two.
+    """Compare the tensors of two checkpoints of any trainings.
 
     Example: dlctl checkpoints diff digits-3k9f 120 240
     """
@@ -303,6 +307,6 @@ def _print_checkpoint(found: dict[str, Any]) -> None:
 
 
 GROUPS = {"checkpoints": (
-    "Look at the checkpoints of a training, or save one.",
+    "List, compare, verify and save checkpoints.",
     (list_, show, save, verify, diff),
 )}  # fmt: skip

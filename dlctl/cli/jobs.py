@@ -22,7 +22,7 @@ from dlctl.cli.common import (
     tell_failures,
     training,
 )
-from dlctl.cli.states.following import LogLines, end_of_following, follow
+from dlctl.cli.logs import LogLines, end_of_following, follow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 @filtered
 def halt(training_ids: list[str] = IDS, *, wanted: Filter, as_json: bool = JSON) -> None:
     """Save a checkpoint and stop; `dlctl resume` continues.
+
+    A search stops with its workers.
 
     Example: dlctl halt digits-3k9f
     """
@@ -78,8 +80,9 @@ def resume(
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Continue from the newest checkpoint, or finish an interrupted submission.
+    """Continue from the newest checkpoint.
 
+    An interrupted submission is finished; a search gets new workers, and no trial is done twice.
     The options change the resources, and `--code` the program; everything else stays as submitted.
 
     Example: dlctl resume digits-3k9f --learners 2 --time 2h
@@ -101,7 +104,7 @@ def resume(
 def cancel(
     training_ids: list[str] = IDS, *, wanted: Filter, dry_run: bool = DRY_RUN, as_json: bool = JSON
 ) -> None:
-    """End trainings without saving.
+    """End trainings, or searches, without saving.
 
     Example: dlctl cancel digits-3k9f
     """
@@ -121,7 +124,9 @@ def delete(
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Delete trainings that have ended, with their job directories and local records; asks first.
+    """Delete ended trainings and their files; asks first.
+
+    Their job directories and local records go.
 
     Example: dlctl delete digits-3k9f words-7h2m --yes
     """
@@ -167,9 +172,10 @@ def tune(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Change settings of a training while it runs, at the same step on all learners.
+    """Change settings of a training while it runs.
 
-    The change is noted in the metrics, and holds for later attempts, too.
+    All learners change at the same step. The change is noted in the metrics, and holds for later
+    attempts, too.
 
     Example: dlctl tune digits-3k9f lr=0.01 batch_size=64
     """

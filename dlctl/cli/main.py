@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from dlctl.cli import output
 from dlctl.errors import DlctlError, ManifestError, Misused
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_WIDEST = 60
+"""The most characters of a command's line in a list of commands."""
 _MOST_PROBLEMS = 20
 """How many lines of one failure to show: thousands of files in a folder may be unfit to send."""
 
@@ -27,7 +30,69 @@ class _ReaderGone(Exception):  # noqa: N818
     """The reader of a pipe closed it. Not an OSError, which click turns into exit code 1."""
 
 
+_HelpFormatter: Any = typer.Context.formatter_class
+
+
+class _Formatter(_HelpFormatter):  # type: ignore[misc]
+    def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write names and texts; on a narrow terminal a text begins below a long name."""
+        super().write_dl(rows, min(col_max, self.width // 2 - 7), col_spacing)
+
+
+class _Context(typer.Context):
+    formatter_class = _Formatter
+
+
 class _Commands(TyperGroup):
+    context_class = _Context
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Return a context whose help fits the terminal; click takes 50 columns at least."""
+        if parent is None:
+            import shutil
+
+            extra["terminal_width"] = min(80, shutil.get_terminal_size().columns) - 2
+        return super().make_context(info_name, args, parent, **extra)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write a line for each command; those of `dlctl` behind the names of their groups."""
+        formatter.write_usage(ctx.command_path, "COMMAND [ARGUMENTS]")
+        formatter.write_paragraph()
+        formatter.write_text(self.help)
+        formatter.write_paragraph()
+        rows: list[tuple[str, str]] = []
+        width, before = max(map(len, PANELS)) + 2, ""
+        for name in self.list_commands(ctx):
+            command = self.commands[name]
+            panel = _panel(command)
+            if panel != before and rows:
+                formatter.write_dl(rows)
+                formatter.write_paragraph()
+                rows = []
+            head = f"{panel if panel != before else '':{width}}" if panel else ""
+            before = panel
+            rows.append((f"{head}{name:11}", command.get_short_help_str(_WIDEST)))
+        formatter.write_dl(rows)
+        if self.epilog:
+            formatter.write_paragraph()
+            formatter.write_text(self.epilog)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, group by group."""
+        known = super().list_commands(ctx)
+        places = {panel: place for place, panel in enumerate(PANELS)}
+        return sorted(known, key=lambda name: places.get(_panel(self.commands[name]), 0))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Answer an old spelling with the new one."""
+        words = args[0] if ctx.parent is None else f"{ctx.info_name} {args[0]}"
+        if args[0] not in self.commands and (now := OLD_SPELLINGS.get(words)):
+            rest = ["--deep" if each == "--on-node" else each for each in args[1:]]
+            raise Misused(f"`dlctl {words}` is now: {shlex.join(['dlctl', *now.split(), *rest])}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> object:
         """Run the command, and write the rest of the buffer."""
         try:
@@ -38,7 +103,13 @@ class _Commands(TyperGroup):
         return answer
 
 
+def _panel(command: Any) -> str:
+    return str(getattr(command, "rich_help_panel", None) or "")
+
+
 class _Command(TyperCommand):
+    context_class = _Context
+
     def invoke(self, ctx: Any) -> object:
         """Run the command; show what makes no sense as a wrong option, with its usage."""
         try:
@@ -53,9 +124,10 @@ app = typer.Typer(
     help="Deep learning as a service on any Slurm cluster, driven from your laptop.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 2 usage, 3 manifest, 4 site, 5 plan, 6 connection, 7 scheduler, "
-    "8 no such training, 9 results, 10 the training failed, 130 Ctrl-C, 141 closed pipe.",
+    epilog="`dlctl COMMAND --help` explains a command; `man dlctl` all, and the exit codes. "
+    "dlctl's own options are --debug, --version and --install-completion.",
 )
 
 
@@ -78,57 +150,59 @@ def _global(
         os.environ["DLCTL_DEBUG"] = "1"
 
 
-@app.command()
-def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
-    """Print the version.
-
-    Example: dlctl version --json
-    """
-    known = {"version": __version__}
-    output.report(known, as_json, lambda v: output.line(f"dlctl {v['version']}"))
+PANELS = ("Run", "Look", "Results", "Many", "Sites", "Models", "Search", "Upkeep")
+OLD_SPELLINGS = {
+    "version": "--version", "checkpoint": "checkpoints save", "sites check": "doctor",
+    **{f"search {verb}": verb for verb in (
+        "status", "watch", "show", "logs", "halt", "resume", "cancel")},
+}  # fmt: skip
+"""Old spelling → the new one, which answers it."""
 
 
 def _register() -> None:
-    from dlctl.cli import costs, fetch, folders, jobs, manifests, reading, room, sites
-    from dlctl.cli.logs import logs
-    from dlctl.cli.manners import config, schema
-    from dlctl.cli.measured import dashboard, metrics, watch
-    from dlctl.cli.searching import search
-    from dlctl.cli.serving import serve
-    from dlctl.cli.stored import models
+    from dlctl.cli import (
+        costs,
+        fetch,
+        jobs,
+        logs,
+        manifests,
+        metrics,
+        models,
+        plugins,
+        reading,
+        search,
+        sites,
+        upkeep,
+    )
 
-    for each in (
-        manifests.init, manifests.validate, manifests.render, schema, costs.suggest,
-        costs.rehearse, manifests.submit, *jobs.COMMANDS, manifests.tag, reading.list_,
-        reading.status, reading.show, fetch.fetch, logs, metrics, watch, dashboard, serve,
-        costs.report, fetch,
-        fetch.export, models, search, sites, folders, config, room.adopt, sites.doctor, room.du,
-        room.prune,
-    ):  # fmt: skip
-        if not isinstance(each, ModuleType):
-            _add(app, each)
-        else:
-            for name, (text, commands) in each.GROUPS.items():
-                group = typer.Typer(no_args_is_help=True, help=text)
-                _add(group, *commands)
-                app.add_typer(group, name=name)
-    # `dlctl checkpoints save` is the documented name; this is what people type.
-    app.command("checkpoint", hidden=True)(jobs.save)
-    _set_class(app)
+    panels: tuple[tuple[Any, ...], ...] = (
+        (manifests.init, manifests.validate, manifests.render, costs.suggest, costs.rehearse,
+         manifests.submit, jobs.tune, jobs.halt, jobs.resume, jobs.cancel),
+        (reading.list_, reading.status, reading.show, logs.logs, metrics.metrics,
+         metrics.watch, metrics.dashboard),
+        (fetch.fetch, fetch, fetch.export),
+        (manifests.tag, costs.report, metrics.serve),
+        (sites.doctor, sites, plugins),
+        (models,),
+        (search,),
+        (jobs.delete, upkeep.du, upkeep.prune, upkeep.adopt, upkeep.config, upkeep.schema),
+    )  # fmt: skip
+    for panel, commands in zip(PANELS, panels, strict=True):
+        for each in commands:
+            if not isinstance(each, ModuleType):
+                _add(app, panel, each)
+                continue
+            for name, (text, inner) in each.GROUPS.items():
+                group = typer.Typer(cls=_Commands, no_args_is_help=True, help=text)
+                _add(group, None, *inner)
+                app.add_typer(group, name=name, rich_help_panel=panel)
 
 
-def _add(group: typer.Typer, *commands: Callable[..., object]) -> None:
+def _add(group: typer.Typer, panel: str | None, *commands: Callable[..., object]) -> None:
     """Add commands, each by the first word of its name."""
     for command in commands:
-        group.command(command.__name__.partition("_")[0])(command)
-
-
-def _set_class(group: typer.Typer) -> None:
-    for command in group.registered_commands:
-        command.cls = _Command
-    for inner in group.registered_groups:
-        assert inner.typer_instance is not None
-        _set_class(inner.typer_instance)
+        name = command.__name__.partition("_")[0]
+        group.command(name, cls=_Command, rich_help_panel=panel)(command)
 
 
 def _drop_parameters(group: typer.Typer) -> None:

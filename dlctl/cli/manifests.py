@@ -20,8 +20,7 @@ from dlctl.cli.common import (
     opened,
     overriding,
 )
-from dlctl.cli.manners import paged
-from dlctl.cli.states.following import LogLines, end_of_following, follow
+from dlctl.cli.logs import LogLines, end_of_following, follow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +40,7 @@ FILES = typer.Option(
 
 
 def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bool = JSON) -> None:
-    """Create a folder with a manifest, a train.py and a .gitignore, ready to run.
+    """Create a folder with a manifest and a train.py.
 
     Example: dlctl init my-training && cd my-training
     """
@@ -107,7 +106,9 @@ def render(
     training_id: str | None = typer.Option(None, "--training-id", hidden=True),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Show the plan and the batch script; sends nothing, and asks the site only for stored weights.
+    """Show the plan and the batch script; send nothing.
+
+    Only for stored weights the site is asked.
 
     Example: dlctl render manifest.yml --site mycluster --learners 4
     """
@@ -136,7 +137,7 @@ def render(
     train = recipe.script if recipe else ""
     told = f"\n# train.sh\n{train}" if train else ""
     told += "".join(f"\n# {name}\n{text}" for name, text in request.scripts.items())
-    with paged(not as_json):
+    with output.paged(not as_json):
         rendered |= {"plan": request.plan, "train_script": train, "store_scripts": request.scripts}
         return output.report(
             rendered, as_json,
@@ -182,9 +183,9 @@ def submit(
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Submit one training or many, once each, and print their ids; does not wait for them to run.
+    """Submit one training or many, and print their ids.
 
-    The same command takes up what was broken off.
+    Each is submitted once: the same command takes up what was broken off. It does not wait.
 
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
@@ -280,7 +281,7 @@ def tag(
                                      autocompletion=complete_tags),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Show the tags of trainings, give them some, or take some away; asks no site.
+    """Show or change the tags of trainings; asks no site.
 
     Example: dlctl tag digits-3k9f --add baseline
     """

@@ -9,14 +9,19 @@ is drawn on a terminal; a pipe gets plain, untruncated columns. `NO_COLOR` is ho
     fields(pairs)                   name: value lines
     line / note / hint / warn       one sentence
     progress(description)           a bar on a terminal, nothing in a pipe
+    paged()                         what is printed meanwhile goes through the user's pager
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
+import io
 import json
 import os
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -430,3 +435,48 @@ class Shown(Tell):
     note, warn = staticmethod(note), staticmethod(warn)
     progress = staticmethod(progress)  # type: ignore[assignment]
     counting = staticmethod(counting)  # type: ignore[assignment]
+
+
+class _Paged(io.TextIOWrapper):
+    """What is written for a pager: it goes to the terminal in the end, so it may have colours."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        warn(f"the pager {command!r} is no command: {error}")
+        return []
+
+
+@contextmanager
+def paged(wanted: bool = True) -> Iterator[None]:
+    """Show what is printed meanwhile in the pager of `dlctl config pager`, at a terminal only."""
+    from dlctl.settings import setting
+
+    command = _words(setting("pager")[0]) if wanted and sys.stdout.isatty() else []
+    if not command or command[0] in ("never", "cat"):
+        yield
+        return
+    try:
+        pager = subprocess.Popen(command, stdin=subprocess.PIPE)
+    except OSError:  # there is none here
+        yield
+        return
+    assert pager.stdin is not None
+    terminal, sys.stdout = sys.stdout, _Paged(pager.stdin, errors=REPLACING)
+    try:
+        with contextlib.suppress(BrokenPipeError):  # the user has seen enough
+            yield
+            sys.stdout.flush()
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.close()
+        sys.stdout = terminal
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):  # which is the pager's
+                pager.wait()
+                break

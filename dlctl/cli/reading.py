@@ -1,8 +1,11 @@
-"""Commands that only read how trainings are: list, status, show."""
+"""Commands that only read how trainings and searches are: list, status, show."""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,8 @@ from dlctl.cli.common import (
     IDS,
     JSON,
     NOTHING,
+    TRIAL,
+    check_trial,
     client,
     complete_sites,
     filtered,
@@ -22,11 +27,14 @@ from dlctl.cli.common import (
     training,
     whole,
 )
-from dlctl.cli.manners import paged
 
 if TYPE_CHECKING:
+    from dlctl.live.sites import Live
     from dlctl.record import Record
-    from dlctl.service.client import Filter
+    from dlctl.service.client import Client, Filter
+    from dlctl.terminal.text import Line
+
+Fits = Callable[["Record"], bool]
 
 
 @filtered
@@ -42,7 +50,9 @@ def list_(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """List your trainings, newest first; asks the sites of trainings that have not ended.
+    """List your trainings, newest first.
+
+    The sites of trainings that have not ended are asked.
 
     A state with a time, such as `TRAINING (3 min ago)`, is the last known one.
     A wide terminal shows more columns.
@@ -63,9 +73,7 @@ def list_(
         return site in (None, record.site) and named.fits(record)
 
     if watch:
-        from dlctl.cli.states.live import watch_list
-
-        watch_list(mine, is_meant, wanted.fits, as_json=as_json)
+        _watch_list(mine, is_meant, wanted.fits, as_json=as_json)
         return
     records = [record for record in reversed(mine.store.all()) if is_meant(record)]
     still_open = [r for r in records if not r.state.final or r.notice_tries]
@@ -85,7 +93,6 @@ def list_(
 def _print(records: list[Record], empty: str, *, fresh: bool) -> None:
     """Print a table as wide as the terminal; a pipe gets all columns, and whole words."""
     import shutil
-    import sys
 
     from dlctl.terminal.trainings import COLUMNS, cells, table
 
@@ -102,43 +109,144 @@ def _print(records: list[Record], empty: str, *, fresh: bool) -> None:
 def status(training_ids: list[str] = IDS, *, wanted: Filter, as_json: bool = JSON) -> None:
     """Ask the sites for the state of trainings.
 
+    Of a search it shows how far it is, the best trial so far, and why trials wait.
+
     Example: dlctl status digits-3k9f
     """
     from dlctl.service.client import chosen
 
     mine = client()
-    known, problems = mine.refreshed(chosen(mine.store, training_ids, wanted))
+    records = chosen(mine.store, training_ids, wanted)
+    if len(records) == 1 and records[0].is_search:
+        from dlctl.cli.views.search import print_status
+
+        return print_status(mine, records[0], as_json)
+    known, problems = mine.refreshed(records)
     many = [[r.training_id, r.state_in_words, r.reason] for r in known]
     output.report(whole(known), as_json,
                   lambda _: print_record(known[0]) if len(known) == 1 else
                   output.table(["training", "state", "reason"], many, NOTHING))  # fmt: skip
-    raise_lasting(problems)
+    return raise_lasting(problems)
 
 
 def show(
     training_id: str | None = ID,
     script: bool = typer.Option(False, "--script", help="Print the batch script that was sent."),
     everything: bool = typer.Option(
-        False, "--all", "-a", help="Print all that is known: plan, learners, metrics, servers."
+        False,
+        "--all",
+        "-a",
+        help="Print all that is known: plan, learners, metrics, servers; of "
+        "a search that of its hub.",
     ),
+    trial: int | None = TRIAL,
     as_json: bool = JSON,
 ) -> None:
-    """Show the story of one training on one screen: state, why, progress, what was saved.
+    """Show the story of a training, a search or a trial.
 
-    `--all` prints everything: the plan, a row for each learner, their metrics.
+    Of a training it is one screen: state, why, progress, what was saved; of a search its trials,
+    parameters, brokers and workers.
 
     Example: dlctl show digits-3k9f --all
     """
-    from dlctl.cli.states.show import print_details, print_story
+    from dlctl.cli.views.training import print_details, print_story
     from dlctl.service.describe import describe
 
     with training(training_id) as (session, record, store):
+        check_trial(record, trial)
+        if record.is_search and not (script or everything):
+            from dlctl.cli.views.search import show_search
+
+            return show_search(session, record, store, trial, as_json)
         if script:
             from dlctl.request.attempts import read_newest
 
             text = read_newest(session.transport, record).script.decode()
-            with paged(not as_json):
+            with output.paged(not as_json):
                 return output.report({"script": text}, as_json, lambda _: output.document(text))
         details = describe(session, record, store, output.Shown())
-    with paged(everything and not as_json):
+    with output.paged(everything and not as_json):
         return output.report(details, as_json, print_details if everything else print_story)
+
+
+# The list that stays new -----------------------------------------------------------------------
+
+
+def _watch_list(mine: Client, fits: Fits, shown: Fits, *, as_json: bool) -> None:
+    """Show trainings until `q` or Ctrl-C; in a pipe until all have ended.
+
+    Trainings that come meanwhile are shown, too.
+
+    Args:
+        fits: whether a training is meant, whatever its state.
+        shown: whether it is shown.
+    """
+    from dlctl.live.sites import Live
+
+    live = Live(mine.store, mine.open, lambda: list(filter(fits, mine.store.all())))
+    with closing(live):
+        if sys.stdout.isatty() and sys.stdin.isatty() and not as_json:
+            _on_terminal(live, shown)
+        else:
+            _in_pipe(live, shown, as_json=as_json)
+
+
+def _shown(live: Live, shown: Fits) -> list[Record]:
+    """Return what is shown, newest first; of a silent site with the reason."""
+    silent = dict(live.errors)  # threads change it
+    return [
+        replace(r, reason=f"{r.reason} [{silent[r.site].message}]".strip())
+        if r.site in silent and not r.state.final else r
+        for r in reversed(live.records) if shown(r)
+    ]  # fmt: skip
+
+
+def _on_terminal(live: Live, shown: Fits) -> None:
+    import shutil
+
+    from dlctl.terminal.trainings import frame, table
+    from dlctl.terminal.watch import colours, draw_until_left
+    from dlctl.terminal.words import Still
+
+    def make() -> list[Record]:
+        live.start()  # a site may be new
+        return _shown(live, shown)
+
+    def draw(records: list[Record], view: object, columns: int, rows: int) -> list[Line]:  # noqa: ARG001
+        trouble = {site: error.message for site, error in dict(live.errors).items()}
+        return frame(records, trouble, columns, rows, time.time())
+
+    try:
+        draw_until_left(live, make, Still(), draw, lambda view, key, records: view)  # noqa: ARG005
+    finally:  # the picture is gone with its screen
+        columns = shutil.get_terminal_size().columns
+        output.raw("".join(
+            f"{line.render(colours())}\n"
+            for line in table(_shown(live, shown), columns, time.time())
+        ))  # fmt: skip
+
+
+def _in_pipe(live: Live, shown: Fits, *, as_json: bool) -> None:
+    told: dict[str, tuple[str, str]] = {}
+    for _ in live.looks():
+        for record in _shown(live, shown):
+            now = (str(record.state), record.reason)
+            if told.get(record.training_id) != now:
+                told[record.training_id] = now
+                _tell(record, as_json=as_json)
+        if live.ended:
+            break
+    output.note("" if told else NOTHING)
+
+
+def _tell(record: Record, *, as_json: bool) -> None:
+    if as_json:
+        output.json_line(record)
+        return
+    from dlctl.terminal.trainings import reason_of
+
+    now = time.time()
+    why = reason_of(record, now)
+    clock = time.strftime("%H:%M:%S", time.localtime(now))
+    output.line(f"{clock} {record.training_id} {record.state}{f': {why}' if why else ''}")
+    sys.stdout.flush()

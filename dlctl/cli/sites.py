@@ -15,7 +15,9 @@ NAME = typer.Argument(..., metavar="NAME", help="The site.", autocompletion=comp
 
 
 def list_(as_json: bool = JSON) -> None:
-    """List the sites; your own file takes precedence over a shipped one of the same name.
+    """List the sites.
+
+    Your own file takes precedence over a shipped one of the same name.
 
     Example: dlctl sites list
     """
@@ -69,11 +71,11 @@ def add(
                      alone=without_slurm, force=force, prompt=output.ask)  # fmt: skip
     shown = {name.replace("_", " "): text for name, text in vars(added).items()}
     output.report(added, as_json, lambda _: output.fields(shown))
-    output.hint(f"dlctl sites {'check' if python else 'setup'} {name}")
+    output.hint(f"dlctl {'doctor' if python else 'sites setup'} {name}")
 
 
 def remove(name: str = NAME, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
-    """Remove your own site file; everything on the site itself stays.
+    """Remove your own site file; nothing on the site goes.
 
     Example: dlctl sites remove mycluster
     """
@@ -86,7 +88,9 @@ def remove(name: str = NAME, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> N
 
 
 def connect(name: str = NAME, as_json: bool = JSON) -> None:
-    """Log in to a site once: its connection stays open for the commands that follow.
+    """Log in to a site once, and keep the connection open.
+
+    The commands that follow use it.
 
     Example: dlctl sites connect mycluster
     """
@@ -102,7 +106,7 @@ def connect(name: str = NAME, as_json: bool = JSON) -> None:
 
 
 def disconnect(name: str = NAME, as_json: bool = JSON) -> None:
-    """End the connection that `dlctl sites connect` opened, and what runs by it.
+    """End the connection that `dlctl sites connect` opened.
 
     Example: dlctl sites disconnect mycluster
     """
@@ -115,22 +119,10 @@ def disconnect(name: str = NAME, as_json: bool = JSON) -> None:
     )
 
 
-def check(
-    name: str = NAME,
-    on_node: bool = typer.Option(
-        False, "--on-node", help="Also send a job of some seconds: dlctl doctor NAME --deep."
-    ),
-    as_json: bool = JSON,
-) -> None:
-    """Check a site against its file: the links of `dlctl doctor NAME` but this machine's own.
-
-    Example: dlctl sites check mycluster
-    """
-    examined(name, as_json, here=False, deep=on_node)
-
-
 def setup(name: str = NAME, as_json: bool = JSON) -> None:
-    """Install a Python for a site's nodes, with torch, mpi4py, h5py, numpy and watchdog.
+    """Install a Python for a site's nodes.
+
+    It has torch, mpi4py, h5py, numpy and watchdog.
 
     Example: dlctl sites setup mycluster
     """
@@ -139,7 +131,7 @@ def setup(name: str = NAME, as_json: bool = JSON) -> None:
     answer = setup_site(name, output.ask, output.note)
     shown = {"python": answer.python, "done": "\n".join(answer.notes)}
     output.report(answer, as_json, lambda _: output.fields(shown))
-    output.hint(f"dlctl sites check {name}")
+    output.hint(f"dlctl doctor {name}")
 
 
 def nodes(
@@ -147,7 +139,9 @@ def nodes(
     forget: str | None = typer.Option(None, "--forget", metavar="HOST", help="Use it again."),
     as_json: bool = JSON,
 ) -> None:
-    """List the nodes that failed a training lately, which new jobs avoid for a day.
+    """List the nodes that failed lately and are avoided.
+
+    New jobs avoid them for a day.
 
     Example: dlctl sites nodes mycluster --forget n17
     """
@@ -174,28 +168,20 @@ def doctor(
                                        "for a bug report: no credential, no code of yours."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Test each link from this machine to the learners in order, and say what to fix.
+    """Test each link from here to the learners.
 
-    What hangs on a broken link is skipped. Exit code 4 if a link is broken.
+    It says what to fix. What hangs on a broken link is skipped. Exit code 4 if a link is broken.
 
     Example: dlctl doctor mycluster --deep
     """
     if deep and site is None:
         raise typer.BadParameter("--deep needs a site: dlctl doctor SITE --deep")
-    examined(site, as_json, deep=deep, bundle=bundle)
-
-
-def examined(
-    site: str | None, as_json: bool, *, here: bool = True, deep: bool = False,
-    bundle: Path | None = None,
-) -> None:  # fmt: skip
-    """Print the links as they become known; exit code 4 if one is broken."""
     from dlctl.doctor.bundle import write_bundle
     from dlctl.doctor.chain import BROKEN
     from dlctl.doctor.examine import examine
 
     tell = (lambda _: None) if as_json else output.link
-    found = examine(site, here=here, deep=deep, prompt=output.ask, tell=tell, note=output.note)
+    found = examine(site, deep=deep, prompt=output.ask, tell=tell, note=output.note)
     output.report(found.links, as_json, lambda _: None)
     if bundle is not None:
         output.note(f"wrote {write_bundle(bundle, found, site, output.ask)}: look at it before "
@@ -205,6 +191,6 @@ def examined(
 
 
 GROUPS = {
-    "sites": ("The sites: clusters and machines that trainings run on.",
-              (list_, show, add, remove, connect, disconnect, check, setup, nodes)),
+    "sites": ("Add, set up and list clusters and machines.",
+              (list_, show, add, remove, connect, disconnect, setup, nodes)),
 }  # fmt: skip

@@ -79,7 +79,7 @@ class VerdictKind(str, enum.Enum):
     SCHEDULER = "scheduler"
     """The scheduler ended the job or a step, and it is not known why."""
     SITE = "site"
-    """Launcher, MPI, Python or file system of the site: see `dlctl sites check`."""
+    """Launcher, MPI, Python or file system of the site: see `dlctl doctor`."""
     REQUESTED = "requested"
     """A person halted it."""
     CANCELLED = "cancelled"

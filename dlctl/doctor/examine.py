@@ -32,14 +32,13 @@ class Examined:
 
 
 def examine(
-    name: str | None, *, here: bool = True, deep: bool = False, prompt: Prompt | None = None,
+    name: str | None, *, deep: bool = False, prompt: Prompt | None = None,
     tell: Callable[[Link], None] = lambda _: None, note: Callable[[str], None] = lambda _: None,
 ) -> Examined:  # fmt: skip
     """Try every link of this machine, and of a site; without one, the way to each site.
 
     Args:
         name: The site; None: all.
-        here: Whether to try this machine's own links, too.
         deep: Also send a short job to the site.
         prompt: Asks the user for a password.
         tell: Called with each link as soon as it is known.
@@ -50,9 +49,8 @@ def examine(
     """
     found = Examined()
     sites = [load_site(name)] if name else []
-    if here:
-        check_machine(machine := Chain("", tell), name or "")
-        found.links += machine.links
+    check_machine(machine := Chain("", tell), name or "")
+    found.links += machine.links
     for file in [] if name else list_sites():
         with contextlib.suppress(SiteError):  # a link of this machine says so
             sites += [] if file.example else [load_site(file.name)]

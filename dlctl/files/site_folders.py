@@ -174,7 +174,7 @@ def _unreadable(transport: Transport, end: Completed) -> RemoteCommandError:
     return RemoteCommandError(
         f"{transport.name}: can't read the root folder (exit code {end.exit_code}): "
         f"{end.last_error_line}",
-        hint="try again; `dlctl sites check` examines the site",
+        hint="try again; `dlctl doctor` examines the site",
     )
 
 

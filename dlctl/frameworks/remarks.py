@@ -64,7 +64,7 @@ def _fixed(where: str, line: str) -> Iterator[str]:
     for match in _FIXED.finditer(line):
         yield (
             f"{where} uses {match[1]}, a path of the service's containers: it exists on nodes that "
-            f"allow user namespaces (`dlctl sites check --on-node`); {FIXED_PATHS[match[1]]} "
+            f"allow user namespaces (`dlctl doctor SITE --deep`); {FIXED_PATHS[match[1]]} "
             "works on all."
         )
 

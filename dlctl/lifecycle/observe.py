@@ -312,8 +312,7 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
         reason = "is being cancelled"
     elif seen.halt_asked:
         reason = "is being halted: saving a checkpoint"
-        noun = "search " if record.is_search else ""
-        hint = f"Once it is HALTED, continue with: dlctl {noun}resume {record.training_id}"
+        hint = f"Once it is HALTED, continue with: dlctl resume {record.training_id}"
     return _told(record, wall_s, state, reason, hint)
 
 

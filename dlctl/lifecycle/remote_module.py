@@ -137,7 +137,7 @@ def _unanswered(
     elif on_node:
         hint = "check the training's partition and account (`dlctl show`), then try again"
     else:
-        hint = "check the site's Python (`dlctl sites check`); if it only works on compute nodes, add --on-node"  # noqa: E501
+        hint = "check the site's Python (`dlctl doctor`); if it only works on compute nodes, add --on-node"  # noqa: E501
     return RemoteCommandError(
         f"{transport.name}: python -m {module} ended with exit code {exit_code} and no answer: "
         f"{said[:300]}",

@@ -114,7 +114,7 @@ class Record:
     @property
     def show_command(self) -> str:
         """Return the command that shows all about it."""
-        return f"dlctl {'search ' * self.is_search}show {self.training_id}"
+        return f"dlctl show {self.training_id}"
 
     def was_fetched(self, part: str) -> bool:
         """Return whether a part of what its newest attempt left was fetched."""

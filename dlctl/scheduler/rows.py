@@ -47,7 +47,7 @@ def unavailable(what: str, exit_code: int, stderr: str) -> SchedulerUnavailable:
     said = " ".join(line.strip() for line in lines_of(stderr.strip())[-3:]) or "nothing"
     return SchedulerUnavailable(
         f"{what} ended with exit code {exit_code} and printed: {said}",
-        hint="The jobs themselves continue; try again in a minute, or run `dlctl sites check`.",
+        hint="The jobs themselves continue; try again in a minute, or run `dlctl doctor`.",
     )
 
 

@@ -17,6 +17,11 @@ SERVERS = ("broker", "nameserver")
 ROLES = (*SERVERS, "model", "worker", "client")
 """`client` may ask a broker what is in its queues, and nothing more."""
 AUTHORITY = "ca.pem"
+_AUTHORITY = "search authority"
+_USAGES = (
+    "digital_signature", "key_cert_sign", "crl_sign", "content_commitment", "key_encipherment",
+    "data_encipherment", "key_agreement", "encipher_only", "decipher_only",
+)  # fmt: skip
 _LASTS = dt.timedelta(days=5 * 365)
 _CLOCKS_DIFFER = dt.timedelta(days=1)
 
@@ -27,13 +32,9 @@ def make_certificates() -> dict[str, str]:
     `ca.pem`, and `<role>.pem` and `<role>.key` for each role. Keys need the mode 0600.
     """
     authority_key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("search authority")
-    authority = (
-        _builder(name, name, authority_key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .sign(authority_key, hashes.SHA256())
-    )
+    authority = _builder(
+        _AUTHORITY, _name(_AUTHORITY), authority_key.public_key(), signs=True
+    ).sign(authority_key, hashes.SHA256())
     made = {AUTHORITY: _pem(authority)}
     for role in ROLES:
         key = ec.generate_private_key(ec.SECP256R1())
@@ -53,51 +54,38 @@ def _certificate(
     authority_key: ec.EllipticCurvePrivateKey,
 ) -> x509.Certificate:
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    builder = _builder(_name(role), authority.subject, key)
+    builder = _builder(role, authority.subject, key, signs=False)
     if role in SERVERS:  # nobody else's certificate has a server's name: a worker is no broker
         uses.append(ExtendedKeyUsageOID.SERVER_AUTH)
         builder = builder.add_extension(
             x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)]), critical=False
         )
-    return (
-        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
+    usage = x509.ExtendedKeyUsage(uses)
+    return builder.add_extension(usage, critical=False).sign(authority_key, hashes.SHA256())
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
+def _builder(subject: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, signs: bool) -> (
+    x509.CertificateBuilder
+):  # fmt: skip
+    """Return a certificate that signs others, or answers for a role."""
     now = dt.datetime.now(dt.timezone.utc)
+    usage = dict.fromkeys(_USAGES, False)
+    usage |= dict.fromkeys(("key_cert_sign", "crl_sign") if signs else ("digital_signature",), True)
     return (
         x509.CertificateBuilder()
-        .subject_name(subject)
+        .subject_name(_name(subject))
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCKS_DIFFER)
         .not_valid_after(now + _LASTS)
+        .add_extension(x509.BasicConstraints(signs, 0 if signs else None), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
     )
 
 
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 def _pem(certificate: x509.Certificate) -> str:

@@ -9,6 +9,7 @@ that lies between the groups is the correlation ratio; what chance alone would g
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,8 +66,8 @@ def _importance(parameter: Parameter, rows: Sequence[TrialRow], maximize: bool) 
         return Importance(parameter.name, None, True, len(mine), "")
     sign = -1 if maximize else 1
     ranks = ranked([sign * (row.metric or 0.0) for row in mine])
-    members = [[place for place in places] for _, places in groups]
-    total = _variance(ranks)
+    members = [places for _, places in groups]
+    total = _between(ranks, [[place] for place in range(len(ranks))])
     if total == 0:
         return Importance(parameter.name, 0.0, True, len(mine), "")
     ratio = _between(ranks, members) / total
@@ -87,17 +88,8 @@ def _importance(parameter: Parameter, rows: Sequence[TrialRow], maximize: bool) 
 
 def ranked(values: Sequence[float]) -> list[float]:
     """Return the rank of each value, from 0; equal values share the middle of theirs."""
-    order = sorted(range(len(values)), key=lambda place: values[place])
-    ranks = [0.0] * len(values)
-    begin = 0
-    while begin < len(order):
-        end = begin
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[begin]]:
-            end += 1
-        for place in order[begin : end + 1]:
-            ranks[place] = (begin + end) / 2
-        begin = end + 1
-    return ranks
+    order = sorted(values)
+    return [(bisect_left(order, each) + bisect_right(order, each) - 1) / 2 for each in values]
 
 
 def _groups(parameter: Parameter, values: Sequence[Any]) -> list[tuple[str, list[int]]]:
@@ -120,11 +112,6 @@ def _groups(parameter: Parameter, values: Sequence[Any]) -> list[tuple[str, list
 
 def _range(low: float, high: float) -> str:
     return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
-
-
-def _variance(ranks: Sequence[float]) -> float:
-    mean = sum(ranks) / len(ranks)
-    return sum((rank - mean) ** 2 for rank in ranks)
 
 
 def _between(ranks: Sequence[float], members: Sequence[Sequence[int]]) -> float:

@@ -273,34 +273,28 @@ def _task(file: SearchFile) -> names.Task:
 def hub_manifest(loaded: Loaded) -> bytes:
     """Return the manifest of the training that is the search's hub."""
     hub = loaded.file.hub
-    manifest: dict[str, Any] = {
-        "name": loaded.file.name,
-        "framework": {"name": names.FRAMEWORK, "command": _HUB},
-        "learners": 1, "cpus": 1, "memory": hub.memory,
-    }  # fmt: skip
-    if hub.time or loaded.file.budget.time:
-        manifest["time"] = hub.time or loaded.file.budget.time
-    if hub.partition:
-        manifest["scheduler"] = {"partition": hub.partition}
-    return json.dumps(manifest | _common(loaded)).encode()
+    time = hub.time or loaded.file.budget.time
+    return _job_manifest(loaded, 1, 0, hub.memory, time, hub.partition)
 
 
 def worker_manifest(loaded: Loaded) -> bytes:
     """Return the manifest of a job that runs trials: only its resources count."""
     workers, task = loaded.file.workers, loaded.spec.task
-    memory = task.memory_bytes or parse_size(DEFAULT_MEMORY)
+    memory = workers.slots * (task.memory_bytes or parse_size(DEFAULT_MEMORY))
+    return _job_manifest(loaded, workers.slots * task.cpus, workers.slots * task.gpus,
+                         f"{-(-memory >> 20)}MiB", workers.time, workers.partition)  # fmt: skip
+
+
+def _job_manifest(
+    loaded: Loaded, cpus: int, gpus: int, memory: str, time: str | None, partition: str | None
+) -> bytes:
     manifest: dict[str, Any] = {
-        "name": loaded.file.name,
-        "framework": {"name": names.FRAMEWORK, "command": _HUB},
-        "learners": 1, "cpus": workers.slots * task.cpus, "gpus": workers.slots * task.gpus,
-        "memory": f"{-(-workers.slots * memory >> 20)}MiB",
+        "name": loaded.file.name, "framework": {"name": names.FRAMEWORK, "command": _HUB},
+        "learners": 1, "cpus": cpus, "gpus": gpus, "memory": memory,
     }  # fmt: skip
-    if workers.time:
-        manifest["time"] = workers.time
-    if workers.partition:
-        manifest["scheduler"] = {"partition": workers.partition}
-    return json.dumps(manifest | _common(loaded)).encode()
-
-
-def _common(loaded: Loaded) -> dict[str, Any]:
-    return {k: v for k, v in loaded.trial.items() if k in ("requirements", "env")}
+    if time:
+        manifest["time"] = time
+    if partition:
+        manifest["scheduler"] = {"partition": partition}
+    common = {k: v for k, v in loaded.trial.items() if k in ("requirements", "env")}
+    return json.dumps(manifest | common).encode()

@@ -57,7 +57,7 @@ class Overview:
     """A search, as its site knew it at one moment."""
 
     trials: Trials
-    brokers: list[names.BrokerTold] = field(default_factory=list)
+    brokers: list[names.BrokerStatus] = field(default_factory=list)
     jobs: list[WorkerJob] = field(default_factory=list)
     queue_problem: str = ""
     """Why the scheduler did not answer; then `jobs` is of an earlier look."""
@@ -74,9 +74,9 @@ class Overview:
         return self.trials.spec
 
     @property
-    def workers(self) -> dict[str, names.WorkerTold]:
+    def workers(self) -> dict[str, names.WorkerStatus]:
         """Return what brokers tell of the workers; of a worker that moved, the newest."""
-        found: dict[str, names.WorkerTold] = {}
+        found: dict[str, names.WorkerStatus] = {}
         for broker in self.brokers:
             for worker in broker.workers:
                 known = found.get(worker.name)
@@ -282,8 +282,8 @@ def _spec(record: Record, content: bytes) -> names.Spec:
         raise RecordError(f"{record.job_dir}/{names.SPEC}: {error}") from error
 
 
-def _brokers(files: dict[str, bytes]) -> list[names.BrokerTold]:
-    told = [contract.understood(names.BrokerTold, content)
+def _brokers(files: dict[str, bytes]) -> list[names.BrokerStatus]:
+    told = [contract.understood(names.BrokerStatus, content)
             for name, content in sorted(files.items()) if _BROKER_FILE.fullmatch(name)]  # fmt: skip
     return [broker for broker in told if broker]
 

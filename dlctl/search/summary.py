@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import State
-from dlctl.contract.search import ARGUMENTS, BrokerTold, Spec
+from dlctl.contract.search import ARGUMENTS, BrokerStatus, Spec
 from dlctl.search.importance import Importance, importances
 from dlctl.search.overview import Overview, WorkerJob
 from dlctl.search.trials import Best, TrialRow
@@ -100,7 +100,7 @@ class Whole(Counts):
     importance: list[Importance]
     best_over_time: list[Best]
     workers: list[WorkerJob]
-    brokers: list[BrokerTold]
+    brokers: list[BrokerStatus]
     scheduler_problem: str
 
 

@@ -31,7 +31,7 @@ def why_trials_wait(seen: Overview, record: Record) -> list[str]:
         left = f"{counted(outstanding, 'trial')} wait" if outstanding else "nothing is tried"
         left = left.replace("1 trial wait", "1 trial waits")
         how = "has failed" if state is State.FAILED else f"is {state.lower()}"
-        return [f"{left}: the search {how}; `dlctl search resume {search_id}` goes on"]
+        return [f"{left}: the search {how}; `dlctl resume {search_id}` goes on"]
     if state is not State.TRAINING:
         return [f"the hub has not begun, it is {state}" + _because(record.reason)]
     found = _brokers(seen)
@@ -67,7 +67,7 @@ def _workers(seen: Overview, search_id: str, waiting: int, running: int) -> list
         if begun:
             found.append(
                 f"{counted(len(begun), 'worker job')} {'has' if len(begun) == 1 else 'have'} "
-                f"begun, and no worker has come to a broker so far; `dlctl search logs {search_id}`"
+                f"begun, and no worker has come to a broker so far; `dlctl logs {search_id}`"
                 " shows what they print"
             )
         elif not pending and not seen.queue_problem:
@@ -89,7 +89,7 @@ def _queue_words(pending: Sequence[WorkerJob]) -> str:
     return f"{len(pending)} {noun} {verb} waiting in the queue" + _because(reason)
 
 
-def what_workers_lack(task: names.Task, workers: Sequence[names.WorkerTold]) -> str:
+def what_workers_lack(task: names.Task, workers: Sequence[names.WorkerStatus]) -> str:
     """Return what a trial needs and no worker has; empty if one could run it, now or later."""
     if any(not _lacks(task, worker) for worker in workers):
         return ""
@@ -99,7 +99,7 @@ def what_workers_lack(task: names.Task, workers: Sequence[names.WorkerTold]) -> 
     return f"a trial {'; it '.join(_lacks(task, workers[0]))}"
 
 
-def _lacks(task: names.Task, worker: names.WorkerTold) -> list[str]:
+def _lacks(task: names.Task, worker: names.WorkerStatus) -> list[str]:
     found = []
     for need, has, noun in ((task.cpus, worker.cpus, "CPU"), (task.gpus, worker.gpus, "GPU")):
         if need > has:

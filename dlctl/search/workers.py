@@ -52,7 +52,7 @@ def set_pool(
 ) -> names.Pool:  # fmt: skip
     """Say how many workers there may be with this partition; submit and end what that takes.
 
-    While the search is halted none is submitted: `dlctl search resume` does that. If another
+    While the search is halted none is submitted: `dlctl resume` does that. If another
     client changes the pools meanwhile, its change is kept, and this one made again.
 
     Raises:
@@ -64,7 +64,7 @@ def set_pool(
     if record.state is State.COMPLETED:
         raise RecordError(
             f"{record.training_id} is COMPLETED: it needs no workers",
-            hint=f"dlctl search show {record.training_id}",
+            hint=f"dlctl show {record.training_id}",
         )
     for _ in range(_TRIES):
         text = _read_pools(session, record)

@@ -47,12 +47,11 @@ _TRAINING = "Training"
 SHAPES = {
     "training": Shape("a training, or a search", [_TRAINING], {
         "list": LIST, "status": EITHER, "tag": LIST, "submit": OBJECT, "halt": EITHER,
-        "cancel": EITHER, "resume": OBJECT, "search start": OBJECT, "search halt": OBJECT,
-        "search resume": OBJECT, "search cancel": OBJECT}),
+        "cancel": EITHER, "resume": OBJECT, "search start": OBJECT}),
     "submitted": Shape("a training of several", [_TRAINING, _all(str, "error?")], {
         "submit MANIFEST…": LIST}),
     "would-end": Shape("what a dry run says of a training", ["dlctl.service.verbs:WouldEnd"], {
-        "cancel --dry-run": LIST, "delete --dry-run": LIST, "search cancel --dry-run": LIST}),
+        "cancel --dry-run": LIST, "delete --dry-run": LIST}),
     "deleted": Shape("a training that was deleted", ["dlctl.service.verbs:Deleted"], {
         "delete": EITHER}),
     "details": Shape("all about a training", [
@@ -64,7 +63,7 @@ SHAPES = {
         "render --files": LIST}),
     "script": Shape("a batch script", [_all(str, "script")], {"show --script": OBJECT}),
     "log-line": Shape("a line of a log", [_all(int, "attempt") | _all(str, "source line")], {
-        "logs": LINES, "search logs": LINES}),
+        "logs": LINES}),
     "metrics": Shape("what was measured at one step", [
         _all(str, "training source group kind event?") | _all(int | None, "step epoch learner")
         | _all(float | None, "time") | _all(int, "attempt") | _all(_OBJECT, "values")
@@ -89,7 +88,6 @@ SHAPES = {
         | _all(float, "largest_difference") | _all(list[list[int]], "input_shapes")
         | _all(_TEXTS, "checked notes") | _all(bool, "dynamic_batch")], {"export": OBJECT}),
     "fetched": Shape("what was fetched", ["dlctl.outputs.fetch:Fetched"], {"fetch": EITHER}),
-    "version": Shape("the version of dlctl", [_all(str, "version")], {"version": OBJECT}),
     "scaffold": Shape("a new folder", [_all(str, "folder") | _all(_TEXTS, "files")], {
         "init": OBJECT}),
     "validated": Shape("what is wrong with a manifest", [
@@ -125,15 +123,15 @@ SHAPES = {
     "contents": Shape("what no version refers to", ["dlctl.models.changes:Collected"], {
         "models gc": OBJECT}),
     "search": Shape("how far a search is", [_TRAINING, "dlctl.search.summary:Counts"], {
-        "search status": OBJECT}),
+        "status SEARCH": OBJECT}),
     "search-details": Shape("all about a search", [
         _TRAINING, "dlctl.search.summary:Counts", "dlctl.search.summary:Whole"
-    ], {"search show": OBJECT}),
+    ], {"show SEARCH": OBJECT}),
     "search-news": Shape("a change of a search", [
         _all(str, "search state? reason? trouble?") | _all(Literal["state", "trial"], "event")
         | _all("dlctl.search.summary:Whole | None", "overview?")
         | _all("dlctl.search.trials:TrialRow", "trial?")
-    ], {"search watch": LINES, "search watch --once": OBJECT}),
+    ], {"watch": LINES, "watch --once": OBJECT}),
     "search-export": Shape("a search and its trials", [
         _all(str, "search") | _all(_OBJECT, "spec") | _all(_OBJECTS, "trials")
     ], {"search export": OBJECT}),
@@ -141,7 +139,7 @@ SHAPES = {
         "search trials": LIST, "search best": OBJECT}),
     "trial-details": Shape("all about a trial", [
         "dlctl.search.trials:TrialRow", _all(bool, "is_best") | _all(_OBJECTS, "reports")
-        | _all(int | None, "runs") | _all(list[Any], "log")], {"search show --trial": OBJECT}),
+        | _all(int | None, "runs") | _all(list[Any], "log")], {"show --trial": OBJECT}),
     "replay": Shape("whether a search does the same again", [
         _all(bool, "same deterministic") | _all(int, "trials timings")
         | _all(_OBJECT | None, "differs")], {"search replay": OBJECT}, others=True),
@@ -178,7 +176,7 @@ SHAPES = {
     "schema": Shape("a schema", [_all(str, "name what") | _all(dict[str, str], "commands")], {
         "schema": LIST}),
     "link": Shape("a link of the chain", ["dlctl.doctor.chain:Link"], {
-        "doctor": LIST, "sites check": LIST}),
+        "doctor": LIST}),
     "adopted": Shape("what a site had", [
         "dlctl.upkeep.inventory:Adopted", _all([_TRAINING], "added")], {"adopt": OBJECT}),
     "room": Shape("what takes room at a site", ["dlctl.upkeep.usage:Room"], {"du": OBJECT}),

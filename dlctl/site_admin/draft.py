@@ -86,7 +86,7 @@ def site_text(site: Site, found: Discovered) -> str:
     head = [
         f"The site {site.name}, drafted by dlctl on {found.host}: {title}"
         + (f", cluster {offer.cluster}." if offer.cluster else "."),
-        f"Edit it as you like; `dlctl sites check {site.name}` compares it with the site,",
+        f"Edit it as you like; `dlctl doctor {site.name}` compares it with the site,",
         "docs/sites.md and `dlctl sites show slurm-example` explain each key.",
         *offer.problems,
     ]

@@ -233,7 +233,7 @@ def _launcher_failed(plan: Plan, seen: Observed) -> Outcome:
         "learner", first.rank if first else 0, first.host if first else "",
         seen.launcher_exit, None, words,
     )  # fmt: skip
-    hint = f"See the launcher's log, and check the site: dlctl sites check {plan.site}"
+    hint = f"See the launcher's log, and check the site: dlctl doctor {plan.site}"
     return failed(VerdictKind.SITE, reason, hint, evidence)
 
 

@@ -18,7 +18,7 @@ from search.broker.peers import Peers
 from search.broker.queues import Queues
 from search.broker.replay import begin, replay, snapshot
 from search.broker.service import BrokerService
-from search.broker.told import tell
+from search.broker.status import tell
 from search.errors import SearchError
 from search.journal.epochs import (
     LEFT,

@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 
 import grpc.aio
 
 from search.broker.service import MOST_REPLY_BYTES, BrokerService
 from search.protocol import messages as m
-from search.protocol.channels import Credentials, open_channel
+from search.protocol.channels import Credentials, first_fitting, open_channel
 from search.protocol.endpoints import Endpoint, read_endpoint, read_endpoints, read_nameserver
 from search.protocol.stubs import BrokerStub, NameserverStub
 
@@ -25,18 +23,6 @@ _MOST_RETURNED = 500
 _MOST_ASKED = 3
 """How many random peers are asked for work before a pause."""
 _CALL_S = 5.0
-
-
-def take_some(waiting: Iterable[m.Accepted]) -> list[m.Accepted]:
-    """Return the first results, as many as fit into a message."""
-    found: list[m.Accepted] = []
-    size = 0
-    for each in islice(waiting, _MOST_RETURNED):
-        size += len(each.result.value)
-        if found and size > MOST_REPLY_BYTES:
-            break
-        found.append(each)
-    return found
 
 
 class Peers:
@@ -179,7 +165,7 @@ class Peers:
         leases = list(reply.leases)
         self._service.queues.help(peer.name, leases)
         if leases:
-            self._service.work.ring()
+            self._service.work.notify()
             self._attend(peer.name)
         return leases
 
@@ -204,7 +190,10 @@ class Peers:
         """Bring results back to their owner until nothing of it is left."""
         service, queues = self._service, self._service.queues
         while queues.has_of(owner):
-            some = take_some(queues.results.helped.get(owner, {}).values())
+            some = first_fitting(
+                queues.results.helped.get(owner, {}).values(), lambda each: len(each.result.value),
+                _MOST_RETURNED, MOST_REPLY_BYTES,
+            )  # fmt: skip
             if not some:
                 await service.results.wait_until(
                     lambda: bool(queues.results.helped.get(owner)), self._heartbeat_s
@@ -231,7 +220,7 @@ class Peers:
             if reply is not None:
                 ids = [each.task_id for each in reply.answers if each.order == m.STOP]
                 queues.drop_helped(owner, ids)
-                self._service.orders.ring()
+                self._service.orders.notify()
 
     async def _renew_later(self, owner: str) -> None:
         await asyncio.sleep(self._heartbeat_s)

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 
 from dlctl.contract import search as files
 from search.broker import results as stored
-from search.broker.fair import Fair
+from search.broker.fair_queue import FairQueue
 from search.broker.results import Record, Results
 from search.broker.shapes import Entry, Room, Tasks
 from search.protocol import messages as m
@@ -52,8 +52,8 @@ class Queues:
         self._record = record
         self._leases = incarnation << _INCARNATION_BITS
         self.tasks = Tasks()
-        self._owned: Fair = Fair(self._waits)
-        self._helper: Fair = Fair(self._waits)
+        self._owned: FairQueue = FairQueue(self._waits)
+        self._helper: FairQueue = FairQueue(self._waits)
         self._ahead = 0.0
         """By how much more cost owned tasks were given out than helped ones, while both waited."""
         self.adopted: list[Entry] = []
@@ -297,6 +297,24 @@ class Queues:
     def withdrawn_of(self, holder: str) -> list[str]:
         """Return the tasks that a holder must stop."""
         return [i for i, entry in self.held.get(holder, {}).items() if entry.withdrawn]
+
+    def status(self) -> m.StatusReply:
+        """Return how many tasks are in each queue, and what was counted."""
+        processing = sum(map(len, self.held.values()))
+        helper = 0
+        if self.helping_count:  # each of hundreds of thousands is looked at only where it must be
+            helper = sum(1 for entry in self.tasks.values() if entry.owner and not entry.holder)
+        workers = [
+            m.StatusReply.Worker(name=holder, running=len(held))
+            for holder, held in self.held.items()
+            if held and not holder.startswith(PEER)
+        ]
+        return m.StatusReply(
+            owned=len(self.tasks) - processing - helper, helper=helper, processing=processing,
+            results=len(self.results), workers=workers,
+            accepted=self.counts["accepted"], failed=self.counts["failed"],
+            dropped=self.counts["dropped"], lent=self.counts["lent"],
+        )  # fmt: skip
 
     # Inside -------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a broker's queues leave in its log, how they are made again, and what is in them. Pure."""
+"""What a broker's queues leave in its log, and how they are made again. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from search.broker import results as stored
-from search.broker.queues import NOBODY, PEER, Queues
+from search.broker.queues import NOBODY, Queues
 from search.broker.shapes import Entry
 from search.journal.epochs import SNAPSHOT_COMPLETE
 from search.protocol import messages as m
@@ -104,27 +104,3 @@ def begin(queues: Queues, now: float, grace_s: float) -> None:
             queues.hold(entry, NOBODY, now)
             entry.until = now + grace_s
             queues.watch(entry)
-
-
-def status_of(queues: Queues) -> m.StatusReply:
-    """Return how many tasks are in each queue, and what was counted."""
-    processing = sum(map(len, queues.held.values()))
-    helper = 0
-    if queues.helping_count:  # each of hundreds of thousands is looked at only where it must be
-        helper = sum(1 for entry in queues.tasks.values() if entry.owner and not entry.holder)
-    workers = [
-        m.StatusReply.Worker(name=holder, running=len(held))
-        for holder, held in queues.held.items()
-        if held and not holder.startswith(PEER)
-    ]
-    return m.StatusReply(
-        owned=len(queues.tasks) - processing - helper,
-        helper=helper,
-        processing=processing,
-        results=len(queues.results),
-        accepted=queues.counts["accepted"],
-        failed=queues.counts["failed"],
-        dropped=queues.counts["dropped"],
-        lent=queues.counts["lent"],
-        workers=workers,
-    )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from search.broker.shapes import Entry
 from search.protocol import messages as m
+from search.protocol.channels import first_fitting
 
 Record = Callable[[int, bytes], None]
 
@@ -66,14 +67,9 @@ class Mailbox:
 
     def read(self, most: int, most_bytes: int) -> list[m.Accepted]:
         """Return the first results after the cursor: at least one if there is one."""
-        found: list[m.Accepted] = []
-        size = 0
-        for each in self.accepted:
-            size += len(each.result.value) + 256
-            if found and (len(found) >= most or size > most_bytes):
-                break
-            found.append(each)
-        return found
+        return first_fitting(
+            self.accepted, lambda each: len(each.result.value) + 256, most, most_bytes
+        )
 
 
 class Results:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 import grpc
 import grpc.aio
 from grpc.aio import ServicerContext as Context
 
-from search.broker.bell import Bell
 from search.broker.queues import PEER, Queues
-from search.broker.replay import status_of
 from search.broker.shapes import Room
 from search.errors import SearchError
 from search.journal.epochs import Lease
@@ -40,18 +38,51 @@ _TASK_ID = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[\w.@-]{1,200}")
 
 
+class Wakeups:
+    """Wakes all who wait at each notification, as an `asyncio.Condition` without its lock."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def notify(self) -> None:
+        """Wake all who wait."""
+        for future in self._waiting:
+            _wake(future)
+        self._waiting.clear()
+
+    async def wait_until(self, ready: Callable[[], bool], wait_s: float) -> bool:
+        """Wait until something is the case, looking at each notification; return whether it is."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_s
+        while not (found := ready()) and (left := end - loop.time()) > 0:
+            future: asyncio.Future[None] = loop.create_future()
+            self._waiting.add(future)
+            timer = loop.call_later(left, _wake, future)
+            try:
+                await future
+            finally:
+                timer.cancel()
+                self._waiting.discard(future)
+        return found
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 class BrokerService:
     """A broker's answers."""
 
     def __init__(self, name: str, queues: Queues, log: Log, lease: Lease) -> None:
         self.name, self.queues = name, queues
         self._log, self._lease = log, lease
-        self.work = Bell()
-        """Rings when tasks wait."""
-        self.results = Bell()
-        """Rings when there are results or reports."""
-        self.orders = Bell()
-        """Rings when somebody may have to stop tasks."""
+        self.work = Wakeups()
+        """Notified when tasks wait."""
+        self.results = Wakeups()
+        """Notified when there are results or reports."""
+        self.orders = Wakeups()
+        """Notified when somebody may have to stop tasks."""
         self._seen: dict[str, float] = {}
         self._asked: dict[str, m.ExchangeRequest] = {}
         """Worker → what it has, as it said last."""
@@ -75,15 +106,15 @@ class BrokerService:
                 )
         known, came = self.queues.submit(request.model, request.tasks, self._room())
         if came:
-            self.work.ring()
+            self.work.notify()
         await self._durable(context)
         return m.SubmitReply(accepted=known, room=self._room())
 
     async def Cancel(self, request: m.CancelRequest, context: Context) -> m.CancelReply:
         """Withdraw tasks."""
         self.queues.cancel(request.model, request.task_ids, waiting_only=request.waiting_only)
-        self.results.ring()
-        self.orders.ring()
+        self.results.notify()
+        self.orders.notify()
         await self._durable(context)
         return m.CancelReply()
 
@@ -174,12 +205,12 @@ class BrokerService:
                 self._forget_workers(forgot_at - FORGET_S)
             accepted = self.queues.counts["accepted"]
             if self.queues.lapse(time.monotonic()):
-                self.work.ring()
+                self.work.notify()
             if self.queues.counts["accepted"] > accepted:
-                self.results.ring()
+                self.results.notify()
             if self.queues.helping_count and not self._has_workers(time.monotonic()):
                 self.queues.hand_back_helped()
-                self.results.ring()
+                self.results.notify()
 
     def _has_workers(self, now: float) -> bool:
         """Return whether anybody is left who could run what other brokers lent."""
@@ -198,11 +229,11 @@ class BrokerService:
         """Give out no more tasks, and hand back those of other brokers that nobody runs."""
         self._leaving = True
         self.queues.hand_back_helped()
-        self.results.ring()
+        self.results.notify()
 
     def status(self, now: float) -> m.StatusReply:
         """Return what is in the queues."""
-        status = status_of(self.queues)
+        status = self.queues.status()
         status.broker, status.incarnation = self.name, self.queues.incarnation
         for worker in status.workers:
             worker.seen_s_ago = now - self._seen.get(worker.name, now)
@@ -228,9 +259,9 @@ class BrokerService:
 
     def _accept(self, holder: str, results: Sequence[m.Result]) -> list[str]:
         taken = self.queues.accept(holder, results, time.monotonic())
-        self.results.ring()
+        self.results.notify()
         if any(result.outcome == m.HANDED_BACK for result in results):
-            self.work.ring()  # not for each result: a thousand workers may wait
+            self.work.notify()  # not for each result: a thousand workers may wait
         return taken
 
     def _give(self, request: m.ExchangeRequest) -> list[m.Lease]:
@@ -274,7 +305,7 @@ class BrokerService:
         now = time.monotonic()
         orders = self.queues.renew(holder, reports, now)
         if any(report.metrics for report in reports):
-            self.results.ring()
+            self.results.notify()
         if wait_s and not orders:
             held = {report.task_id for report in reports}
             try:

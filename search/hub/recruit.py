@@ -113,9 +113,7 @@ class Recruiter(threading.Thread):
             self._in_vain += 1
             self._ended_before = None
             if self._in_vain >= IN_VAIN:
-                why = (
-                    "all workers end before a trial does; `dlctl search logs` shows what they print"
-                )
+                why = "all workers end before a trial does; `dlctl logs` shows what they print"
                 self._wait(why)
                 return
         for pool in pools.pools:

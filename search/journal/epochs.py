@@ -32,16 +32,6 @@ SNAPSHOT_COMPLETE = ord("S")
 
 
 @dataclass(frozen=True)
-class Seal:
-    """Says that a log is closed: written as `<incarnation>.sealed` by its successor."""
-
-    by: int
-    bytes_read: int
-    """What the successor took over. What follows was never acknowledged."""
-    schema_version: int = contract.SCHEMA_VERSION
-
-
-@dataclass(frozen=True)
 class Adopted:
     """What a new incarnation takes over."""
 
@@ -79,14 +69,13 @@ def adopt(
                 watch = Watch(folder, number, default_lease_s)
             wait_for_lapse(watch)
     for number in reversed(earlier):
-        size = 0
         for path in _segments(folder, number):
             if found.incarnation != 0:
                 break
             records, size = read_records(path)
             if any(each.kind == SNAPSHOT_COMPLETE for each in records):
                 found = Adopted(number, records, path.stat().st_size - size)
-        _seal(folder, number, Seal(incarnation, size))
+        (folder / f"{number}.sealed").touch(mode=0o600)  # its successor has read the log
     return found
 
 
@@ -98,12 +87,6 @@ def remove_before(folder: Path, incarnation: int) -> None:
                 path.unlink(missing_ok=True)
             (folder / f"{number}.sealed").unlink(missing_ok=True)
             (folder / f"{number}.lease").unlink(missing_ok=True)
-
-
-def _seal(folder: Path, number: int, seal: Seal) -> None:
-    path = folder / f"{number}.sealed"
-    if not path.exists():
-        contract.write_whole(path, contract.to_json(seal), mode=0o600)
 
 
 _BEATS = 5

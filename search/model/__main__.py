@@ -13,10 +13,10 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import search as names
 from search.errors import SearchError
-from search.model.ahead import StrategyError, open_strategy
 from search.model.drive import Driver
 from search.model.log import DamagedLogError, TrialLog
 from search.model.state import HopelessError, ReplayError, Search
+from search.model.strategy import StrategyError, open_strategy
 from search.protocol.process import EXIT_FAILED, load_spec
 
 

@@ -238,7 +238,7 @@ def workers_there(job_dir: Path, now: float) -> set[str]:
     """
     found = set()
     for path in (job_dir / names.BROKERS).glob(f"*/{names.BROKER_STATUS}"):
-        told = contract.readable_record(names.BrokerTold, path)
+        told = contract.readable_record(names.BrokerStatus, path)
         if told is not None and now - told.time < _TOLD_S:
             found |= {each.name for each in told.workers if each.seen_s_ago < _SEEN_S}
     return found

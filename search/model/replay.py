@@ -19,9 +19,9 @@ from dlctl import contract
 from dlctl.contract import search as names
 from dlctl.contract.programs import answers
 from search.errors import SearchError
-from search.model.ahead import open_strategy
 from search.model.log import Event, TrialLog
 from search.model.state import ASK, REPORT, TELL, Ended, ReplayError, Search
+from search.model.strategy import open_strategy
 from search.protocol.process import load_spec
 from search.strategies import Trial
 

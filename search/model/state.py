@@ -168,8 +168,8 @@ class Search:
         have = "1 trial has" if self.failed == 1 else f"{self.failed} trials have"
         raise HopelessError(
             f"{have} failed, and none has ended well; the newest, trial {number}: {error}",
-            hint=f"`dlctl search logs --trial {number}` shows what it printed; "
-            "`dlctl search resume --code` goes on with your folder as it is now",
+            hint=f"`dlctl logs --trial {number}` shows what it printed; "
+            "`dlctl resume --code` goes on with your folder as it is now",
         )
 
     def ask(self, n: int) -> list[Trial]:

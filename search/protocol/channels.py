@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -13,6 +15,7 @@ from dlctl.contract import search as files
 from search.errors import SearchError
 from search.protocol import messages as m
 
+T = TypeVar("T")
 SERVER_NAME = "search.dlctl"
 """The name in every server's certificate: hosts have changing names, and roles count, not hosts."""
 CA = "ca.pem"
@@ -136,6 +139,20 @@ def open_server(
             hint="correct `network` in the site's file, or leave it out",
         ) from error
     return server, f"{shown}:{port}"
+
+
+def first_fitting(
+    items: Iterable[T], size_of: Callable[[T], int], most: int, most_bytes: int
+) -> list[T]:
+    """Return the first items that fit into one message: at least one if there is one."""
+    found: list[T] = []
+    size = 0
+    for each in items:
+        size += size_of(each)
+        if found and (len(found) >= most or size > most_bytes):
+            break
+        found.append(each)
+    return found
 
 
 def _most_connections() -> int:

@@ -18,7 +18,7 @@ from search.protocol.children import Child
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from search.protocol.process import run_process
-from search.worker.crew import Resources
+from search.worker.slot_pool import Resources
 from search.worker.worker import Options, Worker
 
 _SHARE_OF_MEMORY = 0.9

@@ -16,8 +16,8 @@ from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import Endpoint, read_endpoint
 from search.protocol.stubs import BrokerStub
-from search.worker.crew import Crew
 from search.worker.outbox import Outbox
+from search.worker.slot_pool import SlotPool
 
 _MOST_RESULTS = 256
 _MOST_BYTES = 24 << 20
@@ -43,12 +43,12 @@ class Link:
         job_dir: Path,
         broker: str,
         worker: str,
-        crew: Crew,
+        pool: SlotPool,
         outbox: Outbox,
         is_home: Callable[[str], bool],
     ) -> None:
         self._job_dir, self.broker, self._worker = job_dir, broker, worker
-        self._crew, self._outbox, self._is_home = crew, outbox, is_home
+        self._pool, self._outbox, self._is_home = pool, outbox, is_home
         self._credentials = Credentials.load(job_dir, "worker")
         self._endpoint: Endpoint | None = None
         self._cached: BrokerStub
@@ -100,7 +100,7 @@ class Link:
                 await self._results.wait()
                 continue
             self._to_tell = False
-            if self._crew.has_waiting() and len(results) < _MOST_RESULTS:
+            if self._pool.has_waiting() and len(results) < _MOST_RESULTS:
                 await asyncio.sleep(_GATHER_S)
                 results = self._outbox.first(self.broker, _MOST_RESULTS, _MOST_BYTES)
             await self._exchange(results, 0.0)
@@ -115,11 +115,11 @@ class Link:
             await self._exchange([], _POLL_S)
 
     def _want(self) -> int:
-        return self._crew.wanted() - self._asked if self._is_home(self.broker) else 0
+        return self._pool.wanted() - self._asked if self._is_home(self.broker) else 0
 
     async def _exchange(self, results: list[m.Result], wait_s: float) -> None:
         want = max(0, self._want())
-        request = self._crew.request(want)
+        request = self._pool.request(want)
         request.results.extend(results)
         request.wait_s, request.leaving = wait_s, self._leaving
         self._asked += want
@@ -136,7 +136,7 @@ class Link:
             print(f"broker {self.broker}: knows that this worker leaves", flush=True)
         self._outbox.taken(self.broker, list(reply.taken))
         if reply.leases:
-            self._crew.take(self.broker, list(reply.leases))
+            self._pool.take(self.broker, list(reply.leases))
         self.changed()
 
     async def _renew(self, later_s: float) -> None:
@@ -148,7 +148,7 @@ class Link:
         """
         await asyncio.sleep(later_s)
         while True:
-            running = self._crew.held(self.broker)
+            running = self._pool.held(self.broker)
             if not running and not self._is_home(self.broker):
                 await asyncio.sleep(0.05)
                 continue
@@ -161,7 +161,7 @@ class Link:
                 continue
             self.failing_since = None
             for answer in reply.answers:
-                self._crew.obey(answer.task_id, answer.order)
+                self._pool.obey(answer.task_id, answer.order)
             if reply.answers:
                 await asyncio.sleep(_RETRY_S)
 
@@ -187,7 +187,7 @@ class Link:
         found = read_endpoint(self._job_dir, self.broker)
         if found is None and self._endpoint is not None:
             self._outbox.forget(self.broker)
-            self._crew.forget(self.broker)
+            self._pool.forget(self.broker)
             raise SearchError("it is gone, and nothing is left of it")
         if found is not None and found != self._endpoint:
             if self._channel is not None:

@@ -11,6 +11,7 @@ from dlctl.contract import search as files
 from search.errors import SearchError
 from search.journal.log import encode, read_records
 from search.protocol import messages as m
+from search.protocol.channels import first_fitting
 
 _RESULTS, _TAKEN = ord("R"), ord("T")
 _REWRITE_BYTES = 4 << 20
@@ -54,14 +55,8 @@ class Outbox:
 
     def first(self, broker: str, most: int, most_bytes: int) -> list[m.Result]:
         """Return the oldest results of a broker, at least one if there is one."""
-        found: list[m.Result] = []
-        size = 0
-        for result in self.waiting.get(broker, {}).values():
-            size += len(result.value)
-            if found and (len(found) >= most or size > most_bytes):
-                break
-            found.append(result)
-        return found
+        waiting = self.waiting.get(broker, {}).values()
+        return first_fitting(waiting, lambda each: len(each.value), most, most_bytes)
 
     def taken(self, broker: str, task_ids: list[str]) -> None:
         """Forget results that their broker has."""

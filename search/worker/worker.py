@@ -17,9 +17,9 @@ from search.protocol.channels import Credentials, open_channel
 from search.protocol.endpoints import read_endpoints, read_nameserver
 from search.protocol.process import is_ending
 from search.protocol.stubs import NameserverStub
-from search.worker.crew import Crew, Resources
 from search.worker.links import Link
 from search.worker.outbox import Outbox
+from search.worker.slot_pool import Resources, SlotPool
 from search.worker.slots import EchoSlot, Gpus, Slot
 
 _LOOK_S = 0.2
@@ -59,7 +59,7 @@ class Worker:
         gpus = Gpus(options.have.gpus)
         make = EchoSlot if options.echo else Slot
         memory_bytes = options.have.memory_bytes // options.slots
-        self._crew = Crew(
+        self._pool = SlotPool(
             options.name,
             lambda report: make(job_dir, memory_bytes, gpus, report),
             options.slots,
@@ -68,7 +68,7 @@ class Worker:
             self._outbox,
             self._changed,
         )
-        self._crew.seconds_left = self._seconds_left
+        self._pool.seconds_left = self._seconds_left
         self.leaving = asyncio.Event()
         """Set when the worker is to leave."""
 
@@ -81,12 +81,12 @@ class Worker:
             while not self.leaving.is_set():
                 await self._find_home()
                 await self._prune()
-                if self._crew.jobs:
+                if self._pool.jobs:
                     busy_at = time.monotonic()
                 for link in self._links.values():
                     link.check()
                 self._refused = next((e.refused for e in self._links.values() if e.refused), "")
-                if self._crew.trouble or self._refused or self._is_time_to_leave(busy_at):
+                if self._pool.trouble or self._refused or self._is_time_to_leave(busy_at):
                     self.leaving.set()
                 try:
                     await asyncio.wait_for(self.leaving.wait(), _LOOK_S)
@@ -94,17 +94,17 @@ class Worker:
                     continue
             for link in self._links.values():
                 link.leave()
-            await self._crew.drain(self._options.grace_s)
+            await self._pool.drain(self._options.grace_s)
             await self._bring_last_results()
         finally:
-            await self._crew.close()
+            await self._pool.close()
             await asyncio.gather(*(link.close() for link in self._links.values()))
             self._outbox.close()
         if self._refused:
             raise SearchError(self._refused)
-        if self._crew.trouble:
+        if self._pool.trouble:
             raise SearchError(
-                self._crew.trouble,
+                self._pool.trouble,
                 hint="look at the node, and at the space of the job directory's file system",
             )
 
@@ -140,7 +140,7 @@ class Worker:
                 self._job_dir,
                 broker,
                 self._options.name,
-                self._crew,
+                self._pool,
                 self._outbox,
                 lambda name: name == self._home,
             )
@@ -179,7 +179,7 @@ class Worker:
         """Close links to former homes that have everything."""
         for name, link in list(self._links.items()):
             busy = self._outbox.waiting.get(name) or any(
-                job.broker == name for job in self._crew.jobs.values()
+                job.broker == name for job in self._pool.jobs.values()
             )
             if name != self._home and not busy:
                 del self._links[name]

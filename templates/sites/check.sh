@@ -1,4 +1,4 @@
-# What a job would find on this site: `dlctl sites check` runs this after environment.sh.
+# What a job would find on this site: `dlctl doctor` runs this after environment.sh.
 # dlctl prepends: root, python (or nothing), mpirun, own_pythons (of environments without a container). Each answer is one line `dlctl-KIND TEXT`.
 # shellcheck shell=sh disable=SC2154
 site_environment >/dev/null 2>&1

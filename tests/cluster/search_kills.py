@@ -160,7 +160,7 @@ class Killed:
         self.wait_until(lambda: not processes("", self.job_dir), 60, what="all processes to end")
         self.wait_until(lambda: self.state() in ("FAILED", "CANCELLED", "HALTED"), 90)
         self._settled.append((len(self.begun()), self._told_ids()))
-        self.dlctl("search", "resume", self.id, ok=True)
+        self.dlctl("resume", self.id, ok=True)
         self.kills.append("resume")
 
     def _kill_all_processes(self) -> None:
@@ -176,12 +176,12 @@ class Killed:
         self.kill("search.hub")
         if self.kills.count("search.hub") % 4 == 0:
             self.wait_until(lambda: self.state() == "FAILED", 90)
-            self.dlctl("search", "resume", self.id, ok=True)
+            self.dlctl("resume", self.id, ok=True)
             self.kills.append("resume")
 
     def state(self) -> str:
-        """Return what `dlctl search status` says."""
-        return str(self.dlctl("search", "status", self.id, "--json", ok=True).json["state"])
+        """Return what `dlctl status` says."""
+        return str(self.dlctl("status", self.id, "--json", ok=True).json["state"])
 
     def begun(self) -> list[str]:
         """Return the trial of each run that has begun."""
@@ -196,10 +196,10 @@ class Killed:
         ids = {trial["number"]: trial["id"] for event in made for trial in event["trials"]}
         return {ids[event["number"]] for event in told(self.job_dir)}
 
-    def told_by(self, broker: str) -> names.BrokerTold:
+    def told_by(self, broker: str) -> names.BrokerStatus:
         """Return what a broker has told last."""
         path = self.job_dir / names.BROKERS / broker / names.BROKER_STATUS
-        return contract.read_record(names.BrokerTold, path) or names.BrokerTold(broker, 0, 0.0)
+        return contract.read_record(names.BrokerStatus, path) or names.BrokerStatus(broker, 0, 0.0)
 
     def has_work(self, broker: str) -> bool:
         """Return whether a broker, as it is now, has tasks, its own or those of another one."""

@@ -1,6 +1,6 @@
 """`dlctl doctor` names the link that is broken, on a real sshd and a real Slurm with real faults.
 
-Each call inspects the site as `dlctl sites check` does, which starts torch there and takes seconds.
+Each call inspects the site as `dlctl doctor` does, which starts torch there and takes seconds.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_a_site_that_was_just_added_agrees_with_its_file(dlctl, cluster_site):
                   "--python", cluster_site.python, "--json", ok=True).json  # fmt: skip
     assert added["scheduler"].startswith("Slurm 2") and "debug" in added["partitions"]
     assert added["launcher"].startswith("srun pmix") and added["not_answered"] == ""
-    found = {each["name"]: each for each in dlctl("sites", "check", "again", "--json").json}
+    found = {each["name"]: each for each in dlctl("doctor", "again", "--json").json}
     assert broken(found) == []
     assert {found[name]["state"] for name in ("slurm", "partition debug", "account")} == {"ok"}
     assert "local folders" not in found and "name" in found

@@ -27,7 +27,7 @@ fetch all ID --to here|fetch all ID --to here|checkpoints list ID|render manifes
 render manifest.yml --files|watch ID --once|report ID|du local
 models create . --name named --tag EVIL|models create . --name EVIL|models list --site local
 stores list|list --tag EVIL|show EVIL|submit manifest.yml --site EVIL|fetch EVIL
-search show ID|search trials ID|search export ID --csv|sites show EVIL|render EVIL|adopt local
+show ID|search trials ID|search export ID --csv|sites show EVIL|render EVIL|adopt local
 adopt EVIL|delete ID --dry-run|prune --older-than 1s --dry-run|tag ID EVIL"""
 
 

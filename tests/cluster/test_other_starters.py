@@ -52,7 +52,7 @@ def test_a_job_that_asks_slurm_for_another_run_is_both_links(dlctl, start, wait_
 
 
 def test_a_node_is_asked_who_can_start_the_next_attempt(dlctl, cluster_site):
-    checks = dlctl("sites", "check", cluster_site.name, "--on-node", "--json").json
+    checks = dlctl("doctor", cluster_site.name, "--deep", "--json").json
     told = {each["name"]: each for each in checks}
     next_attempt, paths = told["chaining"], told["paths of the service"]
     assert next_attempt["state"] == paths["state"] == "ok", told

@@ -96,7 +96,7 @@ def assert_each_once(job_dir, trials):
 def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
     search_id = start(dlctl, site, 16)
     job_dir = site.job_dir(search_id)
-    watched = dlctl("search", "watch", search_id, "--json", ok=True).stdout.splitlines()
+    watched = dlctl("watch", search_id, "--json", ok=True).stdout.splitlines()
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
     assert_each_once(job_dir, 16)
     seen = [json.loads(line) for line in watched]
@@ -105,11 +105,11 @@ def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
     ], "each trial once, in the order of the ends"
     states = [each["state"] for each in seen if each["event"] == "state"]
     assert states[-1] == "COMPLETED" and len(states) > 1, "it was followed while it ran"
-    status = dlctl("search", "status", search_id, "--json", ok=True).json
+    status = dlctl("status", search_id, "--json", ok=True).json
     assert (status["ended"], status["failed"], status["budget"]) == (16, 0, 16)
     best = min(told(job_dir), key=lambda event: event["metric"])
     assert status["best"]["number"] == best["number"]
-    assert f"trial {best['number']}" in dlctl("search", "status", search_id, ok=True).stdout
+    assert f"trial {best['number']}" in dlctl("status", search_id, ok=True).stdout
     rows = dlctl("search", "trials", search_id, "--json", ok=True).json
     if site.is_cluster:
         assert len({row["worker"] for row in rows}) == 2, "both workers took part"
@@ -122,13 +122,13 @@ def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
 
 
 def assert_shown(dlctl, search_id, best):
-    lines = dlctl("search", "watch", search_id, ok=True).stdout.splitlines()
+    lines = dlctl("watch", search_id, ok=True).stdout.splitlines()
     assert sum(line.startswith("trial ") for line in lines) == 16
-    whole = dlctl("search", "show", search_id, "--json", ok=True).json
+    whole = dlctl("show", search_id, "--json", ok=True).json
     assert (whole["waits"], whole["best"]["number"], len(whole["workers"])) == ([], best, 2)
     assert len(dlctl("search", "export", search_id, "--csv", ok=True).stdout.splitlines()) == 17
     sources = {line.partition(" | ")[0] for line in
-               dlctl("search", "logs", search_id, ok=True).stdout.splitlines()}  # fmt: skip
+               dlctl("logs", search_id, ok=True).stdout.splitlines()}  # fmt: skip
     assert {"hub", "broker", "w1.0"} <= sources
     assert [row["name"] for row in whole["workers"]] == ["w1.0", "w1.1"]
     assert dlctl("search", "best", "--json", ok=True).json["number"] == best, "the folder's search"
@@ -161,15 +161,15 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
     job_dir = site.job_dir(search_id)
     wait_for_results(wait_until, job_dir, 8)
     groups = sorted(path.name for path in (job_dir / names.WORKERS).glob("w?*"))
-    assert "nothing to resume" in dlctl("search", "resume", search_id).stderr
-    shown = dlctl("search", "show", search_id, "--json", ok=True).json["workers"]
+    assert "nothing to resume" in dlctl("resume", search_id).stderr
+    shown = dlctl("show", search_id, "--json", ok=True).json["workers"]
     assert "CANCELLED" not in {worker["state"] for worker in shown}, "its workers stay"
     dlctl("halt", search_id, ok=True)
     wait_for_state(dlctl, wait_until, search_id, "HALTED")
     dlctl("search", "scale", search_id, "--workers", "2", ok=True)
     assert sorted(path.name for path in (job_dir / names.WORKERS).glob("w?*")) == groups
-    (why,) = dlctl("search", "status", search_id, "--json", ok=True).json["waits"]
-    assert f"the search is halted; `dlctl search resume {search_id}` goes on" in why
+    (why,) = dlctl("status", search_id, "--json", ok=True).json["waits"]
+    assert f"the search is halted; `dlctl resume {search_id}` goes on" in why
     before = len(told(job_dir))
     assert before < 100
     (dlctl.cwd / "job/search.yml").unlink()  # it goes on as it was sent
@@ -197,16 +197,16 @@ def test_a_search_whose_program_is_broken_ends_early_and_goes_on_with_a_mended_o
     wait_for_state(dlctl, wait_until, search_id, "FAILED")
     failed = len(told(local_site.job_dir(search_id)))
     assert 3 <= failed < 10
-    status = " ".join(dlctl("search", "status", search_id, ok=True).stdout.split())
+    status = " ".join(dlctl("status", search_id, ok=True).stdout.split())
     assert "trials have failed, and none has ended well; the newest, trial" in status
-    assert "No module named 'trails'" in status and "dlctl search resume --code" in status
+    assert "No module named 'trails'" in status and "dlctl resume --code" in status
     (folder / "search.yml").write_text(text.replace("int: [1, 9]", "int: [1, 8]"))
-    refused = dlctl("search", "resume", search_id, "--code")
+    refused = dlctl("resume", search_id, "--code")
     assert "search.yml: space is another one than that of " in refused.stderr
     (folder / "search.yml").write_text(text)
-    dlctl("search", "resume", search_id, "--code", ok=True)
+    dlctl("resume", search_id, "--code", ok=True)
     wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
-    ends = dlctl("search", "status", search_id, "--json", ok=True).json
+    ends = dlctl("status", search_id, "--json", ok=True).json
     assert ends["ended"] == 20
     assert failed <= ends["failed"] < 10, "a few had failed and were not told"
 
@@ -246,11 +246,11 @@ def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, sit
     assert (pool["name"], pool["least"], pool["most"]) == ("w", 0, 1)
 
     def workers():
-        shown = dlctl("search", "show", search_id, "--json", ok=True).json["workers"]
+        shown = dlctl("show", search_id, "--json", ok=True).json["workers"]
         return [each for each in shown if each["state"] in ("PENDING", "RUNNING", "ENDING")]
 
     wait_until(lambda: len(workers()) <= 1, 60)
-    dlctl("search", "cancel", search_id, ok=True)
+    dlctl("cancel", search_id, ok=True)
     wait_until(lambda: not workers(), 60)
     counts = collections.Counter(event["number"] for event in told(job_dir))
     assert set(counts.values()) == {1}
@@ -267,7 +267,7 @@ def test_workers_scaled_from_several_places_at_once_are_all_kept(dlctl, local_si
     pools = dlctl("search", "scale", search_id, "--json", ok=True).json
     assert {pool["partition"] for pool in pools} == {None, "one", "two", "three"}
     assert len({pool["name"] for pool in pools}) == 4
-    dlctl("search", "cancel", search_id, ok=True)
+    dlctl("cancel", search_id, ok=True)
 
 
 @ON_THE_CLUSTER
@@ -306,7 +306,7 @@ def test_workers_go_on_while_the_hub_is_gone_and_its_successor_takes_over(
     wait_for_results(wait_until, job_dir, 5)
     endpoints = job_dir / names.ENDPOINTS
     wait_until(lambda: len(list(endpoints.glob("b.*.json"))) == 2, 60)
-    shown = dlctl("search", "show", search_id, "--json", ok=True).json["brokers"]
+    shown = dlctl("show", search_id, "--json", ok=True).json["brokers"]
     assert {each["broker"] for each in shown} == {"b0", "b.w1.0", "b.w1.1"}
     assert [(job_dir / names.WORKERS / "w1" / name).read_text() for name in ("before", "count")] \
         == ["0\n", "2\n"]  # fmt: skip
@@ -383,5 +383,5 @@ workers: {jobs: 1, slots: 2, time: 10m}
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     csv = dlctl("metrics", training_id, "--names", "^score$", "--csv", ok=True).stdout
     assert float(csv.splitlines()[-1].rpartition(",")[2]) == best["metric"], csv
-    shown = dlctl("search", "show", search_id, "--trial", str(best["number"]), "--json", ok=True)
+    shown = dlctl("show", search_id, "--trial", str(best["number"]), "--json", ok=True)
     assert shown.json["runs"] == 1 and shown.json["log"], shown.stdout

@@ -81,7 +81,7 @@ def test_a_made_up_scheduler_is_found_and_checked(run, tmp_path):
     file.write_text(
         text.replace("cpus_per_node: 4", "cpus_per_node: 8").replace("python: null", "python: auto")
     )
-    told = {each["name"]: each for each in json.loads(run("sites", "check", "found", "--json"))}
+    told = {each["name"]: each for each in json.loads(run("doctor", "found", "--json"))}
     assert (told["toy"]["state"], told["toy"]["evidence"]) == ("ok", "Toy 1")
     assert "cpus_per_node 8, the site has 4" in told["partition all"]["evidence"]
     assert told["root"]["state"] == told["sent files"]["state"] == "ok"

@@ -12,7 +12,7 @@ from login_host import NAMESPACE, Trainings, can_count, counted, init_of
 from login_side import make_site
 from ssh_servers import Sshd, block, start_sshd
 
-from dlctl.cli.states import following
+from dlctl.cli import logs as following
 from dlctl.contract import State
 from dlctl.dashboard.live import LiveFeed
 from dlctl.files.small_files import read_texts

@@ -277,14 +277,14 @@ def test_a_site_that_asks_is_added_with_a_connection_that_stays(
 
     shown = type_in("sites", "add", "c", "coded", "--without-slurm", later=0)
     assert "dlctl sites connect opens it" in " ".join(shown.split())
-    refused = run("sites", "check", "c")
+    refused = run("doctor", "c")
     assert "dlctl sites connect c" in refused.stdout, refused
     try:
         shown = type_in("sites", "connect", "c", later=1)
         assert "is open, until 12 h after the last" in " ".join(shown.split())
         before = served(with_code)
         assert "is open already" in run("sites", "connect", "c").stdout
-        checked = run("sites", "check", "c", "--json")
+        checked = run("doctor", "c", "--json")
         assert '"name": "log-in", "state": "ok"' in " ".join(checked.stdout.split()), checked
         assert served(with_code) == before == 2
     finally:

@@ -185,7 +185,7 @@ def test_a_search_is_watched_in_the_same_way(dlctl, xdg, terminal, tmp_path):
                "2026-01-01T10:00:00+00:00", job_id="1", state=State.CANCELLED)
     )  # fmt: skip
     before = terminal.modes
-    process = terminal.start([sys.executable, "-m", "dlctl", "search", "watch", "made-3k9f"], dlctl)
+    process = terminal.start([sys.executable, "-m", "dlctl", "watch", "made-3k9f"], dlctl)
     try:
         terminal.until(ENTER)
         terminal.until("[by trials that have ended]")

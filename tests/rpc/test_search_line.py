@@ -44,8 +44,8 @@ def test_a_broker_tells_its_queues_and_workers_in_a_file(search: Search) -> None
     )
     path = search.job_dir / files.BROKERS / "b1" / files.BROKER_STATUS
 
-    def told() -> files.BrokerTold | None:
-        return contract.read_record(files.BrokerTold, path)
+    def told() -> files.BrokerStatus | None:
+        return contract.read_record(files.BrokerStatus, path)
 
     async def run() -> None:
         await search.model().submit(

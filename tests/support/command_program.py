@@ -79,7 +79,7 @@ if __name__ == "__main__":
         importlib.import_module(name)
     command_line._register()
     BUILT = typer.main.get_command(command_line.app)
-    typer.testing.CliRunner().invoke(command_line.app, ["version", "--help"])  # loads rich
+    typer.testing.CliRunner().invoke(command_line.app, ["--help"])
     gc.freeze()
     main()
     end_as(dlctl.__main__.main)

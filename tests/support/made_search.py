@@ -79,14 +79,14 @@ def trials_of(count, ended=None, seed=0, failed=0.1, **more):
 
 def worker(name, running=0, **more):
     given = {"cpus": 4, "gpus": 0, "memory_bytes": 4 << 30}
-    return names.WorkerTold(name, running, 0.1, **(given | more))
+    return names.WorkerStatus(name, running, 0.1, **(given | more))
 
 
 def overview_of(trials, workers=(), jobs=(), now=T0 + 2000, age_s=0.5, **more):
     """Return an overview with one broker."""
     running = sum(each.running for each in workers)
     waiting = max(0, trials.outstanding - running)
-    broker = names.BrokerTold("b0", 1, now - age_s, owned=waiting, processing=running,
+    broker = names.BrokerStatus("b0", 1, now - age_s, owned=waiting, processing=running,
                               workers=list(workers))  # fmt: skip
     return Overview(trials, [broker], list(jobs), now=now, **more)
 

@@ -19,7 +19,7 @@ SEE_LOG = "See its whole log: dlctl logs {id} --learner {rank} --debug"
 NEWEST = "from the newest checkpoint"
 """In a hint, where `without_checkpoint` finds it."""
 GO_ON = f"Resume {NEWEST}: dlctl resume {{id}}"
-CHECK_SITE = "Check the site, then resume: dlctl sites check {site}; dlctl resume {id}"
+CHECK_SITE = "Check the site, then resume: dlctl doctor {site}; dlctl resume {id}"
 
 
 def without_checkpoint(hint: str) -> str:

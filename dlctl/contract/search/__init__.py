@@ -5,10 +5,5 @@
 
 from __future__ import annotations
 
-from dlctl.contract.search.events import *  # noqa: F403
-from dlctl.contract.search.names import *  # noqa: F403
-from dlctl.contract.search.pools import *  # noqa: F403
+from dlctl.contract.search.files import *  # noqa: F403
 from dlctl.contract.search.spec import *  # noqa: F403
-from dlctl.contract.search.strategies import *  # noqa: F403
-from dlctl.contract.search.told import *  # noqa: F403
-from dlctl.contract.search.trial import *  # noqa: F403

@@ -1,10 +1,14 @@
-"""What was decided before a search began."""
+"""What was decided before a search began: its specification, strategies, and a trial's plan."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dlctl.contract.plan import Plan
 from dlctl.contract.records import SCHEMA_VERSION
 
 
@@ -105,3 +109,87 @@ class Spec:
     network: str | None = None
     """The interface or range on which the processes listen; None: the host's name."""
     schema_version: int = SCHEMA_VERSION
+
+
+def trial_plan(plan: Plan, point: Mapping[str, Any], generation: int, job_dir: str) -> Plan:
+    """Return the plan of one trial.
+
+    Args:
+        plan: What all trials of the search have in common.
+        point: A key of the plan, such as `training.batch_size` or `framework.arguments.lr`, and the
+            value that it has in this trial.
+        generation: How many trials this one goes on from, one after the other. Each adds what the
+            plan says of epochs and steps.
+        job_dir: The trial's own.
+
+    Raises:
+        AttributeError, TypeError: the plan has no such key.
+    """
+    for key, value in point.items():
+        section, *_ = path = key.split(".")
+        is_text = section != ENV or isinstance(value, str)
+        plan = _with(plan, path, value if is_text else json.dumps(value))
+    training = plan.training
+    training = replace(
+        training, epochs=training.epochs * (1 + generation),
+        steps=None if training.steps is None else training.steps * (1 + generation),
+        settings_of_build=generation > 0,
+    )  # fmt: skip
+    return replace(plan, training=training, job_dir=job_dir)
+
+
+def _with(part: Any, path: Sequence[str], value: Any) -> Any:
+    """Return a part of a plan with another value at a path of keys."""
+    key, *rest = path
+    if isinstance(part, Mapping):
+        return {**part, key: _with(part[key], rest, value) if rest else value}
+    return replace(part, **{key: _with(getattr(part, key), rest, value) if rest else value})
+
+
+@dataclass(frozen=True)
+class Option:
+    """A number that a strategy takes."""
+
+    least: float
+    most: float = math.inf
+    """The greatest value; it is allowed, too."""
+    is_whole: bool = True
+    is_open: bool = False
+    """Whether the number must be greater than `least`."""
+
+    def fault(self, value: object) -> str:
+        """Return which values are allowed, if this one is not; else an empty text."""
+        kinds = (int,) if self.is_whole else (int, float)
+        if isinstance(value, kinds) and not isinstance(value, bool):
+            is_above = value > self.least if self.is_open else value >= self.least
+            if is_above and value <= self.most:
+                return ""
+        noun = "a whole number" if self.is_whole else "a number"
+        bounds = f"{'above' if self.is_open else 'from'} {self.least:g}"
+        return f"{noun} {bounds}{'' if math.isinf(self.most) else f' to {self.most:g}'} is allowed"
+
+
+_COUNT = Option(1)
+_SHARE = Option(0, 1, is_whole=False)
+_ETA = Option(2)
+
+OPTIONS: dict[str, dict[str, Option]] = {
+    "grid": {"levels": _COUNT},
+    "random": {},
+    "latin_hypercube": {"samples": _COUNT},
+    "genetic": {
+        "population": _COUNT, "tournament": _COUNT, "mutation": _SHARE, "crossover": _SHARE,
+    },
+    "aging": {"population": _COUNT, "sample": _COUNT, "mutation": _SHARE},
+    "asha": {"first": _COUNT, "eta": _ETA, "most": _COUNT},
+    "hyperband": {"eta": _ETA, "most": _COUNT},
+    "pbt": {
+        "population": Option(2), "share": Option(0, 0.5, is_whole=False, is_open=True),
+        "factor": Option(1, is_whole=False, is_open=True), "resample": _SHARE,
+    },
+}  # fmt: skip
+"""The options of each strategy of dlctl's own."""
+SAMPLERS = ("tpe", "cmaes", "gp", "qmc", "nsga2")
+"""Optuna's, whose options only Optuna knows."""
+STRATEGIES = (*OPTIONS, *SAMPLERS)
+"""A strategy of the user's is `module:Class`."""

@@ -170,7 +170,7 @@ export class SearchPage {
     const count = this.inside === null ? `${rows.length} ${rows.length === 1 ? 'trial' : 'trials'}${kept}` : `${rows.length} of ${trials.number.length} trials are chosen${kept}`;
     const more = rows.length - this.limit;
     this.trials.replaceChildren(el('header', { class: 'row' }, el('h2', {}, 'Trials'), el('span', { class: 'sub', role: 'status' }, count), el('span', { class: 'grow' }),
-      el('span', { class: 'sub' }, el('code', {}, `dlctl search show ${this.id} --trial N`))),
+      el('span', { class: 'sub' }, el('code', {}, `dlctl show ${this.id} --trial N`))),
       trials.number.length ? el('div', { class: 'scroll tall', tabindex: '0', role: 'region', 'aria-label': 'Table of the trials' },
         el('table', {}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body))) : el('p', { class: 'empty' }, 'No trial so far.'),
       more > 0 ? button(`Show ${more} more`, () => this.showMoreTrials(), { class: 'more' }) : '');

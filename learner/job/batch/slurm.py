@@ -52,7 +52,7 @@ class Slurm(BatchSystem):
             raise SiteFault(
                 f"The plan has {wanted} nodes, but the job's list {names!r} has {len(hosts)}. "
                 f"{error_text}",
-                hint=f"Check that scontrol works on the nodes: dlctl sites check {self.plan.site}",
+                hint=f"Check that scontrol works on the nodes: dlctl doctor {self.plan.site}",
             )
         return hosts[:wanted]
 

@@ -144,7 +144,7 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
         told[0].kind if told else VerdictKind.SITE,
         f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}{detail}",
         "Check that every node has the site's Python and sees its root folder: "
-        f"dlctl sites check {plan.site}",
+        f"dlctl doctor {plan.site}",
         Evidence("learner", silent[0], "", code, None, findings.words),
     )
     return replace(outcome, bad_hosts=_ended_only_on(findings))

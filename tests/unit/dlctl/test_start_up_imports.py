@@ -54,7 +54,7 @@ def test_help_loads_no_library_but_those_of_the_command_line(loaded):
 
 
 def test_help_built_without_parameters_is_the_whole_help(dlctl):
-    assert dlctl("--help", ok=True).stdout.strip() == dlctl().stdout.strip()
+    assert dlctl("--help", ok=True).stdout.strip() == dlctl().stderr.strip()
     assert "sites" in dlctl("-h", ok=True).stdout
 
 
@@ -94,7 +94,7 @@ def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dl
         assert not modules & {
             "dlctl.transport.ssh",
             "dlctl.scheduler.slurm",
-            "dlctl.cli.states.show",
+            "dlctl.cli.views.training",
         }
         assert not modules & {
             "dlctl.outputs.fetch",

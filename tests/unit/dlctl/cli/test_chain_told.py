@@ -5,7 +5,7 @@ from dataclasses import replace
 from scheduler_plan import make_plan
 
 from dlctl.cli.output import Shown
-from dlctl.cli.states.show import _asked
+from dlctl.cli.views.training import _asked
 from dlctl.contract import Lifecycle
 from dlctl.service.submit import _say_links
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dlctl import __version__
 from dlctl.cli import main
 
 MANIFEST = "name: t\nframework: {name: x, command: 'COMMAND'}\n"
@@ -50,6 +51,28 @@ def add_site(xdg, tmp_path, name, text):
 def test_help_has_an_example_and_no_escape_codes(dlctl):
     text = dlctl("submit", "--help", ok=True).stdout
     assert "Example: dlctl submit" in text and "\x1b" not in text
+
+
+def test_the_whole_help_is_one_screen_in_groups(dlctl):
+    lines = dlctl("--help", ok=True, env={"COLUMNS": "80"}).stdout.splitlines()
+    assert len(lines) <= 50 and max(map(len, lines)) <= 80
+    heads = [line.split()[0] for line in lines if re.match(r"[A-Z]\w+ +[a-z]+  ", line)]
+    assert heads == list(main.PANELS)
+    for group in ("search", "models", "stores", "sites", "checkpoints", "frameworks"):
+        lines += dlctl(group, "--help", ok=True, env={"COLUMNS": "80"}).stdout.splitlines()
+    assert not [line for line in lines if line.endswith("...") or line.startswith("   " * 8)]
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("version", "dlctl --version"), ("sites check mine --on-node", "dlctl doctor mine --deep"),
+    ("checkpoint t-1", "dlctl checkpoints save t-1"), ("search halt s-1", "dlctl halt s-1"),
+    ("search show s-1 --trial 3", "dlctl show s-1 --trial 3"),
+])  # fmt: skip
+def test_an_old_spelling_is_answered_with_the_new_one(dlctl, old, new):
+    done = dlctl(*old.split())
+    words = " ".join(old.split()[: 1 if old[0] in "vc" else 2])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"error: `dlctl {words}` is now: {new}\n"
 
 
 def test_of_very_many_problems_the_first_ones_are_shown_and_the_others_counted(dlctl):
@@ -132,7 +155,6 @@ def test_tracebacks_only_with_debug(dlctl):
 
 def test_what_touches_no_site_reports_json(dlctl):
     path = manifest(dlctl)
-    assert dlctl("version", "--json", ok=True).json["version"]
     assert dlctl("validate", path, "--json", ok=True).json["valid"] is True
     assert dlctl("schema", "manifest", ok=True).json["title"] == "dlctl manifest"
     assert dlctl("list", "--json", ok=True).json == []
@@ -229,7 +251,7 @@ def test_a_reader_that_leaves_is_exit_code_141(dlctl, local_site):
 
 
 def test_the_version_and_a_folder_with_spaces(dlctl):
-    assert dlctl("--version", ok=True).stdout == dlctl("version", ok=True).stdout
+    assert dlctl("--version", ok=True).stdout == f"dlctl {__version__}\n"
     assert "cd 'My Net 2' && dlctl submit" in dlctl("init", "My Net 2", ok=True).stderr
 
 

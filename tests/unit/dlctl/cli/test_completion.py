@@ -56,7 +56,7 @@ def test_attempts_are_those_of_the_record(known, monkeypatch):
 
 
 def test_names_of_metrics_are_those_that_this_machine_has_seen(known, monkeypatch):
-    from dlctl.cli.measured import complete_names
+    from dlctl.cli.metrics import complete_names
     from dlctl.series.merged import Entry
 
     entry = Entry.__new__(Entry)

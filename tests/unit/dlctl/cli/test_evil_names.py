@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dlctl.cli import output
-from dlctl.cli.states.following import LogLines
+from dlctl.cli.logs import LogLines
 from dlctl.contract.ground.safe_text import cells_for, printable, printable_lines
 from dlctl.logs.reader import LogPiece
 from dlctl.terminal.text import Line

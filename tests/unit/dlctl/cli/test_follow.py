@@ -7,7 +7,7 @@ import pytest
 from login_side import make_record, make_site
 
 from dlctl import lifecycle
-from dlctl.cli.states import following
+from dlctl.cli import logs as following
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.lifecycle import Session

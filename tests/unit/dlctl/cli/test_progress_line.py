@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from login_side import make_record
 
-from dlctl.cli.states import following as progress_line
-from dlctl.cli.states.following import ProgressLine, text_of
+from dlctl.cli import logs as progress_line
+from dlctl.cli.logs import ProgressLine, text_of
 from dlctl.contract import State
 
 RECORD = make_record(state=State.TRAINING, epoch=3, step=120, done=0.25)

@@ -26,7 +26,7 @@ def known(trainings, job_dir, tmp_path):
     """A search that was cancelled: its state is asked for no more."""
     trainings.add(
         Record(ONE, "made", "local", str(tmp_path), str(job_dir), "2026-01-01T10:00:00+00:00",
-               job_id="1", state=State.CANCELLED, reason="cancelled",
+               job_id="1", state=State.CANCELLED, reason="cancelled", is_search=True,
                manifest_path=str(tmp_path / "elsewhere" / "search.yml"))
     )  # fmt: skip
     return job_dir
@@ -39,65 +39,63 @@ def fails(done, code, *says):
     assert "internal error" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [
-    ("status",), ("trials",), ("show",), ("logs",), ("show", "--trial", "0"), ("best",),
+@pytest.mark.parametrize(("command", "code"), [
+    (("search", "trials"), 8), (("search", "best"), 8), (("show", "--trial", "0"), 2),
+    (("logs", "--trial", "0"), 2),
 ])  # fmt: skip
-def test_a_training_is_no_search(dlctl, known, command):
-    fails(dlctl("search", *command, ONE), 8, f"{ONE} is a training, and no search")
+def test_a_training_is_no_search(dlctl, known, trainings, command, code):
+    trainings.update(replace(trainings.find(ONE), is_search=False))
+    fails(dlctl(*command, ONE), code, f"{ONE} is a training, and no search")
 
 
-@pytest.mark.parametrize("command", [
-    ("status",), ("watch", "--once"), ("show",), ("logs",), ("best",), ("export", "--csv"),
-    ("replay",),
-])  # fmt: skip
+@pytest.mark.parametrize("command", ["best", "export --csv", "replay"])
 def test_a_search_that_nobody_knows_is_refused(dlctl, known, command):
-    fails(dlctl("search", command[0], "nosuch", *command[1:]), 8, "nosuch")
+    fails(dlctl("search", *command.split(), "nosuch"), 8, "nosuch")
 
 
-def test_a_job_directory_that_is_gone_is_named(dlctl, known, trainings):
+def test_a_job_directory_that_is_gone_is_named(dlctl, known):
     known.rmdir()
-    trainings.update(replace(trainings.find(ONE), is_search=True))
-    fails(dlctl("search", "show", ONE), 8, f"{known}/search/spec.json is gone from the site")
+    fails(dlctl("show", ONE), 8, f"{known}/search/spec.json is gone from the site")
 
 
 def test_a_damaged_log_is_named(dlctl, known):
     write_search(known, 3)
     with (known / names.TRIALS).open("a") as file:
         file.write('{"event": "tell", "number": 77}\n')
-    fails(dlctl("search", "show", ONE), 8, "trials.jsonl: line 16 is no event of a search")
-    done = dlctl("search", "watch", ONE, "--once", ok=True)
+    fails(dlctl("show", ONE), 8, "trials.jsonl: line 16 is no event of a search")
+    done = dlctl("watch", ONE, "--once", ok=True)
     assert "line 16 is no event of a search" in done.stdout
 
 
 def test_a_search_without_a_trial(dlctl, known):
     write_search(known, 0)
-    assert "no trial has ended well so far" in dlctl("search", "show", ONE, ok=True).stdout
-    assert "no trial so far" in dlctl("search", "watch", ONE, "--once", ok=True).stdout
-    assert dlctl("search", "show", ONE, "--json", ok=True).json["best"] is None
-    assert "has printed nothing so far" in dlctl("search", "logs", ONE, ok=True).stderr
+    assert "no trial has ended well so far" in dlctl("show", ONE, ok=True).stdout
+    assert "no trial so far" in dlctl("watch", ONE, "--once", ok=True).stdout
+    assert dlctl("show", ONE, "--json", ok=True).json["best"] is None
+    assert "has printed nothing so far" in dlctl("logs", ONE, ok=True).stderr
     fails(dlctl("search", "best", ONE), 9, "no trial has ended well so far")
-    fails(dlctl("search", "show", ONE, "-t", "0"), 8, "there is no trial 0")
-    fails(dlctl("search", "logs", ONE, "-t", "0"), 8, "there is no trial 0")
+    fails(dlctl("show", ONE, "-t", "0"), 8, "there is no trial 0")
+    fails(dlctl("logs", ONE, "-t", "0"), 8, "there is no trial 0")
 
 
 def test_show_tells_space_trials_and_why_they_wait(dlctl, known):
     write_search(known, 12, 9)
-    text = dlctl("search", "show", ONE, ok=True).stdout
+    text = dlctl("show", ONE, ok=True).stdout
     assert "float 0.0001 to 1, logarithmic" in text and "optimizer: sgd" in text
     assert "3 trials wait: the search is cancelled" in text
-    told = dlctl("search", "show", ONE, "--json", ok=True).json
+    told = dlctl("show", ONE, "--json", ok=True).json
     assert (told["ended"], told["spec"]["metric"], len(told["waits"])) == (9, "loss", 1)
     assert told["best_over_time"][-1]["number"] == told["best"]["number"]
 
 
 def test_of_a_search_that_has_ended_no_trial_runs(dlctl, known):
     write_search(known, 12, 9)
-    told = names.BrokerTold("b0", 1, 0.0, workers=[names.WorkerTold("w1.0", running=2)])
+    told = names.BrokerStatus("b0", 1, 0.0, workers=[names.WorkerStatus("w1.0", running=2)])
     (known / names.BROKERS / "b0").mkdir(parents=True, exist_ok=True)
     (known / names.BROKERS / "b0" / names.BROKER_STATUS).write_text(contract.to_json(told))
-    text = dlctl("search", "status", ONE, ok=True).stdout
+    text = dlctl("status", ONE, ok=True).stdout
     assert "3 outstanding\n" in text and "of them run" not in text
-    assert dlctl("search", "status", ONE, "--json", ok=True).json["running"] == 0
+    assert dlctl("status", ONE, "--json", ok=True).json["running"] == 0
 
 
 def test_best_names_the_newest_failure_while_none_has_ended_well(dlctl, known):
@@ -105,26 +103,25 @@ def test_best_names_the_newest_failure_while_none_has_ended_well(dlctl, known):
     newest = trials_of(12, 9, failed=1.0).rows[8]
     says = f"no trial has ended well so far; trial 8 failed: {newest.error}"
     fails(dlctl("search", "best", ONE), 9, says)
-    assert newest.error and says in " ".join(dlctl("search", "show", ONE, ok=True).stdout.split())
+    assert newest.error and says in " ".join(dlctl("show", ONE, ok=True).stdout.split())
 
 
-def test_hints_about_a_search_name_its_own_commands(dlctl, known, trainings):
+def test_a_search_that_has_ended_is_neither_halted_nor_cancelled(dlctl, known):
     write_search(known, 3)
-    trainings.update(replace(trainings.find(ONE), is_search=True))
     for command in ("halt", "cancel"):
-        fails(dlctl("search", command, ONE), 8, f"dlctl search show {ONE}")
-    shown = dlctl("search", "show", ONE, ok=True).stdout
+        fails(dlctl(command, ONE), 8, f"dlctl show {ONE}")
+    shown = dlctl("show", ONE, ok=True).stdout
     assert "folder         " in shown and "elsewhere" in shown, "that of search.yml"
 
 
 def test_show_tells_how_much_each_parameter_explains(dlctl, known):
     write_search(known, 60)
-    rows = dlctl("search", "show", ONE, ok=True).stdout.splitlines()
+    rows = dlctl("show", ONE, ok=True).stdout.splitlines()
     (rate,) = [row for row in rows if row.startswith("lr ")]
     assert " %, best at 0.0" in rate
     (noise,) = [row for row in rows if row.startswith("noise ")]
     assert noise.endswith("no more than chance")
-    told = dlctl("search", "show", ONE, "--json", ok=True).json["importance"]
+    told = dlctl("show", ONE, "--json", ok=True).json["importance"]
     assert told[0]["name"] == "lr" and told[0]["share"] > 0.5
 
 
@@ -134,12 +131,12 @@ def test_show_tells_one_trial_with_its_reports_and_the_end_of_its_log(dlctl, kno
     folder = known / names.TASKS / row.id
     folder.mkdir(parents=True)
     (folder / "log").write_text("".join(f"line {n}\n" for n in range(100)) + "no newline")
-    text = dlctl("search", "show", ONE, "--trial", "2", ok=True).stdout
+    text = dlctl("show", ONE, "--trial", "2", ok=True).stdout
     assert "| no newline" in text and "| line 99" in text and "| line 80" not in text
-    told = dlctl("search", "show", ONE, "--trial", "2", "--json", ok=True).json
+    told = dlctl("show", ONE, "--trial", "2", "--json", ok=True).json
     assert [each["step"] for each in told["reports"]] == [1, 2, 3]
     assert (told["point"], told["worker"], told["runs"]) == (row.point, "w1.2", None)
-    log = dlctl("search", "logs", ONE, "--trial", "2", ok=True).stdout.splitlines()
+    log = dlctl("logs", ONE, "--trial", "2", ok=True).stdout.splitlines()
     assert log[0] == "trial | line 0" and log[-1] == "trial | no newline" and len(log) == 101
     for attempt in (1, 2):
         run = folder / f"checkpoint/job/attempts/{attempt}"
@@ -147,9 +144,9 @@ def test_show_tells_one_trial_with_its_reports_and_the_end_of_its_log(dlctl, kno
         plan = run if attempt > 1 else folder / "checkpoint/job"
         (plan / "plan.json").write_text("{}")
         (run / "learner-0.log").write_text(f"attempt {attempt}\n")
-    told = dlctl("search", "show", ONE, "--trial", "2", "--json", ok=True).json
+    told = dlctl("show", ONE, "--trial", "2", "--json", ok=True).json
     assert told["runs"] == 2
-    assert "learner-0 | attempt 2" in dlctl("search", "logs", ONE, "-t", "2", ok=True).stdout
+    assert "learner-0 | attempt 2" in dlctl("logs", ONE, "-t", "2", ok=True).stdout
 
 
 def test_the_logs_of_all_processes_are_named_by_their_sources(dlctl, known):
@@ -158,26 +155,26 @@ def test_the_logs_of_all_processes_are_named_by_their_sources(dlctl, known):
                  "attempts/1/slurm.out", "attempts/1/learner-0.log"):  # fmt: skip
         (known / name).parent.mkdir(parents=True, exist_ok=True)
         (known / name).write_text(f"of {name}\n")
-    lines = dlctl("search", "logs", ONE, ok=True).stdout.splitlines()
+    lines = dlctl("logs", ONE, ok=True).stdout.splitlines()
     assert [line.partition(" | ")[0] for line in lines] == ["job", "hub", "b0", "model", "w1.0"]
-    first = json.loads(dlctl("search", "logs", ONE, "--json", ok=True).stdout.splitlines()[0])
+    first = json.loads(dlctl("logs", ONE, "--json", ok=True).stdout.splitlines()[0])
     assert first == {"attempt": 1, "source": "job", "line": "of attempts/1/slurm.out"}
 
 
 def test_watch_prints_a_line_for_each_trial_into_a_pipe(dlctl, known):
     write_search(known, 5)
-    lines = dlctl("search", "watch", ONE, ok=True).stdout.splitlines()
+    lines = dlctl("watch", ONE, ok=True).stdout.splitlines()
     assert lines[0].startswith(f"{ONE} CANCELLED")
     assert [line.split()[1] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
-    objects = dlctl("search", "watch", ONE, "--json", ok=True).stdout.splitlines()
+    objects = dlctl("watch", ONE, "--json", ok=True).stdout.splitlines()
     assert [json.loads(line)["trial"]["number"] for line in objects[1:]] == [0, 1, 2, 3, 4]
-    once = dlctl("search", "watch", ONE, "--json", "--once", ok=True).stdout
+    once = dlctl("watch", ONE, "--json", "--once", ok=True).stdout
     assert json.loads(once)["overview"]["ended"] == 5
 
 
 def test_a_picture_is_as_wide_as_a_terminal_and_has_no_colours(dlctl, known):
     write_search(known, 40)
-    text = dlctl("search", "watch", ONE, "--once", ok=True, env={"COLUMNS": "80"}).stdout
+    text = dlctl("watch", ONE, "--once", ok=True, env={"COLUMNS": "80"}).stdout
     assert max(map(len, text.splitlines())) <= 80 and "\x1b" not in text
     assert "best so far" in text
 
@@ -185,7 +182,7 @@ def test_a_picture_is_as_wide_as_a_terminal_and_has_no_colours(dlctl, known):
 def test_a_line_that_is_not_finished_yet_waits(dlctl, known):
     write_search(known, 2, 0)
     (known / names.TRIALS).write_bytes(lines_of(events_of(2))[:-5])
-    assert dlctl("search", "status", ONE, "--json", ok=True).json["ended"] == 1
+    assert dlctl("status", ONE, "--json", ok=True).json["ended"] == 1
 
 
 def test_exports_go_to_standard_output_or_to_files(dlctl, known, tmp_path):
@@ -228,6 +225,6 @@ def test_without_an_id_it_is_the_latest_search_and_not_a_training_after_it(
         trainings.add(Record(name, name, "local", str(dlctl.cwd), str(folder),
                              f"2026-01-0{number + 1}T10:00:00+00:00", job_id="1",
                              state=State.CANCELLED, is_search=name != "later"))  # fmt: skip
-    assert dlctl("search", "status", "--json", ok=True).json["training_id"] == "mine"
-    assert dlctl("search", "watch", "--once", ok=True).stdout.startswith("mine CANCELLED")
+    best = dlctl("search", "best", "--manifest", "-")
+    assert "/mine/code/" in best.stderr and best.exit_code == 9
     assert dlctl("status", "--json", ok=True).json["training_id"] == "later"

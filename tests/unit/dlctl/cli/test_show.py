@@ -8,8 +8,8 @@ from login_side import MANIFEST, make_site, plan_of
 from made_details import make_details, process
 from scheduler_plan import make_plan
 
-from dlctl.cli.states.processes import rates, server_line, speed_line
-from dlctl.cli.states.show import _per_attempt, print_details
+from dlctl.cli.views.learners import rates, server_line, speed_line
+from dlctl.cli.views.training import _per_attempt, print_details
 from dlctl.contract import Evidence, Homes, State, Training, Verdict
 from dlctl.outputs.insight import Attempt
 from dlctl.record import Record

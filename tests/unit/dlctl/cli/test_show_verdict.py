@@ -6,7 +6,7 @@ import pytest
 from made_details import make_details
 
 from dlctl.cli import output
-from dlctl.cli.states.show import verdict_fields
+from dlctl.cli.views.training import verdict_fields
 from dlctl.contract import Action, Evidence, Next, State, Verdict, VerdictKind
 
 

@@ -7,7 +7,7 @@ import pytest
 from made_details import make_details, process
 from scheduler_plan import make_plan
 
-from dlctl.cli.states.show import print_story
+from dlctl.cli.views.training import print_story
 from dlctl.contract import Action, Evidence, Next, State, Verdict
 from dlctl.lifecycle.orders import Ordered
 from dlctl.outputs.insight import Insight

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlctl.cli.room import _print_done
+from dlctl.cli.upkeep import _print_done
 from dlctl.upkeep.inventory import Inventory
 from dlctl.upkeep.prune import Prunable, Pruned
 

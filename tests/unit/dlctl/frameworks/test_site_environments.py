@@ -9,7 +9,7 @@ from login_side import make_manifest, make_site
 from shell_check import check_script, check_syntax
 from typer.testing import CliRunner
 
-from dlctl.cli.folders import show_framework
+from dlctl.cli.plugins import show_framework
 from dlctl.errors import PlanError, RecordError, SiteError
 from dlctl.manifest.overrides import Overrides
 from dlctl.plan.environments import chosen_environment

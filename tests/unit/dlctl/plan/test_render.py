@@ -264,7 +264,7 @@ def test_a_damaged_runtime_is_marked_so_that_it_is_sent_again(tmp_path, harm):
     assert job.run().returncode == 1
     told = "learner/a b.py: FAILED" if harm == "a flipped bit" else "torch.py was not sent"
     assert job.verdict().reason.endswith(f"is no longer what was sent: {told}")
-    # An index that is gone altogether is that of an older version: `sites check` passes it over.
+    # An index that is gone altogether is that of an older version: `doctor` passes it over.
     assert (job.runtime / contract.SENT_INDEX).read_bytes() == b""
     assert job.ran() == []
 

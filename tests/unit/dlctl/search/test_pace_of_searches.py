@@ -9,7 +9,7 @@ import pytest
 from login_side import make_record
 
 from dlctl.contract import State, to_json
-from dlctl.contract.search import BrokerTold, WorkerTold
+from dlctl.contract.search import BrokerStatus, WorkerStatus
 from dlctl.lifecycle import waiting
 from dlctl.scheduler.base import Job, JobState
 from dlctl.search import overview
@@ -37,7 +37,7 @@ def asked(monkeypatch):
     ) -> list[float]:
         nonlocal begin
         begin = clock.now_s
-        told = BrokerTold("b1", 1, 0.0, workers=[WorkerTold(name) for name in workers])
+        told = BrokerStatus("b1", 1, 0.0, workers=[WorkerStatus(name) for name in workers])
         reader._files = {
             "search/workers/w1/submit.end": b"0\n2\n7\n",
             "search/brokers/b1/status.json": to_json(told).encode(),

@@ -5,7 +5,7 @@ import yaml
 
 from dlctl.manifest.load import parse_manifest
 from dlctl.search.load import load_search
-from dlctl.search.reproduce import task_again, training_again
+from dlctl.search.sent import task_again, training_again
 from dlctl.search.trials import TrialRow
 
 TRAINING = """\

@@ -65,7 +65,7 @@ def test_what_no_worker_has_is_named(task, has, says):
 @pytest.mark.parametrize(
     ("state", "says"),
     [
-        (State.HALTED, "3 trials wait: the search is halted; `dlctl search resume t-1` goes on"),
+        (State.HALTED, "3 trials wait: the search is halted; `dlctl resume t-1` goes on"),
         (State.PENDING, "the hub has not begun, it is PENDING: Priority"),
     ],
 )
@@ -103,4 +103,4 @@ def test_workers_are_named_as_they_name_themselves():
 
 def test_a_search_that_has_failed_can_be_resumed():
     (said,) = why(overview_of(trials_of(0)), make_record(state=State.FAILED))
-    assert said == ("nothing is tried: the search has failed; `dlctl search resume t-1` goes on")
+    assert said == ("nothing is tried: the search has failed; `dlctl resume t-1` goes on")

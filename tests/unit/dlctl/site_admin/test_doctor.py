@@ -231,7 +231,7 @@ def test_a_root_that_can_not_be_made_and_a_launcher_that_is_away(tmp_path):
 def test_a_site_that_does_not_answer(tmp_path, monkeypatch):
     monkeypatch.setattr("dlctl.lifecycle.session.open_transport", lambda *_: NoConnection())
     monkeypatch.setattr("dlctl.doctor.examine.load_site", lambda _: slurm())
-    found = {link.name: link for link in examine("x", here=False).links}
+    found = {link.name: link for link in examine("x").links}
     assert found["log-in"] == Link(
         "log-in", "broken", "me@far:22: connection refused", "look at the address", "x"
     )
@@ -283,7 +283,7 @@ def test_the_commands_print_and_fail_as_documented(run, tmp_path):
         "sites", "add", "mine", "local", "--without-slurm", "--root", str(tmp_path / "r"), "--json"
     )
     assert added.exit_code == 0 and '"site": "mine"' in added.stdout
-    checked = run("sites", "check", "mine", "--json")
+    checked = run("doctor", "mine", "--json")
     assert checked.exit_code == 4 and "environment.python is not set" in checked.stdout
     assert run("sites", "remove", "mine").stdout.startswith("removed ")
     assert isinstance(run("sites", "show", "mine").exception, SiteError)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.broker.fair import Fair
+from search.broker.fair_queue import FairQueue
 
 
 @dataclass(eq=False)
@@ -19,14 +19,14 @@ class Item:
     number: int = 0
 
 
-def fair_queue(*items: Item) -> Fair:
-    queue: Fair = Fair(lambda item: not item.gone)
+def fair_queue(*items: Item) -> FairQueue:
+    queue: FairQueue = FairQueue(lambda item: not item.gone)
     for item in items:
         queue.push(item.flow, item)
     return queue
 
 
-def drain(queue: Fair, fits=lambda shape: True) -> list[Item]:  # noqa: ANN001
+def drain(queue: FairQueue, fits=lambda shape: True) -> list[Item]:  # noqa: ANN001
     found = []
     while item := queue.pop(fits):
         found.append(item)

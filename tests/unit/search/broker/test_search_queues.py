@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from search.broker.queues import MOST_DEATHS, PEER, Queues
-from search.broker.replay import begin, replay, snapshot, status_of
+from search.broker.replay import begin, replay, snapshot
 from search.broker.shapes import Room, Shape
 from search.protocol import messages as m
 
@@ -49,13 +49,13 @@ def success(lease: m.Lease) -> m.Result:
 def test_a_task_goes_from_owned_to_processing_to_results() -> None:
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)
-    assert status_of(queues).owned == 1
+    assert queues.status().owned == 1
     (lease,) = queues.lease("w1", 5, ROOM, 0.0)
-    assert (status_of(queues).owned, status_of(queues).processing) == (0, 1)
+    assert (queues.status().owned, queues.status().processing) == (0, 1)
     queues.accept("w1", [success(lease)], 1.0)
-    assert (status_of(queues).processing, status_of(queues).results) == (0, 1)
+    assert (queues.status().processing, queues.status().results) == (0, 1)
     queues.results.forget("one", 1)
-    assert status_of(queues).results == 0 and queues.outstanding == 0
+    assert queues.status().results == 0 and queues.outstanding == 0
 
 
 def test_a_late_result_is_dropped_once_another_worker_has_the_task() -> None:
@@ -212,7 +212,7 @@ def test_only_owned_tasks_are_lent_one_hop_deep() -> None:
     queues.help("b2", [m.Lease(task=make_task(2), id=77)])
     lent = queues.lease(PEER + "b3", 10, ROOM, 0.0, lend=True)
     assert [lease.task.id for lease in lent] == [make_task(1).id]
-    assert status_of(queues).helper == 1
+    assert queues.status().helper == 1
 
 
 def test_owned_and_helped_tasks_take_turns() -> None:
@@ -452,7 +452,7 @@ def test_another_models_tasks_can_not_be_cancelled() -> None:
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)
     queues.cancel("two", [make_task(1).id])
-    assert status_of(queues).owned == 1
+    assert queues.status().owned == 1
 
 
 class Broker(RuleBasedStateMachine):
@@ -550,7 +550,7 @@ class Broker(RuleBasedStateMachine):
     @invariant()
     def each_task_is_in_one_queue(self) -> None:
         if hasattr(self, "queues"):
-            status, tasks = status_of(self.queues), self.queues.tasks.values()
+            status, tasks = self.queues.status(), self.queues.tasks.values()
             assert status.processing == sum(bool(entry.holder) for entry in tasks)
             assert status.owned + status.helper + status.processing == len(tasks)
 

@@ -182,8 +182,7 @@ def test_the_newest_log_with_a_whole_snapshot_counts(tmp_path: Path) -> None:
     found = adopt(tmp_path, 4, 0.05)
     assert found.incarnation == 2 and found.torn_bytes == 3
     assert [each.payload for each in found.records] == [b"snapshot", b"", b"later"]
-    seals = {p.stem: contract.read_record(epochs.Seal, p) for p in tmp_path.glob("*.sealed")}
-    assert {number: seal.by for number, seal in seals.items() if seal} == {"1": 4, "2": 4, "3": 4}
+    assert {path.stem for path in tmp_path.glob("*.sealed")} == {"1", "2", "3"}
 
 
 def test_the_newest_segment_with_a_whole_snapshot_counts(tmp_path: Path) -> None:

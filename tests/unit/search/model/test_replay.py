@@ -13,10 +13,10 @@ from repository import REPOSITORY
 
 from dlctl import contract
 from dlctl.contract import search as names
-from search.model.ahead import open_strategy
 from search.model.log import TrialLog
 from search.model.replay import replay
 from search.model.state import Ended, Search
+from search.model.strategy import open_strategy
 
 SPACE = [names.Parameter("x", "float", 0.0, 1.0), names.Parameter("n", "int", 1, 9)]
 SEARCHED = {

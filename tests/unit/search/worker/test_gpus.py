@@ -3,7 +3,7 @@
 import pytest
 
 from search.errors import SearchError
-from search.worker.crew import Gpus
+from search.worker.slot_pool import Gpus
 
 
 def test_tasks_get_what_the_scheduler_gave_the_job() -> None:

@@ -9,13 +9,13 @@ import pytest
 from event_loops import run_loop
 from search_keys import write_keys
 
-from search.worker.crew import Crew, Resources
 from search.worker.links import Link
 from search.worker.outbox import Outbox
+from search.worker.slot_pool import Resources, SlotPool
 from search.worker.slots import EchoSlot, Gpus
 
 
-class Faulty(Crew):
+class Faulty(SlotPool):
     def held(self, broker):
         raise KeyError("a fault of ours")
 
@@ -27,7 +27,7 @@ def test_a_fault_of_the_workers_own_ends_it_instead_of_the_calls_to_a_broker_alo
     async def play():
         outbox = Outbox(tmp_path, "w1")
         gpus = Gpus(0, {})
-        crew = Faulty(
+        pool = Faulty(
             "w1",
             partial(EchoSlot, tmp_path, 0, gpus),
             1,
@@ -36,7 +36,7 @@ def test_a_fault_of_the_workers_own_ends_it_instead_of_the_calls_to_a_broker_alo
             outbox,
             lambda _: None,
         )
-        link = Link(tmp_path, "b0", "w1", crew, outbox, lambda _: True)
+        link = Link(tmp_path, "b0", "w1", pool, outbox, lambda _: True)
         try:
             with pytest.raises(KeyError, match="a fault of ours"):
                 while True:
@@ -44,6 +44,6 @@ def test_a_fault_of_the_workers_own_ends_it_instead_of_the_calls_to_a_broker_alo
                     await asyncio.sleep(0)
         finally:
             await link.close()
-            await crew.close()
+            await pool.close()
 
     run_loop(asyncio.wait_for(play(), 60))

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from dlctl.contract.search import Budget, Parameter, Spec, Task
-from search.model.ahead import AskedAhead, StrategyError, open_strategy
 from search.model.log import TrialLog
 from search.model.state import Ended, Search
+from search.model.strategy import PrefetchedStrategy, StrategyError, open_strategy
 from search.strategies import SAMPLERS
 
 SPACE = [
@@ -53,7 +53,7 @@ def opened():
 
         def open_search(path, what):
             strategy = stack.enter_context(open_strategy(what))
-            assert isinstance(strategy, AskedAhead)
+            assert isinstance(strategy, PrefetchedStrategy)
             return Search(what, strategy, TrialLog(path / "trials.jsonl"))
 
         yield open_search

@@ -1,4 +1,4 @@
-"""What was measured: `dlctl metrics` lists it, `watch` draws it, `dashboard` shows a page."""
+"""What was measured: `metrics` lists it, `watch` draws it, `dashboard` and `serve` serve it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dlctl.cli.common import (
     client,
     complete_ids,
     complete_sites,
+    default_site,
     opened,
     write_text,
     writing,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dlctl.outputs.metrics.platform import Platform
     from dlctl.record import Record
     from dlctl.series.merged import Entry
+    from dlctl.service.client import Client
 
 
 def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -71,7 +73,9 @@ def metrics(
         False, "--platform", help="Show idle nodes and hours lost, of whole sites."
     ),
 ) -> None:  # fmt: skip
-    """Print what was measured, as one list over all attempts, learners and sources.
+    """Print what was measured, as a list or a table.
+
+    It covers all attempts, learners and sources.
 
     Example: dlctl metrics digits-3k9f --names loss --csv
     """
@@ -203,21 +207,49 @@ def _platform_row(each: Platform) -> list[str]:
 def watch(
     training_ids: list[str] = IDS,
     once: bool = typer.Option(False, "--once", help="Print one picture and end."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Of a search: print an object for each trial that ends and for each "
+        "change of state; with --once, one."
+    ),
 ) -> None:  # fmt: skip
-    """Watch trainings: curves, the six answers, learners, the log; a pipe gets plain text.
+    """Watch trainings, or a search, in the terminal.
+
+    Of trainings it shows curves, the six answers, learners and the log; of a search the best so
+    far, trials and workers. A pipe gets plain text.
 
     Example: dlctl watch digits-3k9f
     """
     from dlctl.terminal.watch import Watched, watch_in_pipe, watch_on_terminal
 
     mine = client()
-    watched = Watched(mine.store, mine.open, mine.store.find_all(training_ids or []))
+    records = mine.store.find_all(training_ids or [])
+    if len(records) == 1 and records[0].is_search:
+        return _watch_search(mine, records[0], once, as_json)
+    if as_json:
+        raise typer.BadParameter("--json is for a search: dlctl metrics --follow --json")
+    watched = Watched(mine.store, mine.open, records)
     with closing(watched.live):
         if output.has_whole_screen() and not once:
             watch_on_terminal(watched)
         else:
             columns = shutil.get_terminal_size((80, 24)).columns
             watch_in_pipe(watched, output.raw, columns, follow=not once)
+    return None
+
+
+def _watch_search(mine: Client, record: Record, once: bool, as_json: bool) -> None:
+    from dlctl.terminal import search_watch
+
+    watched = search_watch.Watched(mine.store, mine.open, record)
+    write_json = output.json_line if as_json else None
+    with closing(watched.live):
+        if once:
+            columns = shutil.get_terminal_size((80, 24)).columns
+            search_watch.watch_search_once(watched, columns, output.raw, write_json)
+        elif output.has_whole_screen() and not as_json:
+            search_watch.watch_search_on_terminal(watched)
+        else:
+            search_watch.watch_search_in_pipe(watched, output.raw, write_json)
 
 
 def dashboard(
@@ -234,7 +266,7 @@ def dashboard(
     ),
     no_browser: bool = typer.Option(False, "--no-browser", help="Only print the address."),
 ) -> None:  # fmt: skip
-    """Show trainings in the browser: curves, utilisation, logs, a comparison.
+    """Show trainings and searches in the browser.
 
     The page is served on this machine only, until Ctrl-C.
 
@@ -259,3 +291,46 @@ def dashboard(
         serve(feed, port, f"/{kind}/{ids[0]}" if len(ids) == 1 else "/", warn=output.warn,
               open_browser=not no_browser, tell=lambda url: output.raw(f"{url}\n"))  # fmt: skip
     return output.note("the dashboard has ended; the trainings continue")
+
+
+def serve(
+    socket: Path | None = typer.Option(
+        None, "--socket", metavar="FILE", help="The Unix socket, which only you can open; by "
+        "default serve.sock in your runtime folder.",
+    ),
+    port: int | None = typer.Option(
+        None, "--port", min=0, max=65535, help="Listen on a port of 127.0.0.1 in its place; each "
+        "request needs the token. 0: any free one.",
+    ),
+    address: str = typer.Option("127.0.0.1", "--address", help="With --port: another address."),
+    certificate: Path | None = typer.Option(None, "--tls-certificate", metavar="FILE",
+                                            help="With --port: serve HTTPS."),
+    key: Path | None = typer.Option(None, "--tls-key", metavar="FILE",
+                                    help="The certificate's key."),
+    proxy: bool = typer.Option(
+        False, "--trust-proxy", help="With --port: a proxy stands before it, which does TLS."
+    ),
+) -> None:  # fmt: skip
+    """Serve the REST interface until Ctrl-C.
+
+    It does what the commands do, with your sites and your trainings; both may be used at once.
+
+    Example: dlctl serve --port 8470
+    """
+    from dlctl.serve import run
+    from dlctl.serve.desk import Desk
+    from dlctl.service.client import Client, open_site
+    from dlctl.service.pool import Pool
+
+    if port is None and (certificate or key or proxy or address != "127.0.0.1"):
+        raise typer.BadParameter("--address, --tls-… and --trust-proxy need --port")
+    if port is not None and socket is not None:
+        raise typer.BadParameter("either --socket or --port says where to listen")
+    place = run.Place(socket or run.default_socket() if port is None else None, port or 0, address,
+                      certificate, key, proxy)  # fmt: skip
+
+    desk = Desk(Client(client().store, pool=Pool(open_site)), default_site())
+    if port is not None:
+        output.note(f"the token is in {run.token_file()}")
+    run.serve(desk, place, lambda address: output.raw(f"{address}\n"))
+    output.note("the server has ended; the trainings continue")

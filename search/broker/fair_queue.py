@@ -44,7 +44,7 @@ class Flow:
         heapq.heappop(self._shapes[shape])
 
 
-class Fair:
+class FairQueue:
     """Takes turns between flows, so that each gets the same cost done while it has items.
 
     Args:

@@ -1,4 +1,4 @@
-"""Commands about what a search has found: search best, trials, export, replay."""
+"""The commands of `dlctl search`: what other trainings have not; the hub itself is one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, SEARCH_ID, searched, write_text, writing
+from dlctl.cli.common import JSON, SEARCH_ID, SITE, client, opened, searched, write_text, writing
 from dlctl.units import counted
 
 if TYPE_CHECKING:
@@ -19,6 +19,40 @@ if TYPE_CHECKING:
     from dlctl.search.trials import TrialRow, Trials
 
 _SHOWN = 20
+
+FILE = typer.Argument(Path("search.yml"), metavar="SEARCH.YML", show_default=True,
+                      help="What to search, and how; its folder's files are sent.")  # fmt: skip
+
+
+def init(
+    folder: Path = typer.Argument(Path(), metavar="FOLDER", help="Where to write them."),
+) -> None:
+    """Write search.yml and the program of a trial.
+
+    Example: dlctl search init my-search
+    """
+    from dlctl.request.scaffold import scaffold_search
+
+    for path in scaffold_search(folder):
+        output.line(str(path))
+    output.hint(f"dlctl search start {folder / 'search.yml'}")
+
+
+def start(path: Path = FILE, site: str = SITE, as_json: bool = JSON) -> None:
+    """Start a search: its hub, and its first workers. Prints its id.
+
+    Example: dlctl search start search.yml --site mycluster
+    """
+    from dlctl.search.load import load_search
+    from dlctl.search.start import start as begin
+
+    loaded = load_search(path)
+    with opened(site) as session:
+        sent = begin(session, loaded, client().store, output.Shown())
+    record = sent.one()
+    output.report(record, as_json, lambda _: output.line(record.training_id))
+    sent.finish()
+    output.hint(f"dlctl status {record.training_id}")
 
 
 def best(
@@ -53,7 +87,7 @@ def trials(
     all_: bool = typer.Option(False, "--all", help="All of them, and not only the newest."),
     as_json: bool = JSON,
 ) -> None:
-    """List the trials of a search: what was tried, and what came of it.
+    """List the trials: what was tried, and what came of it.
 
     Example: dlctl search trials digits-3k9f --json
     """
@@ -124,16 +158,17 @@ def replay(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Prove that a search tries the same again: ask its strategy anew, at its site.
+    """Prove that a search tries the same again.
 
-    The strategy is made from the seed and told the recorded results, in the order of the log and
-    in that of other timings of the workers. Exit code 10 if a trial differs.
+    Its strategy is asked anew at its site. It is made from the seed and told the recorded results,
+    in the order of the log and in that of other timings of the workers. Exit code 10 if a trial
+    differs.
 
     Example: dlctl search replay digits-3k9f
     """
     from dlctl.errors import TrainingFailed
     from dlctl.search.overview import read_overview
-    from dlctl.search.reproduce import replay as ask_again
+    from dlctl.search.sent import replay as ask_again
 
     with searched(search_id) as (session, record, _):
         read_overview(session, record)  # refuses what is no search
@@ -150,13 +185,36 @@ def replay(
         )
 
 
-COMMANDS = (best, trials, export, replay)
+def scale(
+    search_id: str | None = SEARCH_ID,
+    workers: str | None = typer.Option(None, "--workers", metavar="N|LEAST..MOST",
+                                       help="How many worker jobs, as in 4, or in 8..40."),
+    partition: str | None = typer.Option(
+        None, "--partition", help="Of these workers; each partition has a number of its own."
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Show or set how many workers a search may have.
+
+    Example: dlctl search scale digits-3k9f --workers 8..40 --partition preemptible
+    """
+    from dlctl.search.model import parse_span
+    from dlctl.service import verbs
+
+    try:
+        span = None if workers is None else parse_span(workers)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--workers") from None
+    with searched(search_id) as (session, record, store):
+        pools = verbs.scale(session, record, store, span, partition)
+    rows = [[pool.partition or "-", f"{pool.least}..{pool.most}"] for pool in pools]
+    output.report(pools, as_json, lambda _: output.table(["partition", "workers"], rows, "none"))
 
 
 def _write_manifest(
     session: Session, record: Record, found: Trials, row: TrialRow, path: Path
 ) -> None:
-    from dlctl.search.reproduce import manifest_of
+    from dlctl.search.sent import manifest_of
 
     text = manifest_of(session, record, found.spec, row)
     if str(path) == "-":
@@ -210,3 +268,9 @@ def _print_trials(rows: Sequence[TrialRow], found: Trials) -> None:
     ]  # fmt: skip
     output.table(["trial", "outcome", found.spec.metric, "took", "worker", "point"], table,
                  "no trial so far")  # fmt: skip
+
+
+GROUPS = {"search": (
+    "Search for hyper-parameters and architectures.",
+    (init, start, trials, best, export, replay, scale),
+)}  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlctl.contract import search as files
-from search.model.ahead import Guarded, StrategyError
+from search.model.strategy import CheckedStrategy, StrategyError
 from search.strategies import Told, Trial
 
 STRATEGIES = """
@@ -43,9 +43,11 @@ def _theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("theirs", None)
 
 
-def strategy(name: str, **options: str) -> Guarded:
+def strategy(name: str, **options: str) -> CheckedStrategy:
     space = [files.Parameter("x", "float", 0, 1)]
-    return Guarded(files.Spec("test", space, files.Task("python"), f"theirs:{name}", options))
+    return CheckedStrategy(
+        files.Spec("test", space, files.Task("python"), f"theirs:{name}", options)
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from dlctl.cli import output
-from dlctl.cli.states.following import BAR, bar
-from dlctl.cli.states.processes import print_learners, print_servers, server_line, speed_line
+from dlctl.cli.logs import BAR, bar
+from dlctl.cli.views.learners import print_learners, print_servers, server_line, speed_line
 from dlctl.contract import Next, Plan, State, attempt_dir
 from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker

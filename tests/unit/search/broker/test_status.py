@@ -13,7 +13,7 @@ from event_loops import run_loop
 from dlctl import contract
 from search.broker.queues import Queues
 from search.broker.service import BrokerService
-from search.broker.told import tell
+from search.broker.status import tell
 from search.journal.epochs import Lease
 from search.journal.log import Log
 

@@ -32,9 +32,10 @@ _STARTS = {
 
 
 def list_frameworks(folder: Path = FOLDER, as_json: bool = JSON) -> None:
-    """List the frameworks; one in your folder takes precedence over one of the same name.
+    """List the frameworks.
 
-    A folder that is wrong is named, and the exit code is 3.
+    One in your folder takes precedence over one of the same name. A folder that is wrong is named,
+    and the exit code is 3.
 
     Example: dlctl frameworks list
     """
@@ -59,7 +60,7 @@ def show_framework(
     folder: Path = FOLDER,
     as_json: bool = JSON,
 ) -> None:
-    """Show how a framework is run, what makes it save, and its train.sh.
+    """Show how a framework is run and saves, and its train.sh.
 
     Example: dlctl frameworks show pytorch
     """
@@ -121,7 +122,7 @@ class Where(str, enum.Enum):
 
 
 def list_stores(as_json: bool = JSON) -> None:
-    """List the types of data stores: dlctl's, yours, and those of this folder.
+    """List the types of data stores: dlctl's and yours.
 
     A folder that is wrong is named, and the exit code is 3.
 
@@ -171,7 +172,7 @@ def check(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Ask a manifest's data stores for what is in their containers.
+    """Ask a manifest's data stores what their containers hold.
 
     Example: dlctl stores check manifest.yml --site mycluster --from login
     """
@@ -200,7 +201,7 @@ def cache(
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """List the data of stores that a site keeps for later trainings, and empty its cache.
+    """List or empty a site's cache of the data of stores.
 
     Example: dlctl stores cache --site mycluster --keep 500GB
     """
@@ -234,7 +235,9 @@ def _print_cache(found: SiteCache) -> None:
 
 
 def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
-    """Store the results of a training from the login node: its nodes can't, or it failed there.
+    """Store the results of a training from the login node.
+
+    For nodes that can't, and after a failure there.
 
     Example: dlctl stores save digits-3k9f
     """
@@ -247,8 +250,8 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
 
 
 GROUPS = {
-    "frameworks": ("What dlctl can train with: see docs/frameworks.md.",
+    "frameworks": ("Show what dlctl can train with.",
                    (list_frameworks, show_framework)),
-    "stores": ("The data stores: where training data comes from and results go.",
+    "stores": ("Show and check data stores; empty their caches.",
                (list_stores, show_store, check, cache, save)),
 }  # fmt: skip

@@ -35,13 +35,13 @@ def open_strategy(spec: Spec) -> Iterator[Strategy]:
         StrategyError: it can't be made; the text says why.
     """
     if spec.strategy not in SAMPLERS:
-        yield Guarded(spec)
+        yield CheckedStrategy(spec)
         return
-    with contextlib.closing(AskedAhead(spec)) as strategy:
+    with contextlib.closing(PrefetchedStrategy(spec)) as strategy:
         yield strategy
 
 
-class AskedAhead(Strategy):
+class PrefetchedStrategy(Strategy):
     """A strategy in another process, which makes the next point while trials run.
 
     What it answers depends on the order of the calls alone, as of any strategy: a point is made
@@ -114,7 +114,7 @@ def main() -> None:
     sys.stdout = sys.stderr  # what the strategy prints is no answer
     spec = contract.from_json(Spec, next(lines).encode())
     try:
-        strategy = Guarded(spec)
+        strategy = CheckedStrategy(spec)
         problem = ""
     except StrategyError as error:
         problem = str(error)
@@ -132,7 +132,7 @@ def main() -> None:
         print(json.dumps(str(error)), file=answers, flush=True)
 
 
-_HINT = "`dlctl search logs` shows what the model printed"
+_HINT = "`dlctl logs` shows what the model printed"
 T = TypeVar("T")
 
 
@@ -140,7 +140,7 @@ class StrategyError(SearchError):
     """The strategy raised an exception, or answered what is no answer."""
 
 
-class Guarded:
+class CheckedStrategy:
     """A strategy whose exceptions are sentences.
 
     Raises:

@@ -23,7 +23,7 @@ from dlctl.cli.common import (
     opened,
     seconds,
 )
-from dlctl.cli.stored.shown import (
+from dlctl.cli.views.model import (
     print_changes,
     print_differences,
     print_version,
@@ -83,7 +83,7 @@ def create(
     training_id: str | None = FROM, results: str = RESULTS, site: str | None = SITE,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Store a new model: a folder with its manifest, or what a training has made.
+    """Store a folder, or what a training made, as a model.
 
     Example: dlctl models create --from digits-3k9f --name digits --alias best
     """
@@ -110,7 +110,9 @@ def list_(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """List the stored models; asks the default site, and those where models are known.
+    """List the stored models.
+
+    The default site is asked, and those where models are known.
 
     Example: dlctl models list --tag reading
     """
@@ -141,7 +143,9 @@ def show(
     ),
     site: str | None = SITE, as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Show a version: its files, where it comes from, its metrics, and the model's other versions.
+    """Show a version: its files, origin and metrics.
+
+    The model's other versions are listed, too.
 
     Example: dlctl models show digits@best
     """
@@ -169,7 +173,9 @@ def update(
     training_id: str | None = FROM, results: str = RESULTS, site: str | None = SITE,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Add a version to a model, from a folder or a training; or move an alias, or change tags.
+    """Add a version to a model, move an alias, or change tags.
+
+    A version comes from a folder or a training.
 
     Example: dlctl models update digits@2 --alias best
     """
@@ -193,9 +199,10 @@ def delete(
     dry_run: bool = DRY_RUN,
     site: str | None = SITE, as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Delete a model, or with @VERSION one version; asks first; refused if anything refers to it.
+    """Delete a model, or one version; asks first.
 
-    Contents that no version needs stay until `dlctl models gc`.
+    It is refused if anything refers to it. Contents that no version needs stay until `dlctl models
+    gc`.
 
     Example: dlctl models delete digits@1
     """
@@ -217,7 +224,7 @@ def delete(
 def diff(
     first: str = MODEL, second: str = MODEL, site: str | None = SITE, as_json: bool = JSON
 ) -> None:
-    """Compare two versions: files, manifest, metrics, where they come from.
+    """Compare two versions: files, manifest, metrics, origin.
 
     Example: dlctl models diff digits@1 digits@best
     """
@@ -236,7 +243,9 @@ def pull(
     ),
     site: str | None = SITE, as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Download a version, and verify every file; what the training made is in `trained/`.
+    """Download a version, and verify every file.
+
+    What the training made is in `trained/`.
 
     Example: dlctl models pull digits@best
     """
@@ -260,7 +269,9 @@ def copy(
     ),
     aliases: list[str] = ALIASES, site: str | None = SITE, as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Copy a version to another site, where it gets an id of its own; sends only what is not there.
+    """Copy a version to another site.
+
+    It gets an id of its own there, and only what is not there is sent.
 
     Example: dlctl models copy digits@best mycluster --alias best
     """
@@ -286,7 +297,7 @@ def gc(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Remove the contents at a site that no version refers to any more.
+    """Remove the contents that no version refers to any more.
 
     Example: dlctl models gc --dry-run
     """
@@ -312,6 +323,6 @@ def _age(model: KnownModel, *, offline: bool) -> str:
 
 
 GROUPS = {"models": (
-    "Store versions of models at a site, and train from them.",
+    "Store versions of models, and train from them.",
     (list_, create, show, update, delete, diff, pull, copy, gc),
 )}  # fmt: skip

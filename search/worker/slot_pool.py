@@ -51,7 +51,7 @@ class Resources:
     labels: tuple[str, ...]
 
 
-class Crew:
+class SlotPool:
     """Runs tasks in slots. A result is in the outbox before anybody hears of it.
 
     Args:

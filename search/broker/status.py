@@ -38,7 +38,7 @@ def _write(folder: Path, text: str) -> None:
         contract.write_whole(folder / names.BROKER_STATUS, text)
 
 
-def told(service: BrokerService, now: float, wall: float) -> names.BrokerTold:
+def told(service: BrokerService, now: float, wall: float) -> names.BrokerStatus:
     """Return what a broker tells.
 
     Args:
@@ -53,12 +53,12 @@ def told(service: BrokerService, now: float, wall: float) -> names.BrokerTold:
         if name not in running and name not in waits and now - seen > FORGET_S:
             continue
         has = request.has
-        workers.append(names.WorkerTold(
+        workers.append(names.WorkerStatus(
             name, running.get(name, 0), round(0.0 if name in waits else now - seen, 3),
             name in waits, has.cpus, has.gpus, has.memory_bytes, list(has.labels),
             request.seconds_left, list(request.types),
         ))  # fmt: skip
-    return names.BrokerTold(
+    return names.BrokerStatus(
         service.name, status.incarnation, wall, status.owned, status.helper, status.processing,
         status.results, status.accepted, status.failed, status.dropped, status.lent, workers,
     )  # fmt: skip

@@ -1,24 +1,16 @@
-"""Commands that show how a search goes: search watch, show, logs."""
+"""How a search goes, and everything about one of its trials."""
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
+import time
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from dlctl.cli import output
-from dlctl.cli.common import (
-    JSON,
-    SEARCH_ID,
-    client,
-    searched,
-)
-from dlctl.cli.states.following import LogLines, end_of_following, follow, print_pieces
+from dlctl.cli.common import ago
+from dlctl.contract import State
 from dlctl.units import unix_seconds
 
 if TYPE_CHECKING:
@@ -27,120 +19,47 @@ if TYPE_CHECKING:
     from dlctl.search.importance import Importance
     from dlctl.search.overview import Overview
     from dlctl.search.trials import TrialRow, Trials
+    from dlctl.service.client import Client
 
 _LINES = 20
 _STEPS = 20
 
 
-def watch(
-    search_id: str | None = SEARCH_ID,
-    once: bool = typer.Option(False, "--once", help="Print one picture and end."),
-    as_json: bool = typer.Option(
-        False, "--json", help="Print a JSON object for each trial that ends; with --once, one."
-    ),
-) -> None:  # fmt: skip
-    """Watch a search: the best so far, trials, workers; a pipe gets a line for each trial.
+def print_status(mine: Client, record: Record, as_json: bool) -> None:
+    """Print how far a search is, and submit the workers that its hub has asked for in vain."""
+    from dlctl.search.summary import best_words, count_words, counts, strategy_words
+    from dlctl.service import verbs
 
-    Example: dlctl search watch digits-3k9f
-    """
-    from dlctl.terminal import search_watch
-
-    mine = client()
-    watched = search_watch.Watched(mine.store, mine.open, mine.store.find_search(search_id))
-    with closing(watched.live):
-        write_json = output.json_line if as_json else None
-        if once:
-            columns = shutil.get_terminal_size((80, 24)).columns
-            search_watch.watch_search_once(watched, columns, output.raw, write_json)
-        elif output.has_whole_screen() and not as_json:
-            search_watch.watch_search_on_terminal(watched)
-        else:
-            search_watch.watch_search_in_pipe(watched, output.raw, write_json)
+    with closing(mine.open(record.site)) as session:
+        record, seen = verbs.status(session, record, mine.store)
+    found = counts(seen, record)
+    told = record.plain() | dataclasses.asdict(found)
+    is_done = record.state is State.COMPLETED
+    shown = {
+        "search": record.training_id, "site": record.site, "state": record.state_in_words,
+        "reason": "" if is_done else record.reason, "hint": "" if is_done else record.hint,
+        "trials": count_words(seen), "left": "" if record.state.final else found.left.words,
+        "waits": "\n".join(found.waits), "strategy": strategy_words(seen),
+        "best": best_words(seen.trials),
+    }  # fmt: skip
+    output.report(told, as_json, lambda _: output.fields(shown))
 
 
-def show(
-    search_id: str | None = SEARCH_ID,
-    trial: int | None = typer.Option(None, "--trial", "-t", min=0, help="Only this trial."),
-    as_json: bool = JSON,
+def show_search(
+    session: Session, record: Record, store: RecordStore, trial: int | None, as_json: bool
 ) -> None:
-    """Show everything about one search, or about one of its trials.
-
-    Example: dlctl search show digits-3k9f --trial 12
-    """
+    """Print everything about one search, or about one of its trials."""
     from dlctl.lifecycle import refresh
     from dlctl.search.overview import read_overview
     from dlctl.search.summary import whole
 
-    with searched(search_id) as (session, record, store):
-        record = refresh(session, [record], store)[0]
-        seen = read_overview(session, record)
-        if trial is not None:
-            told = _gather_trial(session, record, seen, trial)
-            return output.report(told, as_json, lambda _: _print_trial(told, seen.trials))
+    record = refresh(session, [record], store)[0]
+    seen = read_overview(session, record)
+    if trial is not None:
+        told = _gather_trial(session, record, seen, trial)
+        return output.report(told, as_json, lambda _: _print_trial(told, seen.trials))
     told = record.plain() | dataclasses.asdict(whole(seen, record))
     return output.report(told, as_json, lambda _: _print_search(record, seen))
-
-
-def logs(
-    search_id: str | None = SEARCH_ID,
-    trial: int | None = typer.Option(
-        None, "--trial", "-t", min=0, help="Only what this trial's program prints."
-    ),
-    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print new lines."),
-    as_json: bool = typer.Option(False, "--json", help="Print each line as a JSON object."),
-) -> None:
-    """Print the logs of hub, brokers, model and workers, or of one trial.
-
-    `--follow` stays until the search, or the trial, has ended.
-
-    Example: dlctl search logs digits-3k9f --trial 12
-    """
-    from dlctl.logs.reader import read
-    from dlctl.search.logs import search_logs, trial_logs
-    from dlctl.search.overview import read_overview
-
-    with searched(search_id) as (session, record, store):
-        seen = read_overview(session, record)
-        if trial is not None:
-            row = seen.trials.find(trial)
-            reader = trial_logs(record.job_dir, row)
-            if stay:
-                return _follow_trial(session, record, store, row.number, as_json)
-        else:
-            reader = search_logs(record.job_dir)
-            if stay:
-                return end_of_following(
-                    follow(session, record, store, reader, LogLines(as_json=as_json))
-                )
-        if not print_pieces(read(session.transport, reader), LogLines(as_json=as_json)):
-            who = "" if trial is None else f"trial {trial} of "
-            output.note(f"{who}{record.training_id} has printed nothing so far")
-    return None
-
-
-COMMANDS = (watch, show, logs)
-
-
-def _follow_trial(
-    session: Session, record: Record, store: RecordStore, number: int, as_json: bool
-) -> None:
-    """Print what a trial prints until it, or the search, has ended."""
-    from dlctl.search.logs import trial_logs
-    from dlctl.search.overview import SearchReader
-    from dlctl.service.bringing import follow as follow_log
-
-    search = SearchReader(record)
-    search.refresh(session, record)
-
-    def has_ended(stays: Session, known: Record) -> bool:
-        search.refresh(stays, known)
-        return bool(search.overview.trials.find(number).outcome)
-
-    lines = partial(print_pieces, lines=LogLines(as_json=as_json))
-    reader = trial_logs(record.job_dir, search.overview.trials.find(number))
-    follow_log(session, record, store, output.Shown(), lines, reader, has_ended)
-    row = search.overview.trials.find(number)
-    output.note(f"trial {number}: {row.outcome_words}{f': {row.error}' if row.error else ''}")
 
 
 def _gather_trial(session: Session, record: Record, seen: Overview, number: int) -> dict[str, Any]:
@@ -185,10 +104,6 @@ def _print_trial(told: dict[str, Any], trials: Trials) -> None:
 
 
 def _print_search(record: Record, seen: Overview) -> None:
-    import time
-
-    from dlctl.cli.common import ago
-    from dlctl.contract import State
     from dlctl.search.summary import (
         best_words,
         count_words,
@@ -282,6 +197,4 @@ def _when(parameter: Any) -> str:
 
 
 def _clock(unix_s: float) -> str:
-    import time
-
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s)) if unix_s else ""

@@ -1,9 +1,9 @@
-"""What a site holds: `du` shows it, `prune` removes it, `adopt` puts it into the local record."""
+"""Upkeep: what a site holds (`du`, `prune`, `adopt`), the user's settings, and the schemas."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -40,7 +40,7 @@ def du(
     all_: bool = typer.Option(False, "--all", help="List every training, not only the largest."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Show what takes room at a site, how much is left, and what could go.
+    """Show what takes room at a site, and what could go.
 
     Example: dlctl du mycluster
     """
@@ -92,9 +92,10 @@ def prune(
     yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask; required without a terminal."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Remove trainings that ended long ago, and what no training at the site uses any more.
+    """Remove trainings that ended long ago; asks first.
 
-    A training that may still run or go on stays.
+    So goes what no training at the site uses any more. A training that may still run or go on
+    stays.
 
     Example: dlctl prune mycluster --older-than 30d --keep-results
     """
@@ -174,9 +175,10 @@ def adopt(
                                autocompletion=complete_sites),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Rebuild the local record from a site's job directories: on another laptop, or after a loss.
+    """Rebuild the local record from a site's directories.
 
-    What the record has already stays as it is. A record that is damaged is kept beside the new one.
+    It is for another laptop, or after a loss. What the record has already stays as it is. A record
+    that is damaged is kept beside the new one.
 
     Example: dlctl adopt mycluster
     """
@@ -199,3 +201,86 @@ def _print_adopted(found: Adopted) -> None:
             output.warn(f"{each.training_id}: not fetched to this machine: {only}")
     if rows:
         output.hint(f"dlctl list --site {found.site}")
+
+
+def complete_settings(incomplete: str) -> list[str]:
+    """Return the settings with this beginning, for shell completion."""
+    from dlctl.settings import SETTINGS
+
+    return [name for name in SETTINGS if name.startswith(incomplete)]
+
+
+NAME = typer.Argument(None, metavar="NAME", autocompletion=complete_settings,
+                      show_default=False, help="A setting; all by default.")  # fmt: skip
+VALUE = typer.Argument(None, metavar="VALUE", show_default=False, help="Its new value.")
+
+
+def config(
+    name: str | None = NAME, value: str | None = VALUE,
+    unset: bool = typer.Option(False, "--unset", help="Take the setting away."),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Show your settings and their sources, or change one.
+
+    Example: dlctl config site mycluster
+    """
+    from dlctl.settings import SETTINGS, change, setting
+
+    if (value is not None or unset) and name is None:
+        raise typer.BadParameter("name the setting that is to change")
+    if value is not None and unset:
+        raise typer.BadParameter("either a value or --unset")
+    if name is not None and (unset or value is not None):
+        if name == "site" and value is not None:
+            from dlctl.sites.files import find_site
+
+            find_site(value)  # refuses a name that is no site's
+        change(name, value)
+    known = {each: setting(each) for each in ([name] if name else SETTINGS)}
+    values = [
+        {"name": each, "value": found, "from": source, "meaning": SETTINGS[each].text}
+        for each, (found, source) in known.items()
+    ]
+    rows = [[each["name"], each["value"], each["from"], each["meaning"]] for each in values]
+    columns = ["setting", "value", "from", "meaning"]
+    output.report(values, as_json, lambda _: output.table(columns, rows))
+
+
+_MANIFEST = "manifest"
+
+
+def complete_schemas(incomplete: str) -> list[str]:
+    """Return the names of schemas with this beginning, for shell completion."""
+    from dlctl.service.shapes import SHAPES
+
+    return [name for name in (_MANIFEST, *SHAPES) if name.startswith(incomplete)]
+
+
+def schema(
+    name: str | None = typer.Argument(
+        None, metavar="NAME", autocompletion=complete_schemas, show_default=False,
+        help="A schema; without one, all their names.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Print the JSON Schema of manifests, or of an output.
+
+    Editors read that of manifests; the others tell what commands print with `--json`.
+
+    Example: dlctl schema manifest > manifest.schema.json
+    """
+    from dlctl.manifest.model import json_schema
+    from dlctl.service.shapes import SHAPES, schema_of
+
+    if name == _MANIFEST:
+        return output.report(json_schema(), True, lambda _: None)
+    if name in SHAPES:
+        return output.report(schema_of(name), True, lambda _: None)
+    if name is not None:
+        raise typer.BadParameter(f"{name!r} is no schema: `dlctl schema` lists their names")
+    known: list[dict[str, Any]] = [{"name": _MANIFEST, "what": "a manifest", "commands": {}}]
+    known += [{"name": each, "what": shape.text, "commands": dict(shape.commands)}
+              for each, shape in SHAPES.items()]  # fmt: skip
+    rows = [[each["name"], each["what"], ", ".join(each["commands"]) or "-"] for each in known]
+    columns = ["schema", "what", "printed with --json by"]
+    return output.report(known, as_json, lambda _: output.table(columns, rows))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dlctl import contract
-from dlctl.contract.search import BrokerTold, WorkerTold
+from dlctl.contract.search import BrokerStatus, WorkerStatus
 from search.model.drive import workers_there
 
 
 def told(job_dir, broker, time, **seen_s_ago):
     workers = [
-        WorkerTold(name, 0, seen, True, 1, 0, 0, [], 0.0) for name, seen in seen_s_ago.items()
+        WorkerStatus(name, 0, seen, True, 1, 0, 0, [], 0.0) for name, seen in seen_s_ago.items()
     ]
     path = job_dir / "search/brokers" / broker / "status.json"
     path.parent.mkdir(parents=True)
     contract.write_whole(
-        path, contract.to_json(BrokerTold(broker, 1, time, 0, 0, 0, 0, 0, 0, 0, 0, workers))
+        path, contract.to_json(BrokerStatus(broker, 1, time, 0, 0, 0, 0, 0, 0, 0, 0, workers))
     )
 
 

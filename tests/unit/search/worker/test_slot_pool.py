@@ -8,8 +8,8 @@ from functools import partial
 from event_loops import run_loop
 
 from search.protocol import messages as m
-from search.worker.crew import Crew, Resources
 from search.worker.outbox import Outbox
+from search.worker.slot_pool import Resources, SlotPool
 from search.worker.slots import EchoSlot, Gpus
 
 
@@ -25,7 +25,7 @@ def test_a_fault_of_the_workers_own_fails_one_task_and_stops_no_slot(tmp_path):
         outbox = Outbox(tmp_path, "w1")
         gpus = Gpus(0, {})
         changed = asyncio.Event()
-        crew = Crew(
+        pool = SlotPool(
             "w1",
             partial(Faulty, tmp_path, 0, gpus),
             1,
@@ -36,14 +36,14 @@ def test_a_fault_of_the_workers_own_fails_one_task_and_stops_no_slot(tmp_path):
         )
         for number, payload in enumerate((b"bad", b"good"), 1):
             task = m.Task(id=f"{number:032x}", payload=payload)
-            crew.take("b0", [m.Lease(task=task, id=number, duration_s=10)])
+            pool.take("b0", [m.Lease(task=task, id=number, duration_s=10)])
         while len(outbox.waiting.get("b0", {})) < 2:
             changed.clear()
             await asyncio.wait_for(changed.wait(), 60)
         first, second = outbox.waiting["b0"].values()
         assert (first.outcome, "KeyError" in first.error) == (m.FAILED, True)
         assert second.outcome == m.SUCCEEDED
-        await crew.close()
+        await pool.close()
 
     run_loop(play())
 
@@ -54,7 +54,7 @@ def test_what_a_worker_asks_for_beside_what_runs_is_taken_ahead(tmp_path):
     async def play():
         outbox, ended = Outbox(tmp_path, "w1"), asyncio.Event()
         gpus = Gpus(0, {})
-        crew = Crew(
+        pool = SlotPool(
             "w1",
             partial(EchoSlot, tmp_path, 0, gpus),
             1,
@@ -64,13 +64,13 @@ def test_what_a_worker_asks_for_beside_what_runs_is_taken_ahead(tmp_path):
             lambda _: ended.set(),
         )
         first, second = (m.Lease(task=m.Task(id=f"{n:032x}"), id=n, duration_s=9) for n in (1, 2))
-        crew.take("b0", [first])
+        pool.take("b0", [first])
         await asyncio.wait_for(ended.wait(), 60)
-        asked = crew.request(most := crew.wanted())  # a short task: many more are wanted
+        asked = pool.request(most := pool.wanted())  # a short task: many more are wanted
         assert (asked.want, asked.ahead, most > 5) == (1, most - 1, True)
-        crew.take("b0", [second])
-        asked = crew.request(5)
+        pool.take("b0", [second])
+        asked = pool.request(5)
         assert (asked.want, asked.ahead) == (0, 5)
-        await crew.close()
+        await pool.close()
 
     run_loop(play())
