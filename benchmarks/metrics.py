@@ -56,8 +56,6 @@ _LINES = 100_000, 100_000, 1000
 _BESIDE_S = 60.0, 5.0, 0.5
 _ROUNDS, _FRAME_ROUNDS = rounds(5, 1), rounds(15)
 _SPIKES = 100
-_BUDGET_BYTES = 48 * 1024
-"""Of bins a run: what the dashboard asks for with twenty runs."""
 
 
 class Counted(LocalTransport):
@@ -137,7 +135,7 @@ def measure(load: Load) -> Iterator[Result]:
 
 def _bytes(records: list[Record], folder: Path) -> Iterator[Result]:
     transport = Counted()
-    readers = [MetricsReader(record, _BUDGET_BYTES) for record in records]
+    readers = [MetricsReader(record) for record in records]
     for reader in readers:
         reader.refresh(transport)
     opened, transport.moved_bytes = transport.moved_bytes, 0
@@ -145,7 +143,7 @@ def _bytes(records: list[Record], folder: Path) -> Iterator[Result]:
         reader.refresh(transport)
     live, transport.moved_bytes = transport.moved_bytes, 0
     for record in records:
-        MetricsReader(record, _BUDGET_BYTES).refresh(transport)
+        MetricsReader(record).refresh(transport)
     whole = sum(path.stat().st_size for path in folder.rglob("*.jsonl"))
     rsync = {}
     if shutil.which("rsync"):
@@ -174,7 +172,7 @@ def _open_data(records: list[Record], load: Load) -> Result:
     def ours() -> float:
         begin = time.perf_counter()
         for record in records:
-            reader = MetricsReader(record, _BUDGET_BYTES)
+            reader = MetricsReader(record)
             reader.refresh(transport)
             assert sum(reader.run.named("loss")[0].points.count) > 0
         return time.perf_counter() - begin

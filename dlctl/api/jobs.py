@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlctl.api.room import listed, mine
 from dlctl.errors import DlctlError, Misused, TrainingFailed
-from dlctl.series.columns import Columns, columns_of
+from dlctl.series.merged import Columns, columns_of
 from dlctl.service import verbs
 from dlctl.service.client import tag
 

@@ -56,7 +56,7 @@ class Plateau:
     """Empty: the metric by which dlctl judges the training."""
     patience: int = 0
     """How many epochs (of a program of one's own: reports) may pass without improvement; 0: the
-    test of `dlctl.contract.measured.plateau` decides."""
+    test of `learner.supervisor.oversight` decides."""
     better: str = "lower"
     """`lower` or `higher`."""
 

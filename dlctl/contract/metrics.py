@@ -55,7 +55,7 @@ class EventKind(str, enum.Enum):
     LEARNING_RATE = "learning_rate"
     """It was changed; the reader finds this."""
     PLATEAU = "plateau"
-    """The judged metric has hardly improved since this step; a reader finds older plateaus."""
+    """The judged metric has hardly improved since this step."""
 
 
 SUBID = "subid"

@@ -19,9 +19,8 @@ from dlctl.dashboard.curves import curves, parse_wanted, wanted_steps
 from dlctl.dashboard.feed import Refused, Unknown
 from dlctl.dashboard.guard import WEBSOCKET_PROTOCOL, Guard
 from dlctl.dashboard.report import report
-from dlctl.series.smooth import Smoother
 from dlctl.service.verbs import OFFERED
-from dlctl.web.sockets import until_left
+from dlctl.web.connections import until_left
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -69,7 +68,7 @@ class Pages:
     """The answers to requests; plain methods run in threads, so that none keeps others waiting."""
 
     def __init__(self, feed: LiveFeed) -> None:
-        self._feed, self._smoother = feed, Smoother()
+        self._feed = feed
 
     def trainings(self, _: Request) -> Response:
         """Return all trainings."""
@@ -94,7 +93,7 @@ class Pages:
             window = wanted_steps(run, wanted)
         self._feed.refine(training_id, *window, wanted.width)
         with self._feed.run(training_id) as run:
-            return _json(curves(run, wanted, self._smoother))
+            return _json(curves(run, wanted))
 
     def report(self, request: Request) -> Response:
         """Return the trainings that a page shows as one file that needs no server."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract.metrics import NO_STEP, EventKind, Source
-from dlctl.series.found import found_events
-from dlctl.series.smooth import Smoother, make_smoothing
+from dlctl.series.answers import found_events
+from dlctl.series.smooth import smoothed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -65,7 +65,7 @@ def wanted_steps(run: Run, wanted: Wanted) -> tuple[float, float]:
     return make_axis(run, wanted.kind).steps(wanted.begin, wanted.end)
 
 
-def curves(run: Run, wanted: Wanted, smoother: Smoother) -> Json:
+def curves(run: Run, wanted: Wanted) -> Json:
     """Return the columns of all wanted curves in a window, with events and attempts."""
     axis = make_axis(run, wanted.kind)
     known = sorted((c for c in run.curves.values() if len(c)), key=_importance)
@@ -77,7 +77,7 @@ def curves(run: Run, wanted: Wanted, smoother: Smoother) -> Json:
         "x": wanted.kind, "span": list(axis.span), "start": axis.start,
         "problem": problem, "names": names[:_MOST_NAMES],
         "total": len(known), "fitting": len(chosen),
-        "curves": [_drawn(run, axis, c, wanted, smoother) for c in chosen[:MOST_CURVES]],
+        "curves": [_drawn(run, axis, c, wanted) for c in chosen[:MOST_CURVES]],
         "events": [_event(run, axis, event) for event in events[-_MOST_EVENTS:]],
         "attempts": _attempts(run, axis),
     }  # fmt: skip
@@ -95,7 +95,7 @@ def _importance(curve: Curve) -> tuple[Any, ...]:
     return key.source == Source.NODE.value, place, key.name, key.learner, key.group, key.source
 
 
-def _drawn(run: Run, axis: Axis, curve: Curve, wanted: Wanted, smoother: Smoother) -> Json:
+def _drawn(run: Run, axis: Axis, curve: Curve, wanted: Wanted) -> Json:
     window = axis.window(curve, wanted.begin, wanted.end)
     columns = curve.view(window[0], window[1], wanted.width, window[2])
     key = curve.key
@@ -110,9 +110,8 @@ def _drawn(run: Run, axis: Axis, curve: Curve, wanted: Wanted, smoother: Smoothe
         for name in ("low", "high", "first"):
             found[name] = plain(getattr(columns, name))
     if wanted.smooth:
-        how = make_smoothing(wanted.smooth, run.last_step, axis.seconds)
-        smooth = smoother.smoothed(run.training_id, curve, how)
-        found["smooth"] = plain(smooth.view(window[0], window[1], wanted.width, window[2]).last)
+        length = run.last_step, axis.seconds
+        found["smooth"] = plain(smoothed(curve, wanted.smooth, length, columns, by_time=window[2]))
     return found
 
 

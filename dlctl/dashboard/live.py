@@ -46,8 +46,6 @@ _SPARKS = 40
 """Of how many of the newest trainings the list shows a curve."""
 _TAIL = 400
 """Lines of each log that a page begins with."""
-_BUDGET_BYTES = 48 * 1024
-"""Of the bins by which a long curve is opened; a page that shows more asks for finer ones."""
 
 
 class LiveFeed:
@@ -224,7 +222,7 @@ class LiveFeed:
         with self._lock:
             if (tracked := self._tracked.get(record.training_id)) is None:
                 tracked = self._tracked[record.training_id] = Training(
-                    record, _BUDGET_BYTES, restore=False, tell=_told, changed=self.versions.bump
+                    record, restore=False, tell=_told, changed=self.versions.bump
                 )
         tracked.record = record
         return tracked

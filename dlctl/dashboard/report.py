@@ -15,7 +15,6 @@ from dlctl import __version__
 from dlctl.contract.search import FRAMEWORK
 from dlctl.dashboard.curves import KINDS, Wanted, curves
 from dlctl.dashboard.feed import Unknown
-from dlctl.series.smooth import Smoother
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +78,7 @@ def _empty() -> Json:
 def _all_curves(feed: LiveFeed, training_id: str) -> Json:
     """Return the curves by step; those by epoch and time share all but `x`."""
     with feed.run(training_id) as run:
-        by_kind = {kind: curves(run, Wanted(kind, width=_WIDTH), Smoother()) for kind in KINDS}
+        by_kind = {kind: curves(run, Wanted(kind, width=_WIDTH)) for kind in KINDS}
     whole = by_kind.pop("step")
     for kind, other in by_kind.items():
         whole[kind] = {name: other[name] for name in _BY_KIND}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dlctl.errors import DlctlError, RecordError, TransportError
 from dlctl.lifecycle import QueuePace, refresh, stale
-from dlctl.live.versions import Versions
-from dlctl.logs.reader import RETRY_S
+from dlctl.logs.reader import RETRY_S, STATE_EVERY_S
 from dlctl.service.client import may_pass
 from dlctl.units import format_span
 
@@ -29,9 +29,62 @@ Read = Callable[["Session", list["Record"]], set[str]]
 """Brings what is new of a site's trainings; returns the ids of those with news."""
 _FAST_S, _SLOWEST_S, _SLOWER = 1.0, 5.0, 1.5
 """How often to look: while something happens, and while nothing does."""
-_STATE_EVERY_S = 2.0
 _LEAVE_S = 5.0
 _AFTER_FAULT_S = 10.0
+
+
+class Versions:
+    """A number for each training that grows when something about it changes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers: dict[str, int] = {}
+        self.newest = 0
+        """The number of the last change of any training."""
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self.closed = False
+
+    def bump(self, training_ids: Iterable[str]) -> None:
+        """Note that trainings have changed, and wake the waiting threads."""
+        with self._lock:
+            changed = list(training_ids)
+            if not changed:
+                return
+            self.newest += 1
+            self._numbers |= dict.fromkeys(changed, self.newest)
+            self._wake()
+
+    def after(self, seen: int) -> list[str]:
+        """Return the trainings that have changed after a number."""
+        with self._lock:
+            return [training_id for training_id, n in self._numbers.items() if n > seen]
+
+    async def wait(self, seen: int, timeout_s: float) -> None:
+        """Wait until the newest number is above `seen`, the time is up, or all is closed."""
+        mine = (asyncio.get_running_loop(), asyncio.Event())
+        with self._lock:
+            if self.newest > seen or self.closed:
+                return
+            self._waiting.add(mine)
+        try:
+            await asyncio.wait_for(mine[1].wait(), timeout_s)
+        except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+            return
+        finally:
+            with self._lock:
+                self._waiting.discard(mine)
+
+    def close(self) -> None:
+        """Wake all waiters for good."""
+        with self._lock:
+            self.closed = True
+            self._wake()
+
+    def _wake(self) -> None:
+        for loop, event in self._waiting:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+        self._waiting.clear()
 
 
 class _Site:
@@ -246,7 +299,7 @@ class Live:
         try:
             asked = [record for record in mine if self._asks(record)]
             # The states come first: what was measured before an end is there once it is known.
-            if asked and time.monotonic() - site.asked_at >= _STATE_EVERY_S:
+            if asked and time.monotonic() - site.asked_at >= STATE_EVERY_S:
                 site.asked_at = time.monotonic()
                 self.refresh(site.session, asked)
             mine = self._of(site)
@@ -266,13 +319,13 @@ class Live:
     def _failed(self, site: _Site, mine: list[Record], error: DlctlError) -> set[str]:
         """Note that a site does not answer; try again after a while, if that may help."""
         site.failures += 1
-        self.errors[site.name] = error
         site.pause_s = RETRY_S[min(site.failures, len(RETRY_S)) - 1]
         site.retry_at = time.monotonic() + site.pause_s
         if isinstance(error, TransportError):
             stale([record for record in mine if not record.state.final], error, self._store)
             if not error.transient:  # to try a wrong key again might lock a user out
                 site.pause_s = None
+        self.errors[site.name] = error
         self._choose()
         found = {record.training_id for record in mine}
         self.versions.bump(found)

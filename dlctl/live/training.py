@@ -21,7 +21,7 @@ from dlctl.logs.beginning import begin_at_tail
 from dlctl.logs.reader import LogReader, Wanted
 from dlctl.outputs.checkpoints import Checkpoint, list_checkpoints_of_many
 from dlctl.outputs.insight import Insight, insight, saved_of
-from dlctl.outputs.metrics.reader import BUDGET_BYTES, MetricsReader
+from dlctl.outputs.metrics.reader import MetricsReader
 from dlctl.series.answers import Saved
 
 if TYPE_CHECKING:
@@ -48,19 +48,19 @@ class Training:
     """What is known of one training.
 
     Args:
-        budget_bytes, restore: As of `MetricsReader`.
+        restore: As of `MetricsReader`.
         keeps_log: Whether to read the newest lines of the logs, too.
         tell: Reads the details, with the plan; None: they are what the learners last told.
         changed: Called with the id when metrics have come.
     """
 
     def __init__(
-        self, record: Record, budget_bytes: int = BUDGET_BYTES, *, restore: bool = True,
+        self, record: Record, *, restore: bool = True,
         keeps_log: bool = False, tell: Callable[[Session, Record], Mapping[str, Any]] | None = None,
         changed: Callable[[list[str]], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.record = record
-        self.metrics = MetricsReader(record, budget_bytes, restore)
+        self.metrics = MetricsReader(record, restore)
         self.details: dict[str, Any] = {}
         """What changes seldom, as JSON has it; `problem` tells why there is no plan."""
         self.plan: Plan | None = None

@@ -45,7 +45,7 @@ _FASTEST_S, _SLOWEST_S = 1.0, 4.0
 """How often to look without one: fast while lines come, slower while none do."""
 _PAUSE_PER_LOG_S = 0.001
 """How much longer to wait for each log: a look sends the names of all, and asks for their sizes."""
-_STATE_EVERY_S = 2.0
+STATE_EVERY_S = 2.0
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """After how long to ask a site again that did not answer so many times."""
 _END_IS_TOLD = re.compile(
@@ -293,7 +293,7 @@ def follow(
     pause_s, asked_at, failures, ended = _FASTEST_S, float("-inf"), 0, False
     while True:
         try:
-            if time.monotonic() - asked_at > _STATE_EVERY_S:
+            if time.monotonic() - asked_at > STATE_EVERY_S:
                 ended = state().final
                 asked_at = time.monotonic()
             pieces = reader.news(transport)

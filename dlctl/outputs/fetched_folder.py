@@ -99,10 +99,7 @@ class FetchedFolder(Target):
     def _read(self, mark: Path) -> _Known | None:
         """Return the files that a mark lists; None if it is not one of this training."""
         try:
-            text = mark.read_text()
-            if text.strip() == self._training_id:  # of an older version
-                return {}
-            known = json.loads(text)
+            known = json.loads(mark.read_text())
             if known["training_id"] != self._training_id:
                 return None
             return {name: (stamp, known.get("origins", {}).get(name, ""))

@@ -17,8 +17,7 @@ from dlctl.lifecycle.watch import last_lines
 from dlctl.outputs.checkpoints import Checkpoint
 from dlctl.record import Record
 from dlctl.request.attempts import read_all
-from dlctl.series.answers import Answer, Known, Saved, answers, main_curve
-from dlctl.series.found import found_events
+from dlctl.series.answers import Answer, Known, Saved, answers, found_events, main_curve
 from dlctl.series.pace import JobLimit, TimeLeft, time_left
 from dlctl.series.run import Event, Run
 from dlctl.series.utilisation import sentences
@@ -35,9 +34,7 @@ class Insight:
     utilisation: list[str] = field(default_factory=list)
     left: TimeLeft | None = None
     events: list[Event] = field(default_factory=list)
-    """What follows from the curves: changes of the learning rate, a plateau that no node told."""
-    plateaus: list[Event] = field(default_factory=list)
-    """What nodes have told; these are among the run's own events, too."""
+    """Changes of the learning rate, which follow from the curves; plateaus that were told."""
     judged: str = ""
     """The name of the metric by which the training is judged."""
 
@@ -48,7 +45,7 @@ class Insight:
             "utilisation": self.utilisation,
             "events": [
                 _without_infinity(asdict(event))
-                for event in sorted([*self.events, *self.plateaus], key=lambda event: event.step)
+                for event in sorted(self.events, key=lambda event: event.step)
             ],
             "time_left_s": asdict(self.left) if self.left else None,
         }
@@ -87,7 +84,7 @@ def insight(
     plateaus = [event for event in run.events if event.kind == EventKind.PLATEAU.value]
     found = [each for each in answers(run, known)
              if checkpoints is not None or each.key != "checkpoint" or each.evidence]  # fmt: skip
-    return Insight(found, told, left, found_events(run), plateaus, name)
+    return Insight(found, told, left, [*found_events(run), *plateaus], name)
 
 
 def job_limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:

@@ -19,23 +19,18 @@ from dlctl.contract.measured.judged import (
     is_better_lower,
     judged,
 )
-from dlctl.contract.measured.plateau import (
-    LEAST,
-    METHOD,
-    newest_slope,
-    stands_still,
-)
 from dlctl.contract.measured.rates import RateChange, rate_changes
 from dlctl.contract.measured.trend import noise, slope, trend
 from dlctl.contract.metrics import CLASSES, LOSS, SECONDS, EventKind
 from dlctl.series.curve import Curve, Ends
-from dlctl.series.plateau import plateau_of
-from dlctl.series.run import Run
+from dlctl.series.run import Event, Run
 from dlctl.units import format_bytes, format_span
 
 GOOD, BAD, NOTE, UNKNOWN = "good", "bad", "note", "unknown"
 _SURE = 2.33
 _WINDOW = 100
+_LEAST = 8
+"""Fewer values tell nothing."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +103,18 @@ def changes_of_rate(run: Run) -> list[RateChange]:
     return rate_changes(curves[0].values()) if curves else []
 
 
+def found_events(run: Run) -> list[Event]:
+    """Return the events that no node has told, by step."""
+    return [
+        Event(
+            max((a.attempt for a in run.attempts if a.first_step <= change.step), default=1),
+            int(change.step), None, EventKind.LEARNING_RATE.value,
+            f"learning rate from {change.before:.4g} to {change.after:.4g}",
+        )
+        for change in changes_of_rate(run)
+    ]  # fmt: skip
+
+
 def _number(value: float) -> str:
     return format(value, ".4g")
 
@@ -157,27 +164,47 @@ def _is_of_classes(curve: Curve) -> bool:
 
 
 def _plateau(run: Run, known: Known) -> _Found:
+    """Return what the supervisor has told, which looks again and again and alone judges."""
     curve = main_curve(run)
     if curve is None:
         return UNKNOWN, _none("No accuracy or loss", "measured", known), {}
-    points, changes = curve.values(), changes_of_rate(run)
+    name, points, changes = curve.key.shown, curve.values(), changes_of_rate(run)
     since = changes[-1].step if changes else 0.0
     recent = [(step, value) for step, value in points if step > since]
-    evidence: dict[str, Any] = {"metric": curve.key.shown, "values": len(recent), "method": METHOD}
-    if len(recent) < LEAST:
+    evidence: dict[str, Any] = {"metric": name, "values": len(recent)}
+    if (told := _told_plateau(run, curve, since)) is not None:
+        pairs = zip(curve.points.step_last, curve.points.count, strict=True)
+        count = int(sum(each for step, each in pairs if step >= told.step))
+        evidence |= {"since_step": told.step, "values": count}
+        return BAD, f"Yes: {told.text.removeprefix('plateau: ')} ({count:,} values).", evidence
+    if len(recent) < _LEAST:
         of = "since the learning rate changed" if changes else "so far"
-        text = f"Too early to tell: {len(recent)} of {LEAST} values of {curve.key.shown} {of}."
-        return UNKNOWN, text, evidence
-    found = plateau_of(run, curve, since)
-    if found is None:
-        per = abs(newest_slope(recent)) * 1000
-        text = f"No: {curve.key.shown} still gets better, by {_number(per)} in 1,000 steps."
+        return (
+            UNKNOWN,
+            f"Too early to tell: {len(recent)} of {_LEAST} values of {name} {of}.",
+            evidence,
+        )
+    newest = recent[-max(_LEAST, len(recent) // 4) :][-_WINDOW:]
+    gain = slope(newest) * (-1000 if is_better_lower(curve.key.name) else 1000)
+    if gain > 0:
+        text = f"No: {name} still gets better, by {_number(gain)} in 1,000 steps."
         return GOOD, text, evidence
-    pairs = zip(curve.points.step_last, curve.points.count, strict=True)
-    count = int(sum(each for step, each in pairs if step >= found.since_step))
-    evidence |= {"since_step": found.since_step, "values": count, "gain": found.gain}
-    text = f"Yes: {stands_still(curve.key.shown, found.since_step)} ({count:,} values)."
-    return BAD, text, evidence
+    return GOOD, f"No plateau of {name} has been found.", evidence
+
+
+def _told_plateau(run: Run, curve: Curve, since: float) -> Event | None:
+    """Return the newest event of a plateau of a curve, unless it has got better afterwards."""
+    beginning = f"plateau: {curve.key.shown} has "
+    for event in reversed(run.events):
+        if event.kind != EventKind.PLATEAU.value or event.step <= since:
+            continue
+        if event.text.startswith(beginning):
+            sign = -1 if is_better_lower(curve.key.name) else 1
+            newest = median(value for _, value in curve.values()[-_LEAST:])
+            level, margin = event.values.get("level"), event.values.get("margin")
+            is_over = level is not None and sign * (newest - level) > (margin or 0.0)
+            return None if is_over else event
+    return None
 
 
 def _checkpoint(run: Run, known: Known) -> _Found:
@@ -255,9 +282,9 @@ def _effect(run: Run, change: RateChange) -> str:
 
 def _stable(run: Run, _: Known) -> _Found:
     losses = [c for c in run.named(LOSS) if c.key.group not in VALIDATED and c.key.learner == 0]
-    long = (curve for curve in losses if len(curve) >= LEAST)
+    long = (curve for curve in losses if len(curve) >= _LEAST)
     curve = next(long, losses[0] if losses else main_curve(run))
-    if curve is None or len(curve) < LEAST:
+    if curve is None or len(curve) < _LEAST:
         return UNKNOWN, "Too few values to tell.", {}
     name, newest = curve.key.shown, curve.points.last
     if math.isnan(newest[-1]):

@@ -6,10 +6,11 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import mul
 
+from dlctl.contract.measured.bins import Bin
 from dlctl.contract.measured.judged import Key, is_better_lower, key_of
-from dlctl.contract.measured.pyramid import Bin
 from dlctl.contract.metrics import NO_STEP
 
 _FIRST = 16
@@ -35,6 +36,7 @@ class Columns:
     """Where the value was `low` first; `step_high` likewise."""
     step_high: array[float] = field(default_factory=lambda: array("d"))
     count: array[float] = field(default_factory=lambda: array("d"))
+    mean: array[float] = field(default_factory=lambda: array("d"))
 
     def __len__(self) -> int:
         return len(self.last)
@@ -51,12 +53,13 @@ class Columns:
         self.step_low.append(b.step_low)
         self.step_high.append(b.step_high)
         self.count.append(b.count)
+        self.mean.append(b.mean)
 
     def point(self, step: float, time: float, value: float) -> None:
         """Append one point."""
         for steps in (self.step_first, self.step_last, self.step_low, self.step_high):
             steps.append(step)
-        for values in (self.low, self.high, self.first, self.last):
+        for values in (self.low, self.high, self.first, self.last, self.mean):
             values.append(value)
         self.time.append(time)
         self.count.append(1.0)
@@ -70,6 +73,12 @@ class Columns:
         """Return some of the bins."""
         return Columns(**{name: column[begin:end] for name, column in vars(self).items()})
 
+    def holding(self, values: list[float]) -> Columns:
+        """Return the same bins with a value each."""
+        column = array("d", values)
+        same = dict.fromkeys(("low", "high", "first", "last", "mean"), column)
+        return replace(self, **same)
+
     def extend(self, others: Columns) -> None:
         """Append bins."""
         for name, column in vars(self).items():
@@ -81,10 +90,10 @@ class Columns:
             self.count[begin:end], self.step_first[begin:end], self.step_last[begin:end],
             self.time[begin:end], self.low[begin:end], self.high[begin:end],
             self.first[begin:end], self.last[begin:end], self.step_low[begin:end],
-            self.step_high[begin:end], strict=True,
+            self.step_high[begin:end], self.mean[begin:end], strict=True,
         )  # fmt: skip
         for count, *others in rows:
-            yield Bin(0, int(count), *others)
+            yield Bin(int(count), *others)
 
 
 @dataclass(frozen=True)
@@ -135,14 +144,6 @@ class Curve:
             (points.step_low[low], points.low[low]),
             (points.step_high[high], points.high[high]),
         )
-
-    @property
-    def hides_first(self) -> tuple[float, float] | None:
-        """Return the steps of the bin that holds the first number somewhere, if that is so."""
-        at, points = self._first_known(), self.points
-        if at is None or points.first[at] == points.first[at]:
-            return None
-        return points.step_first[at], points.step_last[at]
 
     def _first_known(self) -> int | None:
         """Return the place of the first point or bin with a number."""
@@ -248,7 +249,18 @@ def _joined(columns: Columns, ends: Sequence[int]) -> Columns:
         step_low=array("d", [columns.step_low[at] for at in lows]),
         step_high=array("d", [columns.step_high[at] for at in highs]),
         count=array("d", [sum(columns.count[a:b]) for a, b in parts]),
+        mean=array("d", [_mean(columns, a, b) for a, b in parts]),
     )
+
+
+def _mean(columns: Columns, begin: int, end: int) -> float:
+    """Return the mean of some bins without those that have no number."""
+    means, counts = columns.mean[begin:end], columns.count[begin:end]
+    total = sum(map(mul, means, counts))
+    if total == total:
+        return float(total / sum(counts))
+    known = [(m, n) for m, n in zip(means, counts, strict=True) if m == m]
+    return sum(m * n for m, n in known) / sum(n for _, n in known) if known else math.nan
 
 
 def _extreme(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from dlctl.contract.measured.pyramid import Bin
+from dlctl.contract.measured.bins import Bin
 from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source
 from dlctl.series.curve import Curve, Key, key_of
 from dlctl.series.replays import Origin, Replays
@@ -47,7 +47,8 @@ class AttemptSpan:
 class Halved:
     """A bin that was dropped, because a later attempt has done some of its steps again."""
 
-    key: Key
+    source: str
+    learner: int
     first: float
     last: float
     """The first and the last step of the points that are missing."""
@@ -64,7 +65,7 @@ class Run:
     out_of_order: bool = False
     """Whether a line that counts came after one of a later attempt: then read all lines again."""
     halved: list[Halved] = field(default_factory=list)
-    """What is missing where attempts meet, until `fill` brings it."""
+    """What is missing where attempts meet, until `refine` brings it."""
     _newest: int = 0
     _replays: Replays = field(default_factory=Replays)
     _groups: dict[Key, str] = field(default_factory=dict)
@@ -116,22 +117,10 @@ class Run:
                 curve.points.append(bin_)
 
     def refine(self, origin: Origin, group: str, name: str, bins: Sequence[Bin]) -> None:
-        """Replace the bins of a window by finer ones."""
+        """Replace the bins of a window by finer ones, or fill in what is missing there."""
         kept = [b for b in bins if self._replays.counts(origin, group, b.step_last)]
-        curve = self.curves.get(key_of(origin.source, origin.learner, group, name))
-        if curve is not None and kept:
-            curve.replace(kept)
-
-    def fill(self, origin: Origin, halved: Halved, points: Sequence[Bin]) -> bool:
-        """Put in those points of a halved bin that no later attempt did again; tell if any were."""
-        group = self._groups.get(halved.key, halved.key.group)
-        kept = [
-            p for p in points if halved.first <= p.step_first <= halved.last
-            and self._replays.counts(origin, group, p.step_first)
-        ]  # fmt: skip
         if kept:
-            self.curves[halved.key].replace(kept)
-        return bool(kept)
+            self._curve_of(origin, group, name).replace(kept)
 
     def _curve_of(self, origin: Origin, group: str, name: str) -> Curve:
         told = origin.source, origin.learner, group, name
@@ -149,7 +138,7 @@ class Run:
             mine = group is None or known == series
             lost = curve.drop_after(step) if mine and key.source != Source.NODE.value else None
             if lost is not None:
-                self.halved.append(Halved(key, lost.step_first, step))
+                self.halved.append(Halved(key.source, key.learner, lost.step_first, step))
         if group is None:
             self.events = [e for e in self.events if e.step <= step or e.kind in _LASTING]
 

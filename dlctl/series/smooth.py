@@ -1,111 +1,57 @@
-"""Smooth curves before they are thinned, so that what is drawn does not depend on the zoom.
+"""Smooth a window of a curve by an exponential mean that does not depend on the zoom. Pure.
 
-The mean is exponential and starts without a bias: its sum is divided by that of the weights, as in
-Adam's bias correction (Kingma and Ba, 2015, section 3). Values that are no number are left out.
+The mean begins long before the window. It starts without a bias: its sum is divided by that of the
+weights, as in Adam's bias correction (Kingma and Ba, 2015, section 3). The saved page of the
+dashboard does the same in `static/api.js`.
 """
 
 from __future__ import annotations
 
 import math
-from array import array
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from bisect import bisect_left
 
 from dlctl.contract.metrics import Source
-from dlctl.series.curve import Curve
+from dlctl.series.curve import Columns, Curve
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-_KEPT = 256
 _UNITS = 1000
+_BEFORE = 1000
+"""How many bins stand for what is before the window."""
 
 
-@dataclass(frozen=True)
-class Smoothing:
-    """How much to smooth, the same for all curves of a run, however many points each has."""
+def smoothed(
+    curve: Curve, factor: float, length: tuple[float, float], shown: Columns, *, by_time: bool
+) -> list[float]:
+    """Return the smoothed values of a window.
 
-    factor: float
-    """The share that the past keeps after one unit: from 0, which changes nothing, to below 1."""
-    steps: float
-    """The unit, for curves by step."""
-    seconds: float
-    """The unit, for curves that know only times."""
-
-
-def make_smoothing(factor: float, steps: float, seconds: float) -> Smoothing:
-    """Return the smoothing of a run of a length; a unit is about a thousandth of it.
-
-    Units are powers of two, so that a run that grows is smoothed anew only when it has doubled.
+    Args:
+        factor: the share that the past keeps after a thousandth of the run: from 0 to below 1.
+        length: of the whole run, in steps and in seconds, so that all of its curves are smoothed
+            alike, however many points each has.
+        shown: the window, as `Curve.view` has returned it.
+        by_time: whether the window is one of times.
     """
-    return Smoothing(factor, _unit(steps), _unit(seconds))
+    measured_by_time = curve.key.source == Source.NODE.value
+    unit = length[measured_by_time] / _UNITS or 1.0
+    found: list[float] = []
+    sum_, weight, place = 0.0, 0.0, math.nan
+    for columns in (_before(curve, shown, by_time), shown):
+        places = columns.time if measured_by_time else columns.step_last
+        for at, value in zip(places, columns.mean, strict=True):
+            if math.isfinite(value):
+                kept = factor ** ((at - place) / unit) if at > place else factor
+                sum_ = kept * sum_ + (1 - kept) * value
+                weight = kept * weight + 1 - kept
+                place = at
+            if columns is shown:
+                found.append(sum_ / weight if weight else math.nan)
+    return found
 
 
-def _unit(length: float) -> float:
-    return 2.0 ** math.ceil(math.log2(length / _UNITS)) if length > 0 else 1.0
-
-
-@dataclass
-class _Smoothed:
-    curve: Curve
-    weight: float = 0.0
-    """Of all values so far; below 1 at the beginning, where few values count."""
-    sum: float = 0.0
-    place: float = math.nan
-    """Of the newest value: a step, or a time."""
-
-
-@dataclass
-class Smoother:
-    """Keeps smoothed copies of curves, and adds to each what its curve has got meanwhile."""
-
-    _kept: dict[Hashable, _Smoothed] = field(default_factory=dict)
-
-    def smoothed(self, training_id: str, curve: Curve, how: Smoothing) -> Curve:
-        """Return the exponential moving mean of a curve."""
-        name = (training_id, curve.key, how)
-        known = self._kept.pop(name, None)
-        if known is None or not _begins_with(curve, known.curve):
-            known = _Smoothed(Curve(curve.key))
-        _go_on(known, curve, how)
-        self._kept[name] = known  # the last one is the one that was used last
-        while len(self._kept) > _KEPT:
-            del self._kept[next(iter(self._kept))]
-        return known.curve
-
-
-def _begins_with(curve: Curve, smoothed: Curve) -> bool:
-    """Return whether a curve is longer than it was, and not another one: steps are done again."""
-    old, new = smoothed.points, curve.points
-    n = len(old)
-    if n > len(new) or not n:
-        return not n
-    last = n - 1
-    same = old.step_last[last] == new.step_last[last] and old.count[last] == new.count[last]
-    return same and (old.time[last] == new.time[last] or math.isnan(old.time[last]))
-
-
-def _go_on(known: _Smoothed, curve: Curve, how: Smoothing) -> None:
-    old, new = known.curve.points, curve.points
-    begin = len(old)
-    by_time = curve.key.source == Source.NODE.value
-    unit = how.seconds if by_time else how.steps
-    places = new.time if by_time else new.step_last
-    values = array("d")
-    weight, sum_, place = known.weight, known.sum, known.place
-    apart, kept = 0.0, 0.0
-    for at, first, last in zip(places[begin:], new.first[begin:], new.last[begin:], strict=True):
-        value = first / 2 + last / 2  # a bin tells no more about its mean
-        if math.isfinite(value):
-            if at - place != apart:  # true for the first one, whose `place` is NaN
-                apart = at - place
-                kept = how.factor ** (apart / unit) if apart > 0 else how.factor
-            weight = kept * weight + 1 - kept
-            sum_ = kept * sum_ + (1 - kept) * value
-            place = at
-        values.append(sum_ / weight if weight else math.nan)
-    known.weight, known.sum, known.place = weight, sum_, place
-    for name in ("step_first", "step_last", "step_low", "step_high", "time", "count"):
-        getattr(old, name).extend(getattr(new, name)[begin:])
-    for name in ("low", "high", "first", "last"):
-        getattr(old, name).extend(values)
+def _before(curve: Curve, shown: Columns, by_time: bool) -> Columns:
+    """Return what is before a window, in a few bins."""
+    if not len(shown):
+        return Columns()
+    first = shown.time[0] if by_time else shown.step_first[0]
+    found = curve.view(-math.inf, first, _BEFORE, by_time)
+    found.cut(bisect_left(found.time if by_time else found.step_last, first))
+    return found

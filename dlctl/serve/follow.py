@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dlctl.errors import DlctlError, TransportError
 from dlctl.files.small_files import look_at, read_appended_of_many
 from dlctl.lifecycle import QueuePace, refresh
-from dlctl.logs.reader import RETRY_S, LogPiece, LogReader, Wanted
+from dlctl.logs.reader import RETRY_S, STATE_EVERY_S, LogPiece, LogReader, Wanted
 from dlctl.outputs.metrics.files import EntryReader
 from dlctl.service.client import may_pass
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dlctl.transport.resident import Look
 
 _LOOK_S = 0.2
-_STATE_EVERY_S = 2.0
 _MOST_WAITING = 32
 _MOST_WAITING_BYTES = 1 << 20
 """So much may wait for a slow client; then its logs are not read on."""
@@ -219,7 +218,7 @@ class Followers:
                 try:
                     if session is None:
                         session = self._open(site).stay()
-                    if time.monotonic() - asked_at >= _STATE_EVERY_S:
+                    if time.monotonic() - asked_at >= STATE_EVERY_S:
                         asked_at = time.monotonic()
                         self._refresh(session, followers, pace)
                     self._look(session, [each for each in followers if each.has_room])

@@ -11,7 +11,7 @@ from dlctl.series.curve import Curve
 from dlctl.series.pace import progress
 from dlctl.series.readable import readable
 from dlctl.series.run import Run
-from dlctl.series.smooth import Smoother, make_smoothing
+from dlctl.series.smooth import smoothed
 from dlctl.terminal.plot import Drawn, Plot, beyond, draw, robust_limits
 from dlctl.terminal.text import BOLD, CURVES, DIM, Line, beside, page
 from dlctl.terminal.words import Shown, Still, heading, help_on, why, words
@@ -84,28 +84,26 @@ def metric_names(shown: Sequence[Shown]) -> list[str]:
 
 def frame(
     shown: Sequence[Shown], view: View, columns: int, rows: int, now: float, *,
-    keys: bool = True, smoother: Smoother | None = None,
+    keys: bool = True,
 ) -> list[Line]:  # fmt: skip
     """Return exactly `rows` lines, none wider than `columns`.
 
     Args:
         now: Unix seconds.
         keys: whether the last line tells the keys.
-        smoother: keeps the smoothed curves from one frame to the next.
     """
     chosen = shown[view.training % len(shown)]
     head = _heads(shown, view, columns, now)
     room = max(6, rows - len(head) - keys)
-    smoother = smoother or Smoother()
     if view.help:
         body = help_on(HELP)
     elif columns >= _WIDE:
         left = columns * 3 // 5
-        curves = _curves(shown, view, left, room, smoother)
+        curves = _curves(shown, view, left, room)
         body = beside(curves, words(chosen, columns - left - 2, room), left)
     else:
         told = words(chosen, columns, max(3, room - max(10, room * 2 // 5)))
-        body = [*_curves(shown, view, columns, room - len(told), smoother), *told]
+        body = [*_curves(shown, view, columns, room - len(told)), *told]
     return page(head, body, KEYS if keys else "", columns, rows)
 
 
@@ -138,9 +136,7 @@ def _head(line: Line, each: Shown, now: float) -> Line:
 # Curves ------------------------------------------------------------------------------------------
 
 
-def _curves(
-    shown: Sequence[Shown], view: View, columns: int, rows: int, smoother: Smoother
-) -> list[Line]:
+def _curves(shown: Sequence[Shown], view: View, columns: int, rows: int) -> list[Line]:
     names = metric_names(shown)
     if not names:
         return [Line().add("nothing has been measured yet", DIM)]
@@ -154,9 +150,9 @@ def _curves(
         raw = curve.view(begin, end, 2 * columns, view.by_time)
         drawn.append(Drawn(raw, colour, faint=view.smooth))
         if view.smooth:
-            how = make_smoothing(_SMOOTH, run.last_step, _seconds(curve))
-            smooth = smoother.smoothed(run.training_id, curve, how)
-            drawn.append(Drawn(smooth.view(begin, end, 2 * columns, view.by_time), colour))
+            length = run.last_step, _seconds(curve)
+            values = smoothed(curve, _SMOOTH, length, raw, by_time=view.by_time)
+            drawn.append(Drawn(raw.holding(values), colour))
     marks = _marks(shown[view.training % len(shown)], view)
     limits = robust_limits(drawn, view.logarithmic) if view.robust else None
     plot = Plot(drawn, begin, end, view.logarithmic, view.by_time, marks, limits)

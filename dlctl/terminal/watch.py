@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dlctl.live.sites import live_of
 from dlctl.live.training import Training, read_details, read_news
-from dlctl.series.smooth import Smoother
 from dlctl.terminal.frame import View, frame, metric_names
 from dlctl.terminal.text import Line, texts
 from dlctl.terminal.words import Shown, Still
@@ -74,13 +73,12 @@ def watch_on_terminal(watched: Watched, now: Callable[[], float] = time.time) ->
     trainings = watched.trainings.values()
     if not all(each.metrics.seen_at for each in trainings):
         watched.live.look()
-    smoother = Smoother()
 
     def draw(frames: list[Shown], view: View, columns: int, rows: int) -> list[Line]:
         with ExitStack() as locks:  # nothing grows meanwhile
             for each in trainings:
                 locks.enter_context(each.metrics.lock)
-            return frame(frames, view, columns, rows, now(), smoother=smoother)
+            return frame(frames, view, columns, rows, now())
 
     draw_until_left(
         watched.live, watched.shown, View(), draw,

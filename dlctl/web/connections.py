@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from dlctl.errors import RecordError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+    from starlette.websockets import WebSocket
 
 MOST_CONNECTIONS = 256
 MOST_WAITING = 64
@@ -205,3 +206,18 @@ def listen(port: int, address: str = "127.0.0.1") -> socket.socket:
             hint="name another one; with --port 0 dlctl takes a free one",
         ) from error
     return listener
+
+
+async def until_left(websocket: WebSocket, sends: Coroutine[None, None, None]) -> None:
+    """Run what sends to a WebSocket, until it is done or the client has left."""
+    tasks = [asyncio.create_task(work) for work in (sends, _left(websocket))]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _left(websocket: WebSocket) -> None:
+    """Return when the client has closed the WebSocket."""
+    while (await websocket.receive())["type"] != "websocket.disconnect":
+        pass

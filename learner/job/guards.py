@@ -6,16 +6,11 @@ import contextlib
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dlctl import contract
 from dlctl.contract import Plateau, Stopped, StopRules, VerdictKind, to_json
-from dlctl.contract.measured.judged import is_better_lower, judged, key_of
-from dlctl.contract.measured.plateau import find_plateau, stands_still
-from dlctl.contract.measured.rates import rate_changes
-from dlctl.contract.metrics import LEARNING_RATE, Source
 from dlctl.contract.programs.verdict_rules import NEWEST
 
 WINDOW, LEAST = 50, 5
@@ -37,7 +32,7 @@ class Guards:
         self._unit = reports
         self._losses: deque[float] = deque(maxlen=WINDOW)
         self.metric = self._rules.plateau.metric if self._rules.plateau else ""
-        """The metric that has to improve; empty without one."""
+        """The metric that has to improve; empty if none is named."""
 
     def after_loss(self, loss: float, step: int) -> Stopped | None:
         """Return why the training ends because of the loss of this step, if it does."""
@@ -72,38 +67,6 @@ class Guards:
         reason = f"{rule.metric} has not improved in {rule.patience} {self._unit} ({shown})"
         return Stopped(str(VerdictKind.PLATEAU), step, reason)
 
-    def after_epoch(self, history: Sequence[Mapping[str, Any]], step: int) -> Stopped | None:
-        """Return why the training ends at a plateau of the metric, if it does.
-
-        Args:
-            history: the values of each epoch by name, the number of the epoch among them.
-        """
-        rule, name = self._rules.plateau, self.metric
-        if rule is None:
-            return None
-        if rule.patience:
-            return self.after_report([epoch[name] for epoch in history if name in epoch], step)
-        lower = rule.better == "lower" if rule.metric else bool(is_better_lower(name))
-        changes = rate_changes(_points(history, LEARNING_RATE))
-        since = changes[-1].step if changes else 0.0
-        found = find_plateau(_points(history, name), lower, since, proven=True)
-        if found is None:
-            return None
-        reason = stands_still(name, found.since_step, "epoch")
-        return Stopped(str(VerdictKind.PLATEAU), step, reason)
-
-    def choose(self, names: Iterable[str]) -> None:
-        """Choose the metric that has to improve among those that are reported, if none is named."""
-        if self._rules.plateau is not None and not self.metric:
-            by_key = {key_of(Source.LOOP, 0, "", name): name for name in names}
-            if (key := judged(by_key)) is not None:
-                self.metric = by_key[key]
-
-
-def _points(history: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
-    pairs = [(float(epoch["epoch"]), epoch.get(name)) for epoch in history]
-    return [(at, value) for at, value in pairs if value is not None and math.isfinite(value)]
-
 
 def _best(rule: Plateau, values: Sequence[float | None]) -> int:
     """Return the position of the best value: the first one of those that are equal."""
@@ -125,6 +88,15 @@ def jumps_before(job_dir: Path, attempt: int) -> dict[int, int]:
     found = {n: read_stopped(job_dir, n) for n in range(1, attempt)}
     jump = str(VerdictKind.LOSS_SPIKE)
     return {n: stopped.step for n, stopped in found.items() if stopped and stopped.kind == jump}
+
+
+def known_plateau(job_dir: Path, attempt: int) -> Stopped | None:
+    """Return the plateau at which a training is to end.
+
+    An attempt before this one may have been ended before it could finish there.
+    """
+    found = (read_stopped(job_dir, n) for n in range(attempt, 0, -1))
+    return next((s for s in found if s and s.kind == str(VerdictKind.PLATEAU)), None)
 
 
 def read_stopped(job_dir: Path, attempt: int) -> Stopped | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from dlctl.contract.ground.whole_files import whole_file
-from dlctl.contract.measured.pyramid import FROM_BYTES as PYRAMID_FROM_BYTES
+from dlctl.contract.measured.bins import FROM_BYTES
 from dlctl.contract.metrics import (
     MEMORY_BYTES,
     SAMPLES_PER_S,
@@ -27,7 +27,7 @@ from dlctl.contract.metrics import (
     finite,
     make_line,
 )
-from learner.job.pyramid import PyramidFiles, append
+from learner.job.bins import BinsFile, append
 
 PROGRESS_INTERVAL_S = 0.5
 
@@ -60,7 +60,7 @@ class MetricsFile:
         self._warned = False
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
-        self._pyramid: PyramidFiles | None = None
+        self._bins: BinsFile | None = None
         self._lock = threading.Lock()
 
     def append(
@@ -97,11 +97,11 @@ class MetricsFile:
         try:
             encoded = [line.encode() for line in lines]
             size_bytes = append(self._path, b"".join(encoded))
-            if self._pyramid is not None:
+            if self._bins is not None:
                 for line, text in zip(lines, encoded, strict=True):
-                    self._pyramid.add(line, len(text))
-            elif size_bytes > PYRAMID_FROM_BYTES:
-                self._pyramid = PyramidFiles(self._path)
+                    self._bins.add(line, len(text))
+            elif size_bytes > FROM_BYTES:
+                self._bins = BinsFile(self._path)
         except OSError as error:
             if not self._warned:
                 self._warned = True

@@ -275,6 +275,7 @@ class Supervisor:
             any_checkpoints(self.job_dir),
             left_undone(self.plan, self.job_dir, self.attempt),
         )  # fmt: skip
+        self._overseer.finish()
         outcome = guarded(decide(self.plan, seen), self.job_dir, self.attempt)
         self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)

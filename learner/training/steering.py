@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from learner.data.sampling import places_left
 from learner.errors import UserFault
 from learner.exchange import Exchange
 from learner.job.directives import Orders
-from learner.job.guards import Guards, jumps_before, write_stopped
+from learner.job.guards import Guards, jumps_before, known_plateau, write_stopped
 from learner.training.checkpoints import Position, Trained
 
 
@@ -31,19 +32,19 @@ class Steering:
     rules: StopRules | None = None
     keep: Callable[[Stopped], None] = field(default=lambda _: None)
     """Keeps why a guard ended the training; for rank 0."""
+    plateau: Callable[[], Stopped | None] = field(default=lambda: None)
+    """Returns the plateau that the supervisor wants the training to end at, if any; for rank 0."""
     jumps: dict[int, int] = field(default_factory=dict)
     """The step of each jump of the loss by which an earlier attempt ended; learner 0 reads them."""
 
 
 def steering(job_dir: Path, attempt: int, rank: int, rules: StopRules | None) -> Steering:
     """Return the steering of a learner."""
-
-    def keep(stopped: Stopped) -> None:
-        write_stopped(job_dir, attempt, stopped)
-
+    keep = partial(write_stopped, job_dir, attempt)
     if rank != 0:
         return Steering(None, rules, keep)
-    return Steering(Orders(job_dir, attempt), rules, keep, jumps_before(job_dir, attempt))
+    plateau = partial(known_plateau, job_dir, attempt)
+    return Steering(Orders(job_dir, attempt), rules, keep, plateau, jumps_before(job_dir, attempt))
 
 
 class Helm:
@@ -53,6 +54,7 @@ class Helm:
         self._source = source
         self._settings = settings
         self._exchange = exchange
+        self._rules = source.rules or StopRules()
         self._guards = Guards(source.rules, "epochs")
 
     # Orders -------------------------------------------------------------------------------------
@@ -135,7 +137,6 @@ class Helm:
             UserFault: no epoch ever does.
         """
         reported = sorted(names)
-        self._guards.choose(reported)
         if (name := self._guards.metric) and name not in reported:
             raise UserFault(
                 f"stop.plateau.metric is {name!r}, which no epoch reports",
@@ -143,8 +144,18 @@ class Helm:
             )
 
     def reached_plateau(self, position: Position) -> bool:
-        """Return whether the metric that has to improve did not, over the epochs so far."""
-        stopped = self._guards.after_epoch(position.history, position.step)
+        """Return whether a plateau ends the training after this epoch.
+
+        With a `patience` the loop counts its epochs; otherwise the supervisor has found a plateau.
+        """
+        rule, name = self._rules.plateau, self._guards.metric
+        if rule is None:
+            return False
+        if rule.patience:
+            values = [epoch[name] for epoch in position.history if name in epoch]
+            stopped = self._guards.after_report(values, position.step)
+        else:
+            stopped = self._exchange.share(self._source.plateau())
         if stopped:
             self._keep(stopped)
         return stopped is not None

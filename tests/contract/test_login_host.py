@@ -212,7 +212,7 @@ def test_a_watch_of_a_training_that_waits_reads_its_checkpoints_once(guests, mon
 
 
 def test_a_list_that_stays_starts_no_process_while_trainings_live(guests, monkeypatch):
-    monkeypatch.setattr(sites, "_STATE_EVERY_S", 0.0)
+    monkeypatch.setattr(sites, "STATE_EVERY_S", 0.0)
     jobs = guests.trainings(12)
     live = Live(guests.store, lambda _: guests.open(jobs), guests.store.all)
     with closing(live):

@@ -16,7 +16,7 @@ from typing import Any
 from dlctl.contract import State
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.dashboard.feed import Refused, Unknown, last_lines, row
-from dlctl.live.versions import Versions
+from dlctl.live.sites import Versions
 from dlctl.record import Record
 from dlctl.series import Key, Run
 from dlctl.series.answers import Known, Saved, answers

@@ -1,7 +1,8 @@
 """Whether values rise or fall beyond their noise: Mann-Kendall's test and Sen's slope.
 
 Mann (1945), Kendall (1975): the test counts pairs that rise and fall; it assumes no distribution.
-Sen (1968): the slope is the median of all pairs' slopes.
+Sen (1968): the slope is the median of all pairs' slopes. Both look at all pairs, so that some
+hundreds of values are enough.
 """
 
 from __future__ import annotations
@@ -9,17 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
-
-MOST = 120
-"""Both look at all pairs, so longer sequences are thinned to this many points."""
-
-
-def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return at most `MOST` of the points, evenly, the last one included."""
-    count = len(points)
-    if count <= MOST:
-        return list(points)
-    return [points[count - 1 - (MOST - 1 - i) * (count - 1) // (MOST - 1)] for i in range(MOST)]
 
 
 def trend(values: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
 """Keep on this machine what was read of a training's metrics, so that it opens without its site.
 
-A file for each training holds the bytes as the site sent them: lines, or bins of long files. What
-is damaged, or was written by another version of this module, is no cache and is read anew.
+A file for each training holds the bytes as the site sent them: bins of long files, and lines.
+What is damaged, or was written by another version of this module, is no cache and is read anew.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
 LIMIT_BYTES = 256 * 1024 * 1024
 """Of all files; the ones that were used least recently are removed first."""
-_VERSION = 2
+_VERSION = 3
 _SUFFIX = ".metrics"
-
-Part = tuple[str, int, int, bytes]
-"""What it is (`bins`, `names`, `events`, `tail`), shape, level, content: see `bins.open_long`."""
 
 
 @dataclass
@@ -34,8 +31,9 @@ class KeptFile:
     """What was read of one file of metrics."""
 
     begin_bytes: int = 0
-    """Where the lines begin; before them there are the parts."""
-    parts: list[Part] = field(default_factory=list)
+    """Where the lines begin."""
+    bins: bytes = b""
+    """Of what is before them."""
     lines: bytearray = field(default_factory=bytearray)
 
     @property
@@ -43,18 +41,11 @@ class KeptFile:
         """Return how far the file was read."""
         return self.begin_bytes + len(self.lines)
 
-    def last_bytes(self, count: int) -> bytes:
-        """Return the last bytes before the end, which tell whether it is still the same file."""
-        tail = next((content for what, _, _, content in self.parts if what == "tail"), b"")
-        return (tail[-count:] + bytes(self.lines[-count:]))[-count:]
-
 
 @dataclass
 class Cached:
     """What was read of a training."""
 
-    budget_bytes: int
-    """Of the bins of long files, when they were read."""
     seen_at: float
     """When the site last answered, Unix seconds."""
     files: dict[str, KeptFile]
@@ -75,14 +66,11 @@ def load(record: Record) -> Cached | None:
         if known["of"] != _of(record):
             return None
         files, at = {}, 0
-        for name, begin, parts, length in known["files"]:
-            kept = files[name] = KeptFile(begin)
-            for what, shape, level, part_bytes in parts:
-                kept.parts.append((what, shape, level, content[at : at + part_bytes]))
-                at += part_bytes
-            kept.lines += content[at : at + length]
-            at += length
-        return Cached(known["budget_bytes"], seen_at, files) if at == len(content) else None
+        for name, begin, bins_bytes, lines_bytes in known["files"]:
+            middle, end = at + bins_bytes, at + bins_bytes + lines_bytes
+            files[name] = KeptFile(begin, content[at:middle], bytearray(content[middle:end]))
+            at = end
+        return Cached(seen_at, files) if at == len(content) else None
     except (OSError, RuntimeError, zlib.error, ValueError, KeyError, TypeError):
         return None
 
@@ -90,16 +78,9 @@ def load(record: Record) -> Cached | None:
 def store(record: Record, cached: Cached) -> None:
     """Keep what was read of a training; nothing happens where that can't be written."""
     files = cached.files
-    head = {
-        "of": _of(record), "budget_bytes": cached.budget_bytes,
-        "files": [
-            [name, f.begin_bytes, [[*part[:3], len(part[3])] for part in f.parts], len(f.lines)]
-            for name, f in files.items()
-        ],
-    }  # fmt: skip
-    content = [json.dumps(head).encode() + b"\n"]
-    for kept in files.values():
-        content += [*(part[3] for part in kept.parts), bytes(kept.lines)]
+    sizes = [[name, f.begin_bytes, len(f.bins), len(f.lines)] for name, f in files.items()]
+    content = [json.dumps({"of": _of(record), "files": sizes}).encode() + b"\n"]
+    content += [part for file in files.values() for part in (file.bins, bytes(file.lines))]
     with suppress(OSError, RuntimeError):  # a full disk, no home
         path = _path(record.training_id)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

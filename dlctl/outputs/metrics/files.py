@@ -1,7 +1,7 @@
 """Read the metrics of a training: one list over all its attempts, learners and sources.
 
 The reader keeps an offset for each file, so that a look brings only what is new. It opens long
-files by their bins (`dlctl.outputs.metrics.bins`).
+files by their bins (`dlctl.outputs.metrics.long_files`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dlctl.contract import METRICS
-from dlctl.contract.measured.pyramid import Bin
+from dlctl.contract.measured.bins import Bin
 from dlctl.contract.metrics import MetricsLine, Source, parse_lines, parse_metrics_name
-from dlctl.files.ranges import read_sizes
 from dlctl.files.small_files import look_at, read_appended
-from dlctl.outputs.metrics.bins import LongFile, assembled, is_long, open_long
 from dlctl.outputs.metrics.cache import KeptFile, load
+from dlctl.outputs.metrics.long_files import LongFile, open_long
 from dlctl.series.merged import Entry, Merger, merge
 from dlctl.series.replays import Origin
 
@@ -51,18 +50,17 @@ class MetricsFiles:
     """Follows the files of metrics below one job directory.
 
     Args:
-        budget_bytes: of bins; None reads all lines of long files, too.
+        by_bins: whether to open long files by their bins; otherwise all of their lines are read.
     """
 
-    def __init__(self, job_dir: str, budget_bytes: int | None = None) -> None:
+    def __init__(self, job_dir: str, *, by_bins: bool = False) -> None:
         self.folder = f"{job_dir}/{METRICS}"
-        self._budget_bytes = budget_bytes
         self._offsets: dict[str, int] = {}
         self._rests: dict[str, bytes] = {}
         self.long: dict[str, LongFile] = {}
-        self.kept: dict[str, KeptFile] | None = None if budget_bytes is None else {}
+        self.kept: dict[str, KeptFile] | None = {} if by_bins else None
         """What a cache needs; None if that is nothing, or too much."""
-        self._opened = budget_bytes is None
+        self._opened = not by_bins
         self._waiting: dict[str, LongFile] = {}
         self._arrived: dict[str, list[bytes]] = {}
         """What was read and not yet yielded: a connection may break between two reads."""
@@ -91,27 +89,12 @@ class MetricsFiles:
         self._opened, self.kept = True, kept
         for name in sorted(kept, key=order_of):
             file = kept[name]
-            if file.parts:
-                self.long[name] = assembled(name, file.begin_bytes, file.parts)
+            if file.bins:
+                self.long[name] = LongFile(name, file.bins)
                 yield from self._blocks(self.long[name])
             yield from self._lines(name, bytes(file.lines))
-            self._overlaps[name] = file.last_bytes(_OVERLAP_BYTES)
+            self._overlaps[name] = bytes(file.lines[-_OVERLAP_BYTES:])
             self._offsets[name] = file.end_bytes
-
-    def is_far_behind(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether so much is new that opening the files anew brings less."""
-        return any(
-            is_long(name, sizes, self._offsets.get(name, 0))
-            for name in sizes if parse_metrics_name(name)
-        )  # fmt: skip
-
-    def read_sizes(self, transport: Transport) -> dict[str, int]:
-        """Return the sizes of all files in the folder.
-
-        Raises:
-            TransportError
-        """
-        return read_sizes(transport, self.folder, ["*"])
 
     def news(
         self, transport: Transport, found: Mapping[str, bytes] | None = None
@@ -122,7 +105,7 @@ class MetricsFiles:
             found: What another look has read that `look` asks for, if there was one.
 
         Raises:
-            Changed: a file is not what a cache has kept of it; nothing was yielded.
+            Changed: a file is not what a cache has kept of it, or much longer; nothing was yielded.
             TransferError: a file can't be read.
         """
         if not self._opened:
@@ -152,38 +135,30 @@ class MetricsFiles:
         """Return what is new. Of a file that is gone, as after a purge, stays what was kept."""
         kept = self._overlaps.items()
         changed = {n for n, last in kept if not fresh.get(n, b"").startswith(last)}
-        if changed and not changed.isdisjoint(self.read_sizes(transport)):
+        if changed and read_appended(transport, self.folder, sorted(changed), {}, 1):
+            raise Changed
+        full = {n: self._offsets.get(n, 0) for n, c in fresh.items() if len(c) == _LOOK_BYTES}
+        if self._overlaps and full and open_long(transport, self.folder, full):
             raise Changed
         overlaps, self._overlaps = self._overlaps, {}
         return {name: content[len(overlaps.get(name, b"")) :] for name, content in fresh.items()}
 
     def _open(self, transport: Transport) -> dict[str, LongFile]:
-        assert self._budget_bytes is not None
-        sizes = self.read_sizes(transport)
-        names = [n for n in sizes if parse_metrics_name(n) and is_long(n, sizes)]
-        self.long = open_long(transport, self.folder, names, sizes, self._budget_bytes)
-        self._offsets = {name: file.size_bytes for name, file in self.long.items()}
-        self.kept = {n: KeptFile(file.size_bytes, file.parts) for n, file in self.long.items()}
+        self.long = {file.name: file for file in open_long(transport, self.folder)}
+        self._offsets = {name: file.end for name, file in self.long.items()}
+        self.kept = {name: KeptFile(file.end, file.content) for name, file in self.long.items()}
         self._opened = True
         return dict(self.long)
 
     def _blocks(self, file: LongFile) -> Iterator[tuple[Origin, MetricsLine | Block]]:
-        """Yield what opens a long file: its events, its bins, its last lines."""
-        origin = origin_of(file.name)
-        assert origin is not None
-        for event in file.events:
-            yield origin, event
-        for series, bins in file.bins.items():
-            if series >= len(file.names):
-                continue  # the name of a new series comes with its lines
-            named = file.names[series]
-            yield origin, Block(named.group, named.name, bins)
-        first, _, rest = file.tail.partition(b"\n")
-        self._rests[file.name] = b""
-        told = len(file.events)
-        for _, line in self._lines(file.name, rest if len(file.tail) else first):
-            if isinstance(line, MetricsLine) and (not line.event or not told):
-                yield origin, file.covered(line)
+        """Yield what opens a long file: its events, and its bins."""
+        if (origin := origin_of(file.name)) is None:
+            return
+        for stretch in file.stretches:
+            for event in stretch.events:
+                yield origin, event
+        for (group, name), bins in file.series().items():
+            yield origin, Block(group, name, bins)
 
     def _lines(self, name: str, content: bytes) -> Iterator[tuple[Origin, MetricsLine | Block]]:
         if (origin := origin_of(name)) is None:
@@ -263,7 +238,7 @@ def kept_metrics(record: Record) -> tuple[float, list[Entry]] | None:
 
     None if it holds nothing, or no lines but bins of a file, from which no exact list can be made.
     """
-    if (cached := load(record)) is None or any(file.parts for file in cached.files.values()):
+    if (cached := load(record)) is None or any(file.bins for file in cached.files.values()):
         return None
     files = MetricsFiles(record.job_dir)
     return cached.seen_at, merge(_only_lines(files.restore(cached.files)))

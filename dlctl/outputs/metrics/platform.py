@@ -29,7 +29,6 @@ _IDLE_PERCENT = 5.0
 """Less use of every GPU, or without any of a core, makes a node idle."""
 _NEWEST = 6
 """Samples of 10 s: the last minute."""
-_BUDGET_BYTES = 16 * 1024
 _GPUS = 16
 
 
@@ -77,7 +76,7 @@ def platform(session: Session, site: str, records: Sequence[Record]) -> Platform
     for record in running:
         plan = read_plan(session, record)
         held += plan.resources.nodes
-        reader = MetricsReader(record, _BUDGET_BYTES)
+        reader = MetricsReader(record)
         reader.refresh(session.transport)
         hosts = {s.rank: s.host for s in learner_statuses(session, record, plan)}
         idle += idle_nodes(record.training_id, reader.run, hosts)

@@ -18,7 +18,7 @@ from dlctl.serve.follow import LogSource, MetricsSource
 from dlctl.serve.operations import Call, answer
 from dlctl.serve.problems import NotFound
 from dlctl.service.bringing import measured
-from dlctl.web.sockets import until_left
+from dlctl.web.connections import until_left
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket

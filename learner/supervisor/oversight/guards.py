@@ -1,7 +1,8 @@
 """The guards as the supervisor applies them: hours, and the metrics that learners report.
 
-The built-in loop of synchronous learners looks at its own losses, at every step; for other programs
-the supervisor looks at what they report.
+The built-in loop of synchronous learners looks at its own losses, at every step, and counts its
+own epochs; for other programs the supervisor looks at what they report. Whether a curve is on a
+plateau, only the supervisor judges.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Overseer:
         self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
         self._ends = _ends_of_hours(plan, rules, job_dir, attempt, clock())
         self._rehearsal = plan.rehearsal
-        self._looks_itself = plan.framework.has_loop and plan.parameter_server is None
-        self._guards = None if self._looks_itself or plan.stop is None else Guards(rules)
+        self._is_of_loop = plan.framework.has_loop and plan.parameter_server is None
+        self._guards = None if self._is_of_loop or plan.stop is None else Guards(rules)
         self._seen: dict[int, object] = {}
         self._reports: list[float | None] = []
         self._look_at = 0.0
@@ -71,8 +72,14 @@ class Overseer:
         write_stopped(self._job_dir, self._attempt, stopped)
         kind = VerdictKind(stopped.kind)
         if kind is VerdictKind.PLATEAU:
-            return EndRequest("halt", stopped.reason, 0.0, kind)
+            # The built-in loop finishes after the epoch in which it reads what was written.
+            halt = EndRequest("halt", stopped.reason, 0.0, kind)
+            return None if self._is_of_loop else halt
         return EndRequest("stop", stopped.reason, STOP_GRACE_S, kind)
+
+    def finish(self) -> None:
+        """Look for a plateau once more, after the learners have ended."""
+        self._plateaus.finish()
 
     def _at_plateau(self) -> Stopped | None:
         """Return why a plateau ends the training, if one was found just now and does."""
@@ -81,9 +88,8 @@ class Overseer:
             return None
         if self._tested is None:
             self._tell(told)
-        elif not self._looks_itself:
-            return Stopped(str(VerdictKind.PLATEAU), told.step, told.reason)
-        return None
+            return None
+        return Stopped(str(VerdictKind.PLATEAU), told.step, told.reason)
 
     def _heed(self, statuses: list[Status]) -> Stopped | None:
         """Return why the learners' newest reports end the training, if they do."""

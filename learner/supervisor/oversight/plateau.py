@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,24 +17,24 @@ from dlctl import contract
 from dlctl.contract import Plateau as Rule
 from dlctl.contract.ground.follow import LineFollower, Position
 from dlctl.contract.measured.judged import RATE_NAMES, Key, is_better_lower, judged, key_of
-from dlctl.contract.measured.plateau import (
-    LEAST,
-    METHOD,
-    Plateau,
-    median_of_newest,
-    plateau_among,
-    stands_still,
-)
 from dlctl.contract.measured.rates import Rates
 from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source, parse_line
 from learner.job.metrics import MetricsFile
+from learner.supervisor.oversight.standstill import (
+    LEAST,
+    METHOD,
+    Plateau,
+    find_plateau,
+    median_of_newest,
+)
 
 LOOK_EVERY_S = 20.0
 SOONEST_S = 2.0
 """A training that has just begun is looked at more often: it may be short."""
 _READ_S = 0.1
 """For how long one look reads at most; the rest is read a second later."""
-_MOST_POINTS = 240
+_LAST_READ_S = 2.0
+_MOST_POINTS = 120
 _MOST_CURVES = 100
 _MOST_NAMES = 10_000
 _MOST_VALUE = 1e100
@@ -99,7 +100,7 @@ class Told:
     @property
     def reason(self) -> str:
         """Return it in words, as the beginning of a sentence."""
-        return stands_still(self.key.shown, self.plateau.since_step)
+        return f"{self.key.shown} has hardly improved since step {self.plateau.since_step:.0f}"
 
 
 class Watch:
@@ -161,7 +162,7 @@ class Watch:
         gains = [gain for _, gain in curve.points]
         if len(gains) < LEAST or (since > change and median_of_newest(gains) <= exceed):
             return None
-        found = plateau_among(curve.points, curve.whole, proven=True)
+        found = find_plateau(curve.points, curve.whole)
         if found is None:
             return None
         self._told[key] = (found.since_step, found.level + found.margin)
@@ -247,6 +248,12 @@ class PlateauWatch:
         except Exception:  # noqa: BLE001 - a mistake of ours must not end an attempt
             self._files.clear()
             return None
+
+    def finish(self) -> None:
+        """Look once more at the end: what is found is only put into the metrics."""
+        with suppress(Exception):  # a mistake of ours must not fail an attempt
+            if self._read(self._clock() + _LAST_READ_S) and (told := self._watch.look()):
+                self._output.add(self._watch.line(told))
 
     def _look(self, now: float) -> Told | None:
         caught_up = self._read(now + _READ_S)

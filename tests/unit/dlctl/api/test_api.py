@@ -26,8 +26,7 @@ from dlctl.errors import Misused
 from dlctl.manifest.overrides import overrides_of
 from dlctl.record import Record
 from dlctl.request.bundle import collect
-from dlctl.series.columns import columns_of
-from dlctl.series.merged import Entry
+from dlctl.series.merged import Entry, columns_of
 from dlctl.series.replays import Origin
 from dlctl.service import pool
 from dlctl.service.pool import Pool

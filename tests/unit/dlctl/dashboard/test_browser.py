@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from dlctl.dashboard import browser
+from dlctl.dashboard import serve as browser
 
 URL = "http://127.0.0.1:8000/#/?token=secret"
 

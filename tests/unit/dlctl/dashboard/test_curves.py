@@ -15,7 +15,6 @@ from dlctl.dashboard.feed import row
 from dlctl.series import Key, Run
 from dlctl.series.pace import JobLimit
 from dlctl.series.replays import Origin
-from dlctl.series.smooth import Smoother
 
 LOSS = Key("loop", 0, "", "loss")
 
@@ -26,7 +25,7 @@ def of(found: dict, name: str, group: str = "") -> dict:
 
 def test_every_spike_of_one_point_is_in_the_columns():
     places = range(5_000, 100_000, 950)
-    found = curves(spiked("a", 100_000, places), Wanted(width=800), Smoother())
+    found = curves(spiked("a", 100_000, places), Wanted(width=800))
     (curve,) = found["curves"]
     high = [x for x, value in zip(curve["x"], curve["high"], strict=True) if value == 1.0]
     assert len(high) == len(places)
@@ -34,14 +33,14 @@ def test_every_spike_of_one_point_is_in_the_columns():
 
 @pytest.mark.parametrize("kind", ["step", "epoch", "time"])
 def test_utilisation_lies_where_the_training_was(kind: str):
-    found = curves(resumed("a", 1000), Wanted(kind, width=5000), Smoother())
+    found = curves(resumed("a", 1000), Wanted(kind, width=5000))
     for curve in found["curves"]:
         assert curve["x"] == sorted(curve["x"])
         assert found["span"][0] <= curve["x"][0] and curve["x"][-1] <= found["span"][1] + 1e-6
 
 
 def test_time_counts_from_the_beginning_of_the_first_attempt():
-    found = curves(resumed("a", 1000), Wanted("time"), Smoother())
+    found = curves(resumed("a", 1000), Wanted("time"))
     assert found["start"] == T0
     first, second = found["attempts"]
     assert (first["begin"], first["end"], second["begin"]) == (0.0, 224.0, 320.0)
@@ -60,7 +59,7 @@ def test_the_end_of_an_attempt_is_drawn_where_the_next_one_goes_on(kind: str, pl
             lost = "FAILED: node n7 was lost"
             run.add(Origin(1, 0, Source.JOB),
                     MetricsLine(29, None, T0 + 29, event=lost, kind="verdict"))  # fmt: skip
-    (end,) = (e for e in curves(run, Wanted(kind), Smoother())["events"] if e["kind"] == "verdict")
+    (end,) = (e for e in curves(run, Wanted(kind))["events"] if e["kind"] == "verdict")
     assert (end["x"], end["step"]) == (place, 29)
 
 
@@ -68,22 +67,22 @@ def test_numbers_that_json_lacks_become_null():
     run = Run("a")
     for step, value in enumerate([1.0, None, 2.0]):
         run.add(Origin(1, 0, Source.LOOP), MetricsLine(step, None, T0, {"loss": value}))
-    found = curves(run, Wanted(smooth=0.5), Smoother())
+    found = curves(run, Wanted(smooth=0.5))
     json.dumps(found, allow_nan=False)
     assert of(found, "loss")["last"] == [1.0, None, 2.0]
     assert of(found, "loss")["smooth"][0] == 1.0
 
 
 def test_a_window_by_epoch_holds_the_steps_of_these_epochs():
-    found = curves(training("a", 1000), Wanted("epoch", 1.0, 2.0, 5000), Smoother())
+    found = curves(training("a", 1000), Wanted("epoch", 1.0, 2.0, 5000))
     x = of(found, "loss")["x"]
     assert 0.9 < x[0] <= 1.0 and 2.0 <= x[-1] < 2.1
 
 
 def test_smoothing_does_not_depend_on_the_window():
-    run, smoother = training("a", 1000, seed=2), Smoother()
-    whole = curves(run, Wanted(width=5000, smooth=0.9), smoother)
-    part = curves(run, Wanted(begin=500, end=600, width=5000, smooth=0.9), smoother)
+    run = training("a", 1000, seed=2)
+    whole = curves(run, Wanted(width=5000, smooth=0.9))
+    part = curves(run, Wanted(begin=500, end=600, width=5000, smooth=0.9))
     by_step = dict(zip(of(whole, "loss")["x"], of(whole, "loss")["smooth"], strict=True))
     for x, value in zip(of(part, "loss")["x"], of(part, "loss")["smooth"], strict=True):
         assert by_step[x] == value
@@ -92,7 +91,7 @@ def test_smoothing_does_not_depend_on_the_window():
 def test_a_name_is_passed_on_as_it_is():
     run = Run("a")
     run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, None, T0, {HTML: 1.0}))
-    assert curves(run, Wanted(), Smoother())["curves"][0]["name"] == HTML
+    assert curves(run, Wanted())["curves"][0]["name"] == HTML
 
 
 def test_a_row_of_a_training_without_metrics():
@@ -137,15 +136,15 @@ def test_only_so_many_curves_are_sent_and_the_rest_is_found_by_name():
     run = Run("a")
     names = {f"layer{n}/weight": 1.0 for n in range(1000)}
     run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, None, T0, names))
-    found = curves(run, Wanted(), Smoother())
+    found = curves(run, Wanted())
     assert found["total"] == 1000 and len(found["curves"]) == 240
-    found = curves(run, Wanted(find="layer777"), Smoother())
+    found = curves(run, Wanted(find="layer777"))
     assert [curve["name"] for curve in found["curves"]] == ["layer777/weight"]
 
 
 def test_a_program_that_counts_no_epochs_has_no_curves_by_epoch():
     run = Run("a")
     run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, None, T0, {"loss": 1.0}))
-    found = curves(run, Wanted("epoch"), Smoother())
+    found = curves(run, Wanted("epoch"))
     assert found["curves"] == [] and "no epochs" in found["problem"]
-    assert curves(run, Wanted("step"), Smoother())["problem"] == ""
+    assert curves(run, Wanted("step"))["problem"] == ""

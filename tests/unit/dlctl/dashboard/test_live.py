@@ -27,7 +27,7 @@ from dlctl.dashboard.live import LiveFeed
 from dlctl.dashboard.report import report
 from dlctl.errors import ConnectionLost
 from dlctl.lifecycle import Session, open_session
-from dlctl.outputs.metrics import bins
+from dlctl.outputs.metrics import long_files
 from dlctl.record import Record, RecordStore
 from dlctl.service.verbs import offers
 from dlctl.sites.files import load_site
@@ -237,7 +237,7 @@ def test_only_what_was_asked_for_is_shown(store: RecordStore, sites: Sites, tmp_
 
 
 def test_a_zoom_into_a_long_curve_brings_its_points(feed, job, monkeypatch):
-    monkeypatch.setattr(bins, "LONG_BYTES", 512 * 1024)
+    monkeypatch.setattr(long_files, "LONG_BYTES", 512 * 1024)
     file = MetricsFile(job / "metrics" / "1-0.jsonl")
     file.add_all([make_line(step, 1, 1000.0 + step, {"loss": 1.0}) for step in range(1, 20_001)])
     pages = Pages(feed)

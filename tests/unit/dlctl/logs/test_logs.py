@@ -40,7 +40,7 @@ def collected(pieces):
 def fast(monkeypatch):
     naps = []
     monkeypatch.setattr(logs.time, "sleep", naps.append)
-    monkeypatch.setattr(logs, "_STATE_EVERY_S", -1.0)
+    monkeypatch.setattr(logs, "STATE_EVERY_S", -1.0)
     return naps
 
 
@@ -56,7 +56,7 @@ def test_attempts_and_learners_come_in_order(job):
 
 
 def test_an_end_that_the_log_tells_is_asked_for_at_once(job, monkeypatch):
-    monkeypatch.setattr(logs, "_STATE_EVERY_S", 1e9)
+    monkeypatch.setattr(logs, "STATE_EVERY_S", 1e9)
     monkeypatch.setattr(logs.time, "sleep", lambda _: None)
     write(job, "slurm.out", b"03:08:45 COMPLETED: All 2 learners ended with exit code 0.\n")
     states = iter([State.TRAINING, State.COMPLETED])

@@ -196,7 +196,7 @@ class EveryThird(BadTransport):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_followed_logs_are_merged_look_by_look(job, monkeypatch, when):
     monkeypatch.setattr(logs.time, "sleep", lambda _: None)
-    monkeypatch.setattr(logs, "_STATE_EVERY_S", -1.0)
+    monkeypatch.setattr(logs, "STATE_EVERY_S", -1.0)
     asked, troubles = [], []
 
     def state():

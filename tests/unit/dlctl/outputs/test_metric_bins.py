@@ -7,9 +7,8 @@ import pytest
 from test_fetch import HERE
 
 from dlctl import contract
-from dlctl.contract.measured import pyramid
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
-from dlctl.outputs.metrics import bins
+from dlctl.outputs.metrics import long_files
 from dlctl.outputs.metrics.files import read_metrics
 from dlctl.outputs.metrics.reader import MetricsReader
 from dlctl.record import Record
@@ -22,7 +21,7 @@ VALIDATED_EVERY = 500
 @pytest.fixture(autouse=True)
 def _no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(bins, "LONG_BYTES", 512 * 1024)
+    monkeypatch.setattr(long_files, "LONG_BYTES", 512 * 1024)
 
 
 class Written:
@@ -47,8 +46,8 @@ class Written:
     def loss(self, step):
         return 50.0 if step in self.spikes else math.exp(-step / 5000)
 
-    def read(self, budget_bytes=32 * 1024):
-        reader = MetricsReader(self.record, budget_bytes)
+    def read(self):
+        reader = MetricsReader(self.record)
         reader.refresh(HERE)
         return reader
 
@@ -63,12 +62,11 @@ def points(reader, name, group=None):
     return curve.points
 
 
-@pytest.mark.parametrize("budget_bytes", [4096, 32 * 1024, 10**9])
-def test_bins_hold_every_point_once(written, budget_bytes):
-    reader = written.read(budget_bytes)
+def test_bins_hold_every_point_once(written):
+    reader = written.read()
     loss = points(reader, "loss", "")
     assert sum(loss.count) == LINES
-    assert len(loss) < 1500 or budget_bytes > 10**8
+    assert len(loss) < 1500
     assert (loss.step_first[0], loss.step_last[-1]) == (1, LINES)
     assert all(a < b for a, b in zip(loss.step_last, loss.step_first[1:], strict=False))
     spiked = {s for a, b, high in zip(loss.step_first, loss.step_last, loss.high, strict=True)
@@ -91,37 +89,19 @@ def test_bins_hold_every_point_of_many_metrics_and_of_rare_ones(tmp_path, names,
         file.append(step, 1, {f"layer{i}/norm": float(step) for i in range(names)})
         if step % rare == 0:
             file.append(step, 1, {"validation_loss": float(step)})
-    reader = MetricsReader(Record("t-1", "t", "local", str(tmp_path), str(tmp_path), ""), 32 * 1024)
+    reader = MetricsReader(Record("t-1", "t", "local", str(tmp_path), str(tmp_path), ""))
     reader.refresh(HERE)
     for key, curve in reader.run.curves.items():
         every = rare if key.group == "validation" else 1
         assert (sum(curve.points.count), curve.last) == (lines // every, lines - lines % every), key
 
 
-def test_rare_metrics_are_refined_to_their_points_without_the_lines(tmp_path, monkeypatch):
-    """They were 62 bins on a page of 1200 columns, of 1000 points."""
-    monkeypatch.setattr(bins, "_MOST_LINES_BYTES", 1000)
-    file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
-    for step in range(1, 12_001):
-        file.append(step, 1, {"loss": 1.0 / step})
-        if step % 12 == 0:
-            file.append(step, 1, {f"validation_m{n}": float(step + n) for n in range(3)})
-    reader = MetricsReader(Record("t-1", "t", "local", str(tmp_path), str(tmp_path), ""), 48 * 1024)
-    reader.refresh(HERE)
-    assert len(points(reader, "m1")) < 100
-    assert reader.refine(HERE, -math.inf, math.inf, 1200)
-    for n in range(3):
-        found = points(reader, f"m{n}")
-        known = [(step, step + n) for step in range(12, 12_001, 12)]
-        assert list(zip(found.step_first, found.last, strict=True)) == known
-
-
 def test_a_file_of_more_series_than_bins_can_have_is_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("learner.job.pyramid.MOST_SERIES", 8)
+    monkeypatch.setattr("learner.job.bins.MOST_BYTES", 8)
     file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
     for step in range(1, 5001):
         file.append(step, 1, {f"m{n}": float(step) for n in range(8 + (step > 4500))})
-    reader = MetricsReader(Record("t-1", "t", "local", str(tmp_path), str(tmp_path), ""), 48 * 1024)
+    reader = MetricsReader(Record("t-1", "t", "local", str(tmp_path), str(tmp_path), ""))
     reader.refresh(HERE)
     assert [len(points(reader, name)) for name in ("m0", "m7", "m8")] == [5000, 5000, 500]
 
@@ -155,19 +135,21 @@ def test_a_window_is_refined_to_its_points(written, begin, end):
     assert all(a < b for a, b in zip(loss.step_last, loss.step_first[1:], strict=False))
 
 
-@pytest.mark.parametrize("missing", ["index", "lines"])
-def test_a_window_that_cannot_be_refined_is_asked_for_once(tmp_path, missing):
+def test_a_window_that_cannot_be_refined_is_asked_for_once(tmp_path):
     written = Written(tmp_path)
     reader = written.read()
-    (tmp_path / "metrics/1-0.index").unlink()
-    for path in (tmp_path / "metrics").glob("1-0.*.k*"):
-        path.unlink()
-    if missing == "lines":
-        (tmp_path / "metrics/1-0.jsonl").write_bytes(b"")
+    (tmp_path / "metrics/1-0.jsonl").write_bytes(b"")
     for _ in range(2):
         reader.refine(HERE, 12_000, 12_100, 300)
     assert reader.is_fine(12_000, 12_100, 300)
     assert not reader.is_fine(4000, 4100, 300)
+
+
+def test_a_window_of_too_many_lines_stays_as_it_is(written, monkeypatch):
+    monkeypatch.setattr(long_files, "_MOST_LINES_BYTES", 100_000)
+    reader = written.read()
+    assert reader.is_fine(0, LINES, 5000) and not reader.refine(HERE, 0, LINES, 5000)
+    assert reader.refine(HERE, 500, 600, 5000)
 
 
 def test_a_file_grows_on_after_it_was_opened(tmp_path):
@@ -201,7 +183,7 @@ def test_a_writer_that_begins_again_makes_the_bins_from_the_lines(tmp_path):
 
 def test_without_bins_the_lines_are_read(tmp_path):
     written = Written(tmp_path)
-    (tmp_path / "metrics" / pyramid.side_file("1-0.jsonl", "series")).unlink()
+    (tmp_path / "metrics/1-0.bins").unlink()
     assert len(points(written.read(), "loss", "")) == LINES
 
 
@@ -219,7 +201,7 @@ def test_what_is_measured_without_a_step_or_at_the_same_one_is_shown_whole(tmp_p
         lines = [MetricsLine(step(i), 1, 1000.0 + 10 * i, {"cpu_percent": float(i)})
                  for i in range(12_000)]  # fmt: skip
         file.add_all(lines[:11_000])
-        reader = MetricsReader(record, 16 * 1024)
+        reader = MetricsReader(record)
         reader.refresh(HERE)
         file.add_all(lines[11_000:])
         reader.refresh(HERE)
@@ -235,7 +217,7 @@ def test_a_program_that_goes_back_replaces_its_own_steps(tmp_path):
         file.add_all(
             [MetricsLine(s, 1, value * 1e6 + s, {"loss": value}) for s in range(begin, 8001)]
         )
-    reader = MetricsReader(record, 16 * 1024)
+    reader = MetricsReader(record)
     reader.refresh(HERE)
     loss = points(reader, "loss")
     assert all(a < b for a, b in zip(loss.step_last, loss.step_first[1:], strict=False))

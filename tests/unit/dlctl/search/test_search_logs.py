@@ -44,7 +44,7 @@ def test_each_log_has_its_source_and_the_jobs_end_comes_last(tmp_path, write):
 
 
 def test_lines_that_come_while_it_is_followed_are_whole(tmp_path, write, monkeypatch):
-    monkeypatch.setattr(logs, "_STATE_EVERY_S", -1.0)
+    monkeypatch.setattr(logs, "STATE_EVERY_S", -1.0)
     monkeypatch.setattr(logs.time, "sleep", lambda _: None)
     write(f"{names.WORKERS}/w1/77.out", "one\ntw")
     later = iter([("o\n", State.TRAINING), ("three\n", State.TRAINING), ("four", State.COMPLETED)])

@@ -6,9 +6,8 @@ import random
 import pytest
 
 from dlctl.contract.measured.judged import is_better_lower, judged
-from dlctl.contract.measured.plateau import stands_still
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
-from dlctl.series.answers import Known, Saved, answers
+from dlctl.series.answers import Known, Saved, answers, found_events
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 
@@ -74,33 +73,42 @@ def test_a_validation_accuracy_judges_rather_than_a_loss():
     assert (state, text[:36]) == ("good", "No: validation accuracy still gets b")
 
 
-def test_a_plateau_is_told_with_its_step():
-    values = [min(0.9, 0.1 + 0.02 * i) for i in range(100)]
-    state, text = told("plateau", run_of(*curve("validation_accuracy", values)))
-    assert state == "bad"
-    assert "has hardly improved since step 4" in text
-
-
-def test_the_step_of_a_plateau_stays_the_one_that_was_told_until_the_curve_gets_better():
+def test_a_plateau_that_was_told_is_shown_until_the_curve_gets_better():
     values = [min(0.9, 0.1 + 0.02 * i) for i in range(60)]
     lines = curve("validation_accuracy", values)
-    words = stands_still("validation accuracy", 470)
+    words = "validation accuracy has hardly improved since step 470"
     line = event(470, EventKind.PLATEAU, f"plateau: {words}", level=0.9, margin=0.01)
-    _, text = told("plateau", run_of(*lines, line))
-    assert words in text
-    better = curve(
-        "validation_accuracy", [*values, *[min(0.99, 0.9 + 0.02 * i) for i in range(60)]]
+    assert told("plateau", run_of(*lines)) == (
+        "good",
+        "No plateau of validation accuracy has been found.",
     )
-    state, text = told("plateau", run_of(*better, line))
-    assert (state, words in text) == ("bad", False)
+    assert told("plateau", run_of(*lines, line)) == ("bad", f"Yes: {words} (14 values).")
+    better = [*values, *[min(0.99, 0.9 + 0.02 * i) for i in range(60)]]
+    assert told("plateau", run_of(*curve("validation_accuracy", better), line))[0] == "good"
 
 
-def test_all_values_on_a_plateau_are_counted_however_few_were_tested():
-    values = [min(0.9, 0.1 + 0.02 * i) for i in range(1000)]
-    run = run_of(*curve("validation_accuracy", values, per=1))
-    found = next(a for a in answers(run, Known(now=1.0)) if a.key == "plateau")
-    assert found.evidence["values"] == 1001 - found.evidence["since_step"] > 900
-    assert f" ({1001 - found.evidence['since_step']:.0f} values)." in found.text
+def test_a_plateau_of_another_curve_or_before_another_rate_is_not_shown():
+    flat = curve("validation_accuracy", [0.9] * 40)
+    of_loss = event(100, EventKind.PLATEAU, "plateau: loss has hardly improved since step 100")
+    assert told("plateau", run_of(*flat, of_loss))[0] == "good"
+    mine = event(
+        100, EventKind.PLATEAU, "plateau: validation accuracy has hardly improved since step 100"
+    )
+    rates = curve("learning_rate", [0.1] * 20 + [0.01] * 20)
+    assert told("plateau", run_of(*flat, *rates, mine))[0] == "good"
+
+
+def test_a_changed_rate_is_an_event():
+    run = Run("t-1")
+    begin = MetricsLine(0, event="begins", kind=EventKind.BEGIN.value)
+    run.add(Origin(2, 0, Source.LOOP), begin)
+    for step in range(1, 101):
+        values = {"learning_rate": 0.1 if step <= 20 else 0.01}
+        run.add(Origin(2, 0, Source.LOOP), MetricsLine(step, 1, 1.0 * step, values))
+    (rate,) = found_events(run)
+    assert (rate.attempt, rate.step, rate.kind) == (2, 20, "learning_rate")
+    assert rate.text == "learning rate from 0.1 to 0.01"
+    assert found_events(Run("t-2")) == []
 
 
 def test_the_pace_of_what_still_gets_better_is_that_of_the_values_tested():

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlctl.contract.measured.pyramid import LEVELS, Bin, Builder, decode, point
+from dlctl.contract.measured.bins import Stretch, decode
+from dlctl.contract.metrics import make_line
 from dlctl.series.curve import Curve, Key
 
 KEY = Key("loop", 0, "", "loss")
@@ -63,23 +64,22 @@ def test_points_that_come_after_a_view_are_in_the_next():
     assert sum(curve.view(0, 9000, 50).count) == 100
 
 
-@given(st.lists(st.floats(), min_size=1, max_size=300))
-def test_bins_hold_what_their_points_hold(values):
-    full: dict[int, list[Bin]] = {}
-    builder = Builder(lambda level, found: full.setdefault(level, []).append(found))
+@given(st.lists(st.floats(), min_size=1, max_size=100), st.integers(1, 99))
+def test_bins_hold_what_their_points_hold(values, middle):
+    first, second = Stretch(), Stretch()
     for step, value in enumerate(values):
-        builder.add_bin(0, point(0, step, math.nan, value))
-    for k in LEVELS:
-        bins = full.get(k, [])
-        assert [b.count for b in bins] == [1 << k] * (len(values) >> k)
-        again = list(decode(b"".join(b.encode() for b in bins)))
-        for i, found in enumerate(again):
-            part = values[i << k : (i + 1) << k]
-            known = [v for v in part if not math.isnan(v)]
-            if known:
-                assert (found.low, found.high) == (min(known), max(known))
-                at = (i << k) + part.index(min(known)), (i << k) + part.index(max(known))
-                assert (found.step_low, found.step_high) == at
-            else:
-                assert math.isnan(found.low)
-            assert (found.step_first, found.step_last) == (i << k, ((i + 1) << k) - 1)
+        line = make_line(step, 1, 0.0, {"loss": value})
+        (first if step < middle else second).take(line, 1)
+    first.join(second)
+    (found,) = decode(first.encode())
+    assert found == first or not all(map(math.isfinite, values))
+    bin_ = found.series["", "loss"]
+    assert (found.lines, bin_.count) == (len(values), len(values))
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        assert math.isnan(bin_.low) and math.isnan(bin_.mean)
+        return
+    assert (bin_.low, bin_.high, bin_.first) == (min(known), max(known), known[0])
+    assert (bin_.step_first, bin_.step_last) == (values.index(known[0]), len(values) - 1)
+    at = values.index(min(known)), values.index(max(known))
+    assert (bin_.step_low, bin_.step_high) == at

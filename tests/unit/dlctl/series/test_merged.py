@@ -2,7 +2,7 @@
 
 import random
 
-from dlctl.contract.measured.pyramid import point
+from dlctl.contract.measured.bins import point
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.series.merged import merge
 from dlctl.series.replays import Origin
@@ -189,6 +189,6 @@ def test_a_later_attempt_replaces_each_group_by_its_own_steps():
 def test_bins_of_a_later_attempt_replace_those_of_their_group():
     some = [*grouped(1, "test", [1, 2, 3], 1), *grouped(1, "train", [100, 200, 300], 1)]
     run = run_of(some)
-    run.add_bins(Origin(2, 0, LOG), "test", "loss", [point(0, 3.0, 0.0, 2.0)])
+    run.add_bins(Origin(2, 0, LOG), "test", "loss", [point(3.0, 0.0, 2.0)])
     assert run.named("loss", "test")[0].values() == [(1, 1), (2, 1), (3, 2)]
     assert run.named("loss", "train")[0].values() == [(100, 1), (200, 1), (300, 1)]

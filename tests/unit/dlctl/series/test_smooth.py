@@ -5,37 +5,39 @@ import math
 import pytest
 
 from dlctl.series import Curve, Key
-from dlctl.series.smooth import Smoother, make_smoothing
+from dlctl.series.smooth import smoothed
 
 LOSS = Key("loop", 0, "", "loss")
-T0 = 1_000_000.0
 
 
-def test_smoothing_goes_on_where_it_stopped_and_begins_anew_after_a_replay():
-    curve, smoother = Curve(LOSS), Smoother()
-    how = make_smoothing(0.6, 1000, 0)
-    for step in range(100):
-        curve.points.point(step, T0 + step, math.sin(step))
-    smoother.smoothed("a", curve, how)
-    curve.points.point(100, T0 + 100, 5.0)
-    once = list(smoother.smoothed("a", curve, how).points.last)
-    assert once == list(Smoother().smoothed("a", curve, how).points.last)
-    curve.drop_after(49)
-    for step in range(50, 102):
-        curve.points.point(step, T0 + 300 + step, 1.0)
-    again = list(smoother.smoothed("a", curve, how).points.last)
-    assert again == list(Smoother().smoothed("a", curve, how).points.last)
-    assert len(again) == 102
+def curve_of(points):
+    curve = Curve(LOSS)
+    for step, value in points:
+        curve.points.point(step, 1e6 + step, value)
+    return curve
+
+
+def smooth(curve, begin=-math.inf, end=math.inf, factor=0.6, width=1000):
+    shown = curve.view(begin, end, width)
+    values = smoothed(curve, factor, (1000, 0), shown, by_time=False)
+    return dict(zip(shown.step_last, values, strict=True))
+
+
+def test_a_window_is_smoothed_as_the_whole_is():
+    curve = curve_of((step, math.nan if step % 7 == 0 else math.sin(step)) for step in range(900))
+    whole, part = smooth(curve), smooth(curve, 400, 500)
+    assert all(part[step] == pytest.approx(whole[step], rel=1e-9) for step in range(400, 501))
+
+
+def test_a_window_of_a_long_curve_is_smoothed_about_as_the_whole_is():
+    curve = curve_of((step / 100, step / 1e5 + (step % 2)) for step in range(100_000))
+    part = smooth(curve, 900, 900.5, factor=0.97)
+    assert part[900.25] == pytest.approx(1.4, abs=0.05)
 
 
 def test_few_points_are_not_dragged_along_by_smoothing():
-    sparse, dense = Curve(LOSS), Curve(LOSS)
-    how = make_smoothing(0.6, 1000, 0)
-    for step in range(1000):
-        dense.points.point(step, T0, float(step >= 500))
-        if step % 50 == 0:
-            sparse.points.point(step, T0, float(step >= 500))
-    smoothed = Smoother().smoothed("a", sparse, how)
-    assert smoothed.points.last[9] == pytest.approx(0.0, abs=1e-6)
-    assert smoothed.points.last[10] == pytest.approx(1.0, abs=1e-6)
-    assert 0.2 < Smoother().smoothed("b", dense, how).points.last[500] < 0.8
+    dense = curve_of((step, float(step >= 500)) for step in range(1000))
+    sparse = curve_of((step, float(step >= 500)) for step in range(0, 1000, 50))
+    assert smooth(sparse)[450] == pytest.approx(0.0, abs=1e-6)
+    assert smooth(sparse)[500] == pytest.approx(1.0, abs=1e-6)
+    assert 0.2 < smooth(dense)[500] < 0.8

@@ -9,7 +9,7 @@ import pytest
 from login_side import make_record
 
 from dlctl.contract import State, Status
-from dlctl.contract.measured.pyramid import Bin
+from dlctl.contract.measured.bins import Bin
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.outputs.insight import insight
 from dlctl.series.curve import Columns
@@ -119,8 +119,8 @@ def test_bins_that_begin_or_end_without_a_number_are_drawn():
     columns = Columns()
     for step in range(0, 4000, 40):
         odd = math.nan if step % 80 else 1.0
-        columns.append(Bin(0, 2, step, step + 1, 0.0, 0.5, 1.0, odd, odd, step, step))
-    columns.append(Bin(0, 2, 5000, 5001, 0.0, -math.inf, math.inf, 0.0, 0.0, 5000, 5001))
+        columns.append(Bin(2, step, step + 1, 0.0, 0.5, 1.0, odd, odd, step, step, odd))
+    columns.append(Bin(2, 5000, 5001, 0.0, -math.inf, math.inf, 0.0, 0.0, 5000, 5001, 0.0))
     for logarithmic in (False, True):
         lines = draw(Plot([Drawn(columns, 75)], 0, 5001, logarithmic), 60, 10)
         assert any("⣿" in text or "⡇" in text or "⠁" in text for text in texts(lines))

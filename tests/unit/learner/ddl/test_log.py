@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dlctl.contract.measured.pyramid import RECORD_BYTES
+from dlctl.contract.measured.bins import decode
 from learner import ddl
 from learner.ddl import measured as module
 
@@ -123,7 +123,7 @@ def test_threads_log_side_by_side(job, monkeypatch):
             time.sleep(0.05)  # so that all of them begin
             super().__init__(env)
 
-    monkeypatch.setattr("learner.job.metrics.PYRAMID_FROM_BYTES", 2000)
+    monkeypatch.setattr("learner.job.metrics.FROM_BYTES", 2000)
     monkeypatch.setattr(module, "_Log", Slow)
 
     def work(name):
@@ -136,6 +136,8 @@ def test_threads_log_side_by_side(job, monkeypatch):
     for thread in threads:
         thread.join()
     assert len(lines(job)) == 1200
-    assert (job / "metrics/2-0-program.series").read_text().count("\n") == 4
-    points = [file.stat().st_size for file in (job / "metrics").glob("2-0-program.*.k0")]
-    assert sum(points) == 1200 * RECORD_BYTES
+    stretches = decode((job / "metrics/2-0-program.bins").read_bytes())
+    assert sum(stretch.lines for stretch in stretches) == 1200
+    assert {name for stretch in stretches for _, name in stretch.series} == {
+        f"loss{n}" for n in range(4)
+    }

@@ -19,7 +19,7 @@ from scheduler_plan import make_plan
 from dlctl import contract
 from dlctl.contract import Notify, Plateau, State, StopRules, VerdictKind
 from dlctl.contract.metrics import EventKind, MetricsLine, Source, parse_line
-from dlctl.series.found import found_events
+from dlctl.series.answers import Known, answers
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 from learner.supervisor.oversight import plateau
@@ -118,15 +118,15 @@ def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(
     assert len(training.train(range(6, 60), 1.0)) == 1
 
 
-def test_the_reader_shows_the_nodes_plateau_and_finds_no_second_one(training: Training) -> None:
-    training.train(range(1, 60), 1.0)
+def test_the_answer_shows_the_plateau_that_was_told(training: Training) -> None:
+    (told,) = training.train(range(1, 60), 1.0)
     run = Run("t-1")
     for step in range(1, 60):
         value = {"validation_loss": 1.0 + math.exp(-step / 3)}
         run.add(Origin(1, 0, Source.LOOP), MetricsLine(step, 1, 1.0, value))
-    assert [event.kind for event in found_events(run)] == ["plateau"]
     run.add(Origin(1, 0, Source.JOB), training.events()[0])
-    assert found_events(run) == [] and [event.kind for event in run.events] == ["plateau"]
+    answer = next(a for a in answers(run, Known(1.0)) if a.key == "plateau")
+    assert answer.state == "bad" and told.reason in answer.text
 
 
 @pytest.mark.slow
@@ -235,15 +235,15 @@ def test_who_ends_at_a_plateau(
     tmp_path: Path, monkeypatch, rule: Plateau | None, framework: dict[str, str | None],
     ends: bool, tells: bool,
 ) -> None:  # fmt: skip
-    """The accuracy stands still and the loss falls; the loop looks at its epochs itself."""
+    """The accuracy stands still and the loss falls; the loop itself ends after its epoch."""
     monkeypatch.setattr(plateau, "SOONEST_S", 0.0)
     request = overseer(tmp_path, rule, **framework).look(list)
     assert (request is not None) is ends
     if request is not None:
         assert (request.action, request.kind) == ("halt", VerdictKind.PLATEAU)
         assert request.reason.startswith("accuracy has hardly improved since step ")
-        stopped = json.loads((tmp_path / contract.stopped_file(1)).read_text())
-        assert stopped["kind"] == "plateau"
+    is_kept = (tmp_path / contract.stopped_file(1)).exists()
+    assert is_kept is (ends or framework["job"] is not None)
     assert (tmp_path / "told").exists() is tells
 
 

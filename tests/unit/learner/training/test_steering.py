@@ -16,12 +16,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dlctl import contract
-from dlctl.contract import CheckpointPolicy, Order, Plateau, StopRules, Training
+from dlctl.contract import CheckpointPolicy, Order, Plateau, Stopped, StopRules, Training
 from learner.data_parallel.optimizer import DistributedOptimizer
 from learner.errors import UserFault
 from learner.exchange.single import SingleExchange
 from learner.job.directives import Orders
-from learner.job.guards import Guards
+from learner.job.guards import Guards, known_plateau, write_stopped
 from learner.job.metrics import MetricsFile, Progress
 from learner.model.lr_schedule import ManifestSchedule
 from learner.model.user_model import Parts
@@ -36,7 +36,7 @@ class Run:
 
     def __init__(
         self, folder: Path, attempt: int = 1, rules: StopRules | None = None, epochs: int = 2,
-        jumps: dict[int, int] | None = None, **parts: Any,
+        jumps: dict[int, int] | None = None, plateau: Any = lambda: None, **parts: Any,
     ) -> None:  # fmt: skip
         (folder / contract.CONTROL).mkdir(parents=True, exist_ok=True)
         (folder / contract.attempt_dir(attempt)).mkdir(parents=True)
@@ -61,7 +61,7 @@ class Run:
         self.orders = Orders(folder, attempt, clock=iter(range(10**6)).__next__)
         self.trainer = Trainer(
             settings, self.trained, optimizer, exchange, self.keeper, reports, HaltFlag(),
-            Steering(self.orders, rules, self.stopped.append, jumps or {}),
+            Steering(self.orders, rules, self.stopped.append, plateau, jumps or {}),
         )  # fmt: skip
 
     def at_step(self, step: int, act: Any) -> None:
@@ -203,26 +203,27 @@ def test_a_metric_that_stays_as_it_is_ends_the_training_early(tmp_path: Path) ->
     assert run.stopped[0].reason.startswith("loss has not improved in 2 epochs (best ")
 
 
-def test_the_test_of_a_plateau_ends_the_training_without_a_patience(tmp_path: Path) -> None:
-    run = Run(tmp_path, rules=StopRules(plateau=Plateau()), epochs=40)
-    run.order(1, values={"lr": 0.0})
+def test_a_plateau_that_the_supervisor_has_found_ends_the_training_after_the_epoch(
+    tmp_path: Path,
+) -> None:
+    found: list[Stopped] = []
+    rules = StopRules(plateau=Plateau())
+    run = Run(tmp_path, rules=rules, epochs=40, plateau=lambda: found[0] if found else None)
+    run.parts.model.register_forward_hook(
+        lambda *_: found.append(Stopped("plateau", 15, "loss has hardly improved since step 5"))
+        if run.trainer.position.step == 15 else None
+    )  # fmt: skip
     assert run.run()
-    assert 8 <= run.trainer.position.epoch < 12
-    (stopped,) = run.stopped
-    assert stopped.kind == "plateau" and stopped.reason.startswith("loss has hardly improved since")
+    assert (run.trainer.position.epoch, run.trainer.position.step) == (3, 18)
+    assert run.stopped == found[:1]
 
 
-def test_a_plateau_of_epochs_begins_anew_with_another_rate() -> None:
-    guards = Guards(StopRules(plateau=Plateau()))
-    guards.choose(["loss", "validation_loss", "samples_per_s"])
-    assert guards.metric == "validation_loss"
-    rates = [0.1] * 12 + [0.01] * 12
-    history = [
-        {"epoch": n + 1, "learning_rate": rate, "validation_loss": float("nan") if n == 3 else 1.0}
-        for n, rate in enumerate(rates)
-    ]
-    ends = [n for n in range(1, 25) if guards.after_epoch(history[:n], n)]
-    assert ends == [9, 10, 11, 12, 20, 21, 22, 23, 24]
+def test_a_plateau_at_which_an_earlier_attempt_could_not_finish_is_known(tmp_path: Path) -> None:
+    assert known_plateau(tmp_path, 2) is None
+    for attempt, kind in ((1, "plateau"), (2, "loss_spike")):
+        (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
+        write_stopped(tmp_path, attempt, Stopped(kind, 7, "because"))
+    assert known_plateau(tmp_path, 3) == Stopped("plateau", 7, "because")
 
 
 @pytest.mark.parametrize(

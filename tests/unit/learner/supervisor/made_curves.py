@@ -1,6 +1,6 @@
 """Curves of which it is known whether they are on a plateau, and from when.
 
-`python tests/unit/dlctl/contract/made_curves.py` prints what docs/metrics.md says of them.
+`python tests/unit/learner/supervisor/made_curves.py` prints what docs/metrics.md says of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dlctl.contract.measured.plateau import LEAST, find_plateau
+from learner.supervisor.oversight.plateau import Curve
+from learner.supervisor.oversight.standstill import find_plateau
 
 
 @dataclass(frozen=True)
@@ -57,24 +58,17 @@ class Figures:
         return self.right / (self.right + self.missed)
 
 
-def answered(count: int = 400) -> Figures:
-    """Ask once, at the end of each curve."""
-    return _figures([(_at_the_end(made), made) for made in made_curves(count)])
-
-
 def told(count: int = 400) -> Figures:
     """Look after each value, as a node does; a plateau that is told too early is wrong, too."""
     return _figures([(_first_told(made), made) for made in made_curves(count)])
 
 
-def _at_the_end(made: Made) -> float | None:
-    return None if find_plateau(made.points, made.lower) is None else made.points[-1][0]
-
-
 def _first_told(made: Made) -> float | None:
-    for end in range(LEAST, len(made.points) + 1):
-        if find_plateau(made.points[:end], made.lower, proven=True) is not None:
-            return made.points[end - 1][0]
+    curve = Curve()
+    for step, value in made.points:
+        curve.add(step, -value if made.lower else value)
+        if find_plateau(curve.points, curve.whole) is not None:
+            return step
     return None
 
 
@@ -90,5 +84,5 @@ def _figures(found: list[tuple[float | None, Made]]) -> Figures:
 
 
 if __name__ == "__main__":
-    for name, figures in (("asked at the end", answered()), ("told by a node", told())):
-        print(f"{name}: precision {figures.precision:.3f}, recall {figures.recall:.3f}, {figures}")
+    figures = told()
+    print(f"precision {figures.precision:.3f}, recall {figures.recall:.3f}, {figures}")
