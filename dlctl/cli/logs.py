@@ -48,8 +48,7 @@ def logs(
     ),
     grep: str | None = typer.Option(
         None, "--grep", "-g", metavar="RE",
-        help="Of these lines only those that this regular expression fits; the site leaves out "
-        "others where it can.",
+        help="Of these lines only those that this regular expression fits.",
     ),
     no_prefix: bool = typer.Option(False, "--no-prefix", help="Print no source before a line."),
     as_json: bool = typer.Option(False, "--json", help="Print each line as a JSON object."),
