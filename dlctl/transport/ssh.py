@@ -29,13 +29,13 @@ from dlctl.errors import (
 from dlctl.sites.files import TransportSettings
 from dlctl.transport.base import Prompt
 from dlctl.transport.script import ScriptTransport
+from dlctl.transport.ssh_config import Target, split_hop, target_of
 from dlctl.transport.streams import end_group, session_refused
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # deprecations inside of paramiko and cryptography
-    import paramiko
+    import paramiko  # after ssh_config, which leaves out a part of it
 
-    from dlctl.transport.ssh_config import Target, split_hop, target_of
     from dlctl.transport.ssh_login import HostKeys, Login
 
 # Without a handler Python prints a library's warnings to the terminal.

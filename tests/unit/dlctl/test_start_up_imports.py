@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from repository import REPOSITORY
 
 NODE_SIDE = {"torch", "numpy", "mpi4py", "h5py", "watchdog", "learner", "psrv"}
 # Loads the command as its console script does, and prints at the end what was loaded. typer's own
@@ -103,6 +105,29 @@ def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dl
         assert not modules & NODE_SIDE
     finally:
         dlctl("logs", "--follow", cwd=folder, ok=True)  # until it has ended: it leaves nothing
+
+
+@pytest.mark.unmeasured
+def test_ssh_loads_no_asyncio(tmp_path):
+    """paramiko wants `invoke`, and with it asyncio and unittest.mock, for `Match exec` alone."""
+    program = (
+        "import shutil, sys, dlctl.transport.ssh\n"
+        "loaded = {'invoke', 'asyncio', 'unittest.mock'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+        "from pathlib import Path\n"
+        "from dlctl.sites.files import TransportSettings\n"
+        "there = TransportSettings(kind='ssh', host='there')\n"
+        "shutil.which = lambda _: None # no ssh client\n"
+        "target = dlctl.transport.ssh.target_of(there, Path(sys.argv[1]))\n"
+        "assert target.user == 'me', target\n"
+    )
+    config = tmp_path / "config"
+    config.write_text("Match exec true\n  User me\n")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(config)], capture_output=True, text=True,
+        env=dict(os.environ, PYTHONPATH=str(REPOSITORY)), timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_ctrl_c_while_the_command_loads_prints_nothing(tmp_path, xdg):
