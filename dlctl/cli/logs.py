@@ -61,8 +61,7 @@ def logs(
     ),
     grep: str | None = typer.Option(
         None, "--grep", "-g", metavar="RE",
-        help="Of these lines only those that this regular expression fits; the site leaves out "
-        "others where it can.",
+        help="Of these lines only those that this regular expression fits.",
     ),
     trial: int | None = TRIAL,
     no_prefix: bool = typer.Option(False, "--no-prefix", help="Print no source before a line."),
@@ -221,7 +220,6 @@ class LogLines:
 
     def print(self, piece: LogPiece) -> int:
         """Print the lines of a piece; return their number."""
-        from dlctl.logs.matching import without_filler
         from dlctl.logs.shown import ShownLog
 
         if self.as_json:
@@ -229,13 +227,10 @@ class LogLines:
             rows = [about | {"line": line} for line in self._wanted.of(piece)]
             output.json_line(*rows)
             return len(rows)
-        content = without_filler(piece.content) if self._pattern else piece.content
-        if not content:
-            return 0
         key = piece.attempt, piece.source
         if key not in self._shown:
             self._shown[key] = ShownLog(self._colours)
-        return self._write(piece.source, self._shown[key].lines(content))
+        return self._write(piece.source, self._shown[key].lines(piece.content))
 
     def end(self) -> None:
         """Print what is left of lines whose end never came."""

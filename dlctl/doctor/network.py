@@ -41,9 +41,9 @@ def check_way(chain: Chain, site: Site, transport: Transport) -> None:
             "install openssh-client, or set `kind: ssh` in the site's file",
         )  # fmt: skip
     elif getattr(transport, "is_open", lambda: False)():
-        chain.add("tcp", OK, "the connection of `dlctl sites connect` is open")
+        chain.add("tcp", OK, "the connection that commands share is open")
     else:
-        from dlctl.transport.ssh import target_of
+        from dlctl.transport.ssh_config import target_of
 
         limit_s = min(LIMIT_S, site.transport.connect_timeout_s)
         chain.ask("name", [], lambda: _name(chain, target_of(site.transport)))
@@ -54,9 +54,10 @@ def check_way(chain: Chain, site: Site, transport: Transport) -> None:
 
 
 def _by_way_of(target: Target) -> str:
-    if target.proxy_jump:
-        return f"by way of {', '.join(target.proxy_jump)}, which looks it up"
-    return f"by ProxyCommand {target.proxy_command}" if target.proxy_command else ""
+    if target.jumps:
+        return f"by way of {', '.join(target.jumps)}, which looks it up"
+    command = target.option("proxycommand")
+    return f"by ProxyCommand {command}" if command else ""
 
 
 def _name(chain: Chain, target: Target) -> None:

@@ -196,7 +196,7 @@ awk -v mark='{mark}' -v flags="$flags" 'BEGIN {{
 
 def read_appended(
     transport: Transport, folder: str, globs: Sequence[str], offsets: Mapping[str, int | None],
-    limit_bytes: int, *, log_filter: str = "",
+    limit_bytes: int,
 ) -> dict[str, bytes]:  # fmt: skip
     """Return what was appended to each matching file since its offset; omit files without news.
 
@@ -208,7 +208,6 @@ def read_appended(
         offsets: Path (relative to `folder`) → number of bytes already read, or None for a file
             that is left alone this time; 0 if absent.
         limit_bytes: The most that is read of each file; the rest comes with the next call.
-        log_filter: Command of the shell through which the contents of `*.log` files go.
 
     Raises:
         TransferError: a file can't be read.
@@ -219,7 +218,7 @@ def read_appended(
         found = stays.read_appended([look])
         if found is not None:
             return found[0]
-    news = _read_appended(transport, look, log_filter)
+    news = _read_appended(transport, look)
     if stays:
         stays.note(folder, sum(map(len, news.values())))
     return news
@@ -232,9 +231,9 @@ def look_at(
     return Look(folder, _globs(globs), offsets, limit_bytes)
 
 
-def _read_appended(transport: Transport, look: Look, log_filter: str = "") -> dict[str, bytes]:
+def _read_appended(transport: Transport, look: Look) -> dict[str, bytes]:
     mark = _mark()
-    script = _appended_script(look, mark, log_filter)
+    script = _appended_script(look, mark)
     end = _checked(transport, transport.run(script, timeout_s=_TIMEOUT_S), "read")
     answer = unpacked(end.stdout)
     if end.stdout[:1] == b"z" and not answer:
@@ -279,15 +278,12 @@ _WITH_NEWS = r"""
 compressing, or `p`, and then a line for each file with news."""
 
 
-def _appended_script(look: Look, mark: str, log_filter: str) -> str:
+def _appended_script(look: Look, mark: str) -> str:
     """Return a script whose time grows with the number of files and not with its square."""
     folder, patterns, limit_bytes = look.folder, look.patterns, look.limit_bytes
     known = [(p, "-" if n is None else str(int(n))) for p, n in look.offsets.items() if n != 0]
     table = "\n".join(f"{n} {p}" for p, n in known if "\n" not in p)
     odd = "\n".join(f"            {shlex.quote(p)}) o={n};;" for p, n in known if "\n" in p)
-    emitted = 'part "$@"'
-    if log_filter:
-        emitted = f'case $2 in *.log) part "$@" | {log_filter};; *) part "$@";; esac'
     return f"""\
 LC_ALL=C; export LC_ALL
 cd -- {shlex.quote(folder)} 2>/dev/null || exit 0
@@ -300,7 +296,7 @@ part() {{ # offset name
 }}
 emit() {{
     printf '%s\\0' "$2"
-    {emitted}
+    part "$@"
     printf '%s' '{mark}'
 }}
 parts() {{

@@ -25,9 +25,8 @@ from math import inf
 from operator import itemgetter
 
 from dlctl.contract import TIMES_SUFFIX, State
-from dlctl.errors import TransferError, TransportError
+from dlctl.errors import TransportError
 from dlctl.files.small_files import read_appended
-from dlctl.logs import matching
 from dlctl.logs.one_log import Block, OneLog, log_of_training
 from dlctl.transport import Transport
 from dlctl.transport.resident import Resident
@@ -96,8 +95,6 @@ class LogReader:
     """Only these learners; none: all of them, the servers and the job."""
     first_attempt: int = 1
     only_attempt: int | None = None
-    pattern: str = ""
-    """Of awk: other lines than those that it fits need not be read (`dlctl.logs.matching`)."""
     by_time: bool = True
     """Whether to merge the logs by time; otherwise each comes as a whole, or in large parts."""
     log_of: Callable[[str], OneLog | None] = log_of_training
@@ -129,25 +126,10 @@ class LogReader:
             once: whether to leave a log alone that was read to its end, even if it has grown.
         """
         asked = self.wanted(once)
-        stays = isinstance(transport, Resident) and transport.is_quiet(self.job_dir)
-        wanted_only = matching.site_filter(self.pattern) if self.pattern and not stays else ""
         found = read_appended(
-            transport, self.job_dir, asked.globs, asked.offsets, asked.limit_bytes,
-            log_filter=wanted_only,
-        )  # fmt: skip
-        if wanted_only:
-            found = {n: self._whole(transport, n, content) for n, content in found.items()}
+            transport, self.job_dir, asked.globs, asked.offsets, asked.limit_bytes
+        )
         return self.take(asked, found)
-
-    def _whole(self, transport: Transport, name: str, content: bytes) -> bytes:
-        """Return what the log holds, with a filler for the lines that the site left out."""
-        try:
-            return matching.whole(content) if name.endswith(".log") else content
-        except ValueError:
-            raise TransferError(
-                f"{transport.name}: the site's awk can't pick lines of {name}",
-                hint="Leave --grep out, and let grep pick them: dlctl logs | grep",
-            ) from None
 
     def wanted(self, once: bool = False) -> Wanted:
         """Return what the next look is to read; `once` as of `news`."""

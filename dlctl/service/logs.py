@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from dlctl.errors import Misused, RecordError
 from dlctl.lifecycle import check_learner, refresh
 from dlctl.logs.beginning import begin_at_tail, begin_since
-from dlctl.logs.matching import for_awk, without_filler
 from dlctl.logs.reader import LogReader
 from dlctl.logs.shown import shown
 from dlctl.units import parse_duration
@@ -67,11 +66,11 @@ class LinesWanted:
         Raises:
             RecordError: there is no such learner or attempt.
         """
-        record, pattern = self._checked(session, record, store), self.pattern
+        record = self._checked(session, record, store)
         first = 1 if self.tail is None else record.attempt
         reader = LogReader(
             record.job_dir, self._ranks, first if self.attempt is None else self.attempt,
-            only_attempt=self.attempt, pattern=for_awk(pattern.pattern) or "" if pattern else "",
+            only_attempt=self.attempt,
         )  # fmt: skip
         if begins and (begin := self._begin) is not None:
             begin_since(reader, session.transport, at=begin[0], ago_s=begin[1])
@@ -86,8 +85,8 @@ class LinesWanted:
             sieve: What looks for `grep`, which may take for ever; None: this thread.
         """
         pattern = self.pattern
-        content = piece.content if pattern is None else without_filler(piece.content)
-        lines = content.decode(errors="replace").removesuffix("\n").split("\n") if content else []
+        text = piece.content.decode(errors="replace")
+        lines = text.removesuffix("\n").split("\n") if text else []
         if pattern is None:
             return lines
         seen = [shown(line, colours=False) for line in lines]

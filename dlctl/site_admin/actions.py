@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,13 +18,13 @@ from dlctl.site_admin.discovery import discover
 from dlctl.site_admin.draft import make_site, site_text
 from dlctl.sites import files
 from dlctl.sites.files import TransportSettings, load_site
-from dlctl.transport import open_transport
+from dlctl.transport import open_transport, remote_kind
+from dlctl.units import format_span
 
 if TYPE_CHECKING:
     from dlctl.transport.base import Prompt, Transport
     from dlctl.transport.openssh import OpensshTransport
 
-_STAYS = "one for all commands, because the site asks questions: dlctl sites connect opens it"
 _NODE_BYTES = 100_000
 
 
@@ -57,7 +55,9 @@ def parse_target(target: str, port: int | None = None) -> TransportSettings:
         return TransportSettings(kind="local")
     user, _, host = target.rpartition("@")
     try:
-        return TransportSettings(kind="ssh", host=host, user=user or None, port=port)
+        return TransportSettings.model_validate(
+            {"kind": remote_kind(), "host": host, "user": user or None, "port": port}
+        )
     except ValueError as error:
         raise SiteError(
             f"{target!r} names no host", hint="write user@host, a Host of ~/.ssh/config, or local"
@@ -92,18 +92,8 @@ def add_site(
         )
     if path.exists() and not force:
         raise SiteError(f"the site {name} already exists: {path}", hint="--force replaces it")
-    asked: list[str] = []
-
-    def ask(text: str, hidden: bool) -> str:
-        assert prompt is not None
-        asked.append(text)
-        return prompt(text, hidden)
-
-    with _opened(transport, ask if prompt else None, name) as connection:
+    with _opened(transport, prompt, "") as connection:
         found = discover(connection)
-    # A question a day, and not one at each command; the ssh of Windows shares no connections.
-    if asked and shutil.which("ssh") and os.name != "nt":
-        transport = transport.model_copy(update={"kind": "openssh"})
     try:
         site = make_site(name, found, transport, root=root, python=python, alone=alone)
     except ValueError as error:
@@ -115,7 +105,8 @@ def add_site(
     return Added(
         site=name, file=str(file), login_node=f"{found.user} on {found.host}",
         scheduler=found.offer.title if used else "not used", partitions=", ".join(site.partitions),
-        connection=_STAYS if transport.kind == "openssh" else "",
+        connection=f"stays open until {format_span(transport.persist_s)} after the last command"
+        if transport.kind == "openssh" else "",
         account=site.scheduler.account or "", root=site.root,
         launcher=f"{site.launcher.kind} {site.launcher.mpi or ''}".strip(),
         python=site.environment.python or "not set up yet",

@@ -106,7 +106,7 @@ class TransportSettings(_Settings):
     """How the site is reached."""
 
     kind: Literal["ssh", "openssh", "local"]
-    """`ssh`: a connection for each command. `openssh`: the system's ssh, whose connection stays."""
+    """`openssh`: the system's ssh, whose connection stays. `ssh`: paramiko, one a command."""
     host: Line | None = Field(default=None, min_length=1)
     """A host name, an address, or an alias of `~/.ssh/config`. Not for `local`."""
     user: Line | None = Field(default=None, min_length=1)

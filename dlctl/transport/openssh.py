@@ -1,9 +1,10 @@
 """Runs scripts by the system's ssh: one connection that stays open, a channel for each command.
 
 The connection is OpenSSH's own master (ControlMaster), which stays when the command that opened it
-has ended: a site that asks for a one-time code asks once a day. A command opens it if that takes
-no question; `dlctl sites connect` opens it where questions come. No further connection is made:
-where the master is gone, ssh would silently make one, and for that its ProxyCommand is `false`.
+has ended: a site that asks for a one-time code asks once a day. A command opens it, and lets ssh
+ask on the terminal only where a log-in without questions was refused. No further connection is
+made: where the master is gone, ssh would silently make one, and for that its ProxyCommand is
+`false`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import socket
 import subprocess
 import tempfile
@@ -32,12 +34,12 @@ from dlctl.sites.files import TransportSettings
 from dlctl.transport.control_path import control_path
 from dlctl.transport.local import LocalStreams
 from dlctl.transport.script import ScriptTransport
-from dlctl.transport.ssh_auth import PERSON_TIMEOUT_S
-from dlctl.transport.ssh_config import config_file
 from dlctl.transport.streams import end_group, session_refused
 
+PERSON_TIMEOUT_S = 180.0
+"""How long the user may take to answer, or to confirm on a phone."""
 _QUICK_S = 10.0
-"""What the master on this machine answers within."""
+"""Within this time the master on this machine answers."""
 _KILL_GRACE_S = 5.0
 _SAID_BYTES = 4096
 _SAY_S = 2.0
@@ -54,7 +56,20 @@ _CHANNEL = ("ControlMaster=no", "ProxyCommand=false", "SessionType=default", "St
             "ForkAfterAuthentication=no")  # fmt: skip
 """A ProxyCommand also rules out the configuration's ProxyJump; the last three came with 8.7."""
 _REFUSED_SESSION = b"session request failed"
-"""What ssh says where MaxSessions permits no further channel."""
+"""Printed by ssh where MaxSessions permits no further channel."""
+
+
+def config_file() -> Path | None:
+    """Return the ssh config file to use instead of the user's own, if one is set."""
+    value = os.environ.get("DLCTL_SSH_CONFIG")
+    return Path(value).expanduser() if value else None
+
+
+def ssh_words(settings: TransportSettings, config: Path | None) -> list[str]:
+    """Return the options of ssh that say where a site is."""
+    words = ["-F", str(config)] if config else []
+    words += [] if settings.port is None else ["-p", str(settings.port)]
+    return words + ([] if settings.user is None else ["-l", settings.user])
 
 
 class OpensshTransport(ScriptTransport):
@@ -64,41 +79,36 @@ class OpensshTransport(ScriptTransport):
         settings: Where to.
         connect: The command that opens the connection where questions come.
         config: The configuration to use instead of the user's own.
+        may_ask: ssh may ask on the terminal.
 
     Raises:
         ConnectError: there is no folder for the connection's socket, or this is Windows.
     """
 
     def __init__(
-        self, settings: TransportSettings, connect: str, config: Path | None = None
-    ) -> None:
+        self, settings: TransportSettings, connect: str = "", config: Path | None = None, *,
+        may_ask: bool = False,
+    ) -> None:  # fmt: skip
         if os.name == "nt":
             raise ConnectError(
                 "the ssh of Windows can't share a connection between commands",
                 hint="set `kind: ssh` under `transport:` in the site's file",
             )
-        self._settings, self._connect = settings, connect
         assert settings.host is not None
-        config = config or config_file()
-        port = [] if settings.port is None else ["-p", str(settings.port)]
-        user = [] if settings.user is None else ["-l", settings.user]
-        self._where = ["-F", str(config)] if config else []
-        self._where += [*port, *user]
+        self._settings, self._may_ask = settings, may_ask
+        self._where = ssh_words(settings, config or config_file())
+        self._connect = connect or shlex.join(["ssh", *self._where, settings.host])
         self._socket = control_path(settings.host, *self._where)
         self.name = f"{settings.user}@{settings.host}" if settings.user else settings.host
 
     # The connection -----------------------------------------------------------------------------
 
-    def _is_listening(self) -> bool:
-        """Return whether somebody has the socket open: a master that was killed leaves the file."""
+    def is_open(self) -> bool:
+        """Return whether a master listens: one that was killed leaves its socket."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             probe.connect(str(self._socket))
             return True
         return False
-
-    def is_open(self) -> bool:
-        """Return whether the connection is there."""
-        return self._socket.exists() and self._control("check") == 0
 
     def open(self, *, ask: bool) -> None:
         """Open the connection, unless it is there.
@@ -153,7 +163,7 @@ class OpensshTransport(ScriptTransport):
         )
 
     def _fast_ciphers(self) -> list[str]:
-        """Return an option that puts first what processors compute, of what is allowed anyway."""
+        """Return a `Ciphers=` option that prefers hardware-accelerated ciphers."""
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
             known = subprocess.run(self._ssh("-G"), stdin=subprocess.DEVNULL, capture_output=True,
                                    text=True, timeout=_QUICK_S, check=False).stdout  # fmt: skip
@@ -173,11 +183,7 @@ class OpensshTransport(ScriptTransport):
                 hint="Correct the line in the ssh config file.",
             )
         if "host key" in said.lower():
-            return HostKeyError(
-                f"{self.name}: its host key is not the known one, or is not known: {last}",
-                hint=f"Compare the fingerprint with the site's; {self._connect} asks whether you "
-                "trust a new one.",
-            )
+            return self._wrong_host_key(said, last)
         if "Permission denied" in said:
             return AuthError(
                 f"{self.name}: there is no open connection, and it takes more than your keys to "
@@ -194,12 +200,49 @@ class OpensshTransport(ScriptTransport):
             f"{self.name}: while connecting: {last}", hint="Check the address and the network."
         )
 
+    def _wrong_host_key(self, said: str, last: str) -> HostKeyError:
+        """Return the error with the key's fingerprint, for which ssh has to try once more."""
+        shows = ""
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "ControlPath=none"]
+            argv = self._ssh("-v", "-T", options=options, command="true")
+            end = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=self._settings.connect_timeout_s,
+                check=False,
+            )
+            keys = re.findall(r"Server host key: (\S+ SHA256:\S+)", end.stderr)
+            shows = f": it shows {keys[-1]}" if keys else ""
+        if "revoked" in said.lower():
+            return HostKeyError(
+                f"{self.name}: its host key is marked as revoked{shows}: {last}",
+                hint="Ask the administrators of the host.",
+            )
+        if "CHANGED" in said:
+            file = re.search(r"(?m)^Offending .* in (.*):\d+", said)
+            forget = re.search(r"ssh-keygen .*", said)
+            return HostKeyError(
+                f"{self.name}: the host key has CHANGED{shows}, and "
+                f"{file[1] if file else 'known_hosts'} has another one: someone may be listening, "
+                "or the host is a new one",
+                hint="Ask its administrators. If the new key is right: "
+                f"{forget[0].strip() if forget else 'ssh-keygen -R HOST'} ; then {self._connect}",
+            )
+        return HostKeyError(
+            f"{self.name}: the host key is unknown{shows}: {last}",
+            hint="Compare it with what the site publishes, then accept it by logging in once: "
+            f"{self._connect}",
+        )
+
     def disconnect(self) -> bool:
         """End the connection, for all commands; return whether there was one."""
         was_open = self._socket.exists() and self._control("exit") == 0
         deadline = time.monotonic() + _QUICK_S
         # The master answers before it goes: the next command would meet its socket.
-        while was_open and self._is_listening() and time.monotonic() < deadline:
+        while was_open and self.is_open() and time.monotonic() < deadline:
             time.sleep(0.01)
         return was_open
 
@@ -232,16 +275,22 @@ class OpensshTransport(ScriptTransport):
         return _FAILED
 
     def _ssh(self, *words: str, options: list[str] | None = None, command: str = "") -> list[str]:
-        given = [word for option in (*_PLAIN, *(options or [])) for word in ("-o", option)]
+        stated = (*_PLAIN, *(options or []), f"ControlPath={self._socket}")  # the first one counts
+        given = [word for option in stated for word in ("-o", option)]
         assert self._settings.host is not None
-        argv = ["ssh", *given, *self._where, "-S", str(self._socket), *words]
-        return [*argv, "--", self._settings.host, *([command] if command else [])]
+        argv = ["ssh", *given, *self._where, *words, "--", self._settings.host]
+        return [*argv, command] if command else argv
 
     # A channel ----------------------------------------------------------------------------------
 
     def _open(self, command: str) -> OpensshStreams:
-        if not self._is_listening():
-            self.open(ask=False)
+        if not self.is_open():
+            try:
+                self.open(ask=False)
+            except AuthError:
+                if not self._may_ask:
+                    raise
+                self.open(ask=True)
         return OpensshStreams(self, self.channel(command))
 
     def channel(self, command: str) -> subprocess.Popen[bytes]:
@@ -261,7 +310,7 @@ class OpensshTransport(ScriptTransport):
         Args:
             said: The first bytes of ssh's standard error, which are also the command's.
         """
-        if not self.is_open():
+        if self._control("check"):
             return ConnectionLost(
                 f"{self.name}: the connection was lost while a command ran", hint="Try again."
             )

@@ -41,7 +41,7 @@ def test_ten_that_follow_and_a_watch_share_one_connection_that_the_doctor_tells_
         assert {row["training_id"] for row in told if row["state"] == "COMPLETED"} == set(ids)
         dlctl("fetch", "logs", ids[0], "--to", tmp_path / "got", ok=True)
         open_one = links(dlctl, site)
-        assert open_one["tcp"]["evidence"] == "the connection of `dlctl sites connect` is open"
+        assert open_one["tcp"]["evidence"] == "the connection that commands share is open"
         assert broken(open_one) == [] and link.accepted == 2
 
         # The connection has ended, and the server takes no other one.

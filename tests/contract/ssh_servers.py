@@ -128,6 +128,12 @@ def running_sshd(*what: Any, **how: Any) -> Iterator[Sshd]:
         server.stop()
 
 
+def fingerprint(server: Sshd) -> str:
+    """The fingerprint of its host key, as `ssh-keygen` shows it."""
+    argv = ["ssh-keygen", "-lf", f"{server.host_key}.pub"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()[1]
+
+
 def served(server: Sshd) -> int:
     """How many connections the server has had."""
     return (server.folder / "log").read_text().count("Accepted ")

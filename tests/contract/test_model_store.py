@@ -19,7 +19,7 @@ def site(transport, tmp_path):
     return ModelSite(tmp_path / "ro ot's $x", transport)
 
 
-@pytest.mark.first("local", "csh")
+@pytest.mark.first("local", "openssh")
 def test_a_model_is_stored_changed_pulled_and_deleted(site, tmp_path):
     folder = write_odd_names(write_folder(tmp_path / "folder"))
     first = site.store(folder, aliases=["best"], tags=["a"], description="it's $(id)\n%s")

@@ -112,7 +112,6 @@ def test_a_script_ends_as_it_would_with_a_session_of_its_own(stays, script, code
     assert stays.is_there
 
 
-@pytest.mark.parametrize("transport", ["local", "plain", "openssh"], indirect=True)
 def test_a_script_that_hangs_is_killed_and_told_as_without_this_shell(stays, tmp_path, wait_until):
     script = f"echo $$ >{shlex.quote(str(tmp_path / 'shell'))}; echo half; sleep 60"
     said = []

@@ -15,13 +15,13 @@ from faulty_proxy import faulty_proxy
 from ssh_servers import block_behind
 
 from dlctl.errors import TransferError, TransportError
-from dlctl.files import large, target
+from dlctl.files import target
 from dlctl.files.download import download
 from dlctl.files.partial import CHUNK_BYTES
 from dlctl.files.target import PARTIAL
 from dlctl.transport.script import ScriptProcess
 
-over_ssh = pytest.mark.parametrize("transport", ["plain", "openssh"], indirect=True)
+over_ssh = pytest.mark.parametrize("transport", ["ssh", "openssh"], indirect=True)
 SIZE_BYTES = 3 * CHUNK_BYTES + 12345
 PROGRAM = """\
 import os, signal, sys
@@ -84,7 +84,7 @@ def test_a_killed_download_goes_on_where_it_was(transport, site, tmp_path, recei
     assert [p.name for p in (tmp_path / "here").iterdir()] == ["big"]
 
 
-@pytest.mark.first("plain")
+@pytest.mark.first("ssh")
 @over_ssh
 def test_a_beginning_that_was_damaged_here_is_sent_again(transport, site, tmp_path):
     digest = digest_of(site / "big")
@@ -101,7 +101,7 @@ def test_a_beginning_that_was_damaged_here_is_sent_again(transport, site, tmp_pa
         (here / "big").unlink()
 
 
-@pytest.mark.first("plain")
+@pytest.mark.first("ssh")
 @over_ssh
 def test_another_file_of_the_same_name_does_not_go_on(transport, tmp_path):
     base, here = tmp_path / "site", tmp_path / "here"
@@ -132,23 +132,7 @@ def test_a_lost_connection_is_opened_again_in_mid_file(ssh_setup, site, tmp_path
         assert caught.value.hint
 
 
-@pytest.mark.slow
-@over_ssh
-def test_several_streams_bring_the_same(transport, site, tmp_path, monkeypatch):
-    monkeypatch.setattr(large, "_LOOK_S", 0.0)
-    monkeypatch.setattr(large, "_FULL_BYTES_PER_S", 1e12)
-    monkeypatch.setattr(large, "_GAIN", 0.0)
-    joined = []
-    join = large.Chunks._join
-    monkeypatch.setattr(large.Chunks, "_join", lambda self: (joined.append(1), join(self)))
-    (site / "second").write_bytes(os.urandom(2 * CHUNK_BYTES))
-    download(transport, str(site), ["big", "second"], tmp_path / "here")
-    assert joined
-    for name in ("big", "second"):
-        assert digest_of(tmp_path / "here" / name) == digest_of(site / name)
-
-
-@pytest.mark.first("plain")
+@pytest.mark.first("ssh")
 @over_ssh
 def test_a_file_that_changes_meanwhile_comes_as_it_is_then(transport, tmp_path):
     base, here = tmp_path / "site", tmp_path / "here"
@@ -168,7 +152,7 @@ def test_a_file_that_changes_meanwhile_comes_as_it_is_then(transport, tmp_path):
     assert (here / "other").read_bytes() == b"o" * SIZE_BYTES
 
 
-@pytest.mark.first("plain")
+@pytest.mark.first("ssh")
 @over_ssh
 def test_what_is_removed_while_it_is_fetched_is_left_out_by_name(transport, tmp_path):
     base, here = tmp_path / "site", tmp_path / "here"

@@ -20,7 +20,7 @@ from dlctl.request.bundle import collect
 from dlctl.transport.local import LocalTransport
 from dlctl.transport.script import ScriptProcess
 
-over_ssh = pytest.mark.parametrize("transport", ["plain", "openssh"], indirect=True)
+over_ssh = pytest.mark.parametrize("transport", ["ssh", "openssh"], indirect=True)
 BIG_BYTES = contents.ALONE_BYTES + 4_321_000
 PROGRAM = """\
 import os, signal, sys
@@ -90,7 +90,7 @@ def leftovers(root):
     return [path.name for path in (root / contents.FOLDER).iterdir()]
 
 
-@pytest.mark.first("plain", "local")
+@pytest.mark.first("ssh", "local")
 def test_a_large_folder_arrives_whole(transport, folder, tmp_path):
     seen = []
     root = tmp_path / "ro ot's"
@@ -100,7 +100,7 @@ def test_a_large_folder_arrives_whole(transport, folder, tmp_path):
     assert seen[-1][0] == seen[-1][1] >= BIG_BYTES + 600_000
 
 
-@pytest.mark.first("plain")
+@pytest.mark.first("ssh")
 @over_ssh
 def test_of_a_changed_folder_only_what_is_new_is_sent(transport, folder, tmp_path, sent):
     send(transport, tmp_path / "root", folder)
@@ -143,7 +143,7 @@ def test_a_lost_connection_is_opened_again(ssh_setup, folder, tmp_path):
     assert_same(there, folder)
 
 
-@pytest.mark.first("plain")
+@pytest.mark.first("ssh")
 @over_ssh
 def test_a_part_that_was_damaged_is_sent_again(transport, folder, tmp_path):
     root = tmp_path / "root"

@@ -94,7 +94,6 @@ def test_a_source_that_fails_leaves_nothing(transport, tmp_path):
     assert leftovers(tmp_path / "r") == []
 
 
-@pytest.mark.parametrize("transport", ["local", "csh", "openssh"], indirect=True)
 def test_a_slow_site_has_time_to_remove_what_was_sent(transport, tmp_path):
     """SIGTERM reached `rm`, or SIGKILL followed after 0.2 s: a file was left for a day."""
 

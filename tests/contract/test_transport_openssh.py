@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ssh_servers import SSHD, block, running_sshd, served
+from ssh_servers import SSHD, block, fingerprint, running_sshd, served
 
 from dlctl.errors import AuthError, ConnectError, ConnectionLost, HostKeyError, TransportError
 from dlctl.files.archive import Entry
@@ -80,21 +80,32 @@ def test_a_connection_that_breaks_is_said_and_the_next_command_makes_another(ssh
 
 
 def test_a_host_key_that_is_unknown_or_changed_is_refused(ssh_setup, lasting, tmp_path):
-    server, other = ssh_setup.servers["plain"], ssh_setup.servers["noisy"]
+    server, other = ssh_setup.servers["plain"], ssh_setup.servers["odd"]
     known = tmp_path / "known"
     for text in ("", f"[127.0.0.1]:{server.port} {other.public_host_key}\n"):
         known.write_text(text)
         config = block(ssh_setup, "other", server, "  StrictHostKeyChecking no", known)
-        with pytest.raises(HostKeyError) as caught:
+        with pytest.raises(HostKeyError, match=r"CHANGED: it shows|unknown: it shows") as caught:
             lasting("other", config).run("true")
+        assert fingerprint(server) in caught.value.message
+        assert ("CHANGED" in caught.value.message) == bool(text)
         assert "dlctl sites connect it" in caught.value.hint
         assert known.read_text() == text
 
 
+def test_a_revoked_host_key_is_refused_and_said(ssh_setup, lasting, tmp_path):
+    server = ssh_setup.servers["plain"]
+    line = f"[127.0.0.1]:{server.port} {server.public_host_key}\n"
+    known = tmp_path / "known"
+    known.write_text(f"{line}@revoked * {server.public_host_key}\n")
+    with pytest.raises(HostKeyError, match="marked as revoked"):
+        lasting("revoked", block(ssh_setup, "revoked", server, known=known)).run("true")
+
+
 def test_a_jump_host_is_on_the_way_once(ssh_setup, lasting):
-    hop, target = ssh_setup.servers["noisy"], ssh_setup.servers["plain"]
+    hop, target = ssh_setup.servers["odd"], ssh_setup.servers["plain"]
     before = served(hop), served(target)
-    transport = lasting("far", block(ssh_setup, "far", target, "  ProxyJump noisy"))
+    transport = lasting("far", block(ssh_setup, "far", target, "  ProxyJump odd"))
     # The hop's own ssh reads the configuration that this one was given.
     assert [transport.run("echo x").text for _ in range(3)] == ["x\n"] * 3
     assert (served(hop), served(target)) == (before[0] + 1, before[1] + 1)
@@ -276,17 +287,19 @@ def test_a_site_that_asks_is_added_with_a_connection_that_stays(
         return at_terminal(lambda: os.execv(argv[0], argv), code(later))
 
     shown = type_in("sites", "add", "c", "coded", "--without-slurm", later=0)
-    assert "dlctl sites connect opens it" in " ".join(shown.split())
-    refused = run("doctor", "c")
-    assert "dlctl sites connect c" in refused.stdout, refused
+    assert "stays open until 12 h after the last command" in " ".join(shown.split())
+    assert "kind: openssh" in (tmp_path / "XDG_CONFIG_HOME/dlctl/sites/c.yml").read_text()
     try:
-        shown = type_in("sites", "connect", "c", later=1)
-        assert "is open, until 12 h after the last" in " ".join(shown.split())
-        before = served(with_code)
         assert "is open already" in run("sites", "connect", "c").stdout
         checked = run("doctor", "c", "--json")
         assert '"name": "log-in", "state": "ok"' in " ".join(checked.stdout.split()), checked
-        assert served(with_code) == before == 2
+        assert served(with_code) == 1
+        assert "ended" in run("sites", "disconnect", "c").stdout
+        refused = run("doctor", "c")
+        assert "dlctl sites connect c" in refused.stdout, refused
+        shown = type_in("sites", "connect", "c", later=1)
+        assert "is open, until 12 h after the last" in " ".join(shown.split())
+        assert served(with_code) == 2
     finally:
         assert "ended" in run("sites", "disconnect", "c").stdout
     assert "there was none" in run("sites", "disconnect", "c").stdout

@@ -111,12 +111,15 @@ def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dl
 def test_ssh_loads_no_asyncio(tmp_path):
     """paramiko wants `invoke`, and with it asyncio and unittest.mock, for `Match exec` alone."""
     program = (
-        "import sys, dlctl.transport.ssh\n"
+        "import shutil, sys, dlctl.transport.ssh\n"
         "loaded = {'invoke', 'asyncio', 'unittest.mock'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
         "from pathlib import Path\n"
-        "options = dlctl.transport.ssh._parse_config('there', Path(sys.argv[1]))\n"
-        "assert options['user'] == ['me'], options\n"
+        "from dlctl.sites.files import TransportSettings\n"
+        "there = TransportSettings(kind='ssh', host='there')\n"
+        "shutil.which = lambda _: None # no ssh client\n"
+        "target = dlctl.transport.ssh.target_of(there, Path(sys.argv[1]))\n"
+        "assert target.user == 'me', target\n"
     )
     config = tmp_path / "config"
     config.write_text("Match exec true\n  User me\n")
