@@ -11,17 +11,23 @@ TUNABLE = ("lr", "batch_size", "clip_gradient_norm", "momentum", "weight_decay")
 
 
 def order_file(number: int | str) -> str:
-    """Return an `Order`, created exclusively; counted from 1 over the whole training."""
+    """Return an `Order`, created exclusively by `dlctl tune` or `dlctl checkpoints save`.
+
+    Orders are counted from 1 over the whole training.
+    """
     return f"{CONTROL}/order-{number}.json"
 
 
 def order_answer(number: int | str) -> str:
-    """Return the `OrderAnswer` of an order, written by learner 0 once it took effect."""
+    """Return the `OrderAnswer` of an order, written by learner 0 when it takes effect."""
     return f"{CONTROL}/order-{number}.done.json"
 
 
 def stopped_file(attempt: int) -> str:
-    """Return the `Stopped` of an attempt that a guard of the manifest ended."""
+    """Return the `Stopped` of an attempt that a guard of the manifest ended.
+
+    Written by learner 0, or by the supervisor for programs whose reports it watches.
+    """
     return f"{attempt_dir(attempt)}/stopped.json"
 
 
@@ -32,7 +38,7 @@ class Order:
     save: bool = False
     """Save a checkpoint now."""
     values: dict[str, float] = field(default_factory=dict)
-    """New values of settings in `TUNABLE`."""
+    """New values of `lr`, `batch_size`, `clip_gradient_norm`, `momentum`, `weight_decay`."""
     asked_at: float = 0.0
     """Unix seconds."""
 
@@ -53,10 +59,10 @@ class Plateau:
     """A metric that has to improve, or the training ends."""
 
     metric: str = ""
-    """Empty: the metric by which dlctl judges the training."""
+    """Its name; empty: the one by which dlctl judges the training."""
     patience: int = 0
-    """How many epochs (of a program of one's own: reports) may pass without improvement; 0: the
-    test of `dlctl.contract.measured.plateau` decides."""
+    """Epochs, or a program's reports, that may pass without improvement; 0: dlctl's test decides.
+    """
     better: str = "lower"
     """`lower` or `higher`."""
 
@@ -66,7 +72,7 @@ class StopRules:
     """The guards that end a training by themselves."""
 
     not_a_number: bool = False
-    """End it as soon as the loss is NaN or infinite."""
+    """End as soon as the loss is NaN or infinite."""
     plateau: Plateau | None = None
     loss_spike: float | None = None
     """Roll back if the loss of a step is this many times the median of the last ones."""
@@ -75,6 +81,7 @@ class StopRules:
     max_node_hours: float | None = None
     """Of all attempts together."""
     max_gpu_hours: float | None = None
+    """Of all attempts together."""
 
 
 @dataclass(frozen=True)
@@ -84,5 +91,8 @@ class Stopped:
     kind: str
     """A `VerdictKind`."""
     step: int
+    """-1 if it is not known."""
     reason: str
+    """One sentence, as the beginning of another one."""
     hint: str = ""
+    """One sentence: what to do next."""
