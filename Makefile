@@ -15,7 +15,7 @@ chaos: system-packages .venv/.test ; .venv/bin/python tests/cluster/chaos.py
 check: .venv/.test ; @.ci/check
 weigh: ; @.ci/weigh $(REV)
 bench: .venv/.test ; .venv/bin/python -m benchmarks
-docs: .venv/.test ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_job_directory.py && .venv/bin/python docs/make_architecture.py
+docs: .venv/.test ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_job_directory.py && .venv/bin/python docs/make_manifest.py && .venv/bin/python docs/make_architecture.py
 protocol: .venv/.test ; .ci/make-protocol
 day: .venv/.test ; .venv/bin/python docs/make_day.py
 picture: .venv/.test ; .venv/bin/python docs/make_picture.py
