@@ -1,7 +1,8 @@
 """Write docs/job-directory-tables.md from dlctl.contract: python docs/make_job_directory.py.
 
 The files come from the functions and constants that name them, the fields from the dataclasses, the
-words from the docstrings. A test compares the page with what `page` returns.
+words from the docstrings; so do a table of recover.md and one of metrics.md, which stand between
+`<!-- written by `make docs`: … -->` and `<!-- end -->`. A test compares.
 """
 
 from __future__ import annotations
@@ -72,6 +73,37 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def pages() -> dict[Path, str]:
+    """Return the text of each page with its tables as they have to be."""
+    from dlctl.contract import states
+    from dlctl.contract.measured import utilisation
+
+    (kinds,) = (n for n in _body(states) if isinstance(n, ast.ClassDef) and n.name == "VerdictKind")
+    rows = [(f"`{name.lower()}`", text) for name, text in _explained(kinds.body).items()]
+    names = [
+        (f"`{'gpu0_' if name.startswith('GPU_') else ''}{value}`", text)
+        for name, text in _explained(_body(utilisation)).items()
+        if isinstance(value := getattr(utilisation, name), str)
+    ]
+    return {
+        PAGE: page(),
+        **_with("recover.md", "VerdictKind", _table(("kind", "what is seen"), rows[1:])),
+        **_with("metrics.md", "utilisation", _table(("name", "what"), names)),
+    }
+
+
+def _with(name: str, part: str, table: str) -> dict[Path, str]:
+    """Return a page with another table in one of its parts."""
+    path = PAGE.with_name(name)
+    begin, end = f"<!-- written by `make docs`: {part} -->\n", "<!-- end -->"
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    return {path: f"{before}{begin}{table}{end}{rest.partition(end)[2]}"}
+
+
+def _body(module: ModuleType) -> list[ast.stmt]:
+    return ast.parse(inspect.getsource(module)).body
+
+
 def _modules(names: tuple[str, ...]) -> list[ModuleType]:
     return [importlib.import_module(f"dlctl.contract.{name}") for name in names]
 
@@ -79,7 +111,7 @@ def _modules(names: tuple[str, ...]) -> list[ModuleType]:
 def _files(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield the path and the meaning of each file that these modules name, in their order."""
     for module in _modules(names):
-        body = ast.parse(inspect.getsource(module)).body
+        body = _body(module)
         texts = _explained(body)
         for node in body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -104,7 +136,7 @@ def _path(function: Any) -> str:
 
 def _records(module: ModuleType) -> Iterator[str]:
     """Yield a section for each dataclass of a module."""
-    for node in ast.parse(inspect.getsource(module)).body:
+    for node in _body(module):
         if isinstance(node, ast.ClassDef) and dataclasses.is_dataclass(getattr(module, node.name)):
             texts = _explained(node.body)
             fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
@@ -141,4 +173,5 @@ def _table(head: tuple[str, ...], rows: Any) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
