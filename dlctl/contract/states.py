@@ -87,7 +87,7 @@ class VerdictKind(str, enum.Enum):
     INTERNAL = "internal"
     """A fault in dlctl."""
     UNKNOWN = "unknown"
-    """A signal that nothing explains, a segmentation fault, an end of the loop without a message."""
+    """A signal that nothing explains, a segmentation fault, a loop that ended without a message."""
 
     def __str__(self) -> str:
         return self.value
