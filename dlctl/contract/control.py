@@ -33,7 +33,7 @@ def stopped_file(attempt: int) -> str:
 
 @dataclass(frozen=True)
 class Order:
-    """What a person asks of the learners while they train."""
+    """An order of a person to the learners while they train."""
 
     save: bool = False
     """Save a checkpoint now."""
@@ -45,7 +45,7 @@ class Order:
 
 @dataclass(frozen=True)
 class OrderAnswer:
-    """When an order took effect. An attempt that repeats the step obeys at the same one."""
+    """The answer to an order: the step after which it took effect, in repeated attempts, too."""
 
     attempt: int
     step: int
@@ -86,7 +86,7 @@ class StopRules:
 
 @dataclass(frozen=True)
 class Stopped:
-    """How a guard ended an attempt."""
+    """The end of an attempt by a guard of the manifest."""
 
     kind: str
     """A `VerdictKind`."""

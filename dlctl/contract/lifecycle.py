@@ -1,4 +1,4 @@
-"""What happens after an attempt has ended: the plan's policy, and the action in a verdict."""
+"""The way on after an attempt: the plan's policy, and the action in a verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 class Next(str, enum.Enum):
-    """What follows an attempt."""
+    """The kind of an `Action`."""
 
     NOTHING = "nothing"
     """The training completed, or a person ended it."""
@@ -23,7 +23,7 @@ class Next(str, enum.Enum):
 
 
 class StarterKind(str, enum.Enum):
-    """Who starts the next attempt, the cheapest first."""
+    """The starters of a next attempt, the cheapest first."""
 
     IN_ALLOCATION = "in_allocation"
     """The supervisor, on the nodes that the job has."""
@@ -52,7 +52,7 @@ attempts. They are avoided as long as enough others are left, unlike those of an
 
 @dataclass(frozen=True)
 class Action:
-    """What is done after an attempt has ended, and why."""
+    """The follow-up of an attempt, and its reason."""
 
     kind: Next
     """`nothing`: the training completed, or a person ended it; `continue`: the next link of a
@@ -80,7 +80,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """What the plan decides about the attempts after the first."""
+    """The plan's decisions about the attempts after the first."""
 
     retries: int | None = None
     """How many faults are retried; None: 3 if there is a checkpoint, else none."""
@@ -105,7 +105,7 @@ class Lifecycle:
 
 @dataclass(frozen=True)
 class HangPolicy:
-    """When learners that make no step are taken for hung.
+    """The limit after which learners that make no step count as hung.
 
     The limit is the largest of `floor_s`, `factor` times the median step, and twice the longest
     pause from which the learners have come back.

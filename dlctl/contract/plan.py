@@ -57,7 +57,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the plan asks of the scheduler beside the resources."""
+    """Requests to the scheduler besides the resources."""
 
     scheduler: str
     """`slurm` or `local`."""
@@ -76,7 +76,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Launch:
-    """How N processes are started: `argv` goes before the program."""
+    """The launcher's command line: `argv` goes before the program."""
 
     kind: str
     """The launcher: `srun`, `mpirun`, or `direct` (a plain child process); old plans also have
@@ -113,7 +113,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the learners of a framework run: what its folder says, decided at submission."""
+    """The way to run a framework's learners, taken from its folder at submission."""
 
     origin: str
     """The folder's name, and where it was found: `package`, `user` or `folder`."""
@@ -211,7 +211,7 @@ class Training:
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """When a checkpoint is taken, and how many are kept. At most one of `every_*` and `auto`."""
+    """The times of checkpoints, and how many are kept. At most one of `every_*` and `auto`."""
 
     every_steps: int | None = None
     every_epochs: int | None = None
@@ -238,7 +238,7 @@ OUTER_LEARNING_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
 @dataclass(frozen=True)
 class ParameterServer:
-    """How learners share their parameters; None in a plan without one, and for one learner."""
+    """Settings of the parameter server; a plan without one, or for one learner, has None."""
 
     solver: str
     """`parallel_sgd`, `downpour_sgd`, `elastic_averaging`, `model_averaging`, `diloco`, or `own`:
@@ -312,7 +312,7 @@ class DataStore:
 
 @dataclass(frozen=True)
 class GitState:
-    """What git said about the user's folder when it was sent."""
+    """The state of the user's folder in git when it was sent."""
 
     commit: str
     """The commit's hash."""

@@ -51,7 +51,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Rulings:
-    """What the supervisor says of processes that vanished, were given up, or will be restarted."""
+    """The supervisor's statuses of processes that vanished, were given up, or will be restarted."""
 
     statuses: list[Status] = field(default_factory=list)
     """The rulings on each start of a process, the newest last. A final ruling stands even if the
@@ -115,7 +115,7 @@ class BadNode:
 
 @dataclass(frozen=True)
 class Preflight:
-    """What one rank found before training."""
+    """The report of one rank from before training."""
 
     rank: int
     host: str
@@ -156,7 +156,7 @@ class Preflight:
 
 @dataclass(frozen=True)
 class Directive:
-    """What the supervisor asks of the learners: `halt`, `stop` or `stacks`."""
+    """An instruction of the supervisor to the learners: `halt`, `stop` or `stacks`."""
 
     action: str
     """`halt`, `stop` or `stacks`; with `stacks` nothing ends, and the watchdogs save the stacks of
@@ -170,7 +170,7 @@ class Directive:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on: the process that ended the attempt, and what the scheduler says."""
+    """The evidence of a verdict: the process that ended the attempt, and the scheduler's words."""
 
     role: str = ""
     """Empty if no process is to blame; then the fields up to `last_lines` say nothing."""
@@ -189,7 +189,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Amount:
-    """How much lies in a folder."""
+    """The number and size of the files of a folder."""
 
     files: int = 0
     size_bytes: int = 0
@@ -210,7 +210,7 @@ class OutputPlace:
 
 @dataclass(frozen=True)
 class Made:
-    """What a training has made so far."""
+    """The files that a training has made so far."""
 
     results: Amount = field(default_factory=Amount)
     """In RESULT_DIR."""
@@ -223,7 +223,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an attempt ended; `state` is COMPLETED, FAILED, HALTED or CANCELLED."""
+    """The end of an attempt; `state` is COMPLETED, FAILED, HALTED or CANCELLED."""
 
     attempt: int
     job_id: str
@@ -239,7 +239,7 @@ class Verdict:
     kind: str = ""
     """A `VerdictKind`: why, for programs. Empty if nothing went wrong, and in old verdicts."""
     action: Action | None = None
-    """What is done about it; None in files of older versions."""
+    """The follow-up; None if nobody has decided it yet."""
     progress: int = -1
     """The step of the newest checkpoint, or when a program last wrote to CHECKPOINT_DIR, in Unix
     seconds; -1 without any."""
@@ -250,7 +250,7 @@ class Verdict:
     bad_hosts: list[str] = field(default_factory=list)
     """The nodes that are to blame, by the scheduler's names: no attempt runs there again."""
     made: Made | None = None
-    """What the training has made so far; None if nobody could look."""
+    """The files that the training has made so far; None if nobody could look."""
     pasts: list[Past] = field(default_factory=list)
     """What the attempts up to this one have used, the newest last; the newest 50."""
     schema_version: int = SCHEMA_VERSION
@@ -279,7 +279,7 @@ class ResultsIndex:
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a parameter server holds, written by learner 0; all other learners must match it."""
+    """The contents of a parameter server, written by learner 0; other learners must match it."""
 
     count: int
     """Elements of all parameters together."""
@@ -310,7 +310,7 @@ class ServerPlace:
 
 @dataclass(frozen=True)
 class Homes:
-    """Which node holds which shard now, and which nodes and learners were given up."""
+    """The primary node of each shard, and the nodes and learners that were given up."""
 
     generation: int
     """Counted up at each change."""

@@ -14,7 +14,7 @@ REHEARSAL = "rehearsal.json"
 
 
 class Stage(str, enum.Enum):
-    """What one attempt of a rehearsal does; they follow in this order."""
+    """The attempts of a rehearsal, in their order."""
 
     REFERENCE = "reference"
     """Trains all steps undisturbed."""
@@ -31,7 +31,7 @@ class Stage(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What an attempt of a rehearsal does, in its plan."""
+    """The task of an attempt of a rehearsal."""
 
     steps: int
     """After how many steps the built-in loop ends."""
@@ -43,7 +43,7 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a rehearsal found."""
+    """The findings of a rehearsal; None: it could not be measured."""
 
     equal: bool
     """Whether the disturbed training ended bit for bit where the undisturbed one did."""

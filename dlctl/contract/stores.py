@@ -82,7 +82,7 @@ class ListedObject:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a container held when a training first asked: all attempts use exactly this."""
+    """The objects of a container when a training first asked: all attempts use exactly these."""
 
     endpoint: str
     """The server."""
@@ -96,7 +96,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class CachedData:
-    """What the cache holds of one container, as one listing has it."""
+    """The part of one container that the cache holds, as one listing has it."""
 
     endpoint: str
     container: str

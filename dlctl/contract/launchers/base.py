@@ -37,7 +37,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Lack:
-    """What a site lacks for a launcher."""
+    """A thing that a site lacks for a launcher."""
 
     what: str
     hint: str

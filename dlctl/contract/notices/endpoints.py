@@ -1,4 +1,4 @@
-"""Which webhooks there are, and all ways in which a training's notices go."""
+"""Registered webhooks, and all ways in which a training's notices go."""
 
 from __future__ import annotations
 

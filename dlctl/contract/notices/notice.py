@@ -1,4 +1,4 @@
-"""What is told, to whom, and by mail; standard library only."""
+"""Notices: their text, their receivers, and mail. Standard library only."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Smtp:
 
 @dataclass(frozen=True)
 class Notify:
-    """Who is told what, and how."""
+    """The receivers of notices, and their events."""
 
     on: list[str] = field(default_factory=lambda: list(BY_DEFAULT))
     """Of `started`, `failed`, `plateau`, `finished`."""

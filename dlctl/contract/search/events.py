@@ -1,4 +1,4 @@
-"""Which lines of the trials' log count, if two models have written to it at the same time."""
+"""Tell the lines of the trials' log that count, if two models have written to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many workers a search may have, which may change while it runs."""
+"""The number of workers that a search may have; it may change while the search runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker tells about itself in a file, so that no one has to connect to it."""
+"""The status file of a broker, so that no one has to connect to it."""
 
 from __future__ import annotations
 
