@@ -2,7 +2,7 @@
 # test-near: the tests of what you changed, and of what imports it.  test-long: proofs repeated too often for each commit.
 # TORCH_SOURCE says where torch comes from: `--find-links DIR` or `--index-url URL` (see README.md).
 # test-frameworks: trains with real TensorFlow, JAX, Keras, Lightning, Hugging Face and XGBoost, which it installs.
-.PHONY: help chaos demo test test-all test-near test-frameworks test-long check bench docs day picture protocol cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
+.PHONY: help chaos demo test test-all test-near test-frameworks test-long check weigh bench docs day picture protocol cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
 
 demo: .venv/.demo ; @.ci/demo
 help: ; @sed -n 's/^# //p' Makefile
@@ -13,8 +13,9 @@ test-long: system-packages .venv/.all ; @.ci/test long
 test-frameworks: system-packages .venv/.test ; .ci/make-frameworks .venv/frameworks && .ci/test frameworks
 chaos: system-packages .venv/.test ; .venv/bin/python tests/cluster/chaos.py
 check: .venv/.test ; @.ci/check
+weigh: ; @.ci/weigh $(REV)
 bench: .venv/.test ; .venv/bin/python -m benchmarks
-docs: .venv/.test ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_architecture.py
+docs: .venv/.test ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_job_directory.py && .venv/bin/python docs/make_manifest.py && .venv/bin/python docs/make_architecture.py
 protocol: .venv/.test ; .ci/make-protocol
 day: .venv/.test ; .venv/bin/python docs/make_day.py
 picture: .venv/.test ; .venv/bin/python docs/make_picture.py

@@ -1,3 +1,3 @@
-"""The public name of `learner.data.hdf5`; see docs/training.md."""
+"""The public name of `learner.data.hdf5`; see docs/run.md."""
 
 from learner.data.hdf5 import Hdf5Dataset as Hdf5Dataset

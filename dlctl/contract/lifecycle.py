@@ -1,4 +1,4 @@
-"""The policy of a plan for the time after an attempt, and the action in a verdict."""
+"""The way on after an attempt: the plan's policy, and the action in a verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 class Next(str, enum.Enum):
-    """The kind of action after an attempt."""
+    """The kind of an `Action`."""
 
     NOTHING = "nothing"
     """The training completed, or a person ended it."""
@@ -23,7 +23,7 @@ class Next(str, enum.Enum):
 
 
 class StarterKind(str, enum.Enum):
-    """Who starts the next attempt, the cheapest first."""
+    """The starters of a next attempt, the cheapest first."""
 
     IN_ALLOCATION = "in_allocation"
     """The supervisor, on the nodes that the job has."""
@@ -48,23 +48,25 @@ attempts. They are avoided as long as enough others are left, unlike those of an
 
 @dataclass(frozen=True)
 class Action:
-    """The action after an attempt has ended, with its reason."""
+    """The follow-up of an attempt, and its reason."""
 
     kind: Next
+    """`nothing`: the training completed, or a person ended it; `continue`: the next link of a
+    chain; `retry`: after a fault; `stop`: a person decides."""
     why: str
     """One sentence."""
     attempt: int = 0
     """The number of the next attempt; 0: there is none."""
     starter: str = ""
-    """A `StarterKind`; empty if there is no next attempt."""
+    """Who starts it: `in_allocation`, `job`, `successor`, `requeue` or `client`."""
     not_before: float = 0.0
-    """When the next attempt may start, in Unix seconds: exponential back-off."""
+    """When it may start, in Unix seconds."""
     exclude: list[str] = field(default_factory=list)
-    """Hosts on which the next attempts must not run."""
+    """Hosts that the next attempts avoid."""
     memory_factor: float = 1.0
-    """By how much the next attempt asks for more memory than this one."""
+    """By how much the next attempt asks for more memory."""
     time_s: int | None = None
-    """The time limit of the next attempt's job; None: that of this one."""
+    """What is left of the whole training's time; None: it has no limit."""
 
     @property
     def goes_on(self) -> bool:
@@ -77,7 +79,7 @@ class Lifecycle:
     """The plan's decisions about the attempts after the first."""
 
     retries: int | None = None
-    """How many faults of the infrastructure are retried; None: 3 if there is a checkpoint."""
+    """How many faults are retried; None: 3 if there is a checkpoint, else none."""
     memory_factor: float | None = None
     """How much more memory the one retry after the host's memory ran out asks for; None: none."""
     backoff_s: float | None = None
@@ -87,16 +89,17 @@ class Lifecycle:
     whole_attempt: int | None = None
     """The attempt whose plan has all learners, if this one goes on with fewer in the same job."""
     total_time_s: int | None = None
-    """The time of the whole training; None: no limit but each job's own."""
+    """The manifest's `time`; None: no limit but each job's own."""
     links: int = 1
     """How many jobs the whole training is expected to take."""
     starters: list[str] = field(default_factory=lambda: list(STARTERS))
-    """The `StarterKind`s that the site allows, in order of preference."""
+    """Who may start the next attempt, in order of preference: the site's `scheduler.next_attempt`.
+    """
 
 
 @dataclass(frozen=True)
 class HangPolicy:
-    """When learners that make no step are taken for hung.
+    """The limit after which learners that make no step count as hung.
 
     The limit is the largest of `floor_s`, `factor` times the median step, and twice the longest
     pause from which the learners have come back.

@@ -14,7 +14,10 @@ _NOTE = re.compile(rb"(\d{1,12}\.\d{3}) (\d{1,18})")
 
 
 def times_file(log: str) -> str:
-    """Return the file with the notes on a log."""
+    """Return the notes of when a log grew, by which `dlctl logs` merges the logs of an attempt.
+
+    The supervisor writes it for its own output and the servers', a watchdog for its learner's.
+    """
     return log.rpartition(".")[0] + TIMES_SUFFIX
 
 

@@ -1,4 +1,4 @@
-"""What a line of metrics holds, in which files lines stand, and the names that dlctl itself uses.
+"""Lines of metrics: their fields, their files, and the names that dlctl itself uses.
 
 A line is one JSON object: `step`, `epoch`, `time` (Unix seconds on the node's clock), `group`
 (such as `train`), and a number or a text for each further name; null stands for NaN and infinity,
@@ -23,7 +23,7 @@ NO_STEP = -1
 
 
 class Source(str, enum.Enum):
-    """Who writes a file of metrics; each file has one writer."""
+    """The writer of a file of metrics; each file has one."""
 
     LOOP = "loop"
     """The built-in loop; its file's name lacks the source."""
@@ -40,7 +40,7 @@ class Source(str, enum.Enum):
 
 
 class EventKind(str, enum.Enum):
-    """What an event is about."""
+    """The subject of an event."""
 
     BEGIN = "begin"
     """An attempt trains from this step on: what earlier attempts did after it is done again."""

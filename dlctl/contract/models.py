@@ -53,13 +53,15 @@ class ModelFile:
     """One file of a version."""
 
     path: str
-    """Relative to the folder, or for a result to the results."""
+    """Relative to the folder; of a result, to the results."""
     size_bytes: int
     sha256: str
     """Of a link: of its target."""
     mode: str = "644"
+    """`644` or `755`."""
     part: str = CODE_FILE
-    """`code`, `weights`, `result` or `data`."""
+    """`code`, `weights` (by its suffix), `result`: made by the training, or `data`: the `Listing`
+    of a data store that it read."""
     link: str = ""
     """The target of a symbolic link; empty for a file."""
 
@@ -70,7 +72,7 @@ class MetricSummary:
 
     last: float | None
     best: float | None = None
-    """None if dlctl does not know which values are good."""
+    """Its best value; None if dlctl does not know which values are good."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,11 @@ class ModelVersion:
     """One version of a stored model. Nobody ever changes it."""
 
     model_id: str
+    """Unique at the site; never used again."""
     version: int
+    """From 1."""
     name: str
+    """What people call the model."""
     parent: str = ""
     """The version that it was made from, as `ID@N`; empty if there is none."""
     copy_of: str = ""
@@ -87,12 +92,15 @@ class ModelVersion:
     training_id: str = ""
     """The training that made it; empty if a folder did."""
     attempt: int = 0
+    """Of that training."""
     manifest: str = ""
     """manifest.yml without credentials; empty if the folder had none."""
     data: list[DataStore] = field(default_factory=list)
     """Where the training's data came from."""
     metrics: dict[str, MetricSummary] = field(default_factory=dict)
+    """Of the training, by name."""
     git: GitState | None = None
+    """Of the folder that was stored, or submitted."""
     dlctl_version: str = ""
     created_at: float = 0.0
     """Unix seconds on the creator's clock."""
@@ -100,6 +108,7 @@ class ModelVersion:
     """`user@host`."""
     file_count: int = 0
     size_bytes: int = 0
+    """Of all files together."""
     schema_version: int = SCHEMA_VERSION
     files: list[ModelFile] = field(default_factory=list)
 
@@ -141,5 +150,8 @@ def blob_path(root: str, sha256: str) -> str:
 
 
 def weights_file(path: str) -> str:
-    """Return the file in the job directory that holds the stored weights of this path."""
+    """Return the stored weights that `framework.arguments.weights` names: WEIGHTS_FILE.
+
+    Read-only; a hard link to the model's blob, or a copy, made before the scheduler is asked.
+    """
     return f"weights/{posixpath.basename(path)}"

@@ -1,4 +1,4 @@
-"""Which files of CHECKPOINT_DIR are a program's own checkpoints, and of which step. Pure.
+"""Find a program's own checkpoints, and their steps, among the files of CHECKPOINT_DIR. Pure.
 
 A program of any framework saves as it likes. A pattern (`checkpoint.files` of the manifest, or the
 framework's) says which files or folders are checkpoints; the last number of a name is the step. A

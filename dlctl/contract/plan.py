@@ -20,20 +20,27 @@ class Resources:
     """The resources that the job asks for. All are decided here; nothing is computed later."""
 
     learners: int
+    """Processes that train."""
     nodes: int
     learners_per_node: list[int]
     """Learners on each node, in node order; sums to `learners`."""
     cpus_per_learner: int
+    """Whole CPUs."""
     threads_per_learner: int
+    """`OMP_NUM_THREADS` and torch's threads."""
     gpus_per_learner: int
     memory_bytes_per_learner: int | None
+    """None: the site's default."""
     memory_bytes_per_node: int | None
+    """Of the fullest node, with what a parameter server needs there: `--mem`."""
     gpus_per_node: int
+    """Of the fullest node."""
     time_s: int | None
+    """The time limit; None: the site's."""
     halt_margin_s: int
-    """How long before the time limit the training is saved and halted."""
+    """How long before the time limit the supervisor halts the training, which then saves."""
     first_ranks: list[int] = field(default_factory=list)
-    """The rank of the first learner of each node: learners are placed in blocks."""
+    """The rank of the first learner of each node: each node has a block of ranks."""
 
     def node_of(self, rank: int) -> tuple[int, int]:
         """Return the node of a rank, and the first rank there."""
@@ -43,31 +50,34 @@ class Resources:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the plan asks of the scheduler beside the resources."""
+    """Requests to the scheduler besides the resources."""
 
     scheduler: str
+    """`slurm` or `local`."""
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
+    """Features of nodes."""
     gres: str | None = None
     """The whole GRES request of one node, GPUs included, in Slurm's words."""
     extra: list[str] = field(default_factory=list)
-    """Further sbatch options, passed through as they are."""
+    """Further sbatch options, which dlctl passes on unchanged."""
     exclude: list[str] = field(default_factory=list)
-    """Hosts on which this attempt must not run."""
+    """Hosts that failed earlier attempts: avoided as long as enough others are left."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How N processes are started: `argv` goes before the program."""
+    """The launcher's command line: `argv` goes before the program."""
 
     kind: str
-    """The launcher: a name in `dlctl.contract.launchers`."""
+    """The launcher: `srun`, `mpirun`, or `direct` (a plain child process); old plans also have
+    `each`, for a step per learner."""
     argv: list[str]
     step_per_learner: bool = False
-    """With a parameter server every learner is a job step of its own, and shares no MPI world with
-    the others."""
+    """Whether every learner is a separate job step without a common MPI world, as with a parameter
+    server."""
 
 
 @dataclass(frozen=True)
@@ -75,23 +85,26 @@ class Environment:
     """The node's Python, and the set-up that it needs."""
 
     python: str
-    """With `requirements` that of an environment of their own, which also sees the site's packages.
+    """The node's Python, an absolute path; empty if the modules or the container bring it onto the
+    PATH. With `requirements` it belongs to their environment, which also sees the site's packages.
     """
     modules: list[str] = field(default_factory=list)
+    """Environment modules, in order."""
     setup: list[str] = field(default_factory=list)
     """Shell lines of the site, run as they are."""
     container: list[str] = field(default_factory=list)
     """A prefix of every Python process, e.g. `apptainer exec image.sif`."""
     variables: dict[str, str] = field(default_factory=dict)
+    """Of every job of the site."""
     site_python: str | None = None
-    """The site's own Python, if `python` is not: it made the environment."""
+    """With `requirements`, the site's Python, which made the environment; otherwise None."""
     name: str = ""
     """Which of the site's `environments` this is; empty: its own `environment`."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the learners of a framework run: what its folder says, decided at submission."""
+    """The way to run a framework's learners, taken from its folder at submission."""
 
     origin: str
     """The folder's name, and where it was found: `package`, `user` or `folder`."""
@@ -110,9 +123,11 @@ class Recipe:
     addresses: bool = False
     """Whether a learner gets LEARNER_ADDRESSES, `host:port` of each learner."""
     fixed_paths: list[str] = field(default_factory=list)
-    """The paths of the service's containers that the program names, and train.sh shows it."""
+    """The paths of the service's containers that the program names, and that train.sh lets it see.
+    """
     searched: list[str] = field(default_factory=list)
-    """In a trial: the arguments whose options are DLCTL_OPTIONS, rather than train.sh's text."""
+    """In a search's trial: the arguments whose options `DLCTL_OPTIONS` holds, rather than the text
+    of train.sh."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +141,9 @@ class Framework:
     job: str | None
     """A file in the code directory; for the built-in loop it defines `build(arguments)`."""
     arguments: dict[str, Any] = field(default_factory=dict)
+    """What `build`, or the program, gets."""
     recipe: Recipe | None = None
-    """None in plans of older versions."""
+    """How the learners run: a `Recipe`; None in plans of older versions."""
 
     @property
     def has_loop(self) -> bool:
@@ -162,7 +178,7 @@ class Training:
 
     epochs: int = 1
     batch_size: int = 32
-    """Global: over all learners together."""
+    """Samples of a batch, over all learners together."""
     seed: int = 0
     validate_every_epochs: int = 1
     log_every_steps: int = 10
@@ -171,9 +187,10 @@ class Training:
     exchange: str = "auto"
     """How learners agree: `auto`, `shm`, `mpi`, `hierarchical` or `torch`."""
     average_every_steps: int = 1
-    """1: gradients are averaged each step; N: the weights are, every N steps (local SGD)."""
+    """1: learners average gradients at each step; N: they average weights every N steps (local
+    SGD)."""
     prefetch: str = "auto"
-    """Whether the next batches are read while the model trains: `auto`, `on` or `off`."""
+    """Whether to read the next batches while the model trains: `auto`, `on` or `off`."""
     steps: int | None = None
     """After how many steps the training ends, if the epochs have more."""
     classes: int | None = None
@@ -185,20 +202,20 @@ class Training:
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """When a checkpoint is taken, and how many are kept. At most one of `every_*` and `auto`."""
+    """The times of checkpoints, and how many are kept. At most one of `every_*` and `auto`."""
 
     every_steps: int | None = None
     every_epochs: int | None = None
     every_s: int | None = None
     keep: int = 2
-    """How many of the newest checkpoints stay."""
+    """How many of the newest the loop keeps."""
     keep_every_steps: int | None = None
-    """The first checkpoint at or after each multiple of this is kept forever."""
+    """The loop keeps the first one at or after each multiple of this forever."""
     auto: bool = False
     """The interval follows from the measured cost of a checkpoint and `mtbf_s` (Young, Daly)."""
     mtbf_s: float | None = None
-    """Mean time between failures of the whole job: the site's of one node, divided by the number of
-    those whose loss ends it."""
+    """Mean time between failures of the whole job: the site's value for one node, divided by the
+    number of nodes whose loss ends the job."""
     files: str | None = None
     """Which files or folders of CHECKPOINT_DIR are a program's checkpoints: a pattern whose last
     number is the step. None: those of the built-in loop."""
@@ -212,41 +229,43 @@ OUTER_LEARNING_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
 @dataclass(frozen=True)
 class ParameterServer:
-    """How learners share their parameters; None in a plan without one, and for one learner."""
+    """Settings of the parameter server; a plan without one, or for one learner, has None."""
 
     solver: str
     """`parallel_sgd`, `downpour_sgd`, `elastic_averaging`, `model_averaging`, `diloco`, or `own`:
-    the one that `build` returns."""
+    the solver that `build` returns."""
     shard_nodes: list[int]
-    """For each shard the number of the node that is its home; the same partition everywhere."""
+    """For each shard the number of its primary node."""
     argv: list[str] = field(default_factory=list)
-    """The command in front of one node's server."""
+    """The prefix of the command of one node's server."""
     push_every: int = 1
-    """A learner's batches between pushes: also the size of a chunk of the global cursor."""
+    """Batches between a learner's pushes: a chunk of the global cursor has this many batches."""
     pull_every: int = 1
     """Batches between pulls, a multiple of `push_every`."""
     staleness: int | None = None
     """How many pushes a learner may be ahead of the slowest; None: any number. 0: all wait."""
     min_learners: int = 1
-    """With fewer learners than this, the training ends."""
+    """With fewer learners the training ends."""
     network: str | None = None
-    """An interface, or a range like 10.1.0.0/16; None: the address of the host's name."""
+    """An interface, or addresses such as 10.1.0.0/16; None: the address that the host's
+    name resolves to."""
     learning_rate: float | None = None
     """Learning rate of the server's steps; None: the optimizer's. diloco: the outer rate."""
     momentum: float | None = None
     """Momentum of the server's steps."""
     adagrad: bool = False
-    """downpour_sgd: the server's steps have a rate for each parameter."""
+    """downpour_sgd: the server's steps have a separate rate for each parameter."""
     moving_rate: float | None = None
     """elastic_averaging: α; None: 0.9 divided by the number of learners."""
     timeout_s: float = 120.0
-    """How long learners wait for servers, and at the start for other learners."""
+    """How long to wait for servers, and at the start for other learners."""
     snapshot_every_s: float = 60.0
+    """Seconds between snapshots of each shard."""
     batch_samples: int = 0
     """Samples of one learner's batch in the built-in loop."""
     rejoin_argv: list[list[str]] = field(default_factory=list)
-    """For each node the command in front of a learner that is restarted there: its step shares
-    CPUs, and all of the job's GPUs on the node, with other steps."""
+    """For each node the prefix of the command of a learner that is restarted there: its step shares
+    CPUs, and all GPUs of the job on the node, with other steps."""
 
 
 @dataclass(frozen=True)
@@ -255,12 +274,13 @@ class DataStore:
 
     id: str
     type: str
+    """A name in `dlctl stores list`."""
     path: str | None = None
     """Directory on the nodes' file systems, of a mounted store."""
     training_data: str | None = None
     """Directory below `path` that DATA_DIR names (`container` in the manifest)."""
     training_results: str | None = None
-    """Directory below `path` that the results are copied to."""
+    """Directory below `path` to which the job copies the results."""
     connection: dict[str, str] = field(default_factory=dict)
     """The manifest's `connection`, without its credentials, with the defaults of its type."""
     secrets: dict[str, str] = field(default_factory=dict)
@@ -278,14 +298,15 @@ class DataStore:
     takes_checkpoints: bool = False
     """Whether the checkpoints go to the store with the results."""
     cache_limit_bytes: int | None = None
-    """How much the cache of the site may take; None: as much as there is room."""
+    """How much the site's cache may take; None: as much as there is room."""
 
 
 @dataclass(frozen=True)
 class GitState:
-    """What git said about the user's folder when it was sent."""
+    """The state of the user's folder in git when it was sent."""
 
     commit: str
+    """The commit's hash."""
     branch: str = ""
     """Empty if no branch was checked out."""
     dirty: bool = False
@@ -317,12 +338,15 @@ class Plan:
     site: str
     root: str
     job_dir: str
+    """The job directory."""
     runtime_dir: str
+    """`<root>/runtime/<hash>`."""
     code_digest: str
-    """The code's digest; see `dlctl.contract.sent_files`."""
+    """The folder's name in `<root>/store/`: the beginning of the SHA-256 of its index."""
     created_at: str
     """UTC, ISO 8601."""
     dlctl_version: str
+    """The version that made the plan."""
     resources: Resources
     batch: Batch
     launch: Launch
@@ -332,48 +356,57 @@ class Plan:
     training: Training
     checkpoint: CheckpointPolicy
     parameter_server: ParameterServer | None = None
+    """How learners share their parameters without waiting; None: by allreduce."""
     alone_on_server: ParameterServer | None = None
-    """What the manifest says of it where one learner needs none: how a program of the user's own,
-    which joins one all the same, is served by itself."""
+    """The manifest's settings if a single learner needs no server. If the user's program joins one
+    anyway, it gets a private server with these settings."""
     data_stores: list[DataStore] = field(default_factory=list)
+    """The stores that nodes read and write."""
     env: dict[str, str] = field(default_factory=dict)
-    """The manifest's own environment variables for the learners. Never a secret."""
+    """The manifest's environment variables for the learners. Never a secret."""
     secret_env: dict[str, str] = field(default_factory=dict)
     """Variable → reference (`env:NAME` or `file:PATH`), resolved on the node only."""
     evaluation_metrics: dict[str, Any] | None = None
+    """How the program's output becomes metrics, in dlctl's own words: the keys `type`, `in`,
+    `line_lookahead`, `groups`, `parser` as in the manifest."""
     requirements: list[str] = field(default_factory=list)
+    """Lines for pip, including those of a requirements file."""
     lifecycle: Lifecycle | None = None
-    """None in plans of older versions: a person starts each attempt."""
+    """What happens after the first attempt; None in plans of older versions: a person starts each
+    attempt."""
     stop: StopRules | None = None
     """The manifest's guards, if it has any."""
     hang: HangPolicy | None = None
-    """None: nobody looks for hangs."""
+    """A `HangPolicy`; None: nobody looks for hangs."""
     notify: Notify | None = None
     """Who is told what happens, if anybody."""
     webhook_hosts: list[str] = field(default_factory=list)
-    """The site's: hosts of webhooks that may be private, and do without TLS."""
+    """The site's: names, addresses and networks of webhooks that may be private, and do without
+    TLS."""
     rehearsal: Rehearsal | None = None
     """What this attempt of a rehearsal does; None in a training."""
     not_in_this_version: list[str] = field(default_factory=list)
-    """What the manifest asks for and this version, or the site, does not do: a sentence each."""
+    """What the manifest asks for but this version, or the site, lacks: one sentence each."""
     code_changes: list[str] = field(default_factory=list)
-    """The files in which this attempt's code differs from the code before it."""
+    """The files in which this attempt's code differs from the code before it (`dlctl resume
+    --code`)."""
     umask: str = "077"
-    """The permissions, octal, that nothing gets that the job writes."""
+    """The permissions, octal, that files of the job never get."""
     model: str = ""
-    """The stored model whose code this is, as `ID@N`; empty if the user's folder was sent."""
+    """The version of a stored model whose code this is, as `ID@N`; empty if the user's folder was
+    sent."""
     weights: StoredWeights | None = None
-    """The stored file from which it starts, if `framework.arguments.weights` names a model."""
+    """The stored file from which the training starts."""
     git: GitState | None = None
     """What git said about the user's folder; None without git."""
     learner_environment: Environment | None = None
     """Where train.sh runs the learners' program; None: in `environment`."""
     tags: list[str] = field(default_factory=list)
-    """Words that the user has given to it at its submission."""
+    """Words that the user gave to it at its submission."""
     output_caches: list[str] = field(default_factory=lambda: list(CACHES))
-    """What of the program's own folder is no output of it; see `CACHES`."""
+    """Patterns of what in the program's own folder is no output."""
     left_out: list[LeftOut] = field(default_factory=list)
-    """What of the user's folder was not sent; of very many the largest."""
+    """What of the user's folder was not sent: the 500 largest files and folders."""
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -16,7 +16,9 @@ class Status:
     """The status of one process, rewritten at every heartbeat (for a learner by its watchdog)."""
 
     role: str
+    """`supervisor`, `learner` or `server`."""
     rank: int
+    """0 for the supervisor; for a server the number of its node."""
     attempt: int
     state: State
     reason: str = ""
@@ -27,17 +29,20 @@ class Status:
     """Unix seconds on the node's clock."""
     heartbeat_interval_s: float = 5.0
     step: int | None = None
+    """Optimizer steps done."""
     epoch: int | None = None
     metrics: dict[str, float | None] = field(default_factory=dict)
-    """The newest values; null is NaN or infinity, which JSON can't hold."""
+    """The newest values; None is NaN or infinity, which JSON can't hold."""
     exit_code: int | None = None
+    """None: it has not ended."""
     signal: int | None = None
+    """The signal that ended it."""
     last_lines: list[str] = field(default_factory=list)
-    """The last lines of the log, once the process has failed."""
+    """The end of the log, if the process has failed."""
     gpus: str = ""
     """Slurm's numbers of a learner's GPUs, separated by commas, if Slurm gave any."""
     done: float | None = None
-    """The share of the training that is done, from 0 to 1, if the learner tells; of the supervisor
+    """The finished share of the training, from 0 to 1, if the learner reports it; of the supervisor
     the share of a store's data that has moved."""
     progressed_at: float = 0.0
     """When the learner last reported progress: a step, or a batch of the validation."""
@@ -46,15 +51,15 @@ class Status:
 
 @dataclass(frozen=True)
 class Rulings:
-    """What the supervisor says of processes that vanished, were given up, or will be restarted."""
+    """The supervisor's statuses of processes that vanished, were given up, or will be restarted."""
 
     statuses: list[Status] = field(default_factory=list)
-    """The rulings on each life of a process, the newest last. A final one stands, whatever a
-    process on a partitioned node still writes; one that says that the process will be restarted
-    stands until a new life writes."""
+    """The rulings on each start of a process, the newest last. A final ruling stands even if the
+    process still writes. A ruling that says that the process will be restarted stands until the
+    process's status has a `started_at` that no ruling has."""
     presumed: list[Status] = field(default_factory=list)
-    """How processes are presumed to have ended that left no word: their own final status counts
-    more, should it come late."""
+    """How the supervisor presumes that processes without a final status have ended. If their own
+    final status arrives late, it takes precedence."""
     schema_version: int = SCHEMA_VERSION
 
     def on(self, role: str, rank: int, own: Status | None) -> Status | None:
@@ -94,69 +99,78 @@ class BadNode:
     """A node that failed a training; later ones avoid it for a while."""
 
     host: str
+    """The scheduler's name for it."""
     kind: str
     """A `VerdictKind`."""
     reason: str
     """One sentence: what was seen."""
     training_id: str
+    """The training that it failed."""
     attempt: int
     seen_at: float
     expires_at: float
+    """New jobs avoid the node until then, a day after `seen_at`."""
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """What one rank found before training."""
+    """The report of one rank from before training."""
 
     rank: int
     host: str
     python: str
     launcher_size: int
-    """The number of processes that the launcher (Slurm, mpirun) reports to have started."""
+    """The number of processes that the launcher (Slurm, mpirun) says it started."""
     mpi_size: int | None
-    """MPI.COMM_WORLD.size, or None if MPI is not needed or can't be imported."""
+    """MPI.COMM_WORLD.size, or None if the training needs no MPI or the node can't import it."""
     mpi_rank: int | None
     mpi_library: str = ""
+    """The library's name; `starting` while MPI_Init runs."""
     port: int = 0
     """A free TCP port on this host; rank 0's becomes MASTER_PORT."""
     address: str = ""
     """This host's name as the other nodes resolve it; rank 0's becomes MASTER_ADDR."""
     problems: list[str] = field(default_factory=list)
+    """Two lines each: what was seen, what to do."""
     mistakes: list[str] = field(default_factory=list)
     """Those of the problems that lie in what the user sent."""
     node: str = ""
-    """The node's name for the scheduler; empty if it has none of its own."""
+    """The scheduler's name for the node; empty if it has none of its own."""
     node_rank: int = 0
     """The node's number in the job."""
     clock_at: float = 0.0
-    """When the report was begun, by this node's clock."""
+    """When the report was begun, by the node's clock; the supervisor compares it with its own."""
     took_s: float = 0.0
     """How long the checks of the node's health took."""
     faults: list[NodeFault] = field(default_factory=list)
+    """What makes the node unfit."""
     remarks: list[str] = field(default_factory=list)
-    """What is odd about the node and ends no training."""
+    """What is odd and ends no training; the job's output shows it."""
     reached: list[int] = field(default_factory=list)
     """The numbers of the neighbouring nodes to which a TCP connection worked."""
     unreached: list[int] = field(default_factory=list)
+    """Those to which none worked though they listened."""
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
 class Directive:
-    """What the supervisor asks of the learners: `halt`, `stop` or `stacks`."""
+    """An instruction of the supervisor to the learners: `halt`, `stop` or `stacks`."""
 
     action: str
-    """With `stacks` the watchdogs only save the stacks of their learners."""
+    """`halt`, `stop` or `stacks`; with `stacks` nothing ends, and the watchdogs save the stacks of
+    their learners."""
     reason: str
     issued_at: float
     grace_s: float
+    """How long the learners may take."""
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on: the process that ended the attempt, and what the scheduler says."""
+    """The evidence of a verdict: the process that ended the attempt, and the scheduler's words."""
 
     role: str = ""
     """Empty if no process is to blame; then the fields up to `last_lines` say nothing."""
@@ -165,18 +179,21 @@ class Evidence:
     exit_code: int | None = None
     signal: int | None = None
     last_lines: list[str] = field(default_factory=list)
+    """The end of its log, 20 lines at most."""
     scheduler_state: str = ""
-    """The scheduler's word for the job's state at its end; empty if it was not asked."""
+    """The scheduler's word for the job's state at its end, such as PREEMPTED; empty if dlctl did
+    not ask."""
     scheduler_reason: str = ""
     """The scheduler's own words about it."""
 
 
 @dataclass(frozen=True)
 class Amount:
-    """How much lies in a folder."""
+    """The number and size of the files of a folder."""
 
     files: int = 0
     size_bytes: int = 0
+    """Of all together."""
 
 
 @dataclass(frozen=True)
@@ -184,55 +201,58 @@ class OutputPlace:
     """A file, or all files of a folder, that a program has written into its own folder."""
 
     path: str
-    """Relative to the program's folder; that of a folder ends with `/`; empty: all other files."""
+    """Relative to `code/`; that of a folder ends with `/`; empty: all other files."""
     files: int
     """0: `path` is a folder that can't be read, wherever in the job directory."""
     size_bytes: int
+    """Of all together."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What a training has made so far."""
+    """The files that a training has made so far."""
 
     results: Amount = field(default_factory=Amount)
     """In RESULT_DIR."""
     checkpoints: Amount = field(default_factory=Amount)
     """In CHECKPOINT_DIR."""
     output: list[OutputPlace] = field(default_factory=list)
-    """In the program's own folder; what can't be read first, then the largest."""
+    """In `code/`, the program's own folder: what was not sent, or is not as it was sent; what can't
+    be read first, then the largest."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an attempt ended; `state` is COMPLETED, FAILED, HALTED or CANCELLED."""
+    """The end of an attempt; `state` is COMPLETED, FAILED, HALTED or CANCELLED."""
 
     attempt: int
     job_id: str
+    """The scheduler's id of the job."""
     state: State
     reason: str
     """One sentence: what was seen."""
     hint: str = ""
     """One sentence: what to do next."""
     evidence: Evidence | None = None
+    """An `Evidence`; None if the training completed, or a person ended it."""
     finished_at: float = 0.0
     kind: str = ""
-    """A `VerdictKind`: the cause, for programs. Empty if nothing failed, or in older files."""
+    """A `VerdictKind`: why, for programs. Empty if nothing went wrong, and in old verdicts."""
     action: Action | None = None
-    """What is done about it; None in files of older versions, which did nothing."""
+    """The follow-up; None if nobody has decided it yet."""
     progress: int = -1
-    """How far the newest checkpoint is: its step, or when the program's own was written, in Unix
+    """The step of the newest checkpoint, or when a program last wrote to CHECKPOINT_DIR, in Unix
     seconds; -1 without any."""
     step: int = -1
     """The last step that any learner has reported; -1 without any."""
     used_s: float = 0.0
-    """How much of the training's time this attempt has used: work that a fault lost is not
-    counted."""
+    """How much of the training's time the attempt has used; what a fault lost does not count."""
     bad_hosts: list[str] = field(default_factory=list)
     """The nodes that are to blame, by the scheduler's names: no attempt runs there again."""
     made: Made | None = None
-    """What the training has made so far; None if nobody could look."""
+    """The files that the training has made so far; None if nobody could look."""
     pasts: list[Past] = field(default_factory=list)
-    """What the attempts up to this one have used, the newest last."""
+    """What the attempts up to this one have used, the newest last; the newest 50."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -252,24 +272,26 @@ class ResultsIndex:
 
     files: list[ResultFile]
     left_out: list[str] = field(default_factory=list)
-    """Paths of no regular file (FIFO, socket), or of a link to a folder, to nothing or outside."""
+    """Files that are not regular (FIFO, socket), and links to a folder, to nothing or to the
+    outside."""
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a parameter server holds, written by learner 0; all other learners must match it."""
+    """The contents of a parameter server, written by learner 0; other learners must match it."""
 
     count: int
-    """The number of elements of all parameters together."""
+    """Elements of all parameters together."""
     dtype: str
-    """torch's name for the dtype of the rows: `float32` or `float64`."""
+    """Dtype of the rows, as torch names it: `float32` or `float64`."""
     rows: int
-    """Rows of a snapshot: the weights, and what the solver keeps."""
+    """Rows of a snapshot: the weights, and the solver's state."""
     model: str
     """Digest of `description`."""
     description: list[str] = field(default_factory=list)
-    """Names, shapes and dtypes, the solver, and whatever else must be the same on all learners."""
+    """Names, shapes and dtypes, the solver, and everything else in which all learners must agree.
+    """
     schema_version: int = SCHEMA_VERSION
 
 
@@ -280,6 +302,7 @@ class ServerPlace:
     node: int
     host: str
     address: str
+    """Where the other nodes reach it."""
     port: int
     pid: int
     schema_version: int = SCHEMA_VERSION
@@ -287,13 +310,14 @@ class ServerPlace:
 
 @dataclass(frozen=True)
 class Homes:
-    """Which node holds which shard now, and which nodes and learners were given up."""
+    """The primary node of each shard, and the nodes and learners that were given up."""
 
     generation: int
-    """Increased by one at each change."""
+    """Counted up at each change."""
     shard_nodes: list[int]
+    """For each shard the number of its primary node."""
     lost_nodes: list[int] = field(default_factory=list)
-    """Requests from these nodes are refused, even if they were only partitioned and still run."""
+    """Servers refuse messages from them, even if they were only cut off and continue to run."""
     ended: bool = False
     """No learner needs a server any more."""
     lost_learners: list[int] = field(default_factory=list)

@@ -14,7 +14,7 @@ REHEARSAL = "rehearsal.json"
 
 
 class Stage(str, enum.Enum):
-    """What one attempt of a rehearsal does; they follow in this order."""
+    """The attempts of a rehearsal, in their order."""
 
     REFERENCE = "reference"
     """Trains all steps undisturbed."""
@@ -31,18 +31,19 @@ class Stage(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What an attempt of a rehearsal does, in its plan."""
+    """The task of an attempt of a rehearsal."""
 
     steps: int
     """After how many steps the built-in loop ends."""
     stage: Stage = Stage.REFERENCE
+    """`reference`, `halt`, `kill` or `finish`: one attempt each."""
     at: int | None = None
-    """The step after which this attempt is halted or killed."""
+    """The step after which the learners wait for the halt, or learner 0 is killed."""
 
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a rehearsal found."""
+    """The findings of a rehearsal; None: it could not be measured."""
 
     equal: bool
     """Whether the disturbed training ended bit for bit where the undisturbed one did."""
@@ -55,15 +56,18 @@ class Rehearsed:
     halted_at: int | None = None
     """The step of the checkpoint that the halt has saved."""
     killed_at: int | None = None
+    """The step after which learner 0 was killed."""
     total_steps: int | None = None
     """The steps of the whole training."""
     step_s: float | None = None
-    """A step without the wait for checkpoints; undisturbed, in the second half."""
+    """A step without the wait for checkpoints: the mean over the second half of the undisturbed
+    steps."""
     samples_per_s: float | None = None
     """Of all learners together, in the same steps."""
     checkpoint_s: float | None = None
     """How long a checkpoint takes until it is safe on the disk."""
     checkpoint_bytes: int | None = None
+    """A checkpoint's size."""
     memory_bytes: int | None = None
     """The largest resident memory that any learner has reported."""
     start_s: float | None = None

@@ -44,11 +44,11 @@ class LeftOut:
     """A file or a folder of the user's folder that was not sent."""
 
     path: str
-    """Relative; a folder ends with `/`."""
+    """Relative to the user's folder; a folder ends with `/`."""
     rule: str
     """The line that excludes it, as `lib/.gitignore:3`, or `dlctl`."""
     has_modules: bool = False
-    """Whether a program may mean it by an import: `wandb/` is often no package of the user's."""
+    """Whether it holds Python files, so that a program may import it."""
 
 
 def index_text(files: Iterable[SentFile]) -> bytes:

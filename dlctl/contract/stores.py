@@ -33,7 +33,7 @@ def store_dir(position: int) -> str:
 
 
 def store_script(position: int, name: str) -> str:
-    """Return a script of a store: `load` or `store`."""
+    """Return a script of a data store, `load` or `store`; a mounted store has none."""
     return f"{store_dir(position)}/{name}.sh"
 
 
@@ -43,22 +43,28 @@ def store_log(position: int, name: str) -> str:
 
 
 def listing_file(position: int) -> str:
-    """Return the `Listing` of a store, which all attempts use."""
+    """Return the `Listing` of a store: the training's data, for all attempts.
+
+    Written by the load script before the first fetch.
+    """
     return f"{store_dir(position)}/listing.json"
 
 
 def progress_file(position: int) -> str:
-    """Return the file with one sentence: how far a running script is, or what it has done."""
+    """Return a sentence: how far a script is, or what it has done; written twice a second.
+
+    Line 2 is the share that has moved, from 0 to 1; line 3, while the store fails, the next try.
+    """
     return f"{store_dir(position)}/progress"
 
 
 def store_data(position: int) -> str:
-    """Return where a load script puts the data, or a link to it."""
+    """Return where a load script puts the data, or a link to it in the cache, for each attempt."""
     return f"{store_dir(position)}/data"
 
 
 def storing_dir(attempt: int) -> str:
-    """Return the folder with links to all that an attempt stores, in its order in the store."""
+    """Return the links to all that an attempt stores, in its order in the store."""
     return f"attempts/{attempt}/storing"
 
 
@@ -76,11 +82,13 @@ class ListedObject:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a container held when a training first asked: all attempts use exactly this."""
+    """The objects of a container when a training first asked: all attempts use exactly these."""
 
     endpoint: str
+    """The server."""
     container: str
     prefix: str
+    """The beginning of the keys that count."""
     listed_at: float
     objects: list[ListedObject]
     schema_version: int = SCHEMA_VERSION
@@ -88,7 +96,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class CachedData:
-    """What the cache holds of one container, as one listing has it."""
+    """The part of one container that the cache holds, as one listing has it."""
 
     endpoint: str
     container: str

@@ -81,22 +81,39 @@ class Places:
 class Manifest(Section):
     """One training, as asked for."""
 
-    name: Name = Field(description="The training's name.")
+    name: Name = Field(description="The training's name: one line, at most 200 characters.")
     version: Line | None = Field(None, description="The version of your model; text, as written.")
     description: Description | None = Field(None, description="A description for people.")
     learners: Count = Field(1, ge=1, le=MOST_LEARNERS, description="Processes that train together.")
     nodes: Count | None = Field(
-        None, ge=1, le=MOST_LEARNERS, description="Nodes, each with equally many learners."
+        None,
+        ge=1,
+        le=MOST_LEARNERS,
+        description="Nodes, each with equally many learners; default: as few as have room.",
     )
     learners_per_node: Count | None = Field(
-        None, ge=1, le=MOST_LEARNERS, description="Learners on each node."
+        None,
+        ge=1,
+        le=MOST_LEARNERS,
+        description="Learners on each node; default: as many as have room.",
     )
-    gpus: Fraction = Field(0, ge=0, le=1024, description="GPUs of each learner.")
+    gpus: Fraction = Field(
+        0, ge=0, le=1024, description="GPUs of each learner; fractions are rounded up."
+    )
     gpu_type: Line | None = Field(None, description="FfDL's GPU type; not used.")
-    cpus: Real | None = Field(None, gt=0, le=100_000, description="CPUs of each learner.")
-    memory: Size | None = Field(None, description="Memory of each learner, as in 8GiB or 8000MiB.")
+    cpus: Real | None = Field(
+        None,
+        gt=0,
+        le=100_000,
+        description="CPUs of each learner; fractions are rounded up; default: 1.",
+    )
+    memory: Size | None = Field(
+        None, description="Memory of each learner, as in 8GiB or 8000MiB; default: the site's."
+    )
     storage: Size | None = Field(None, description="FfDL's scratch space; not used.")
-    time: Duration | None = Field(None, description="Time limit, as in 4h or 1-00:00:00.")
+    time: Duration | None = Field(
+        None, description="Time of the whole training, as in 4h or 1-00:00:00; default: the site's."
+    )
     framework: FrameworkSection = Field(description="What is trained.")
     data_stores: list[DataStoreSection] = Field(
         default_factory=list, description="Where data comes from and where results go."
@@ -111,7 +128,11 @@ class Manifest(Section):
         default_factory=dict, description="Environment variables of the learners."
     )
     retries: Count | None = Field(
-        None, ge=0, le=1000, description="Restarts after faults of the infrastructure."
+        None,
+        ge=0,
+        le=1000,
+        description="How many faults of the infrastructure are retried, counted from the end of the"
+        " last job that came to its limit; default: 3 if there is a checkpoint, else 0.",
     )
     retry: RetrySection = section(
         RetrySection, "How the next attempt differs from the one that failed."

@@ -27,36 +27,60 @@ class ParameterServerSection(Section, title="ParameterServer"):
         None,
         ge=1,
         le=4096,
-        description="Number of parts of the parameters; one per node by default.",
+        description="Into how many parts the parameters are divided; the nodes get them in turn; "
+        "default: one for each node.",
     )
     push_every: Count = Field(1, ge=1, description="Batches between a learner's pushes.")
     pull_every: Count | None = Field(
         None,
         ge=1,
-        description="Batches between pulls, a multiple of push_every; by default push_every.",
+        description="Batches between pulls, a multiple of push_every; equal to it if learners send "
+        "weights; default: push_every.",
     )
     staleness: Count | None = Field(
-        None, ge=0, description="How many pushes a learner may be ahead of the slowest."
+        None,
+        ge=0,
+        description="How many pushes a learner may be ahead of the slowest before it waits; "
+        "default: parallel_sgd 0, others no bound.",
     )
     aggregate: Literal["every_push", "all"] | None = Field(
         None, description="Follows from the solver; if given, it must agree with it."
     )
     min_learners: Count | None = Field(
-        None, ge=1, description="With fewer learners the training ends; by default half of them."
+        None,
+        ge=1,
+        description="With fewer learners the training ends as FAILED; one that is being restarted "
+        "counts; default: half of them, rounded up.",
     )
     learning_rate: Real | None = Field(
-        None, gt=0, description="Learning rate of the server's steps; the optimizer's by default."
+        None,
+        gt=0,
+        description="Learning rate of the server's steps, which are SGD (Adam's usual rates are too"
+        " small); diloco: of its outer steps; default: the optimizer's, diloco 0.7.",
     )
-    momentum: Real | None = Field(None, ge=0, lt=1, description="Momentum of the server's steps.")
+    momentum: Real | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Momentum of the server's steps; diloco: of its outer steps, default 0.9.",
+    )
     adagrad: bool | None = Field(
         None, description="downpour_sgd: a separate learning rate for each parameter."
     )
     moving_rate: Real | None = Field(
-        None, gt=0, le=1, description="elastic_averaging: α; 0.9 / learners by default."
+        None,
+        gt=0,
+        le=1,
+        description="elastic_averaging: α, how far learner and center move towards each other; "
+        "default: 0.9 / learners.",
     )
-    timeout: Duration = Field("2m", description="How long to wait for servers and learners.")
+    timeout: Duration = Field(
+        "2m",
+        description="How long to wait for servers, and at the start for other learners; the build "
+        "of learner 0 may take longer.",
+    )
     snapshot_every: Duration = Field(
-        "1m", description="Time between snapshots of the servers' state."
+        "1m", description="How often a server writes its state, in case its node is lost."
     )
 
     @property

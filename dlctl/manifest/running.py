@@ -177,7 +177,9 @@ class SmtpSection(Section, title="Smtp"):
     """The server that mails are sent through."""
 
     server: Annotated[Line, AfterValidator(_server)] = Field(description="HOST or HOST:PORT.")
-    tls: Literal["starttls", "tls", "none"] = Field("starttls", description="How it is encrypted.")
+    tls: Literal["starttls", "tls", "none"] = Field(
+        "starttls", description="How it is encrypted: starttls, tls or none."
+    )
     sender: Address | None = Field(None, description="Default: the address in `email`.")
     user: Line | None = Field(None, description="To log in as.")
     password: Reference | None = Field(None, description="{from_env: NAME} or {from_file: PATH}.")
@@ -192,16 +194,29 @@ class SmtpSection(Section, title="Smtp"):
 class NotifySection(Section, title="Notify"):
     """Notices to people."""
 
-    email: Address | None = Field(None, description="A mail address; without `smtp` Slurm mails.")
+    email: Address | None = Field(
+        None,
+        description="A mail address; without `smtp` Slurm sends the mails, for each job of the "
+        "training.",
+    )
     smtp: SmtpSection | None = Field(None, description="The server that mails are sent through.")
     webhook: Reference | None = Field(
-        None, description="A URL that gets JSON by POST; dlctl keeps it as a secret."
+        None, description="A URL that gets each notice as JSON by POST; dlctl keeps it as a secret."
     )
     webhook_secret: Reference | None = Field(
         None, description="Signs what the webhook gets: `whsec_` and 24 to 64 bytes in base64."
     )
-    command: Text | None = Field(None, min_length=1, description="Shell text, run on a node.")
-    on: Events = Field(default_factory=lambda: list(BY_DEFAULT), description="What is told.")
+    command: Text | None = Field(
+        None,
+        min_length=1,
+        description="Shell text, run on the first node in the code folder, with the notice as JSON "
+        "on its standard input and DLCTL_EVENT, DLCTL_TRAINING_ID, DLCTL_STATE and "
+        "DLCTL_REASON.",
+    )
+    on: Events = Field(
+        default_factory=lambda: list(BY_DEFAULT),
+        description="What is told; default: failed, plateau, finished.",
+    )
 
     @model_validator(mode="after")
     def _a_way_is_set(self) -> NotifySection:

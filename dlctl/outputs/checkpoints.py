@@ -1,7 +1,7 @@
 """Inspect the checkpoints of a training from here; list and show read only small files.
 
 They need nothing at the site but a shell; `verify` and `diff` run `learner.checkpoint.tool` there.
-The files are described in docs/checkpoints.md.
+The files are described in docs/recover.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names, files and records of a checkpoint (docs/checkpoints.md). Standard library only.
+"""The names, files and records of a checkpoint (docs/recover.md). Standard library only.
 
 checkpoints/
   step-000000000120/     a complete checkpoint: only complete ones get this name

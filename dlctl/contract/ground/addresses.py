@@ -1,4 +1,4 @@
-"""Which network addresses belong to the internet, and which to somebody's own network."""
+"""Tell addresses of the internet from those of somebody's own network."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _HEAD_BYTES = 256
 
 @dataclass
 class Position:
-    """How far a file was read."""
+    """A place up to which a file was read."""
 
     offset: int = 0
     head_bytes: int = 0

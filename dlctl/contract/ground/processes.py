@@ -1,4 +1,4 @@
-"""Which process of which boot, and the end of a child. Reads /proc."""
+"""The identity of a process across boots, and the end of a child. Reads /proc."""
 
 from __future__ import annotations
 

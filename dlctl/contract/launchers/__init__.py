@@ -1,4 +1,4 @@
-"""How the learners of a job are started: one class for each launcher.
+"""Launchers, which start a job's learners: one class for each.
 
 A launcher is a contract between both sides: the plan writes its command line, and each process on
 the nodes reads its rank from the variables that it sets. Both halves are therefore in one file that

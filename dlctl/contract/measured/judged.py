@@ -1,4 +1,4 @@
-"""Which series a training is judged by, and which way a metric gets better, by its name. Pure."""
+"""Choose the series by which a training is judged, and the direction in which it improves. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HIGHER = re.compile(
 
 @dataclass(frozen=True, order=True)
 class Key:
-    """Which series a curve shows."""
+    """The identity of a series."""
 
     source: str
     """A `Source`."""

@@ -7,7 +7,7 @@ import re
 
 
 class ParserType(str, enum.Enum):
-    """What turns a program's output into metrics."""
+    """The parsers that turn a program's output into metrics."""
 
     TENSORBOARD = "tensorboard"
     """Event files."""

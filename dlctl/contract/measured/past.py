@@ -1,4 +1,4 @@
-"""What an attempt has asked for and used: a verdict carries it, and suggestions rest on it."""
+"""Records of an attempt's requests and use: verdicts carry them, suggestions rest on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TELLING = ("COMPLETED", "HALTED")
 
 @dataclass(frozen=True)
 class Past:
-    """What one attempt asked for and used; None: nobody knows."""
+    """The requests and the use of one attempt; None: nobody knows."""
 
     training_id: str
     attempt: int
@@ -78,7 +78,7 @@ class Past:
 
 @dataclass(frozen=True)
 class LearnerUse:
-    """What one learner has used so far in an attempt, written by its collector."""
+    """The use of one learner so far in an attempt, written by its collector."""
 
     memory_bytes: int = 0
     """The most that its processes had resident; what they share counts in each."""

@@ -1,4 +1,4 @@
-"""Whether values rise or fall beyond their noise: Mann-Kendall's test and Sen's slope.
+"""Trends beyond noise: Mann-Kendall's test and Sen's slope.
 
 Mann (1945), Kendall (1975): the test counts pairs that rise and fall; it assumes no distribution.
 Sen (1968): the slope is the median of all pairs' slopes. Both look at all pairs, so that some

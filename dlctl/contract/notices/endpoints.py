@@ -1,4 +1,4 @@
-"""Which webhooks there are, and all ways in which a training's notices go."""
+"""Registered webhooks, and all ways in which a training's notices go."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ class Endpoint:
     """A webhook; one that was registered after the submission is a line of `endpoints_file`."""
 
     id: str
+    """Up to 64 letters, digits, `_` and `-`."""
     event: str
+    """`started`, `failed`, `plateau` or `finished`."""
     url: str = field(default="", repr=False)
-    """Empty: it was removed."""
+    """Empty: the endpoint was removed."""
     secret: str = field(default="", repr=False)
     """Signs what is sent: `whsec_` and 24 to 64 bytes in base64; empty: nothing is signed."""
 

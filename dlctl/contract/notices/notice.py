@@ -1,4 +1,4 @@
-"""What is told, to whom, and by mail; standard library only."""
+"""Notices: their text, their receivers, and mail. Standard library only."""
 
 from __future__ import annotations
 
@@ -48,22 +48,23 @@ class Smtp:
     """`starttls`, `tls` or `none`."""
     user: str | None = None
     password: str | None = None
-    """A reference: `file:PATH`."""
+    """A reference, `file:PATH`."""
 
 
 @dataclass(frozen=True)
 class Notify:
-    """Who is told what, and how."""
+    """The receivers of notices, and their events."""
 
     on: list[str] = field(default_factory=lambda: list(BY_DEFAULT))
-    """Of `EVENTS`."""
+    """Of `started`, `failed`, `plateau`, `finished`."""
     email: str | None = None
     """Without `smtp` Slurm sends the mails."""
     smtp: Smtp | None = None
+    """The server for mails; None: Slurm sends them."""
     webhook: str | None = None
-    """A reference to its URL: `file:PATH`."""
+    """A reference to its URL, `file:PATH`."""
     webhook_secret: str | None = None
-    """A reference to what signs it: `file:PATH`."""
+    """A reference to what signs it, `file:PATH`."""
     command: str | None = None
     """Shell text, run on the first node."""
 
@@ -79,6 +80,7 @@ class Notice:
     """One notice: what webhooks and commands get as JSON, with its `id`."""
 
     event: str
+    """`started`, `failed`, `plateau` or `finished`."""
     training_id: str
     name: str
     site: str
@@ -87,7 +89,6 @@ class Notice:
     text: str
     """All of it in words."""
     kind: str = ""
-    """The verdict's."""
     reason: str = ""
     hint: str = ""
     action: str = ""

@@ -1,1 +1,1 @@
-"""What both sides read out of users' programs and their output."""
+"""Facts that both sides read out of users' programs and their output."""

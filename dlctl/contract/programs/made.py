@@ -1,4 +1,4 @@
-"""What a training has made so far, and where it lies. Standard library only.
+"""Find the files that a training has made so far. Standard library only.
 
 A program may save into RESULT_DIR and CHECKPOINT_DIR, or into its own folder, the copy of the code
 that it runs in. There a file that was not sent, or is not as it was sent, is the program's output.

@@ -1,4 +1,4 @@
-"""Which line, signal or exit code means which kind of failure: one table, read from the top.
+"""The kind of failure that a line, signal or exit code means: one table, read from the top.
 
 To recognize another failure, add a row to `RULES`. `{id}` and `{site}` in a hint are the training's
 id and its site; `{rank}` is the rank of the learner that failed. Real lines that each row has to
@@ -28,7 +28,7 @@ def without_checkpoint(hint: str) -> str:
 
 
 class Place(enum.Flag):
-    """Where a line is looked for."""
+    """The place of a line."""
 
     LEARNER = enum.auto()
     """The last lines of a learner that ended with an exit code, or crashed."""
@@ -54,7 +54,7 @@ class NodeSignal(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """What a line means that contains `pattern`; a group `host` in it names the node to blame."""
+    """The meaning of a line that contains `pattern`; a group `host` in it names the bad node."""
 
     pattern: re.Pattern[str]
     places: Place
@@ -230,7 +230,7 @@ CONSEQUENCES = frozenset({KIND.NETWORK, KIND.HUNG})
 
 @dataclass(frozen=True)
 class SignalRule:
-    """What it means if a signal killed a learner that printed no line of `RULES`."""
+    """The meaning of a signal that killed a learner which printed no line of `RULES`."""
 
     kind: VerdictKind
     words: str
@@ -263,7 +263,7 @@ def signal_in(exit_code: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class ExitRule:
-    """What an exit code means, whatever the program printed."""
+    """The meaning of an exit code, whatever the program printed."""
 
     kind: VerdictKind
     sentence: str

@@ -38,7 +38,7 @@ ENV, JOB = "env", "framework.job"
 
 @dataclass(frozen=True)
 class Task:
-    """What a trial is."""
+    """The program of a trial, and its needs."""
 
     type: str
     """`python`, `exec` or `training`."""
@@ -56,7 +56,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Budget:
-    """When a search ends: as soon as one of these is used up."""
+    """The budget of a search, which ends as soon as one of these is used up."""
 
     trials: int | None = None
     time_s: float | None = None

@@ -499,7 +499,7 @@ def test_the_marker_is_readable_json(tmp_path: Path) -> None:
 
 
 def test_the_program_in_the_docs_reads_a_checkpoint_without_dlctl(tmp_path: Path) -> None:
-    page = (REPOSITORY / "docs" / "checkpoints.md").read_text()
+    page = (REPOSITORY / "docs" / "recover.md").read_text()
     program = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert program is not None
     assert len(program[1].strip().splitlines()) <= 10
