@@ -182,7 +182,7 @@ def test_a_search_is_watched_in_the_same_way(dlctl, xdg, terminal, tmp_path):
     (xdg.state / "dlctl").mkdir()
     RecordStore(xdg.state / "dlctl" / "record.db").add(
         Record("made-3k9f", "made", "local", str(tmp_path), str(folder),
-               "2026-01-01T10:00:00+00:00", job_id="1", state=State.CANCELLED)
+               "2026-01-01T10:00:00+00:00", job_id="1", state=State.CANCELLED, is_search=True)
     )  # fmt: skip
     before = terminal.modes
     process = terminal.start([sys.executable, "-m", "dlctl", "watch", "made-3k9f"], dlctl)

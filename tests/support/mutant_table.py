@@ -51,8 +51,8 @@ MUTANTS = (
         ONCE,
         "two jobs of an attempt both train",
         _BATCH,
-        "elif ! (set -o noclobber; printf",
-        "elif ! (printf",
+        "if ! (set -o noclobber; printf",
+        "if ! (printf",
         _BATCH_SCRIPT,
     ),
     Mutant(
@@ -137,6 +137,13 @@ MUTANTS = (
         "learner/supervisor/finish.py",
         "if is_superseded(job_dir, attempt) and is_there(path):",
         "if is_gone(path.parent):",
+    ),
+    Mutant(
+        FENCING,
+        "a supervisor that comes back late stores its results over those of a later attempt",
+        "learner/supervisor/storing.py",
+        "if is_superseded(self.job_dir, self.attempt):",
+        "if is_superseded(self.job_dir, self.attempt + 99):",
     ),
     Mutant(
         FENCING,
@@ -321,9 +328,9 @@ MUTANTS = (
     Mutant(
         TRANSFER,
         "the shell splits the name of a large file, or runs it",
-        "dlctl/files/partial.py",
-        '" ".join(shlex.quote(f"./{file.path}") for file in files)',
-        '" ".join(f"./{file.path}" for file in files)',
+        "dlctl/files/large.py",
+        'name = shlex.quote(f"./{partial.file.path}")',
+        'name = f"./{partial.file.path}"',
     ),
     Mutant(
         TRANSFER,

@@ -45,7 +45,7 @@ def test_without_a_terminal_nothing_is_deleted_unless_told(store, run):
 def test_what_is_kept_of_its_metrics_goes_with_it(store, run, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for record in store.all():
-        cache.store(record, cache.Cached(1, 1.0, {}))
+        cache.store(record, cache.Cached(1.0, {}))
     assert run("one", "--forget", "--yes").exit_code == 0
     assert cache.load(store.find("two-bbbb")) is not None
     assert [path.name for path in cache.cache_folder().iterdir()] == ["two-bbbb.metrics"]

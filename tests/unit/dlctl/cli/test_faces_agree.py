@@ -21,7 +21,7 @@ from dlctl.contract.metrics import EventKind, MetricsLine, Source, finite
 from dlctl.dashboard.curves import MOST_CURVES
 from dlctl.dashboard.live import LiveFeed
 from dlctl.lifecycle import open_session
-from dlctl.outputs.metrics import bins
+from dlctl.outputs.metrics import long_files
 from dlctl.series.readable import readable
 from dlctl.sites.files import load_site
 from learner.collect.parsers.tensorboard import EventParser
@@ -237,7 +237,7 @@ def test_faces_agree_after_a_program_went_back(faces, trainings, tmp_path):
 @pytest.mark.parametrize("is_long", [False, True])
 @pytest.mark.parametrize("how", ["once", "went back", "resumed"])
 def test_faces_agree(faces, trainings, tmp_path, monkeypatch, how, is_long):
-    monkeypatch.setattr(bins, "LONG_BYTES", 100_000 if is_long else WHOLE)
+    monkeypatch.setattr(long_files, "LONG_BYTES", 100_000 if is_long else WHOLE)
     steps, draw = 2000, random.Random(7)
     made = lambda step: eleven(step, steps, draw)  # noqa: E731
     faces.write(1, range(steps), made, begins=0)

@@ -188,7 +188,7 @@ def test_what_the_local_record_is_like_is_told(tmp_path, monkeypatch):
     store.add(make_record())
     _record(chain)
     with sqlite3.connect(store.path) as newer:
-        newer.execute("UPDATE trainings SET state = 'ASLEEP'")
+        newer.execute("UPDATE trainings SET fields = json_set(fields, '$.state', 'ASLEEP')")
     _record(chain)
     store.path.write_bytes(b"no database at all, but longer than the head of one: " * 10)
     _record(chain)

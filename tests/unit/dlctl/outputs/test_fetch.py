@@ -162,16 +162,6 @@ def test_a_file_of_the_user_s_own_is_kept(job, tmp_path):
     assert (there / "link.local").is_symlink()
 
 
-def test_files_beside_a_mark_that_lists_none_are_kept(job, tmp_path):
-    record, folder = job
-    store_results(folder, {"a": b"newer", "b": b"same"})
-    (tmp_path / "to").mkdir()
-    for name, text in ((".dlctl-fetch", "t-1\n"), ("a", "older, or edited"), ("b", "same")):
-        (tmp_path / "to" / name).write_text(text)
-    assert fetch_results(HERE, record, tmp_path / "to").kept == ["a.local"]
-    assert (tmp_path / "to/a.local").read_text() == "older, or edited"
-
-
 def test_a_fetch_that_fails_remembers_what_it_brought(job, tmp_path):
     record, folder = job
     there = tmp_path / "to"
