@@ -15,8 +15,10 @@ from pathlib import Path
 from dlctl.contract.ground.whole_files import whole_file
 from dlctl.contract.measured.bins import (
     LEAST_LINES,
+    LEAST_STRETCHES,
     MOST_BYTES,
     MOST_STRETCHES,
+    USUAL_BYTES,
     Series,
     Stretch,
     bins_file,
@@ -66,14 +68,17 @@ class BinsFile:
             size = append(self._bins, self._stretch.encode())
             self._stretch = Stretch(self._stretch.end, self._stretch.end)
             self._stretches += 1
-            if self._stretches >= MOST_STRETCHES or size > MOST_BYTES:
+            is_large = size > USUAL_BYTES and self._stretches >= 2 * LEAST_STRETCHES
+            if is_large or self._stretches >= MOST_STRETCHES:
                 self._join()
 
     def _join(self) -> None:
         """Join old stretches until half of the room is free; new ones stay finer for a while."""
         known = decode(self._bins.read_bytes())
         size = self._bins.stat().st_size
-        while len(known) > MOST_STRETCHES // 2 or (size > MOST_BYTES // 2 and len(known) > 1):
+        while len(known) > MOST_STRETCHES // 2 or (
+            size > USUAL_BYTES // 2 and len(known) > LEAST_STRETCHES
+        ):
             self._full_lines *= 2
             joined = known[:1]
             for stretch in known[1:]:
@@ -82,7 +87,7 @@ class BinsFile:
                 else:
                     joined.append(stretch)
             known, size = joined, sum(len(stretch.encode()) for stretch in joined)
-        if size > MOST_BYTES // 2:
+        if size > MOST_BYTES // 2:  # fewer stretches would show no curve
             raise ValueError("there are too many series")
         with whole_file(self._bins, sync=False) as file:
             file.write(b"".join(stretch.encode() for stretch in known))

@@ -3,8 +3,8 @@
 Beside `X.jsonl` stands `X.bins`, once that is worth it. Each of its lines is a `Stretch`, which
 covers the next lines of `X.jsonl`. Once there are `MOST_STRETCHES`, old neighbours are joined.
 
-No such file is beside one in which a series goes back to an earlier step, or in which a few lines
-have too many series: lines alone tell what counts there.
+No such file is beside one in which a series goes back to an earlier step, or in which
+`LEAST_STRETCHES` have too many series: lines alone tell what counts there.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dlctl.contract.metrics import NO_STEP, MetricsLine, parse_lines
 
 FROM_BYTES = 400_000
 """A smaller file of metrics has no bins: it is read whole."""
-MOST_STRETCHES = 640
-MOST_BYTES = 4 * 1024 * 1024
-"""Of `X.bins`."""
+LEAST_STRETCHES, MOST_STRETCHES = 20, 640
+USUAL_BYTES, MOST_BYTES = 4 * 1024 * 1024, 32 * 1024 * 1024
+"""The size of `X.bins` from which on stretches are joined, down to `LEAST_STRETCHES`; its limit."""
 LEAST_LINES = 16
 """Of a stretch in a file that has just begun to have bins."""
 

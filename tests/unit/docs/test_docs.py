@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -260,8 +261,9 @@ def test_the_tables_of_the_job_directory_are_current_and_whole(monkeypatch):
     for path, text in make_job_directory.pages().items():
         assert path.read_text(encoding="utf-8") == text, "run `make docs`"
     page = make_job_directory.PAGE.read_text(encoding="utf-8")
-    records = [each for each in vars(contract).values()
-               if dataclasses.is_dataclass(each) and isinstance(each, type)]  # fmt: skip
+    modules = [import_module(f"dlctl.contract.{name}") for name in contract._MODULES]
+    records = {each for module in modules for each in vars(module).values()
+               if dataclasses.is_dataclass(each) and isinstance(each, type)}  # fmt: skip
     assert len(records) > 10
     for record in records:
         section = page.partition(f"### `{record.__name__}`\n")[2].partition("\n### ")[0]
