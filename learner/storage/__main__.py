@@ -11,18 +11,17 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract.ground.amounts import counted, format_bytes
-from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX, ListedObject
+from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache, Filled
 from learner.storage.listing import freeze, known_listing, list_container, total_bytes
 from learner.storage.objects import (
-    Object,
     ObjectStore,
     Patient,
     Place,
@@ -80,7 +79,7 @@ def place_of(env: Mapping[str, str]) -> Place:
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in _OURS
     }
     container, _, prefix = env[f"{PREFIX}CONTAINER"].partition("/")
-    if "url" in settings or settings.get("protocol") or "host" in settings:
+    if "url" in settings or "host" in settings:
         container, prefix = env[f"{PREFIX}CONTAINER"], ""  # a path on that server
     prefix = f"{prefix.rstrip('/')}/" if prefix else ""
     return Place(env.get(f"{PREFIX}ID", "store"), container, prefix, settings)
@@ -154,11 +153,8 @@ def _check(kind: str, place: Place, env: Mapping[str, str]) -> int:
         first = Patient(opened, CHECK_PATIENCE_S).repeat(lambda: next(opened.list(), None))
         print("it answers" if first else "it answers, and is empty")
         return 0
-    objects: Sequence[Object | ListedObject]
-    if env.get(f"{PREFIX}MAY_BE_EMPTY"):
-        objects = list(store.list())
-    else:
-        objects = list_container(store, place).objects
+    may_be_empty = env.get(f"{PREFIX}MAY_BE_EMPTY")
+    objects = list(store.list()) if may_be_empty else list_container(store, place).objects
     size = format_bytes(sum(item.size_bytes for item in objects))
     print(f"{counted(len(objects), 'object')}, {size}")
     return 0

@@ -28,7 +28,7 @@ from learner.errors import SiteFault
 from learner.storage.claim import Claim, claimed
 from learner.storage.eviction import evict, total_bytes
 from learner.storage.fetch import Fetcher, Overtaken, Wanted
-from learner.storage.listing import as_object, digest, file_name
+from learner.storage.listing import digest, file_name
 from learner.storage.objects import ObjectStore, Place
 from learner.storage.progress import Progress
 from learner.system.folders import put_in_place
@@ -119,7 +119,7 @@ class Cache:
         self, listing: Listing, opened: Callable[[], ObjectStore], claim: Claim, progress: Progress
     ) -> int:  # fmt: skip
         lacking = [
-            Wanted(as_object(item), self._content(item), self._place.etags_are_md5)
+            Wanted(item, self._content(item), self._place.etags_are_md5)
             for item in listing.objects
             if not _is_whole(self._content(item), item)
         ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract.stores import ListedObject, Listing
 from learner.errors import UserFault
-from learner.storage.objects import Object, ObjectStore, Place, Refusal, Refused
+from learner.storage.objects import ObjectStore, Place, Refusal, Refused
 
 _LONGEST_BYTES = 255
 """What file systems allow for one name."""
@@ -48,11 +48,8 @@ def list_container(store: ObjectStore, place: Place) -> Listing:
     """Return what a container holds now, by name."""
     found = sorted(store.list(), key=lambda item: item.key)
     folders = {folder for item in found for folder in _folders(item.key)}
-    objects = [
-        ListedObject(each.key, each.size_bytes, each.etag, list(each.parts))
-        for each in found
-        if each.size_bytes or each.key not in folders  # an empty one only marks the folder
-    ]
+    # An empty object of a folder's name only marks the folder.
+    objects = [each for each in found if each.size_bytes or each.key not in folders]
     if not objects:
         where = f"{place.container}/{place.prefix}".rstrip("/")
         raise UserFault(
@@ -94,11 +91,6 @@ def _folders(name: str) -> list[str]:
 def file_name(key: str, prefix: str) -> str:
     """Return the path of an object's file below DATA_DIR."""
     return key.removeprefix(prefix)
-
-
-def as_object(item: ListedObject) -> Object:
-    """Return an object as stores know it."""
-    return Object(item.key, item.size_bytes, item.etag, tuple(item.parts))
 
 
 def digest(listing: Listing) -> str:

@@ -1,31 +1,29 @@
 """What each implementation of object stores can do: names, sizes, large objects, other servers."""
 
 import filecmp
-import functools
 import hashlib
-import http.server
+import io
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
 from faulty_proxy import faulty_proxy
 from keystone_server import running_keystone
 from moto_server import running_moto
+from served_folder import served_folder
 from store_program import StoreProgram
 
-from learner.errors import SiteFault, UserFault
+from dlctl.contract.stores import ListedObject
+from learner.errors import UserFault
 from learner.storage.cache import Cache
-from learner.storage.etag_check import EtagCheck
-from learner.storage.listing import list_container
-from learner.storage.objects import Object, Patient, Place, Unavailable, open_store
+from learner.storage.fetch import Wanted, _agrees
+from learner.storage.objects import Patient, Place, Unavailable, open_store
 from learner.storage.objects.base import part_bytes_of
 from learner.storage.objects.bucket import guessed_parts
-from learner.storage.progress import Progress
 
 MIB = 1 << 20
 ODD = {
@@ -315,61 +313,19 @@ def test_etags_that_are_no_checksums_are_not_taken_for_any(tmp_path, moto):
         assert found["large"] == (source / "large").read_bytes() and found["small"] == b"small"
 
 
-@pytest.fixture
-def web(tmp_path):
+def test_a_folder_of_a_web_server(tmp_path):
     folder = tmp_path / "web"
     (folder / "data/deep").mkdir(parents=True)
     (folder / "data/a b.txt").write_bytes(b"one")
-    (folder / "data/deep/b.bin").write_bytes(os.urandom(20 * MIB))
-    handler = functools.partial(_Quiet, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}", folder=folder, user="",
-                          password="")  # fmt: skip
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        """Say nothing."""
-
-
-def test_a_folder_of_a_web_server(tmp_path, web):
-    program = StoreProgram(tmp_path, "http", "", web, "data")
-    code, told = program.run("load", STORE_URL=web.url)
-    assert code == 0, told
-    big = (web.folder / "data/deep/b.bin").read_bytes()
-    assert program.contents() == {"data/a b.txt": b"one", "data/deep/b.bin": big}
-    code, told = program.run("check", STORE_URL=web.url, STORE_CONTAINER="gone")
-    assert code == 1 and "has no container 'gone'" in told
-
-
-def test_a_folder_that_fsspec_reads(tmp_path):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there/a").write_bytes(b"1")
+    (folder / "data/deep/b.bin").write_bytes(big := os.urandom(20 * MIB))
     nobody = SimpleNamespace(user="", password="")
-    program = StoreProgram(tmp_path, "fsspec", "", nobody, str(tmp_path / "there"))
-    local = {"STORE_PROTOCOL": "file", "STORE_HOST": "", "STORE_USER_NAME": "",
-             "STORE_PASSWORD": ""}  # fmt: skip
-    code, told = program.run("load", **local)
-    assert code == 0, told
-    assert program.contents() == {"a": b"1"}
-
-
-def test_a_cache_without_room_says_what_is_needed(tmp_path):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there/a").write_bytes(b"x" * 5000)
-    place = Place("mine", str(tmp_path / "there"), "", {"protocol": "file"})
-    store = open_store("fsspec", place)
-    cache = Cache(tmp_path / "cache", place, free=lambda _: 4000)
-    with pytest.raises(SiteFault, match="needs 5.0 kB in .*, where 4.0 kB are free: No space left"):
-        cache.fill(list_container(store, place), lambda: store, Progress(None, ""))
-    cache = Cache(tmp_path / "cache", place, free=lambda _: 5000)
-    filled = cache.fill(list_container(store, place), lambda: store, Progress(None, ""))
-    assert (filled.tree / "a").read_bytes() == b"x" * 5000
+    program = StoreProgram(tmp_path, "http", "", nobody, "data")
+    with served_folder(folder) as program.env["STORE_URL"]:
+        code, told = program.run("load")
+        assert code == 0, told
+        assert program.contents() == {"data/a b.txt": b"one", "data/deep/b.bin": big}
+        code, told = program.run("check", STORE_CONTAINER="gone")
+        assert code == 1 and "has no container 'gone'" in told
 
 
 def test_a_patient_store_gives_up_in_the_end():
@@ -386,28 +342,22 @@ def test_a_patient_store_gives_up_in_the_end():
 
 
 @pytest.mark.parametrize("of", [lambda md5: md5.digest(), lambda md5: md5.hexdigest().encode()])
-@pytest.mark.parametrize("parts", [(), (5, 5, 3), (13,), (4, 9)])
-def test_an_etag_agrees_with_its_content_only(parts, of):
+@pytest.mark.parametrize("parts", [[], [5, 5, 3], [13], [4, 9]])
+def test_an_etag_agrees_with_its_content_only(tmp_path, parts, of):
     content = b"some content."
     cuts = [content[sum(parts[:n]) : sum(parts[: n + 1])] for n in range(len(parts))]
     etag = hashlib.md5(b"".join(of(hashlib.md5(cut)) for cut in cuts) if parts else content)
-    item = Object("k", len(content), etag.hexdigest(), parts)
-    for pieces in ([content], [content[:4], content[4:]], [b"%c" % c for c in content]):
-        check = EtagCheck(item)
-        for piece in pieces:
-            check.update(piece)
-        assert check.agrees()
-    wrong = EtagCheck(item)
-    wrong.update(b"some Content.")
-    assert not wrong.agrees()
+    wanted = Wanted(ListedObject("k", len(content), etag.hexdigest(), parts), tmp_path)
+    assert _agrees(io.BytesIO(content), wanted)
+    assert not _agrees(io.BytesIO(b"some Content."), wanted)
 
 
 def test_parts_are_guessed_only_when_one_size_fits():
     etag = "0" * 32
-    assert guessed_parts(5, etag) == ()
-    assert guessed_parts(5, f"{etag}-1") == (5,)
-    assert guessed_parts(160 * MIB + 1, f"{etag}-21") == (*[8 * MIB] * 20, 1)
-    assert guessed_parts(100 * MIB, f"{etag}-2") == (), "50 MiB, or any other size up to 99"
+    assert guessed_parts(5, etag) == []
+    assert guessed_parts(5, f"{etag}-1") == [5]
+    assert guessed_parts(160 * MIB + 1, f"{etag}-21") == [*[8 * MIB] * 20, 1]
+    assert guessed_parts(100 * MIB, f"{etag}-2") == [], "50 MiB, or any other size up to 99"
 
 
 def test_an_unknown_implementation_is_named():
