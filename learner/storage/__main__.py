@@ -19,8 +19,8 @@ from dlctl import contract
 from dlctl.contract.ground.amounts import counted, format_bytes
 from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX
 from learner.errors import SiteFault, UserFault
-from learner.storage.cache import Cache, Filled
-from learner.storage.listing import freeze, known_listing, list_container, total_bytes
+from learner.storage.cache import Cache
+from learner.storage.listing import known_listing, list_container
 from learner.storage.objects import (
     ObjectStore,
     Patient,
@@ -107,20 +107,19 @@ def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
     cache = Cache(Path(env[f"{PREFIX}CACHE"]), place, float(limit) if limit else math.inf)
     file = Path(env[f"{PREFIX}DIR"]) / "listing.json"
     listing = known_listing(file, place)
-    tree = cache.tree(listing) if listing else None
-    if listing and tree:  # then the store need not be reached from here
-        filled = Filled(tree, 0)
-    else:
-        opened = partial(_opened, kind, place, env, progress, PATIENCE_S)
-        listing = listing or freeze(file, opened(), place)
-        filled = cache.fill(listing, opened, progress)
+    opened = partial(_opened, kind, place, env, progress, PATIENCE_S)
+    if listing is None:  # for all attempts of the training
+        listing = list_container(opened(), place)
+        contract.write_whole(file, contract.to_json(listing))
+    tree, fetched_bytes = cache.fill(listing, opened, progress)
     with contract.whole_path(Path(env[f"{PREFIX}DATA"]), sync=False) as link:
-        link.symlink_to(filled.tree, target_is_directory=True)
-    if not filled.tree.exists():  # removed before there was a link to it
+        link.symlink_to(tree, target_is_directory=True)
+    if not tree.exists():  # removed before there was a link to it
         return _load(kind, place, env)
+    size = format_bytes(sum(item.size_bytes for item in listing.objects))
     progress.say(
-        f"{counted(len(listing.objects), 'object')}, {format_bytes(total_bytes(listing))}, from "
-        f"{place.container} at {place.endpoint}: {format_bytes(filled.fetched_bytes)} fetched in "
+        f"{counted(len(listing.objects), 'object')}, {size}, from "
+        f"{place.container} at {place.endpoint}: {format_bytes(fetched_bytes)} fetched in "
         f"{time.monotonic() - began:.1f} s"
     )
     return 0

@@ -296,7 +296,7 @@ def test_a_link_leads_nowhere(beside, tmp_path):
 
 
 def test_it_imports_neither_numpy_nor_torch():
-    code = "import learner.collect.__main__, learner.collect.asked, sys; print(*sys.modules)"
+    code = "import learner.collect.__main__, learner.collect.parsed_files, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )

@@ -92,17 +92,12 @@ def test_two_gigabytes_go_there_and_come_back(tmp_path, swift, kind):
     with (source / "model.pt").open("wb") as file:
         for number in range(2000):
             file.write(number.to_bytes(8, "big") + block)
-    code, told = program.run("save", timeout_s=600, **_saving(program, source))
+    code, told = program.run("save", timeout_s=600, **program.saving(source))
     assert code == 0, told
     program.env["STORE_CONTAINER"] += "/t-1"
     code, told = program.run("load", timeout_s=600)
     assert code == 0, told
     assert filecmp.cmp(program.data / "model.pt", source / "model.pt", shallow=False)
-
-
-def _saving(program, source, attempt=1):
-    return {"STORE_SOURCE": str(source), "TRAINING_ID": "t-1", "STORE_JOB_DIR": str(program.job),
-            "DLCTL_ATTEMPT": str(attempt), "TRAINING_STATE": "COMPLETED"}  # fmt: skip
 
 
 def test_an_empty_object_that_marks_a_folder_is_no_file(program, swift):
@@ -183,7 +178,7 @@ def test_results_go_in_parts_and_come_back_whole(program, swift):
     content = os.urandom(70 * MIB + 5)
     (source / "model.pt").write_bytes(content)
     program.env["STORE_CONTAINER"] = name
-    code, told = program.run("save", **_saving(program, source))
+    code, told = program.run("save", **program.saving(source))
     assert code == 0, told
     assert swift.get(f"{name}/t-1/model.pt") == content
     mark = json.loads(swift.get(f"{name}/t-1/_complete.json"))
@@ -207,13 +202,13 @@ def test_an_earlier_attempt_overwrites_nothing_of_a_later_one(program, swift):
     source.mkdir()
     program.env["STORE_CONTAINER"] = name
     (source / "a").write_text("second")
-    assert program.run("save", **_saving(program, source, 2))[0] == 0
+    assert program.run("save", **program.saving(source, 2))[0] == 0
     (source / "a").write_text("first")
-    code, told = program.run("save", **_saving(program, source, 1))
+    code, told = program.run("save", **program.saving(source, 1))
     assert (code, swift.get(f"{name}/t-1/a")) == (76, b"second"), told
     (program.job / "attempts/4").mkdir(parents=True)
     (program.job / "attempts/4/submit.begin").touch()
-    code, told = program.run("save", **_saving(program, source, 3))
+    code, told = program.run("save", **program.saving(source, 3))
     assert (code, swift.get(f"{name}/t-1/a")) == (76, b"second"), told
 
 
@@ -239,7 +234,7 @@ def test_keystone_names_the_store_of_the_region(tmp_path, swift):
               "STORE_REGION": keystone.region}  # fmt: skip
         (tmp_path / "source").mkdir()
         (tmp_path / "source/b").write_bytes(b"2" * (65 * MIB))
-        code, told = program.run("save", **v3, **_saving(program, tmp_path / "source"))
+        code, told = program.run("save", **v3, **program.saving(tmp_path / "source"))
         assert code == 0, told
         code, told = program.run("load", **v3)
         assert code == 0, told
@@ -301,10 +296,10 @@ def test_etags_that_are_no_checksums_are_not_taken_for_any(tmp_path, moto):
         source.mkdir()
         (source / "small").write_bytes(b"small")
         (source / "large").write_bytes(os.urandom(9 * MIB))
-        code, told = program.run("save", **_saving(program, source), DLCTL_STORE_PATIENCE_S="0")
+        code, told = program.run("save", **program.saving(source), DLCTL_STORE_PATIENCE_S="0")
         assert code == 75 and "add `etags: opaque` to `connection`" in told
         program.env["STORE_ETAGS"] = "opaque"
-        code, told = program.run("save", **_saving(program, source))
+        code, told = program.run("save", **program.saving(source))
         assert code == 0, told
         program.env["STORE_CONTAINER"] += "/t-1"
         code, told = program.run("load")

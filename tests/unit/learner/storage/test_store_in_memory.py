@@ -86,9 +86,9 @@ def test_a_late_load_leaves_the_folder_that_its_successor_made(tmp_path, monkeyp
         return owned(claim)
 
     monkeypatch.setattr(Claim, "still_owned", succeed)
-    filled = cache.fill(listing, lambda: Memory({"k": b"abc"}), Progress(None, "stores"))
-    assert (filled.tree / "k").read_bytes() == b"abc"
-    assert made == [filled.tree.stat().st_ino]
+    tree, _ = cache.fill(listing, lambda: Memory({"k": b"abc"}), Progress(None, "stores"))
+    assert (tree / "k").read_bytes() == b"abc"
+    assert made == [tree.stat().st_ino]
 
 
 def test_a_cache_without_room_says_what_is_needed(tmp_path):
@@ -98,8 +98,8 @@ def test_a_cache_without_room_says_what_is_needed(tmp_path):
     with pytest.raises(SiteFault, match="needs 5.0 kB in .*, where 4.0 kB are free: No space left"):
         cache.fill(listing, lambda: store, Progress(None, ""))
     cache = Cache(tmp_path, place, free=lambda _: 5000)
-    filled = cache.fill(listing, lambda: store, Progress(None, ""))
-    assert (filled.tree / "a").read_bytes() == b"x" * 5000
+    tree, _ = cache.fill(listing, lambda: store, Progress(None, ""))
+    assert (tree / "a").read_bytes() == b"x" * 5000
 
 
 def test_a_chunk_that_a_killed_fetcher_left_damaged_is_fetched_again(tmp_path, monkeypatch):
