@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from learner.checkpoint.engine import CheckpointEngine, Keep
@@ -13,7 +12,7 @@ from learner.checkpoint.load import Learners, Loaded, filled
 from learner.checkpoint.writer_process import WriterProcess
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     """Checkpoints in a directory. Every learner must call every method.
 
         checkpoints = Checkpoints(os.environ["CHECKPOINT_DIR"])
@@ -89,16 +88,7 @@ class Checkpoints:
             self._wait()
         self._engine.close()
 
-    def __enter__(self) -> Checkpoints:
-        """Return the checkpoints themselves."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the checkpoints."""
         self.close()
 

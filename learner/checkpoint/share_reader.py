@@ -7,6 +7,7 @@ copy to the target 1.6 s.)
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import zlib
@@ -283,8 +284,6 @@ def attach(
 
 def attach_own(files: ShareFiles, record: ShareRecord) -> tuple[list[Stored], dict[str, Any]]:
     """Return the tensors of one learner's own state, and the JSON that refers to them."""
-    import json
-
     pieces = {piece.name: piece for piece in record.pieces}
     text = Stored(files, "the learner's own state", (pieces["rank"].count,), "uint8")
     text.add(record.rank, 0, pieces["rank"])

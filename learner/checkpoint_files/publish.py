@@ -66,15 +66,7 @@ class Order:
 def complete(
     order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], None]
 ) -> tuple[str | None, list[str]]:
-    """Complete the checkpoint (rank 0); return the error, or None, and warnings."""
-    try:
-        return None, publish(order, tree, disk, may_wait)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return str(error) or type(error).__name__, []
-
-
-def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], None]) -> list[str]:
-    """Complete a checkpoint; return warnings that do not concern the checkpoint itself.
+    """Complete the checkpoint on rank 0, or remove it.
 
     Args:
         order: the checkpoint to complete.
@@ -82,8 +74,8 @@ def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], N
         disk: the disk to write to.
         may_wait: waits for the given seconds, or raises `ShareMissing` if waiting is pointless.
 
-    Raises:
-        OSError, ValueError: the checkpoint could not be completed, and was removed.
+    Returns:
+        The error, or None; and warnings that do not concern the checkpoint itself.
     """
     try:
         files = {layout.TREE_FILE: FileRecord(len(tree), zlib.crc32(tree))}
@@ -101,14 +93,16 @@ def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], N
         if _is_late(order):
             raise OSError("a later attempt of this training has begun, and owns its checkpoints")
         _rename(order.temporary, order.final, disk)
-    except Exception:
+    except Exception as error:
         remove_quietly(order.temporary, disk)
-        raise
+        if not isinstance(error, (OSError, ValueError, KeyError, TypeError)):
+            raise
+        return str(error) or type(error).__name__, []
     try:
         later = not _is_late(order) and prune(order, disk)
     except OSError as error:  # the checkpoint itself is safe
-        return [f"old checkpoints can't be removed: {error}"]
-    return [_LATER.format(order.root)] if later else []
+        return None, [f"old checkpoints can't be removed: {error}"]
+    return None, [_LATER.format(order.root)] if later else []
 
 
 _LATER = "{} holds checkpoints of later steps too: they stay, and the next start takes the newest"

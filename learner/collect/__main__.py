@@ -7,14 +7,15 @@ collector after a last pass. A signal to the job is not meant for it.
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract import Plan
-from dlctl.contract.metrics import MetricsLine, Source
+from dlctl.contract.metrics import Source
 from learner.collect.collector import Collector, Reported
+from learner.collect.state import Complaints
 from learner.collect.usage.cgroup import MemoryGroup
 from learner.collect.usage.family import Family
 from learner.collect.usage.gpu import open_gpus
@@ -24,14 +25,6 @@ from learner.collect.usage.totals import Totals
 from learner.job.context import read_plan
 from learner.job.environment import PROGRESS_FILE
 from learner.job.metrics import MetricsFile
-
-if TYPE_CHECKING:
-    from learner.collect.parsing import Parsing
-
-import signal
-import sys
-
-from learner.collect.state import Complaints
 
 _LAST_PASS_S = 6
 """The kernel ends the collector this long after the learner, whatever it does."""
@@ -57,61 +50,21 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-Complain = Callable[[str], None]
-
-
 def make_collector(
-    job_dir: Path,
-    attempt: int,
-    rank: int,
-    watchdog: int,
-    env: Mapping[str, str],
-    complain: Complain,
-) -> Collector:
+    job_dir: Path, attempt: int, rank: int, watchdog: int, env: Mapping[str, str],
+    complain: Callable[[str], None],
+) -> Collector:  # fmt: skip
     """Return the collector of one learner.
 
     Args:
         watchdog: its process id.
     """
+
+    def output(source: Source) -> MetricsFile:
+        path = job_dir / contract.metrics_file(attempt, rank, source)
+        return MetricsFile(path, warn=lambda _: None)
+
     plan = read_plan(job_dir, attempt)
-    node = MetricsFile(
-        job_dir / contract.metrics_file(attempt, rank, Source.NODE), warn=lambda _: None
-    )
-    use_file = job_dir / contract.use_file(attempt, rank)
-    sampler = make_sampler(plan, watchdog, env, node.add, complain, use_file)
-    parsing = _parsing(plan, job_dir, attempt, rank, complain)
-    reported = None
-    if rank == 0 and (progress := env.get(PROGRESS_FILE)):
-        listed = MetricsFile(
-            job_dir / contract.metrics_file(attempt, rank, Source.PROGRESS), warn=lambda _: None
-        )
-        reported = Reported(Path(progress), listed.add)
-    return Collector(job_dir / contract.attempt_dir(attempt), sampler, parsing, complain, reported)
-
-
-def _parsing(
-    plan: Plan, job_dir: Path, attempt: int, rank: int, complain: Complain
-) -> Parsing | None:
-    if not plan.evaluation_metrics:
-        return None
-    from learner.collect.asked import make_parsing
-
-    try:
-        return make_parsing(plan, job_dir, attempt, rank, complain)
-    except ValueError as error:
-        complain(f"evaluation_metrics can't be used: {error}.")
-        return None
-
-
-def make_sampler(
-    plan: Plan,
-    watchdog: int,
-    env: Mapping[str, str],
-    write: Callable[[MetricsLine], None],
-    complain: Complain,
-    use_file: Path,
-) -> Sampler:
-    """Return what measures the learner and its node."""
     family = Family(watchdog, without=[os.getpid()])
     probes: list[Probe] = [family, Network(), MemoryGroup(watchdog)]
     try:
@@ -122,9 +75,21 @@ def make_sampler(
         complain(
             "the GPUs are not measured, because the node's Python lacks the package nvidia-ml-py."
         )
-    progress = env.get(PROGRESS_FILE)
-    return Sampler(probes, write, Path(progress) if progress else None,
-                   totals=Totals(use_file, family.peak_bytes))  # fmt: skip
+    totals = Totals(job_dir / contract.use_file(attempt, rank), family.peak_bytes)
+    progress = Path(env[PROGRESS_FILE]) if env.get(PROGRESS_FILE) else None
+    sampler = Sampler(probes, output(Source.NODE).add, progress, totals=totals)
+    parsing = None
+    if plan.evaluation_metrics:
+        from learner.collect.parsed_files import make_parsing
+
+        try:
+            parsing = make_parsing(plan, job_dir, attempt, rank, complain)
+        except ValueError as error:
+            complain(f"evaluation_metrics can't be used: {error}.")
+    reported = None
+    if rank == 0 and progress is not None:
+        reported = Reported(progress, output(Source.PROGRESS).add)
+    return Collector(job_dir / contract.attempt_dir(attempt), sampler, parsing, complain, reported)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ A feed is one file: what reads it, what parses it, and how far it has come.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,9 +24,6 @@ STATE_EVERY_S = 10.0
 _SEARCH_SHARE = 0.002
 """Of a core, for looking for new files."""
 _MOST_FILES = 1000
-SELDOM_S = 30.0
-"""At least so often each file is looked at; one that has just grown, and the last one that did,
-each time."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +54,6 @@ Source = Callable[[], Iterator[tuple[Found, Callable[[Found, dict[str, object]],
 """Yields each file that is there, with what makes its feed."""
 
 
-@dataclass
-class _Followed:
-    """A file, and when to look at it."""
-
-    feed: Feed
-    grew_at: float
-    """When it was found, or had grown, on the monotonic clock."""
-    look_at: float = 0.0
-
-    def wait(self, now: float) -> None:
-        """Look at a file that does not grow less and less often."""
-        self.look_at = now + min(SELDOM_S, (now - self.grew_at) / 4)
-
-
 class Parsing:
     """All files that one collector parses.
 
@@ -79,8 +63,7 @@ class Parsing:
 
     def __init__(self, source: Source, root: Path, output: MetricsFile, state: State) -> None:
         self._source, self._root, self._output, self._state = source, root, output, state
-        self._feeds: dict[str, _Followed] = {}
-        self._grew_last: _Followed | None = None
+        self._feeds: dict[str, Feed] = {}
         self._search_at = self._state_at = 0.0
         self._changed = False
 
@@ -100,43 +83,34 @@ class Parsing:
             self._write_state()
         return caught_up
 
-    def finish(self, until: float = float("inf")) -> None:
-        """Parse everything that is left, also a last line without an end.
-
-        Args:
-            until: when to stop, on the monotonic clock.
-        """
+    def finish(self) -> None:
+        """Parse everything that is left, also a last line without an end."""
         self._search()
-        self._write_state(finished=self._parse(until, last=True))
+        self._parse(math.inf, last=True)
+        self._write_state()
 
     def _search(self) -> None:
         for found, make in self._source():
             name = _name(found.path, self._root)
             if name not in self._feeds and len(self._feeds) < _MOST_FILES:
                 known = self._state.files.get(name)
-                feed = make(found, known if isinstance(known, dict) else {})
-                self._feeds[name] = _Followed(feed, time.monotonic())
+                self._feeds[name] = make(found, known if isinstance(known, dict) else {})
 
     def _parse(self, until: float, *, last: bool) -> bool:
-        for file in self._feeds.values():
-            now = time.monotonic()
-            if now < file.look_at and file is not self._grew_last and not last:
-                continue
-            while (lines := file.feed.take(last)) is not None:
+        for feed in self._feeds.values():
+            while (lines := feed.take(last)) is not None:
                 self._changed = True
                 self._output.add_all(lines)
-                self._grew_last, file.grew_at = file, now
                 if time.monotonic() >= until:
                     return False
-            file.wait(now)
         return True
 
-    def _write_state(self, *, finished: bool = False) -> None:
+    def _write_state(self) -> None:
         self._state_at = time.monotonic() + STATE_EVERY_S
         self._changed = False
-        for name, file in self._feeds.items():
-            self._state.files[name] = file.feed.state()
-        self._state.write(finished=finished)
+        for name, feed in self._feeds.items():
+            self._state.files[name] = feed.state()
+        self._state.write()
 
 
 def _name(path: Path, root: Path) -> str:

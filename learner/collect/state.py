@@ -31,12 +31,8 @@ class State:
         if found.get("attempt") == attempt:
             _cut(output, found.get("output_bytes"))
 
-    def write(self, *, finished: bool = False) -> None:
-        """Write the state; if that fails, the next collector reads some lines again.
-
-        Args:
-            finished: whether the learner has ended, and everything that it wrote was read.
-        """
+    def write(self) -> None:
+        """Write the state; if that fails, the next collector reads some lines again."""
         known = _read(self._path).get("attempt")
         if isinstance(known, int) and known > self._attempt:
             return  # this collector was cut off, and another one has gone on
@@ -44,20 +40,10 @@ class State:
             "schema_version": SCHEMA_VERSION,
             "attempt": self._attempt,
             "output_bytes": _size(self._output),
-            "finished": finished,
             "files": self.files,
         }
         with contextlib.suppress(OSError):
             contract.write_whole(self._path, json.dumps(content))
-
-
-def is_finished(path: Path, output: Path, attempt: int) -> bool:
-    """Return whether nothing is left to read of an attempt, or nobody knows where it stopped."""
-    found = _read(path)
-    known = found.get("attempt")
-    if not isinstance(known, int) or known < attempt:
-        return _size(output) > 0
-    return known > attempt or found.get("finished") is not False  # older versions did not say
 
 
 def _is_over(name: str, attempt: int) -> bool:

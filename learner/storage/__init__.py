@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import DataStore, Plan, ResultsIndex
-from dlctl.contract.stores import MOUNTED_STORES, STORE
+from dlctl.contract.stores import STORE
 from learner.errors import UserFault
 from learner.storage import mounted, scripted
 from learner.storage.index import index_of
@@ -24,24 +24,12 @@ __all__ = ["Interrupted", "Moving", "Publication", "Tick", "data_problems", "loa
            "save_all", "takes_all"]  # fmt: skip
 
 
-def _check_known(store: DataStore) -> None:
-    if not store.scripts and store.type not in MOUNTED_STORES:
-        raise UserFault(
-            f"This version has no data store of the type {store.type!r}.",
-            hint="Submit again with the dlctl that made this plan.",
-        )
-
-
 def data_problems(plan: Plan) -> list[str]:
     """Return what is wrong with the training data on this node, two lines each."""
-    found = []
-    for store in plan.data_stores:
-        try:
-            _check_known(store)
-            found += (scripted if store.scripts else mounted).problems(store)
-        except UserFault as fault:
-            found.append(f"{fault.message}\n{fault.hint}")
-    return found
+    return [
+        problem for store in plan.data_stores
+        for problem in (scripted if store.scripts else mounted).problems(store)
+    ]  # fmt: skip
 
 
 def load(plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show = lambda _: None) -> list[str]:
@@ -54,19 +42,16 @@ def load(plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show = lambda _: 
         UserFault: data can't be brought here.
         Interrupted: by `tick`.
     """
-    found = [(store, _load(store, plan, job_dir, tick, show)) for store in plan.data_stores]
-    sources = [(store, path) for store, path in found if path is not None]
+    sources = []
+    for store in plan.data_stores:
+        if store.scripts:
+            path = scripted.load(store, Path(plan.root), job_dir, tick, show)
+        else:
+            path = mounted.data_path(store)
+        if path is not None:
+            sources.append((store, path))
     _link(job_dir / contract.DATA, {store.id: path for store, path in sources}, plan)
     return [f"{store.id}: {scripted.told_of(job_dir, store) or path}" for store, path in sources]
-
-
-def _load(
-    store: DataStore, plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show
-) -> Path | None:
-    _check_known(store)
-    if store.scripts:
-        return scripted.load(store, Path(plan.root), job_dir, tick, show)
-    return mounted.data_path(store)
 
 
 def _link(data: Path, sources: Mapping[str, Path], plan: Plan) -> None:

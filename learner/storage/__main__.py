@@ -11,18 +11,17 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract.ground.amounts import counted, format_bytes
-from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX, ListedObject
+from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX
 from learner.errors import SiteFault, UserFault
-from learner.storage.cache import Cache, Filled
-from learner.storage.listing import freeze, known_listing, list_container, total_bytes
+from learner.storage.cache import Cache
+from learner.storage.listing import known_listing, list_container
 from learner.storage.objects import (
-    Object,
     ObjectStore,
     Patient,
     Place,
@@ -80,7 +79,7 @@ def place_of(env: Mapping[str, str]) -> Place:
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in _OURS
     }
     container, _, prefix = env[f"{PREFIX}CONTAINER"].partition("/")
-    if "url" in settings or settings.get("protocol") or "host" in settings:
+    if "url" in settings or "host" in settings:
         container, prefix = env[f"{PREFIX}CONTAINER"], ""  # a path on that server
     prefix = f"{prefix.rstrip('/')}/" if prefix else ""
     return Place(env.get(f"{PREFIX}ID", "store"), container, prefix, settings)
@@ -108,20 +107,19 @@ def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
     cache = Cache(Path(env[f"{PREFIX}CACHE"]), place, float(limit) if limit else math.inf)
     file = Path(env[f"{PREFIX}DIR"]) / "listing.json"
     listing = known_listing(file, place)
-    tree = cache.tree(listing) if listing else None
-    if listing and tree:  # then the store need not be reached from here
-        filled = Filled(tree, 0)
-    else:
-        opened = partial(_opened, kind, place, env, progress, PATIENCE_S)
-        listing = listing or freeze(file, opened(), place)
-        filled = cache.fill(listing, opened, progress)
+    opened = partial(_opened, kind, place, env, progress, PATIENCE_S)
+    if listing is None:  # for all attempts of the training
+        listing = list_container(opened(), place)
+        contract.write_whole(file, contract.to_json(listing))
+    tree, fetched_bytes = cache.fill(listing, opened, progress)
     with contract.whole_path(Path(env[f"{PREFIX}DATA"]), sync=False) as link:
-        link.symlink_to(filled.tree, target_is_directory=True)
-    if not filled.tree.exists():  # removed before there was a link to it
+        link.symlink_to(tree, target_is_directory=True)
+    if not tree.exists():  # removed before there was a link to it
         return _load(kind, place, env)
+    size = format_bytes(sum(item.size_bytes for item in listing.objects))
     progress.say(
-        f"{counted(len(listing.objects), 'object')}, {format_bytes(total_bytes(listing))}, from "
-        f"{place.container} at {place.endpoint}: {format_bytes(filled.fetched_bytes)} fetched in "
+        f"{counted(len(listing.objects), 'object')}, {size}, from "
+        f"{place.container} at {place.endpoint}: {format_bytes(fetched_bytes)} fetched in "
         f"{time.monotonic() - began:.1f} s"
     )
     return 0
@@ -154,11 +152,8 @@ def _check(kind: str, place: Place, env: Mapping[str, str]) -> int:
         first = Patient(opened, CHECK_PATIENCE_S).repeat(lambda: next(opened.list(), None))
         print("it answers" if first else "it answers, and is empty")
         return 0
-    objects: Sequence[Object | ListedObject]
-    if env.get(f"{PREFIX}MAY_BE_EMPTY"):
-        objects = list(store.list())
-    else:
-        objects = list_container(store, place).objects
+    may_be_empty = env.get(f"{PREFIX}MAY_BE_EMPTY")
+    objects = list(store.list()) if may_be_empty else list_container(store, place).objects
     size = format_bytes(sum(item.size_bytes for item in objects))
     print(f"{counted(len(objects), 'object')}, {size}")
     return 0

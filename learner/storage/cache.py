@@ -18,7 +18,6 @@ import math
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
@@ -28,19 +27,10 @@ from learner.errors import SiteFault
 from learner.storage.claim import Claim, claimed
 from learner.storage.eviction import evict, total_bytes
 from learner.storage.fetch import Fetcher, Overtaken, Wanted
-from learner.storage.listing import as_object, digest, file_name
+from learner.storage.listing import digest
 from learner.storage.objects import ObjectStore, Place
 from learner.storage.progress import Progress
 from learner.system.folders import put_in_place
-
-
-@dataclass(frozen=True)
-class Filled:
-    """What became of a listing."""
-
-    tree: Path
-    fetched_bytes: int
-    """How much came from the store this time."""
 
 
 class Cache:
@@ -68,7 +58,7 @@ class Cache:
             return None
         for item in listing.objects:
             with contextlib.suppress(OSError):
-                if (tree / file_name(item.key, listing.prefix)).stat().st_size == item.size_bytes:
+                if (tree / item.key.removeprefix(listing.prefix)).stat().st_size == item.size_bytes:
                     continue
             return None
         try:
@@ -81,11 +71,14 @@ class Cache:
 
     def fill(
         self, listing: Listing, opened: Callable[[], ObjectStore], progress: Progress
-    ) -> Filled:
+    ) -> tuple[Path, int]:
         """Make the folder with a listing's files; fetch what the cache lacks, once.
 
         Args:
             opened: Returns the store; not called if the cache lacks nothing.
+
+        Returns:
+            The folder, and how many bytes came from the store.
 
         Raises:
             SiteFault: there is no room.
@@ -98,16 +91,16 @@ class Cache:
             contract.write_whole(about, json.dumps(told) + "\n")
         while True:
             if (tree := self.tree(listing)) is not None:
-                return Filled(tree, 0)
+                return tree, 0
             with (
                 contextlib.suppress(Overtaken),
                 claimed(self.folder / "claim", progress.wait) as claim,
             ):
                 if (tree := self.tree(listing)) is not None:
-                    return Filled(tree, 0)
+                    return tree, 0
                 fetched_bytes = self._fetch(listing, opened, claim, progress)
                 try:
-                    return Filled(self._make_tree(listing, claim), fetched_bytes)
+                    return self._make_tree(listing, claim), fetched_bytes
                 except FileNotFoundError as error:  # somebody has emptied the cache meanwhile
                     raise Overtaken from error
 
@@ -119,7 +112,7 @@ class Cache:
         self, listing: Listing, opened: Callable[[], ObjectStore], claim: Claim, progress: Progress
     ) -> int:  # fmt: skip
         lacking = [
-            Wanted(as_object(item), self._content(item), self._place.etags_are_md5)
+            Wanted(item, self._content(item), self._place.etags_are_md5)
             for item in listing.objects
             if not _is_whole(self._content(item), item)
         ]
@@ -168,7 +161,7 @@ class Cache:
         new, tree = trees / f".new.{claim.token}", trees / digest(listing)
         made = set()
         for item in listing.objects:
-            file = new / file_name(item.key, listing.prefix)
+            file = new / item.key.removeprefix(listing.prefix)
             if file.parent not in made:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 made.add(file.parent)

@@ -37,9 +37,6 @@ class Claim:
         self._pulse = threading.Thread(target=self._beat, daemon=True)
         self.lost = False
         """Whether another process has taken over."""
-
-    def start(self) -> None:
-        """Begin to renew the claim."""
         self._pulse.start()
 
     def still_owned(self) -> bool:
@@ -98,7 +95,6 @@ def claim_if_free(folder: Path) -> Iterator[Claim | None]:
 def _held(folder: Path, token: str) -> Iterator[Claim]:
     """Keep a claim alive for the block, and release it at the end."""
     claim = Claim(folder, token)
-    claim.start()
     try:
         yield claim
     finally:

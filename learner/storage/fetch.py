@@ -9,27 +9,22 @@ with the object's etag.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import os
+import re
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
+from dlctl.contract.stores import ListedObject
 from learner.storage.claim import Claim
-from learner.storage.etag_check import EtagCheck
-from learner.storage.objects import (
-    Moved,
-    Object,
-    ObjectStore,
-    Refusal,
-    Refused,
-    Sink,
-    Unavailable,
-    content_of,
-)
+from learner.storage.objects import Moved, ObjectStore, Sink, Unavailable
 from learner.storage.objects.base import CHUNK_BYTES, OPAQUE_HINT
 
 THREADS = 8
@@ -38,6 +33,7 @@ _TRIES = 3
 _BLOCK_BYTES = 1 << 18
 """How much is read from a file at a time: it fits a processor's cache."""
 _PART, _CHUNKS = ".part", ".chunks"
+_MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 class Overtaken(Exception):
@@ -48,17 +44,12 @@ class Overtaken(Exception):
 class Wanted:
     """One object that is to become a file of the cache."""
 
-    item: Object
+    item: ListedObject
     file: Path
     etag_is_md5: bool = True
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     done: set[int] = field(default_factory=set)
     """The chunks that are in the part file."""
-
-    check: EtagCheck | None = None
-    """Has taken the first `checked` chunks; the holder of `checking` goes on."""
-    checked: int = 0
-    checking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def count(self) -> int:
@@ -82,16 +73,30 @@ class Fetcher:
         self._store, self._claim, self._moved = store, claim, moved
         self._mine = threading.local()
         self._failed: list[BaseException] = []
+        self._damaged: list[Wanted] = []
         self._came_bytes: list[int] = []
 
-    def fetch(self, wanted: Iterable[Wanted]) -> int:
+    def fetch(self, wanted: Sequence[Wanted]) -> int:
         """Fetch all objects; return how many bytes came from the store.
 
         Raises:
             Refused: the store refuses an object.
-            Unavailable: the store fails for longer than the patience of its calls.
+            Unavailable: the store fails for longer than the patience of its calls, or an object
+                keeps arriving damaged.
             Overtaken: another process has the claim now.
         """
+        for _ in range(_TRIES):
+            wanted = self._fetch_once(wanted)
+            if not wanted:
+                return sum(self._came_bytes)
+        raise Unavailable(
+            f"{wanted[0].item.key!r} arrived damaged {_TRIES} times: it is not what its etag says"
+            f"{OPAQUE_HINT}"
+        )
+
+    def _fetch_once(self, wanted: Iterable[Wanted]) -> list[Wanted]:
+        """Fetch all objects; return those whose content disagrees with the etag."""
+        self._damaged = []
         with ThreadPoolExecutor(THREADS) as pool:
             jobs = []
             for each in wanted:
@@ -106,7 +111,7 @@ class Fetcher:
             wait_for(jobs)
         if self._failed:
             raise self._failed[0]
-        return sum(self._came_bytes)
+        return self._damaged
 
     def _guarded(self, action: Callable[..., None], *arguments: object) -> None:
         """Run one job, unless one has failed: then the rest are only passed over."""
@@ -120,23 +125,25 @@ class Fetcher:
             self._failed.append(error)
 
     def _small(self, wanted: Wanted) -> None:
-        item = wanted.item
-        for _ in range(_TRIES):
-            content = content_of(self._store, item, self._moved)
-            self._came_bytes.append(len(content))
-            check = EtagCheck(item, wanted.etag_is_md5)
-            check.update(memoryview(content))
-            if check.agrees():
-                break
-            self._moved(-item.size_bytes)
-        else:
-            raise _damaged(item)
+        size_bytes = wanted.item.size_bytes
+        content = self._read(wanted.item, 0, size_bytes) if size_bytes else memoryview(b"")
+        if not _agrees(io.BytesIO(content), wanted):
+            self._give_back(wanted)
+            return
         own = self._own(wanted, _PART)
         with own.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         self._publish(own, wanted)
+
+    def _give_back(self, wanted: Wanted) -> None:
+        """Note that an object has arrived damaged, and has to move again."""
+        self._moved(-wanted.item.size_bytes)
+        for suffix in (_PART, _CHUNKS):
+            self._own(wanted, suffix).unlink(missing_ok=True)
+        wanted.done.clear()
+        self._damaged.append(wanted)
 
     def _own(self, wanted: Wanted, suffix: str) -> Path:
         return wanted.file.with_name(f"{wanted.file.name}.{self._claim.token}{suffix}")
@@ -161,7 +168,7 @@ class Fetcher:
                     wanted.done.add(int(number))
                     self._moved(length)
 
-    def _read(self, item: Object, start: int, length: int) -> memoryview:
+    def _read(self, item: ListedObject, start: int, length: int) -> memoryview:
         """Return a range of an object, in this thread's memory: it stays until the next call."""
         if not hasattr(self._mine, "room"):
             self._mine.room = memoryview(bytearray(CHUNK_BYTES))
@@ -188,59 +195,20 @@ class Fetcher:
             is_last = len(wanted.done) == wanted.count
         if is_last:
             self._finish(wanted)
-        elif wanted.checking.acquire(blocking=False):
-            self._check(wanted, number, content)
-
-    def _check(self, wanted: Wanted, known: int = -1, content: bytes | memoryview = b"") -> bool:
-        """Compare the chunks in order, as far as they are there; return whether they still agree.
-
-        The caller holds `checking`.
-
-        Args:
-            known: A chunk whose content need not be read again.
-        """
-        try:
-            wanted.check = wanted.check or EtagCheck(wanted.item, wanted.etag_is_md5)
-            if not wanted.check.can_tell:
-                return True
-            with self._own(wanted, _PART).open("rb") as file:
-                while wanted.checked in wanted.done:
-                    if wanted.checked == known:
-                        wanted.check.update(content)
-                    else:
-                        start, length = wanted.span(wanted.checked)
-                        file.seek(start)
-                        for done in range(0, length, _BLOCK_BYTES):
-                            wanted.check.update(file.read(min(_BLOCK_BYTES, length - done)))
-                    wanted.checked += 1
-            return wanted.checked < wanted.count or wanted.check.agrees()
-        except FileNotFoundError as error:
-            raise Overtaken from error
-        finally:
-            wanted.checking.release()
 
     def _finish(self, wanted: Wanted) -> None:
-        """Compare the whole file with the etag; fetch it again if they disagree."""
         own = self._own(wanted, _PART)
-        for tried in range(_TRIES):
-            if tried == 0:
-                wanted.checking.acquire()
-            if self._check(wanted) if tried == 0 else _agrees(own, wanted):
-                break
-            if tried == _TRIES - 1:
-                own.unlink(missing_ok=True)
-                self._own(wanted, _CHUNKS).unlink(missing_ok=True)
-                raise _damaged(wanted.item)
-            self._moved(-wanted.item.size_bytes)
-            for number in range(wanted.count):
-                start, length = wanted.span(number)
-                with own.open("r+b") as file:
-                    file.seek(start)
-                    file.write(self._read(wanted.item, start, length))
-        with own.open("rb") as file:
-            os.fsync(file.fileno())
-        self._publish(own, wanted)
-        self._own(wanted, _CHUNKS).unlink(missing_ok=True)
+        try:
+            with own.open("rb") as file:
+                is_whole = _agrees(file, wanted)
+                os.fsync(file.fileno())
+        except FileNotFoundError as error:
+            raise Overtaken from error
+        if is_whole:
+            self._publish(own, wanted)
+            self._own(wanted, _CHUNKS).unlink(missing_ok=True)
+        else:
+            self._give_back(wanted)
 
     def _publish(self, own: Path, wanted: Wanted) -> None:
         try:
@@ -253,19 +221,25 @@ class Fetcher:
             raise Overtaken from error
 
 
-def _agrees(path: Path, wanted: Wanted) -> bool:
-    check = EtagCheck(wanted.item, wanted.etag_is_md5)
-    if not check.can_tell:
-        return path.stat().st_size == wanted.item.size_bytes
-    with path.open("rb") as file:
-        while content := file.read(_BLOCK_BYTES):
-            check.update(content)
-    return check.agrees()
+def _agrees(content: BinaryIO, wanted: Wanted) -> bool:
+    """Compare a content with its etag, if that is an MD5, or the MD5 of the MD5s of its parts.
+
+    S3 takes the MD5s of the parts as bytes, Swift as hexadecimal text.
+    """
+    item = wanted.item
+    etag = item.etag.partition("-")[0] if item.parts else item.etag
+    if not wanted.etag_is_md5 or not _MD5.fullmatch(etag):
+        return content.seek(0, os.SEEK_END) == item.size_bytes
+    if not item.parts:
+        return _md5(content, item.size_bytes).hex() == etag
+    parts = [_md5(content, size_bytes) for size_bytes in item.parts]
+    texts = (b"".join(parts), "".join(part.hex() for part in parts).encode())
+    return etag in [_md5(io.BytesIO(text), len(text)).hex() for text in texts]
 
 
-def _damaged(item: Object) -> Exception:
-    if not item.etag:
-        return Refused(Refusal.CHANGED, key=item.key)
-    return Unavailable(
-        f"{item.key!r} arrived damaged {_TRIES} times: it is not what its etag says{OPAQUE_HINT}"
-    )
+def _md5(content: BinaryIO, size_bytes: int) -> bytes:
+    digest = hashlib.md5(usedforsecurity=False)
+    while block := content.read(min(_BLOCK_BYTES, size_bytes)):
+        digest.update(block)
+        size_bytes -= len(block)
+    return digest.digest()

@@ -10,22 +10,10 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract.stores import ListedObject, Listing
 from learner.errors import UserFault
-from learner.storage.objects import Object, ObjectStore, Place, Refusal, Refused
+from learner.storage.objects import ObjectStore, Place, Refusal, Refused
 
 _LONGEST_BYTES = 255
 """What file systems allow for one name."""
-
-
-def freeze(file: Path, store: ObjectStore, place: Place) -> Listing:
-    """List a container, and write the listing that all attempts of a training use.
-
-    Raises:
-        Refused: an object's name can't be a file's.
-        UserFault: there is nothing.
-    """
-    listing = list_container(store, place)
-    contract.write_whole(file, contract.to_json(listing))
-    return listing
 
 
 def known_listing(file: Path, place: Place) -> Listing | None:
@@ -45,14 +33,16 @@ def known_listing(file: Path, place: Place) -> Listing | None:
 
 
 def list_container(store: ObjectStore, place: Place) -> Listing:
-    """Return what a container holds now, by name."""
+    """Return what a container holds now, by name.
+
+    Raises:
+        Refused: an object's name can't be a file's.
+        UserFault: there is nothing.
+    """
     found = sorted(store.list(), key=lambda item: item.key)
     folders = {folder for item in found for folder in _folders(item.key)}
-    objects = [
-        ListedObject(each.key, each.size_bytes, each.etag, list(each.parts))
-        for each in found
-        if each.size_bytes or each.key not in folders  # an empty one only marks the folder
-    ]
+    # An empty object of a folder's name only marks the folder.
+    objects = [each for each in found if each.size_bytes or each.key not in folders]
     if not objects:
         where = f"{place.container}/{place.prefix}".rstrip("/")
         raise UserFault(
@@ -72,7 +62,7 @@ def check_names(objects: list[ListedObject], place: Place) -> None:
     files: set[str] = set()
     folders: set[str] = set()
     for item in objects:
-        name = file_name(item.key, place.prefix)
+        name = item.key.removeprefix(place.prefix)
         parts = name.split("/")
         if any(part in ("", ".", "..") for part in parts):
             raise Refused(Refusal.BAD_NAME, "its name leaves the folder, or is no path", item.key)
@@ -82,7 +72,7 @@ def check_names(objects: list[ListedObject], place: Place) -> None:
         files.add(name)
         folders.update(_folders(name))
     if both := sorted(files & folders):
-        key = next(item.key for item in objects if file_name(item.key, place.prefix) == both[0])
+        key = next(item.key for item in objects if item.key == place.prefix + both[0])
         raise Refused(Refusal.BAD_NAME, "other objects need a folder of this name", key)
 
 
@@ -91,22 +81,7 @@ def _folders(name: str) -> list[str]:
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
-def file_name(key: str, prefix: str) -> str:
-    """Return the path of an object's file below DATA_DIR."""
-    return key.removeprefix(prefix)
-
-
-def as_object(item: ListedObject) -> Object:
-    """Return an object as stores know it."""
-    return Object(item.key, item.size_bytes, item.etag, tuple(item.parts))
-
-
 def digest(listing: Listing) -> str:
     """Return a digest of names and contents: equal listings are the same data."""
     rows = [[item.key, item.size_bytes, item.etag] for item in listing.objects]
     return hashlib.sha256(json.dumps([listing.prefix, rows]).encode()).hexdigest()[:32]
-
-
-def total_bytes(listing: Listing) -> int:
-    """Return the size of all objects together."""
-    return sum(item.size_bytes for item in listing.objects)

@@ -60,7 +60,7 @@ def save(
         name = path.relative_to(upload.source).as_posix()
         before, there = _version(path), store.stat(upload.prefix + name)
         known = digests_of(path) if there and there.size_bytes == before[0] else None
-        if there and known and there.has(known):
+        if known and known.are_of(there):
             progress.add(known.size_bytes)
         else:
             check()

@@ -17,7 +17,6 @@ from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
 from dlctl.contract.ground.amounts import counted
 from dlctl.contract.metrics import CHECKPOINT_S, STEP_S
-from learner.collect.late import have_read
 from learner.frameworks import prepare
 from learner.job.directives import STACKS
 from learner.job.outcome import Outcome, failed
@@ -105,10 +104,9 @@ class Supervisor:
         self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:
-        """Remove what killed supervisors left, once the last lines of their learners are read."""
+        """Remove what killed supervisors left."""
         if self.attempt == 1:
             return
-        have_read(self.job_dir, self.attempt - 1)
         from learner.checkpoint_files.layout import disown_leftovers
         from learner.supervisor.worker_group.shard_placement import remove_what_is_of_no_use
 

@@ -23,7 +23,7 @@ def program(tmp_path):
     home = tmp_path / "home/.ssh"
     home.mkdir(parents=True, mode=0o700)
     user = SimpleNamespace(user=getpass.getuser(), password="")
-    made = StoreProgram(tmp_path, "fsspec", "", user, str(tmp_path / "served"))
+    made = StoreProgram(tmp_path, "sftp", "", user, str(tmp_path / "served"))
     keys, options = [make_key(home / "id_ed25519")], "Subsystem sftp internal-sftp"
     with running_sshd(tmp_path / "sshd", keys, options) as server:
         server.known_by(home / "known_hosts")
@@ -42,7 +42,6 @@ def test_a_folder_comes_by_sftp_and_the_next_training_finds_it(program):
 
 
 def test_a_server_that_nobody_has_logged_in_to_gets_no_credential(program):
-    """fsspec by itself accepts any server's key."""
     known = program.folder / "home/.ssh/known_hosts"
     known.write_text("")
     code, told = program.run("check")

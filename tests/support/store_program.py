@@ -50,6 +50,13 @@ class StoreProgram:
         assert process.returncode is not None
         return process.returncode, told
 
+    def saving(
+        self, source: Path, attempt: int = 1, state: str = "COMPLETED", **env: str
+    ) -> dict[str, str]:
+        """Return the variables with which an attempt stores a folder."""
+        return {"STORE_SOURCE": str(source), "STORE_JOB_DIR": str(self.job), "TRAINING_ID": "t-1",
+                "TRAINING_STATE": state, "DLCTL_ATTEMPT": str(attempt), **env}  # fmt: skip
+
     def contents(self) -> dict[str, bytes]:
         """Return the files that the learners see."""
         return {

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PROGRAMS = (
-    "learner.agent", "learner.agent.preflight", "learner.collect", "learner.collect.late",
+    "learner.agent", "learner.agent.preflight", "learner.collect",
     "learner.localqueue", "learner.storage", "learner.supervisor",
 )  # fmt: skip
 """What a supervisor consists of, and what it starts; `python -m NAME` is forked."""

@@ -1,4 +1,4 @@
-"""Object stores behind one Protocol of four calls: Swift, S3, Google's, Azure's, and others.
+"""Object stores behind one Protocol of four calls: Swift, S3, Google's, Azure's, the web, SFTP.
 
 Imports the contract and `learner.errors`. What passes through are a `Place` on the way in, and
 objects and bytes on the way out. Each foreign error stops here: it becomes `Refused` (the user's
@@ -16,7 +16,6 @@ from learner.errors import SiteFault, UserFault
 from learner.storage.objects.base import (
     Digests,
     Moved,
-    Object,
     ObjectStore,
     Place,
     Refusal,
@@ -29,12 +28,12 @@ from learner.storage.objects.base import (
 from learner.storage.objects.faults import explained
 from learner.storage.objects.patience import Patient
 
-__all__ = ["Digests", "Moved", "Object", "ObjectStore", "Patient", "Place", "Refusal", "Refused",
+__all__ = ["Digests", "Moved", "ObjectStore", "Patient", "Place", "Refusal", "Refused",
            "Sink", "Unavailable", "content_of", "digests_of", "explained",
            "open_store"]  # fmt: skip
 
 _MADE_BY = {"s3": "bucket:s3", "gcs": "bucket:gcs", "azure": "bucket:azure",
-            "swift": "swift:Swift", "http": "web:Web", "fsspec": "others:Others"}  # fmt: skip
+            "swift": "swift:Swift", "http": "web:Web", "sftp": "sftp:Sftp"}  # fmt: skip
 """Module of each implementation, and what makes it of a place there."""
 
 

@@ -9,26 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from dlctl.contract.stores import ListedObject
+
 CHUNK_BYTES = 8 << 20
 """How much of an object one request asks for."""
 TIMEOUT_S = 60.0
 """After this long without a byte, a request has failed."""
-
-
-@dataclass(frozen=True)
-class Object:
-    """One object of a store."""
-
-    key: str
-    size_bytes: int
-    etag: str
-    """Without quotes; changes with the content."""
-    parts: tuple[int, ...] = ()
-    """The sizes of an object's parts in bytes, if the etag is the MD5 of the parts' MD5s."""
-
-    def has(self, known: Digests) -> bool:
-        """Return whether the object is known to have a file's content."""
-        return self.size_bytes == known.size_bytes and self.etag in known.etags
 
 
 @dataclass(frozen=True)
@@ -50,7 +36,7 @@ class Place:
             return address
         if host := self.settings.get("host"):
             port = f":{self.settings['port']}" if self.settings.get("port") else ""
-            return f"{self.settings.get('protocol', 'sftp')}://{host}{port}"
+            return f"sftp://{host}{port}"
         return "the default server"
 
     @property
@@ -135,7 +121,7 @@ class Sink:
         self._moved(size_bytes)
 
 
-def content_of(store: ObjectStore, item: Object, moved: Moved = lambda _: None) -> bytearray:
+def content_of(store: ObjectStore, item: ListedObject, moved: Moved = lambda _: None) -> bytearray:
     """Return a whole object."""
     content = bytearray(item.size_bytes)
     if content:
@@ -146,10 +132,10 @@ def content_of(store: ObjectStore, item: Object, moved: Moved = lambda _: None) 
 class ObjectStore(Protocol):
     """A container of objects. Every call raises `Refused` or `Unavailable`."""
 
-    def list(self) -> Iterator[Object]:
+    def list(self) -> Iterator[ListedObject]:
         """Yield every object below the place's prefix."""
 
-    def read(self, item: Object, start: int, into: Sink) -> None:
+    def read(self, item: ListedObject, start: int, into: Sink) -> None:
         """Fill a sink with an object's bytes, if its etag is still the same.
 
         If the store fails in the middle, what has arrived stays, and another call brings the rest.
@@ -168,7 +154,7 @@ class ObjectStore(Protocol):
             What is known of the file's content.
         """
 
-    def stat(self, key: str) -> Object | None:
+    def stat(self, key: str) -> ListedObject | None:
         """Return an object without its content; None if there is none."""
 
 
@@ -208,6 +194,11 @@ class Digests:
         of_text = _md5("".join(self.part_md5s).encode())
         of_bytes = _md5(b"".join(map(bytes.fromhex, self.part_md5s)))
         return of_text, f"{of_bytes}-{len(self.part_md5s)}"
+
+    def are_of(self, item: ListedObject | None) -> bool:
+        """Return whether an object is known to have this content."""
+        found = item is not None and (item.size_bytes, item.etag)
+        return found in [(self.size_bytes, etag) for etag in self.etags]
 
 
 class Reading:

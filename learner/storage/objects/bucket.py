@@ -18,6 +18,7 @@ import obstore
 from obstore.exceptions import BaseError, InvalidPathError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from dlctl.contract.stores import ListedObject
 from learner.storage.objects.base import (
     CHUNK_BYTES,
     OPAQUE_HINT,
@@ -25,7 +26,6 @@ from learner.storage.objects.base import (
     TIMEOUT_S,
     Digests,
     Moved,
-    Object,
     Place,
     Reading,
     Refusal,
@@ -82,7 +82,7 @@ class Bucket:
     def __init__(self, place: Place, store: Any) -> None:
         self._place, self._store, self._piece_bytes = place, store, _LEAST_PIECE_BYTES
 
-    def list(self) -> Iterator[Object]:
+    def list(self) -> Iterator[ListedObject]:
         """Yield every object below the prefix."""
         try:
             for rows in obstore.list(self._store, self._place.prefix or None):
@@ -91,7 +91,7 @@ class Bucket:
         except (BaseError, OSError) as error:
             _translate(error)
 
-    def read(self, item: Object, start: int, into: Sink) -> None:
+    def read(self, item: ListedObject, start: int, into: Sink) -> None:
         """Fill a sink with a range of an object."""
         wanted = (start + into.done_bytes, start + len(into.room))
         try:
@@ -124,12 +124,12 @@ class Bucket:
         moved(min(known.size_bytes, _AHEAD_BYTES))
         etag = (done["e_tag"] or "").strip('"')
         if not self._place.etags_are_md5:
-            self._read_back(Object(key, known.size_bytes, etag), known)
+            self._read_back(ListedObject(key, known.size_bytes, etag), known)
         elif etag not in known.etags:
             raise Unavailable(f"what it has of {key!r} is not what was sent{OPAQUE_HINT}")
         return known
 
-    def _read_back(self, item: Object, known: Digests) -> None:
+    def _read_back(self, item: ListedObject, known: Digests) -> None:
         sha256 = hashlib.sha256()
         room = memoryview(bytearray(CHUNK_BYTES))
         for start in range(0, item.size_bytes, CHUNK_BYTES):
@@ -139,7 +139,7 @@ class Bucket:
         if sha256.hexdigest() != known.sha256:
             raise Unavailable(f"what it has of {item.key!r} is not what was sent")
 
-    def stat(self, key: str) -> Object | None:
+    def stat(self, key: str) -> ListedObject | None:
         """Return an object without its content."""
         try:
             return _object(obstore.head(self._store, key))
@@ -160,12 +160,12 @@ def _counted(reading: Reading, moved: Moved) -> Iterator[bytes]:
             moved(len(block))
 
 
-def _object(row: Any) -> Object:
+def _object(row: Any) -> ListedObject:
     etag = (row["e_tag"] or "").strip('"')
-    return Object(row["path"], row["size"], etag, guessed_parts(row["size"], etag))
+    return ListedObject(row["path"], row["size"], etag, guessed_parts(row["size"], etag))
 
 
-def guessed_parts(size_bytes: int, etag: str) -> tuple[int, ...]:
+def guessed_parts(size_bytes: int, etag: str) -> list[int]:
     """Return the sizes of the parts in which an object was written, if only one size can be.
 
     The etag of an object in parts ends in their number. All parts but the last are of one size,
@@ -173,15 +173,15 @@ def guessed_parts(size_bytes: int, etag: str) -> tuple[int, ...]:
     """
     count = int(etag.rpartition("-")[2]) if re.fullmatch(r"[0-9a-f]{32}-\d{1,5}", etag) else 0
     if count == 0:
-        return ()
+        return []
     if count == 1:
-        return (size_bytes,)
+        return [size_bytes]
     least = -(-size_bytes // count)  # bytes of a part, rounded up; and to whole MiB
     part = -(-least // _MEBIBYTE) * _MEBIBYTE
     is_certain = -(-size_bytes // (part + _MEBIBYTE)) != count
     if -(-size_bytes // part) != count or not is_certain:
-        return ()
-    return (*[part] * (count - 1), size_bytes - part * (count - 1))
+        return []
+    return [*[part] * (count - 1), size_bytes - part * (count - 1)]
 
 
 def _translate(error: Exception, key: str = "") -> NoReturn:

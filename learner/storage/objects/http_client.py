@@ -33,7 +33,7 @@ class Answer:
 
 
 class HttpClient:
-    """Requests to any server; a connection that the server has closed meanwhile is opened again."""
+    """Requests to any server. One that the server closed meanwhile fails: `Patient` repeats it."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -54,25 +54,18 @@ class HttpClient:
             Unavailable: the network failed, or the server (5xx, 429, 408).
             Refused: the server's certificate is not trusted.
         """
-        at = body.tell() if not isinstance(body, bytes) else 0
-        before = into.done_bytes if into else 0
-        for is_last in (False, True):
-            connection, is_fresh = self._connection(url)
-            try:
-                return self._once(connection, method, url, headers or {}, body, start, into)
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                if isinstance(error, ssl.SSLCertVerificationError):
-                    detail = f"its certificate is not trusted: {error.verify_message}"
-                    raise Refused(Refusal.NO_SUCH_SERVICE, detail) from error
-                if is_last or is_fresh or (into and into.done_bytes > before):
-                    raise Unavailable(_told(error)) from error
-                if not isinstance(body, bytes):
-                    body.seek(at)
-        raise AssertionError
+        connection = self._connection(url)
+        try:
+            return self._once(connection, method, url, headers or {}, body, start, into)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()  # the next request opens it again
+            if isinstance(error, ssl.SSLCertVerificationError):
+                detail = f"its certificate is not trusted: {error.verify_message}"
+                raise Refused(Refusal.NO_SUCH_SERVICE, detail) from error
+            raise Unavailable(_told(error)) from error
 
-    def _connection(self, url: str) -> tuple[http.client.HTTPConnection, bool]:
-        """Return this thread's connection to a server, and whether it was never used."""
+    def _connection(self, url: str) -> http.client.HTTPConnection:
+        """Return this thread's connection to a server."""
         parts = urlsplit(url)
         kept: dict[str, http.client.HTTPConnection] = self._mine.__dict__.setdefault("kept", {})
         name = f"{parts.scheme}://{parts.netloc}"
@@ -80,7 +73,7 @@ class HttpClient:
             secure = parts.scheme == "https"
             cls = http.client.HTTPSConnection if secure else http.client.HTTPConnection
             kept[name] = cls(parts.hostname or "", parts.port, timeout=self._timeout_s)
-        return kept[name], kept[name].sock is None
+        return kept[name]
 
     def _once(
         self, connection: http.client.HTTPConnection, method: str, url: str,

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from learner.storage.objects.base import Digests, Moved, Object, ObjectStore, Sink, Unavailable
+from dlctl.contract.stores import ListedObject
+from learner.storage.objects.base import Digests, Moved, ObjectStore, Sink, Unavailable
 
 T = TypeVar("T")
 Notice = Callable[[str, int, float], None]
@@ -30,11 +31,11 @@ class Patient:
     ) -> None:
         self._store, self._patience_s, self._notice = store, patience_s, notice
 
-    def list(self) -> Iterator[Object]:
+    def list(self) -> Iterator[ListedObject]:
         """Yield every object: a listing that fails in the middle begins again."""
         yield from self.repeat(lambda: list(self._store.list()))
 
-    def read(self, item: Object, start: int, into: Sink) -> None:
+    def read(self, item: ListedObject, start: int, into: Sink) -> None:
         """Fill a sink with a range of an object; what has arrived does not come again."""
         self.repeat(lambda: self._store.read(item, start, into), lambda: into.done_bytes)
 
@@ -55,7 +56,7 @@ class Patient:
             moved(-sum(sizes))
             raise
 
-    def stat(self, key: str) -> Object | None:
+    def stat(self, key: str) -> ListedObject | None:
         """Return an object without its content."""
         return self.repeat(lambda: self._store.stat(key))
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
+from dlctl.contract.stores import ListedObject
 from learner.storage.objects.base import (
     LARGE_BYTES,
     Digests,
     Moved,
-    Object,
     Place,
     Refusal,
     Refused,
@@ -42,11 +41,11 @@ class Swift:
         self._http = HttpClient()
         self._session = Session(place, self._http)
 
-    def list(self) -> Iterator[Object]:
+    def list(self) -> Iterator[ListedObject]:
         """Yield every object below the prefix, large objects with their parts."""
         yield from self._list(self._place.container, self._place.prefix)
 
-    def _list(self, container: str, prefix: str) -> Iterator[Object]:
+    def _list(self, container: str, prefix: str) -> Iterator[ListedObject]:
         marker = ""
         while True:
             query = {"format": "json", "prefix": prefix, "marker": marker}
@@ -62,13 +61,15 @@ class Swift:
                 return
             marker = rows[-1]["name"]
 
-    def _object(self, row: Mapping[str, Any]) -> Object:
+    def _object(self, row: Mapping[str, Any]) -> ListedObject:
         key, etag = row["name"], row["hash"]
         if "slo_etag" in row or (row["bytes"] == 0 and etag == _EMPTY):
-            return self.stat(key) or Object(key, row["bytes"], etag)  # a large object, or empty
-        return Object(key, row["bytes"], etag)
+            return self.stat(key) or ListedObject(
+                key, row["bytes"], etag
+            )  # a large object, or empty
+        return ListedObject(key, row["bytes"], etag)
 
-    def read(self, item: Object, start: int, into: Sink) -> None:
+    def read(self, item: ListedObject, start: int, into: Sink) -> None:
         """Fill a sink with a range of an object."""
         first, end = start + into.done_bytes, start + len(into.room)
         wanted = {"Range": f"bytes={first}-{end - 1}", "If-Match": f'"{item.etag}"'}
@@ -79,17 +80,17 @@ class Swift:
             raise Refused(Refusal.CHANGED, key=item.key)
         _expect(answer, (200, 206), item.key)
 
-    def stat(self, key: str) -> Object | None:
+    def stat(self, key: str) -> ListedObject | None:
         """Return an object without its content."""
         answer = self._ask("HEAD", self._path(key))
         if answer.status == 404:
             return None
         _expect(answer, (200, 204), key)
         etag = answer.headers.get("etag", "").strip('"')
-        found = Object(key, int(answer.headers.get("content-length", "0")), etag)
-        return replace(found, parts=self._parts(key, answer.headers))
+        size_bytes = int(answer.headers.get("content-length", "0"))
+        return ListedObject(key, size_bytes, etag, [*self._parts(key, answer.headers)])
 
-    def _parts(self, key: str, headers: Mapping[str, str]) -> tuple[int, ...]:
+    def _parts(self, key: str, headers: Mapping[str, str]) -> Iterable[int]:
         """Return the sizes of a large object's segments; none of any other object."""
         if headers.get("x-static-large-object", "").lower() == "true":
             answer = self._ask("GET", f"{self._path(key)}?multipart-manifest=get&format=raw")
@@ -97,10 +98,10 @@ class Swift:
             rows = from_json(answer.body)
             if any("range" in row or "size_bytes" not in row or row.get("sub_slo") for row in rows):
                 return ()
-            return tuple(int(row["size_bytes"]) for row in rows)
+            return (int(row["size_bytes"]) for row in rows)
         if segments := headers.get("x-object-manifest"):
             container, _, prefix = unquote(segments).partition("/")
-            return tuple(segment.size_bytes for segment in self._list(container, prefix))
+            return (segment.size_bytes for segment in self._list(container, prefix))
         return ()
 
     def write(self, key: str, source: Path, moved: Moved) -> Digests:
@@ -127,7 +128,7 @@ class Swift:
         path = f"{self._path(key)}?multipart-manifest=put"
         _expect(self._ask("PUT", path, body=body), (201, 202), key)
         found = self.stat(key)
-        if found is None or not found.has(known):
+        if not known.are_of(found):
             raise Unavailable(f"what it has of {key!r} is not what was sent")
         return known
 

@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
-from learner.storage.objects.base import Digests, Moved, Object, Place, Refusal, Refused, Sink
+from dlctl.contract.stores import ListedObject
+from learner.storage.objects.base import Digests, Moved, Place, Refusal, Refused, Sink
 from learner.storage.objects.http_client import Answer, HttpClient
 
 _REDIRECTS = 5
@@ -25,7 +26,7 @@ class Web:
         pair = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {pair}"} if user and password else {}
 
-    def list(self) -> Iterator[Object]:
+    def list(self) -> Iterator[ListedObject]:
         """Yield the file `container`, or all files in that folder and below."""
         name = "/".join(part for part in (self._place.container, self._place.prefix) if part)
         if not name.endswith("/"):
@@ -57,7 +58,7 @@ class Web:
             else:
                 yield key
 
-    def read(self, item: Object, start: int, into: Sink) -> None:
+    def read(self, item: ListedObject, start: int, into: Sink) -> None:
         """Fill a sink with a range of a file, even if the server can only send whole files."""
         first, end = start + into.done_bytes, start + len(into.room)
         wanted = {"Range": f"bytes={first}-{end - 1}"}
@@ -73,7 +74,7 @@ class Web:
         """Refuse: a web server takes no results."""
         raise Refused(Refusal.FORBIDDEN, "web servers are only read", key)
 
-    def stat(self, key: str) -> Object | None:
+    def stat(self, key: str) -> ListedObject | None:
         """Return a file without its content; None for a folder, too."""
         answer, url = self._ask("HEAD", self._url(key))
         if answer.status == 404 or urlsplit(url).path.endswith("/"):
@@ -81,7 +82,7 @@ class Web:
         size = answer.headers.get("content-length", "")
         if answer.status != 200 or not size.isdecimal():
             raise Refused(Refusal.NO_SUCH_SERVICE, f"{answer.status} to HEAD, size {size!r}", key)
-        return Object(key, int(size), _etag(answer))
+        return ListedObject(key, int(size), _etag(answer))
 
     def _url(self, key: str) -> str:
         return self._base + quote(key)

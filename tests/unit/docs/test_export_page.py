@@ -16,7 +16,8 @@ from repository import REPOSITORY
 
 from dlctl import contract
 from learner.errors import UserFault
-from learner.export import FORMATS, formats, job
+from learner.export import FORMATS, formats
+from learner.export import __main__ as job
 
 SNIPPETS = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/export.md").read_text(), re.S)
 

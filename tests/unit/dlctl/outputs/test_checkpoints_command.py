@@ -28,7 +28,7 @@ from learner.checkpoint import tool
 from learner.checkpoint.engine import Keep
 from learner.checkpoint_files import layout
 from learner.errors import UserFault
-from learner.export import job
+from learner.export import __main__ as job
 from learner.lifecycle.history import newest_checkpoint
 
 SESSION = Session(None, LocalTransport(), None)

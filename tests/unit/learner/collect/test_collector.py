@@ -19,7 +19,6 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.measured.utilisation import MEMORY_RSS_BYTES, PROCESSES
 from dlctl.contract.metrics import Source, parse_line
-from learner.collect import late
 from learner.collect import state as collector_state
 from learner.collect.collector import Collector, Reported
 from learner.collect.state import Complaints
@@ -71,11 +70,6 @@ class Beside:
     def end(self):
         self.process.stdin.close()
         assert self.process.wait() == 0
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
 
     def write(self, text, path=None):
         path = path or self.log
@@ -302,63 +296,12 @@ def test_a_link_leads_nowhere(beside, tmp_path):
 
 
 def test_it_imports_neither_numpy_nor_torch():
-    code = "import learner.collect.__main__, learner.collect.asked, sys; print(*sys.modules)"
+    code = "import learner.collect.__main__, learner.collect.parsed_files, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
     assert not loaded & {"numpy", "torch", "mpi4py", "h5py", "pynvml", "psutil", "yaml", "pydantic"}
-
-
-# After an attempt whose node was lost ------------------------------------------------------------
-
-
-def lost(beside):
-    """Lose the node of an attempt that has written more than its collector has read."""
-    logs = beside.dir / contract.LOGS
-    shared, events = logs / "training-log.txt", logs / "tb" / "events.out.tfevents.1"
-    beside.start()
-    beside.write("it 1 loss=0.1\n")
-    beside.write("it 2 loss=0.2\n", shared)
-    wait_until(lambda: len(losses(beside.dir)) == 2)
-    wait_until((beside.dir / contract.collector_state(0)).exists)
-    beside.kill()
-    # The state is of a moment before the newest of its lines, as up to 10 s before a loss.
-    with (beside.dir / contract.metrics_file(1, 0, Source.LOG)).open("a") as file:
-        file.write('{"step": 3, "time": 1.0, "loss": 0.3, "group": "train"}\n')
-    beside.write("it 3 loss=0.3\nit 4 loss=0.4")
-    beside.write("it 5 loss=0.5\n", shared)
-    return shared, events
-
-
-def next_attempt(beside, lines, path):
-    """Read the rest, as the supervisor of the next attempt does, and run its collector."""
-    late.read_the_rest(beside.dir, 1)
-    beside.write(lines, path)
-    beside.start(2)
-    beside.write("it 7 loss=0.7\n")
-    beside.end()
-
-
-def test_the_last_lines_of_a_lost_node_are_read_once_and_are_of_its_attempt(beside):
-    made = beside()
-    shared, _ = lost(made)
-    next_attempt(made, "it 6 loss=0.6\n", shared)
-    first = losses(made.dir)
-    assert sorted(first) == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4), (5, 0.5)]
-    assert sorted(losses(made.dir, attempt=2)) == [(6, 0.6), (7, 0.7)]
-    late.read_the_rest(made.dir, 1)  # a later attempt has begun to read
-    late.read_the_rest(made.dir, 2)  # its collector had come to the end
-    assert losses(made.dir) == first and len(losses(made.dir, attempt=2)) == 2
-
-
-def test_what_is_too_much_to_read_before_the_learners_start_is_not_double(beside, monkeypatch):
-    made = beside()
-    shared, _ = lost(made)
-    monkeypatch.setattr(late, "READ_S", 0.0)
-    next_attempt(made, "it 6 loss=0.6\n", shared)
-    found = losses(made.dir) + losses(made.dir, attempt=2)
-    assert len({step for step, _ in found}) == len(found) and (6, 0.6) in found
 
 
 def test_a_collector_that_was_cut_off_does_not_undo_the_next_ones_state(tmp_path):
@@ -372,41 +315,6 @@ def test_a_collector_that_was_cut_off_does_not_undo_the_next_ones_state(tmp_path
     path.unlink()  # where attempt 2 stopped is unknown: nothing is read twice
     late_one = collector_state.State(path, outputs[1], 2)
     assert late_one.files == {} and outputs[1].read_text() == "a line\n"
-    assert collector_state.is_finished(path, outputs[1], 2)
-
-
-def test_a_lost_node_whose_collector_had_read_nothing(beside):
-    made = beside()
-    made.write("it 1 loss=0.1\n")
-    late.read_the_rest(made.dir, 1)
-    assert losses(made.dir) == [(1, 0.1)]
-
-
-def test_the_end_of_a_lost_nodes_event_file(beside):
-    made = beside(type="tensorboard")
-    path = made.dir / contract.JOB_STATE / "logs" / "tb" / "events.out.tfevents.1"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(beginning() + event(1, scalar("loss", 0.5)))
-    made.start()
-    wait_until((made.dir / contract.collector_state(0)).exists)
-    made.kill()
-    whole = event(2, scalar("loss", 0.25))
-    with path.open("ab") as file:
-        file.write(whole + whole[:9])
-    late.read_the_rest(made.dir, 1)
-    assert losses(made.dir) == [(1, 0.5), (2, 0.25)]
-
-
-def test_the_next_supervisor_has_the_rest_read_before_its_learners_start(tmp_path):
-    job = Job(tmp_path, "echo it 2 loss=0.2", evaluation_metrics=REGEX)
-    (job.dir / contract.learner_log(1, 0)).write_text("it 1 loss=0.1\n")
-    (job.dir / contract.attempt_dir(2)).mkdir()
-    shutil.copy(job.dir / contract.PLAN, job.dir / contract.plan_file(2))
-    argv = [sys.executable, "-u", "-m", "learner.supervisor", str(job.dir), "2"]
-    done = subprocess.run(argv, cwd=REPOSITORY, env=job.env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert losses(job.dir) == [(1, 0.1)]
-    assert losses(job.dir, attempt=2) == [(2, 0.2)]
 
 
 def test_values_that_only_a_report_has_become_lines(tmp_path):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlctl.contract.measured.parsers import compile_regex
-from learner.collect.parsers.literals import required_literals
-from learner.collect.parsers.regex import Group, RegexParser, TimeLimit
+from learner.collect.parsers.regex import Group, RegexParser
 
 CAFFE = {
     "test": {
@@ -141,10 +138,7 @@ def test_a_group_that_explodes_is_left_out_and_said_once():
         "bad": {"regex": "(a+)+b", "scalars": {}},
         "good": {"regex": "a+ x=%{INT:x}", "scalars": {"x": {"type": "INT", "value": "$x"}}},
     }
-    groups = groups_of(plain)
-    # As if the literal "b" could not be told: it is what keeps the group from being tried here.
-    groups[0].literals.clear()
-    parser = RegexParser(groups, said.append, 1, limit=TimeLimit(0.05))
+    parser = RegexParser(groups_of(plain), said.append, 1, limit_s=0.05)
     line = "a" * 60 + " x=5\n"
     assert [found.values for found in parser.feed(line * 3)] == [{"x": 5}] * 3
     assert len(said) == 1 and "'bad'" in said[0] and "\n" not in said[0]
@@ -160,19 +154,6 @@ def test_the_window_lives_on_in_another_process():
         assert [line.group for line in found] == ["train", "test"], cut
     for nonsense in (None, 5, {"a": 1}, [1, 2]):
         parser_of(CAFFE).remember(nonsense)
-
-
-def test_required_literals():
-    for regex, expected in {
-        "loss=(?P<x>.*) lr": ["loss=", " lr"],
-        "a|b": [],
-        "(?i)loss": [],
-        "(ab)+c?(de)*": ["ab"],
-        "(one(two))": ["one", "two"],
-        "x(?=yz)": ["x"],
-        "(?i:no)t": ["t"],
-    }.items():
-        assert required_literals(re.compile(regex)) == expected, regex
 
 
 # The same as the plain way -----------------------------------------------------------------------
@@ -205,7 +186,7 @@ def first_match(groups, text):
 
 @given(st.lists(PATTERNS, min_size=1, max_size=3), LINES, st.integers(1, 5),
        st.lists(st.integers(1, 6), max_size=4))  # fmt: skip
-def test_literals_change_no_result(patterns, lines, lookahead, sizes):
+def test_pieces_of_a_log_have_the_records_of_the_whole(patterns, lines, lookahead, sizes):
     plain = {
         f"g{number}": {
             "regex": f"(?P<all>{regex})" if not regex.startswith("(?i)") else regex,

@@ -4,6 +4,7 @@ import os
 import time
 
 import pytest
+from served_folder import served_folder
 from store_program import StoreProgram
 
 from dlctl import contract
@@ -14,14 +15,17 @@ from learner.supervisor.site_data import cache
 
 @pytest.fixture
 def site(tmp_path):
-    return Site(tmp_path)
+    made = Site(tmp_path)
+    made.folder.mkdir()
+    with served_folder(made.folder) as made.url:
+        yield made
 
 
 class Site:
-    """A site's root with trainings that have loaded data from folders of this machine."""
+    """A site's root with trainings that have loaded data from a web server's folders."""
 
     def __init__(self, folder):
-        self.folder, self.root = folder, folder / "site"
+        self.folder, self.root = folder / "web", folder / "site"
         self.count = 0
 
     def train(self, name, age_s=0, program=None, **env):
@@ -32,13 +36,12 @@ class Site:
             (data / "a").write_bytes(name[:1].encode() * 100_000)
         if program is None:
             self.count += 1
-            program = StoreProgram(self.root / f"jobs/t-{self.count}", "fsspec", "", _Nobody, name)
+            program = StoreProgram(self.root / f"jobs/t-{self.count}", "http", "", _Nobody, name)
             program.job = program.folder
             mine = program.job / "stores/0"
             mine.mkdir(parents=True)
             program.env |= {
-                "STORE_PROTOCOL": "file", "STORE_USER_NAME": "", "STORE_PASSWORD": "",
-                "STORE_CONTAINER": str(data), "STORE_CACHE": str(self.root / "cache"),
+                "STORE_URL": self.url, "STORE_CACHE": str(self.root / "cache"),
                 "STORE_DIR": str(mine), "STORE_DATA": str(mine / "data"),
                 "STORE_PROGRESS": str(mine / "progress"),
             }  # fmt: skip
@@ -80,7 +83,7 @@ def test_what_a_training_uses_stays_and_is_named(site):
     answer = cache(site.root, "0")
     assert site.names() == ["used"]
     assert answer["held"][0]["users"] == ["t-1"]
-    assert (using.data / "a").read_bytes() == b"u" * 100_000
+    assert (using.data / "used/a").read_bytes() == b"u" * 100_000
     site.end(using)
     assert cache(site.root, "0")["total_bytes"] == 0
 
@@ -90,7 +93,7 @@ def test_a_training_that_finds_its_data_gone_loads_it_again(site):
     site.end(first)
     cache(site.root, "0")
     site.train("again", program=first)
-    assert (first.data / "a").read_bytes() == b"a" * 100_000
+    assert (first.data / "again/a").read_bytes() == b"a" * 100_000
 
 
 def test_what_was_used_a_moment_ago_stays(site):
@@ -126,6 +129,6 @@ def test_contents_that_another_listing_has_stay(site):
     second = site.train("both", 200)
     assert len(eviction.held(site.root)) == 2
     cache(site.root, "0")
-    assert (second.data / "a").read_bytes() == b"b" * 100_000
-    assert sorted(p.name for p in second.data.iterdir()) == ["a", "b"]
+    assert (second.data / "both/a").read_bytes() == b"b" * 100_000
+    assert sorted(p.name for p in (second.data / "both").iterdir()) == ["a", "b"]
     assert len(eviction.held(site.root)) == 1

@@ -69,11 +69,8 @@ def there_and_back(program, size_bytes):
     for name, content in contents.items():
         (source / name).parent.mkdir(exist_ok=True)
         (source / name).write_bytes(content)
-    saving = {"STORE_SOURCE": str(source), "TRAINING_ID": "t-1", "STORE_ETAGS": "opaque",
-              "STORE_JOB_DIR": str(program.job), "DLCTL_ATTEMPT": "1",
-              "TRAINING_STATE": "COMPLETED"}  # fmt: skip
     program.env["STORE_ETAGS"] = "opaque"
-    code, told = program.run("save", **saving)
+    code, told = program.run("save", **program.saving(source))
     assert code == 0, told
     program.env["STORE_CONTAINER"] += "/t-1"
     code, told = program.run("load")

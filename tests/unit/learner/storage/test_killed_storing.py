@@ -25,8 +25,6 @@ def test_a_kill_at_any_write_leaves_no_marker_that_names_what_is_not_there(
     (source / "deep").mkdir(parents=True)
     with faulty_proxy(swift.port) as proxy:
         program = StoreProgram(tmp_path, "swift", f"http://{proxy.host}/auth/v1.0", swift, name)
-        more = {"STORE_SOURCE": str(source), "STORE_JOB_DIR": str(program.job),
-                "TRAINING_STATE": "HALTED", "TRAINING_ID": "t-1"}  # fmt: skip
 
         def save(attempt: int, killed_at: int) -> int:
             writes = 0
@@ -45,7 +43,8 @@ def test_a_kill_at_any_write_leaves_no_marker_that_names_what_is_not_there(
             # Each is another one: a file that the killed attempt left as it was is not sent again.
             (source / "empty").write_text("" if attempt % 2 else f"no more in {attempt}")
             proxy.on_request = kill
-            with program.start("save", **more, DLCTL_ATTEMPT=str(attempt)) as process:
+            more = program.saving(source, attempt, "HALTED")
+            with program.start("save", **more) as process:
                 told = process.communicate(timeout=60)
             assert process.returncode in (0, -signal.SIGKILL), told
             return process.returncode

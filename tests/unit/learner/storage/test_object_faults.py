@@ -227,9 +227,7 @@ def test_a_quota_that_is_used_up_is_named(kind, tmp_path, swift, proxy):
             proxy.answers = [_answer(*said)]
 
     proxy.on_request = refuse
-    more = {"STORE_SOURCE": str(tmp_path / "source"), "TRAINING_ID": "t-1",
-            "STORE_JOB_DIR": str(program.job), "DLCTL_ATTEMPT": "1",
-            "TRAINING_STATE": "COMPLETED"}  # fmt: skip
+    more = program.saving(tmp_path / "source")
     code, told = program.run("save", **more, DLCTL_STORE_PATIENCE_S="0")
     assert code == 1 and "the quota is used up" in told, told
 
@@ -238,15 +236,14 @@ def test_a_marker_never_names_files_that_are_being_replaced(program, proxy, swif
     name = swift.container(f"replaced_{program.kind}", {})
     source = tmp_path / "source"
     source.mkdir()
-    more = {"STORE_CONTAINER": name, "STORE_SOURCE": str(source), "TRAINING_ID": "t-1",
-            "STORE_JOB_DIR": str(program.job), "TRAINING_STATE": "HALTED"}  # fmt: skip
 
     def save(attempt):
-        code, told = program.run("save", **more, DLCTL_ATTEMPT=attempt, DLCTL_STORE_PATIENCE_S="0")
+        more = program.saving(source, attempt, "HALTED", STORE_CONTAINER=name)
+        code, told = program.run("save", **more, DLCTL_STORE_PATIENCE_S="0")
         return code, json.loads(swift.get(f"{name}/t-1/_complete.json")), told
 
     (source / "a").write_text("first")
-    assert save("1")[0] == 0
+    assert save(1)[0] == 0
 
     def refuse(data):
         if data.startswith(b"PUT") and b"t-1/a" in data.split(b"\r\n")[0]:
@@ -254,10 +251,10 @@ def test_a_marker_never_names_files_that_are_being_replaced(program, proxy, swif
 
     proxy.on_request = refuse
     (source / "a").write_text("second")
-    code, mark, told = save("2")
+    code, mark, told = save(2)
     assert (code, mark["state"], mark["attempt"], mark["files"]) == (75, "STORING", 2, []), told
     proxy.on_request = lambda _: None
-    code, mark, told = save("2")
+    code, mark, told = save(2)
     assert (code, mark["state"], len(mark["files"])) == (0, "HALTED", 1), told
 
 
@@ -315,9 +312,7 @@ def _saving(program, name, content):
     source = program.folder / "source"
     source.mkdir()
     (source / "model.pt").write_bytes(content)
-    return {"STORE_CONTAINER": name, "STORE_SOURCE": str(source), "TRAINING_ID": "t-1",
-            "STORE_JOB_DIR": str(program.job), "TRAINING_STATE": "COMPLETED",
-            "DLCTL_ATTEMPT": "1"}  # fmt: skip
+    return program.saving(source, STORE_CONTAINER=name)
 
 
 @pytest.mark.slow

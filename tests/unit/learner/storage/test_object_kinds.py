@@ -1,31 +1,29 @@
 """What each implementation of object stores can do: names, sizes, large objects, other servers."""
 
 import filecmp
-import functools
 import hashlib
-import http.server
+import io
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
 from faulty_proxy import faulty_proxy
 from keystone_server import running_keystone
 from moto_server import running_moto
+from served_folder import served_folder
 from store_program import StoreProgram
 
-from learner.errors import SiteFault, UserFault
+from dlctl.contract.stores import ListedObject
+from learner.errors import UserFault
 from learner.storage.cache import Cache
-from learner.storage.etag_check import EtagCheck
-from learner.storage.listing import list_container
-from learner.storage.objects import Object, Patient, Place, Unavailable, open_store
+from learner.storage.fetch import Wanted, _agrees
+from learner.storage.objects import Patient, Place, Unavailable, open_store
 from learner.storage.objects.base import part_bytes_of
 from learner.storage.objects.bucket import guessed_parts
-from learner.storage.progress import Progress
 
 MIB = 1 << 20
 ODD = {
@@ -94,17 +92,12 @@ def test_two_gigabytes_go_there_and_come_back(tmp_path, swift, kind):
     with (source / "model.pt").open("wb") as file:
         for number in range(2000):
             file.write(number.to_bytes(8, "big") + block)
-    code, told = program.run("save", timeout_s=600, **_saving(program, source))
+    code, told = program.run("save", timeout_s=600, **program.saving(source))
     assert code == 0, told
     program.env["STORE_CONTAINER"] += "/t-1"
     code, told = program.run("load", timeout_s=600)
     assert code == 0, told
     assert filecmp.cmp(program.data / "model.pt", source / "model.pt", shallow=False)
-
-
-def _saving(program, source, attempt=1):
-    return {"STORE_SOURCE": str(source), "TRAINING_ID": "t-1", "STORE_JOB_DIR": str(program.job),
-            "DLCTL_ATTEMPT": str(attempt), "TRAINING_STATE": "COMPLETED"}  # fmt: skip
 
 
 def test_an_empty_object_that_marks_a_folder_is_no_file(program, swift):
@@ -185,7 +178,7 @@ def test_results_go_in_parts_and_come_back_whole(program, swift):
     content = os.urandom(70 * MIB + 5)
     (source / "model.pt").write_bytes(content)
     program.env["STORE_CONTAINER"] = name
-    code, told = program.run("save", **_saving(program, source))
+    code, told = program.run("save", **program.saving(source))
     assert code == 0, told
     assert swift.get(f"{name}/t-1/model.pt") == content
     mark = json.loads(swift.get(f"{name}/t-1/_complete.json"))
@@ -209,13 +202,13 @@ def test_an_earlier_attempt_overwrites_nothing_of_a_later_one(program, swift):
     source.mkdir()
     program.env["STORE_CONTAINER"] = name
     (source / "a").write_text("second")
-    assert program.run("save", **_saving(program, source, 2))[0] == 0
+    assert program.run("save", **program.saving(source, 2))[0] == 0
     (source / "a").write_text("first")
-    code, told = program.run("save", **_saving(program, source, 1))
+    code, told = program.run("save", **program.saving(source, 1))
     assert (code, swift.get(f"{name}/t-1/a")) == (76, b"second"), told
     (program.job / "attempts/4").mkdir(parents=True)
     (program.job / "attempts/4/submit.begin").touch()
-    code, told = program.run("save", **_saving(program, source, 3))
+    code, told = program.run("save", **program.saving(source, 3))
     assert (code, swift.get(f"{name}/t-1/a")) == (76, b"second"), told
 
 
@@ -241,7 +234,7 @@ def test_keystone_names_the_store_of_the_region(tmp_path, swift):
               "STORE_REGION": keystone.region}  # fmt: skip
         (tmp_path / "source").mkdir()
         (tmp_path / "source/b").write_bytes(b"2" * (65 * MIB))
-        code, told = program.run("save", **v3, **_saving(program, tmp_path / "source"))
+        code, told = program.run("save", **v3, **program.saving(tmp_path / "source"))
         assert code == 0, told
         code, told = program.run("load", **v3)
         assert code == 0, told
@@ -303,10 +296,10 @@ def test_etags_that_are_no_checksums_are_not_taken_for_any(tmp_path, moto):
         source.mkdir()
         (source / "small").write_bytes(b"small")
         (source / "large").write_bytes(os.urandom(9 * MIB))
-        code, told = program.run("save", **_saving(program, source), DLCTL_STORE_PATIENCE_S="0")
+        code, told = program.run("save", **program.saving(source), DLCTL_STORE_PATIENCE_S="0")
         assert code == 75 and "add `etags: opaque` to `connection`" in told
         program.env["STORE_ETAGS"] = "opaque"
-        code, told = program.run("save", **_saving(program, source))
+        code, told = program.run("save", **program.saving(source))
         assert code == 0, told
         program.env["STORE_CONTAINER"] += "/t-1"
         code, told = program.run("load")
@@ -315,61 +308,19 @@ def test_etags_that_are_no_checksums_are_not_taken_for_any(tmp_path, moto):
         assert found["large"] == (source / "large").read_bytes() and found["small"] == b"small"
 
 
-@pytest.fixture
-def web(tmp_path):
+def test_a_folder_of_a_web_server(tmp_path):
     folder = tmp_path / "web"
     (folder / "data/deep").mkdir(parents=True)
     (folder / "data/a b.txt").write_bytes(b"one")
-    (folder / "data/deep/b.bin").write_bytes(os.urandom(20 * MIB))
-    handler = functools.partial(_Quiet, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}", folder=folder, user="",
-                          password="")  # fmt: skip
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        """Say nothing."""
-
-
-def test_a_folder_of_a_web_server(tmp_path, web):
-    program = StoreProgram(tmp_path, "http", "", web, "data")
-    code, told = program.run("load", STORE_URL=web.url)
-    assert code == 0, told
-    big = (web.folder / "data/deep/b.bin").read_bytes()
-    assert program.contents() == {"data/a b.txt": b"one", "data/deep/b.bin": big}
-    code, told = program.run("check", STORE_URL=web.url, STORE_CONTAINER="gone")
-    assert code == 1 and "has no container 'gone'" in told
-
-
-def test_a_folder_that_fsspec_reads(tmp_path):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there/a").write_bytes(b"1")
+    (folder / "data/deep/b.bin").write_bytes(big := os.urandom(20 * MIB))
     nobody = SimpleNamespace(user="", password="")
-    program = StoreProgram(tmp_path, "fsspec", "", nobody, str(tmp_path / "there"))
-    local = {"STORE_PROTOCOL": "file", "STORE_HOST": "", "STORE_USER_NAME": "",
-             "STORE_PASSWORD": ""}  # fmt: skip
-    code, told = program.run("load", **local)
-    assert code == 0, told
-    assert program.contents() == {"a": b"1"}
-
-
-def test_a_cache_without_room_says_what_is_needed(tmp_path):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there/a").write_bytes(b"x" * 5000)
-    place = Place("mine", str(tmp_path / "there"), "", {"protocol": "file"})
-    store = open_store("fsspec", place)
-    cache = Cache(tmp_path / "cache", place, free=lambda _: 4000)
-    with pytest.raises(SiteFault, match="needs 5.0 kB in .*, where 4.0 kB are free: No space left"):
-        cache.fill(list_container(store, place), lambda: store, Progress(None, ""))
-    cache = Cache(tmp_path / "cache", place, free=lambda _: 5000)
-    filled = cache.fill(list_container(store, place), lambda: store, Progress(None, ""))
-    assert (filled.tree / "a").read_bytes() == b"x" * 5000
+    program = StoreProgram(tmp_path, "http", "", nobody, "data")
+    with served_folder(folder) as program.env["STORE_URL"]:
+        code, told = program.run("load")
+        assert code == 0, told
+        assert program.contents() == {"data/a b.txt": b"one", "data/deep/b.bin": big}
+        code, told = program.run("check", STORE_CONTAINER="gone")
+        assert code == 1 and "has no container 'gone'" in told
 
 
 def test_a_patient_store_gives_up_in_the_end():
@@ -386,28 +337,22 @@ def test_a_patient_store_gives_up_in_the_end():
 
 
 @pytest.mark.parametrize("of", [lambda md5: md5.digest(), lambda md5: md5.hexdigest().encode()])
-@pytest.mark.parametrize("parts", [(), (5, 5, 3), (13,), (4, 9)])
-def test_an_etag_agrees_with_its_content_only(parts, of):
+@pytest.mark.parametrize("parts", [[], [5, 5, 3], [13], [4, 9]])
+def test_an_etag_agrees_with_its_content_only(tmp_path, parts, of):
     content = b"some content."
     cuts = [content[sum(parts[:n]) : sum(parts[: n + 1])] for n in range(len(parts))]
     etag = hashlib.md5(b"".join(of(hashlib.md5(cut)) for cut in cuts) if parts else content)
-    item = Object("k", len(content), etag.hexdigest(), parts)
-    for pieces in ([content], [content[:4], content[4:]], [b"%c" % c for c in content]):
-        check = EtagCheck(item)
-        for piece in pieces:
-            check.update(piece)
-        assert check.agrees()
-    wrong = EtagCheck(item)
-    wrong.update(b"some Content.")
-    assert not wrong.agrees()
+    wanted = Wanted(ListedObject("k", len(content), etag.hexdigest(), parts), tmp_path)
+    assert _agrees(io.BytesIO(content), wanted)
+    assert not _agrees(io.BytesIO(b"some Content."), wanted)
 
 
 def test_parts_are_guessed_only_when_one_size_fits():
     etag = "0" * 32
-    assert guessed_parts(5, etag) == ()
-    assert guessed_parts(5, f"{etag}-1") == (5,)
-    assert guessed_parts(160 * MIB + 1, f"{etag}-21") == (*[8 * MIB] * 20, 1)
-    assert guessed_parts(100 * MIB, f"{etag}-2") == (), "50 MiB, or any other size up to 99"
+    assert guessed_parts(5, etag) == []
+    assert guessed_parts(5, f"{etag}-1") == [5]
+    assert guessed_parts(160 * MIB + 1, f"{etag}-21") == [*[8 * MIB] * 20, 1]
+    assert guessed_parts(100 * MIB, f"{etag}-2") == [], "50 MiB, or any other size up to 99"
 
 
 def test_an_unknown_implementation_is_named():

@@ -8,11 +8,12 @@ import zlib
 import pytest
 
 from dlctl.contract.stores import ListedObject, Listing
+from learner.errors import SiteFault
 from learner.storage import fetch
 from learner.storage.cache import Cache
 from learner.storage.claim import Claim, claimed
-from learner.storage.listing import digest
-from learner.storage.objects import Object, Place
+from learner.storage.listing import digest, list_container
+from learner.storage.objects import Place
 from learner.storage.objects.base import Digests
 from learner.storage.progress import Progress
 from learner.storage.upload import Superseded, Upload, save
@@ -31,7 +32,7 @@ class Memory:
 
     def stat(self, key):
         content = self.contents.get(key)
-        return None if content is None else Object(key, len(content), "opaque")
+        return None if content is None else ListedObject(key, len(content), "opaque")
 
     def read(self, item, start, into):
         self.read_from.append(start)
@@ -71,9 +72,8 @@ def test_no_marker_names_files_that_are_not_there_yet(tmp_path):
 
 def test_a_late_load_leaves_the_folder_that_its_successor_made(tmp_path, monkeypatch):
     """It was stopped just before it gave its own folder the name."""
-    item = Object("k", 3, "opaque")
-    objects = [ListedObject(item.key, item.size_bytes, item.etag)]
-    listing = Listing("http://s3", "bucket", "", 0.0, objects)
+    item = ListedObject("k", 3, "opaque")
+    listing = Listing("http://s3", "bucket", "", 0.0, [item])
     cache = Cache(tmp_path, Place("s3", "bucket"))
     owned, made = Claim.still_owned, []
 
@@ -86,16 +86,27 @@ def test_a_late_load_leaves_the_folder_that_its_successor_made(tmp_path, monkeyp
         return owned(claim)
 
     monkeypatch.setattr(Claim, "still_owned", succeed)
-    filled = cache.fill(listing, lambda: Memory({"k": b"abc"}), Progress(None, "stores"))
-    assert (filled.tree / "k").read_bytes() == b"abc"
-    assert made == [filled.tree.stat().st_ino]
+    tree, _ = cache.fill(listing, lambda: Memory({"k": b"abc"}), Progress(None, "stores"))
+    assert (tree / "k").read_bytes() == b"abc"
+    assert made == [tree.stat().st_ino]
+
+
+def test_a_cache_without_room_says_what_is_needed(tmp_path):
+    place, store = Place("mine", "bucket"), Memory({"a": b"x" * 5000})
+    listing = list_container(store, place)
+    cache = Cache(tmp_path, place, free=lambda _: 4000)
+    with pytest.raises(SiteFault, match="needs 5.0 kB in .*, where 4.0 kB are free: No space left"):
+        cache.fill(listing, lambda: store, Progress(None, ""))
+    cache = Cache(tmp_path, place, free=lambda _: 5000)
+    tree, _ = cache.fill(listing, lambda: store, Progress(None, ""))
+    assert (tree / "a").read_bytes() == b"x" * 5000
 
 
 def test_a_chunk_that_a_killed_fetcher_left_damaged_is_fetched_again(tmp_path, monkeypatch):
     """The etag can't tell: the sum beside the chunk does."""
     monkeypatch.setattr(fetch, "CHUNK_BYTES", CHUNK)
     content = bytes(range(3 * CHUNK))
-    store, item = Memory({"k": content}), Object("k", len(content), "opaque")
+    store, item = Memory({"k": content}), ListedObject("k", len(content), "opaque")
     file = tmp_path / "content"
     file.with_name("content.dead.part").write_bytes(content[:CHUNK] + b"never on the disk"[:CHUNK])
     sums = [zlib.crc32(content[at : at + CHUNK]) for at in (0, CHUNK)]

@@ -138,16 +138,6 @@ def test_results_that_could_not_be_copied_are_copied_by_the_attempt_after(
     assert (third / "log.csv").read_text() == "1\n"
 
 
-def test_results_of_an_older_version_become_the_next_attempts(tmp_path: Path) -> None:
-    (tmp_path / contract.attempt_dir(2)).mkdir(parents=True)
-    (tmp_path / contract.RESULTS).mkdir()
-    (tmp_path / contract.RESULTS / "a").write_text("1")
-    own = take_over(tmp_path, 2, lambda: None)
-    assert (own / "a").read_text() == "1"
-    assert (tmp_path / contract.RESULTS).resolve() == own
-    assert take_over(tmp_path, 2, lambda: None) == own
-
-
 @pytest.mark.slow
 def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("no folder")
