@@ -18,7 +18,7 @@ from dlctl.files.listing import IDLE_TIMEOUT_S
 from dlctl.package_data import data_path
 from dlctl.transport.base import Completed, Transport
 
-NO_FOLDER, NO_UNPACK, NO_MATCH, NO_RENAME, EXISTS = 71, 72, 73, 74, 75
+NO_FOLDER, NO_UNPACK, NO_MATCH, NO_RENAME = 71, 72, 73, 74
 """Exit codes of scripts that store what they are sent, one for each step."""
 _BYTES_PER_S = 20e6
 """What the slowest shared file system hashes in a second."""
@@ -234,8 +234,6 @@ def explained(name: str, root: str, end: Completed) -> TransportError:
             "what arrived is not what was sent",
             "Try again; if it happens again, check the disk there.",
         )
-    elif end.exit_code == EXISTS:
-        what, hint = "the target exists already", "Choose another, or remove it."
     else:
         what = "the upload failed"
     return TransferError(f"{name}: {what} ({root}): {last}", hint=hint)

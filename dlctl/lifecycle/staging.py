@@ -166,8 +166,8 @@ def _load_through_here(
     on_line(f"sending {counted(len(entries), 'file')} to the cache of {plan.site}")
     listing = Entry("listing.json", folder / "listing.json")
     job = f"jobs/{plan.training_id}/{listing_file(store.position).rpartition('/')[0]}"
-    send(session, plan.root, [Tree(CACHE, entries, if_exists="merge"),
-                              Tree(job, [listing], if_exists="merge")])  # fmt: skip
+    send(session, plan.root, [Tree(CACHE, entries),
+                              Tree(job, [listing])])  # fmt: skip
 
 
 def _stand_ins(session: Session, root: str, cache: Path) -> Iterator[Path]:
