@@ -214,7 +214,7 @@ def feed(
 
 
 def explained(name: str, root: str, end: Completed) -> TransportError:
-    """Return the error of a script that could not store what it was sent."""
+    """Return the error of a script that could not write or remove what it should."""
     if end.exit_code == UNSAFE:
         return refusal(name, end)
     said = end.error_text
@@ -235,7 +235,7 @@ def explained(name: str, root: str, end: Completed) -> TransportError:
             "Try again; if it happens again, check the disk there.",
         )
     else:
-        what = "the upload failed"
+        what = "it can't be changed"
     return TransferError(f"{name}: {what} ({root}): {last}", hint=hint)
 
 

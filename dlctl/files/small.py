@@ -237,7 +237,6 @@ class Receiver:
         self._arrived(partial, file, path)
 
     def _take_hard_link(self, first: str, file: SiteFile, path: Path) -> None:
-        """Take the second name of a file that arrived before."""
         source = self._came.get(first)
         if source is None or not source.is_file() or source.is_symlink():
             raise self._refused(first, "is a hard link to a file that did not arrive")

@@ -423,7 +423,6 @@ _ENDINGS = {
 
 
 def _see_output(record: Record) -> str:
-    """Return the hint for an unexplained end."""
     logs, resume = f"dlctl logs {record.training_id}", f"dlctl resume {record.training_id}"
     return f"`{logs}` shows what it printed; `{resume}` continues {NEWEST}"
 

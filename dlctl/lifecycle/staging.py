@@ -171,7 +171,6 @@ def _load_through_here(
 
 
 def _stand_ins(session: Session, root: str, cache: Path) -> Iterator[Path]:
-    """Make an empty file of the right size for each content that the site has."""
     place = shlex.quote(f"{root}/{CACHE}")
     end = session.transport.run(
         f"cd -- {place} 2>/dev/null || exit 0\n"

@@ -253,7 +253,6 @@ def _piece(attempt: int, source: str, blocks: Sequence[Block]) -> LogPiece:
 
 
 def _rest(logs: list[OneLog], with_open_lines: bool = True) -> list[LogPiece]:
-    """Return what is left of an attempt's logs, the job's last."""
     logs = sorted(logs, key=lambda log: (log.is_job, log.order))
     rests = [LogPiece(log.attempt, log.source, log.rest(with_open_lines)) for log in logs]
     return [piece for piece in rests if piece.content]
