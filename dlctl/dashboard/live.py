@@ -20,8 +20,7 @@ from dlctl.errors import DlctlError, TransportError
 from dlctl.files.small_files import read_texts
 from dlctl.live.sites import Live
 from dlctl.live.training import Training, read_details, read_news
-from dlctl.logs.beginning import begin_at_tail
-from dlctl.logs.reader import LogReader, read
+from dlctl.logs.reader import LogReader, begin_at_tail, read
 from dlctl.outputs.insight import job_limit, told_by_site
 from dlctl.service.describe import told_output
 from dlctl.service.verbs import act, offers

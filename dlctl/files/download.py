@@ -16,8 +16,8 @@ from dlctl.contract.ground.digests import sha256_of
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import ConnectionLost, TransferError, TransportTimeout
 from dlctl.files import large, small
+from dlctl.files.large import Partial, tidy
 from dlctl.files.listing import SiteFile, list_files, refuse_outside, sums
-from dlctl.files.partial import Partial, tidy
 from dlctl.files.target import (
     Target,
     check_room,
@@ -268,4 +268,4 @@ def _regular_bytes(path: Path) -> int | None:
 
 
 def _comes_in_chunks(file: SiteFile) -> bool:
-    return file.kind == "f" and file.size_bytes >= _LARGE_BYTES and not file.is_sparse
+    return file.kind == "f" and file.size_bytes >= _LARGE_BYTES

@@ -30,8 +30,8 @@ else sha256() { cat >/dev/null; }
 fi"""
 """Shell that defines a filter from bytes to their sum; from nothing to nothing without a program
 for it."""
-_STAT = "stat -c '%s %b %a %i %y %z'"
-_STAT_OF_BSD = "stat -f '%z %b %Lp %i %Fm %Fc'"
+_STAT = "stat -c '%s %a %i %y %z'"
+_STAT_OF_BSD = "stat -f '%z %Lp %i %Fm %Fc'"
 _MISSING = 71
 _TIMEOUT_S = 3600.0
 
@@ -50,7 +50,6 @@ class SiteFile:
     """Empty if nobody has told: then `stamp` says whether it is still the same."""
     stamp: str = ""
     """Inode and times: it changes with the content."""
-    is_sparse: bool = False
     is_executable: bool = False
 
     @property
@@ -66,10 +65,8 @@ def stat_script(names: str) -> str:
 
 def parsed_stat(path: str, line: str, sha256: str = "") -> SiteFile:
     """Return a file from its line of `stat_script`."""
-    size, blocks, mode, stamp = line.split(" ", 3)
-    is_sparse = int(blocks) * 512 < int(size)
-    executable = bool(int(mode, 8) & 0o100)
-    return SiteFile(path, "f", int(size), sha256, stamp.strip(), is_sparse, executable)
+    size, mode, stamp = line.split(" ", 2)
+    return SiteFile(path, "f", int(size), sha256, stamp.strip(), bool(int(mode, 8) & 0o100))
 
 
 def list_files(

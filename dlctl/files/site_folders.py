@@ -18,7 +18,7 @@ from dlctl.files.listing import IDLE_TIMEOUT_S
 from dlctl.package_data import data_path
 from dlctl.transport.base import Completed, Transport
 
-NO_FOLDER, NO_UNPACK, NO_MATCH, NO_RENAME, EXISTS = 71, 72, 73, 74, 75
+NO_FOLDER, NO_UNPACK, NO_MATCH, NO_RENAME = 71, 72, 73, 74
 """Exit codes of scripts that store what they are sent, one for each step."""
 _BYTES_PER_S = 20e6
 """What the slowest shared file system hashes in a second."""
@@ -214,7 +214,7 @@ def feed(
 
 
 def explained(name: str, root: str, end: Completed) -> TransportError:
-    """Return the error of a script that could not store what it was sent."""
+    """Return the error of a script that could not write or remove what it should."""
     if end.exit_code == UNSAFE:
         return refusal(name, end)
     said = end.error_text
@@ -234,10 +234,8 @@ def explained(name: str, root: str, end: Completed) -> TransportError:
             "what arrived is not what was sent",
             "Try again; if it happens again, check the disk there.",
         )
-    elif end.exit_code == EXISTS:
-        what, hint = "the target exists already", "Choose another, or remove it."
     else:
-        what = "the upload failed"
+        what = "it can't be changed"
     return TransferError(f"{name}: {what} ({root}): {last}", hint=hint)
 
 

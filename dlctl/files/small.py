@@ -1,4 +1,4 @@
-"""Brings small files, links and files with holes: many in one tar stream, each placed whole.
+"""Brings small files and links: many in one tar stream, each placed whole.
 
 A file whose sum is known is placed as soon as it has come. The others wait for the sum of their
 stream, which the site makes as it sends: so streams of those are short.
@@ -29,11 +29,12 @@ from dlctl.files.listing import (
     list_files,
     path_of,
 )
-from dlctl.files.target import Target, leads_out, make_executable, refuse_link_parents, write_all
+from dlctl.files.target import Target, leads_out, refuse_link_parents
 from dlctl.transport.base import Process, Transport
 
 _CHUNK_BYTES = 1024 * 1024
-_ZEROS = bytes(_CHUNK_BYTES)
+_MOST_BYTES = 16 * 1024 * 1024
+"""No file that is listed as small is larger, unless it grows."""
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _GROUP_BYTES, _GROUP_FILES = 64 * 1024 * 1024, 4000
 """The most that one stream brings of files without a sum."""
@@ -95,8 +96,8 @@ printf '\\n%s %s\\n' {mark} "$sum" >&2"""
     return f"""\
 LC_ALL=C; export LC_ALL
 cd -- {shlex.quote(base)} || exit 71
-# GNU's sends no holes, and takes `\\n` in a name for a new line; others may not know the options.
-options=$(tar --version 2>/dev/null | sed -n 's/.*GNU.*/-S --no-unquote/p')
+# GNU's takes `\\n` in a name for a new line; others may not know the option.
+options=$(tar --version 2>/dev/null | sed -n 's/.*GNU.*/--no-unquote/p')
 code=0
 archives() {{
 {tars}
@@ -194,7 +195,7 @@ class Receiver:
         if member.issym():
             self._safe.clear()
             self._take_link(member, file, path)
-        elif member.isreg():
+        elif member.isreg() and not member.issparse():
             self._take_file(archive, member, file, path)
         elif member.islnk():
             self._take_hard_link(path_of(member.linkname), file, path)
@@ -204,38 +205,14 @@ class Receiver:
     def _take_file(
         self, archive: tarfile.TarFile, member: tarfile.TarInfo, file: SiteFile, path: Path
     ) -> None:
-        if member.size <= _CHUNK_BYTES and not member.issparse():
-            self._take_whole(archive, member, file, path)
-            return
-        content = archive.extractfile(member)
-        assert content is not None
-        digest = hashlib.sha256()
-        partial = self._new()
-        done_bytes = 0
-        with partial.open("xb", buffering=0) as out:
-            while done_bytes < member.size and (chunk := content.read(_CHUNK_BYTES)):
-                digest.update(chunk)
-                done_bytes += len(chunk)
-                if chunk[0] == 0 and chunk == _ZEROS[: len(chunk)]:
-                    out.seek(done_bytes)  # a hole
-                    out.truncate()
-                else:
-                    write_all(out, chunk)
-                self._on_arrived(len(chunk))
-        self._check(digest.hexdigest(), file)
-        if member.mode & 0o100:
-            make_executable(partial)
-        self._arrived(partial, file, path)
-
-    def _take_whole(
-        self, archive: tarfile.TarFile, member: tarfile.TarInfo, file: SiteFile, path: Path
-    ) -> None:
-        """Take a file that fits into memory, with few calls, as there may be very many."""
+        """Take a file with few calls, as there may be very many; each fits into memory."""
+        if member.size > _MOST_BYTES:
+            return  # it has grown: the next try brings it in chunks
         data = archive.fileobj.read(member.size) if archive.fileobj else b""
         if len(data) < member.size:
             raise tarfile.ReadError("unexpected end of data")
-        if file.sha256:
-            self._check(hashlib.sha256(data).hexdigest(), file)
+        if file.sha256 and hashlib.sha256(data).hexdigest() != file.sha256:
+            raise damaged(self._name, file.path)
         partial = self._new()
         mode = 0o777 if member.mode & 0o100 else 0o666  # less what the umask takes
         descriptor = os.open(partial, _NEW_FILE, mode)
@@ -247,10 +224,6 @@ class Receiver:
             os.close(descriptor)
         self._on_arrived(len(data))
         self._arrived(partial, file, path)
-
-    def _check(self, digest: str, file: SiteFile) -> None:
-        if file.sha256 and digest != file.sha256:
-            raise damaged(self._name, file.path)
 
     def _take_link(self, member: tarfile.TarInfo, file: SiteFile, path: Path) -> None:
         if leads_out(self._target.path, path.parent, member.linkname):
@@ -264,7 +237,6 @@ class Receiver:
         self._arrived(partial, file, path)
 
     def _take_hard_link(self, first: str, file: SiteFile, path: Path) -> None:
-        """Take the second name of a file that arrived before."""
         source = self._came.get(first)
         if source is None or not source.is_file() or source.is_symlink():
             raise self._refused(first, "is a hard link to a file that did not arrive")

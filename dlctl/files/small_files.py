@@ -412,10 +412,8 @@ def _checked(transport: Transport, end: Completed, what: str) -> Completed:
 
 def _globs(patterns: Sequence[str]) -> str:
     """Quote patterns, except for their wildcards."""
-    return " ".join(_glob(pattern) for pattern in patterns)
-
-
-def _glob(pattern: str) -> str:
-    """Quote a pattern, except for its wildcards."""
-    parts = re.split(r"([*?]|\[[^]/']+\])", pattern)
-    return "".join(p if i % 2 else shlex.quote(p) if p else "" for i, p in enumerate(parts))
+    words = (re.split(r"([*?]|\[[^]/']+\])", pattern) for pattern in patterns)
+    return " ".join(
+        "".join(p if i % 2 else shlex.quote(p) if p else "" for i, p in enumerate(parts))
+        for parts in words
+    )

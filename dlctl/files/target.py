@@ -199,7 +199,7 @@ def check_room(destination: Path, files: Sequence[SiteFile], here_bytes: int) ->
     Raises:
         TransferError
     """
-    missing_bytes = sum(file.size_bytes for file in files if not file.is_sparse) - here_bytes
+    missing_bytes = sum(file.size_bytes for file in files) - here_bytes
     free_bytes = shutil.disk_usage(destination).free
     if files and missing_bytes + _SPARE_BYTES > free_bytes:
         raise TransferError(

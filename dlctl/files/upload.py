@@ -11,14 +11,12 @@ import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from dlctl.errors import ConnectionLost, TransportTimeout
 from dlctl.files import contents
 from dlctl.files.archive import END_OF_ARCHIVE, Entry, write_entry
 from dlctl.files.listing import grouped
 from dlctl.files.site_folders import (
-    EXISTS,
     NO_FOLDER,
     NO_MATCH,
     NO_RENAME,
@@ -45,9 +43,9 @@ class Tree:
     target: str
     """Relative to the root of the upload."""
     entries: Sequence[Entry]
-    if_exists: Literal["keep", "refuse", "merge", "repair"] = "keep"
-    """If the target exists: keep it (its name is the hash of its content), refuse, put the
-    top-level entries into it, replacing files of the same name, or also remove all other files."""
+    repairs: bool = False
+    """If the target exists: remove its other files, as its name is the hash of its content; else
+    the entries are put into it, replacing files of the same name."""
 
 
 def upload(
@@ -132,7 +130,7 @@ def _deposit(
             progress.add(now_bytes - done_bytes)
             done_bytes = now_bytes
 
-        upload(transport, root, [Tree(contents.FOLDER, entries, "merge")], umask=umask,
+        upload(transport, root, [Tree(contents.FOLDER, entries)], umask=umask,
                on_progress=on_progress)  # fmt: skip
 
     mine, furthest, vain = contents.this_machine(), -1, 0
@@ -239,12 +237,7 @@ def _rename_command(part: str, tree: Tree) -> str:
         [ -e "$part/$f" ] || [ -L "$part/$f" ] || rm -f -- "$f" || exit; done' "$tmp"/{part} {{}} +)
     do try=$((try + 1)); [ $try -lt 5 ] || exit {NO_RENAME}
     done"""
-    there = {
-        "keep": ":",
-        "refuse": f"echo {target}' exists already' >&2; exit {EXISTS}",
-        "merge": merge,
-        "repair": f"{others}\n{merge}",
-    }[tree.if_exists]
+    there = f"{others}\n{merge}" if tree.repairs else merge
     return f"""\
 [ -d {parent} ] || mkdir -p -- {parent} || exit {NO_RENAME}
 if [ -d {target} ]; then {there}

@@ -35,7 +35,7 @@ def halt(session: Session, record: Record, store: RecordStore) -> Record:
     Raises:
         HasEnded: there is nothing to halt.
     """
-    return _only(halt_all(session, [record], store))
+    return only(halt_all(session, [record], store))
 
 
 def cancel(session: Session, record: Record, store: RecordStore) -> Record:
@@ -44,7 +44,7 @@ def cancel(session: Session, record: Record, store: RecordStore) -> Record:
     Raises:
         HasEnded: there is nothing to cancel.
     """
-    return _only(cancel_all(session, [record], store))
+    return only(cancel_all(session, [record], store))
 
 
 def halt_all(session: Session, records: Sequence[Record], store: RecordStore) -> list[Answer]:
@@ -73,7 +73,8 @@ def cancel_all(session: Session, records: Sequence[Record], store: RecordStore) 
     return [found[each.training_id] for each in records]
 
 
-def _only(answers: list[Answer]) -> Record:
+def only(answers: list[Answer]) -> Record:
+    """Return the only answer; raise it if it is an error."""
     (answer,) = answers
     if isinstance(answer, DlctlError):
         raise answer
@@ -208,7 +209,7 @@ def delete(session: Session, record: Record, store: RecordStore) -> None:
     Raises:
         RecordError: it is still running.
     """
-    _only(delete_all(session, [record], store))
+    only(delete_all(session, [record], store))
 
 
 def delete_all(session: Session, records: Sequence[Record], store: RecordStore) -> list[Answer]:

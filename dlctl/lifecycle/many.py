@@ -7,23 +7,41 @@ Files go in one stream, and the scheduler is asked for each training, once, in o
 from __future__ import annotations
 
 import secrets
+import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dlctl.errors import DlctlError, RecordError, SubmitRejected
-from dlctl.lifecycle.ask import ask_all, not_arrived, to_ask
-from dlctl.lifecycle.end import Answer
+from dlctl import contract
+from dlctl.errors import DlctlError, RecordError, RemoteCommandError, SubmitRejected, TransportError
+from dlctl.lifecycle.end import Answer, interrupted
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.staging import bring, make_environment
-from dlctl.lifecycle.submit import lacking, new_record, noted, send
+from dlctl.lifecycle.submit import (
+    NOT_ASKED,
+    NOT_NOW,
+    answer_lost,
+    ask_script,
+    judge,
+    lacking,
+    new_record,
+    note_interrupted,
+    noted,
+    send,
+    wait_for_room,
+)
 from dlctl.record import Record, RecordStore
 from dlctl.record.batches import Batch, Key, asked_before, begin, broken_off, finish, let_go
 from dlctl.request.left_out import not_sent, summary
+from dlctl.script_templates import render_script
 from dlctl.tell import SILENT, Tell
+from dlctl.transport.base import Completed
+from dlctl.transport.several import answers, framed
 
 if TYPE_CHECKING:
+    from dlctl.contract import Plan
     from dlctl.files.upload import Tree
     from dlctl.request.request import Request
 
@@ -228,6 +246,126 @@ def _send(
         for request in requests.values():
             bring(session, request.plan, tell.note)
     with tell.counting("submitting", len(numbers)) as count:
-        answers = ask_all(session, list(requests.values()), known, sent.store,
-                          lambda _number, _answer: count())  # fmt: skip
-    sent.answers = dict(zip(numbers, answers, strict=True))
+        told = ask_all(session, [request.plan for request in requests.values()], known, sent.store,
+                       size_bytes=max(each.code.size_bytes for each in requests.values()),
+                       on_answer=count)  # fmt: skip
+    sent.answers = dict(zip(numbers, told, strict=True))
+
+
+_WRITE_EVERY_S = 0.3
+_SUBMIT_TIMEOUT_S = 120.0
+_COPY_BYTES_PER_S = 20e6
+"""A slow shared file system's rate."""
+
+
+def to_ask(records: Sequence[Record]) -> list[int]:
+    """Return the positions of those that no scheduler is known to have."""
+    return [number for number, record in enumerate(records) if interrupted(record)]
+
+
+def not_arrived(session: Session, requests: Sequence[Request]) -> list[Request]:
+    """Return those whose files an interrupted submission has not brought, in one query."""
+    names = {f"{request.plan.job_dir}/{contract.PLAN}": request for request in requests}
+    words = " ".join(map(shlex.quote, names))
+    end = session.transport.run(
+        f'for f in {words}; do [ ! -s "$f" ] || printf "%s\\n" "$f"; done; exit 0'
+    )
+    there = set(end.text.split("\n"))
+    return [request for name, request in names.items() if name not in there]
+
+
+class _Together(RecordStore):
+    """Writes what is known about many trainings a few times a second, not once for each."""
+
+    def __init__(self, store: RecordStore) -> None:
+        super().__init__(store.path, store.tell)
+        self._waiting: list[Record] = []
+        self._written_s = time.monotonic()
+
+    def update(self, *records: Record, asked: bool = False) -> None:
+        assert not asked, "a submission changes no overrides"
+        self._waiting += records
+        if time.monotonic() - self._written_s > _WRITE_EVERY_S:
+            self.write()
+
+    def write(self) -> None:
+        """Write what waits."""
+        super().update(*self._waiting)
+        self._waiting, self._written_s = [], time.monotonic()
+
+
+def ask_all(
+    session: Session, plans: Sequence[Plan], records: Sequence[Record], store: RecordStore, *,
+    size_bytes: int = 0, folder: str = "", renews: bool = False,
+    on_answer: Callable[[], None] = lambda: None,
+) -> list[Answer]:  # fmt: skip
+    """Ask the scheduler for each training, in one call; return the answers in the same order.
+
+    A lost connection stops none of them. Where a limit of the site is reached, or its controller
+    can't be, the rest stays as it was: the same command submits it later.
+
+    Args:
+        size_bytes: How large the code is that the site copies for one of them.
+        folder: In each attempt's directory, with the files of the attempt; empty: the job directory
+            has them.
+        renews: Make the code what was sent, even what a program has changed in it since.
+        on_answer: Called after each.
+    """
+    together = _Together(store)
+    try:
+        token = secrets.token_hex(8)
+        scripts = [ask_script(session.scheduler, plan, record, folder, renews)
+                   for plan, record in zip(plans, records, strict=True)]  # fmt: skip
+        whole = render_script(
+            "login/submit_many.sh.j2",
+            scripts=[framed(number, script, token) for number, script in enumerate(scripts)],
+            prologue=session.scheduler.prologue(), umask=plans[0].umask, not_now_code=NOT_NOW,
+        )  # fmt: skip
+        timeout_s = _SUBMIT_TIMEOUT_S + size_bytes / _COPY_BYTES_PER_S
+        return _ask_all(session, whole, token, records, together, timeout_s, on_answer)
+    finally:
+        together.write()
+
+
+def _ask_all(
+    session: Session, script: str, token: str, records: Sequence[Record], store: RecordStore,
+    timeout_s: float, on_answer: Callable[[], None],
+) -> list[Answer]:  # fmt: skip
+    found: dict[int, Answer] = {}
+    refused: Answer | None = None
+    """The answer after which the script asked for no other training."""
+    try:
+        process = session.transport.start(script, idle_timeout_s=timeout_s)
+    except NOT_ASKED as error:
+        note_interrupted(records, error, store)
+        return [error for _ in records]
+    except TransportError as error:
+        return [answer_lost(record, error, store) for record in records]
+    try:
+        for number, end in answers(process.stdout, token.encode()):
+            try:
+                found[number] = judge(session, end, records[number], store)
+            except DlctlError as error:
+                found[number] = error
+            on_answer()
+            if end.exit_code == NOT_NOW:
+                refused = found[number]
+        end = process.wait(timeout_s)
+    except TransportError as error:
+        return [answer_lost(record, error, store) if n not in found else found[n]
+                for n, record in enumerate(records)]  # fmt: skip
+    return [found[n] if n in found else _not_asked(session, end, refused, record, store)
+            for n, record in enumerate(records)]  # fmt: skip
+
+
+def _not_asked(
+    session: Session, end: Completed, refused: Answer | None, record: Record, store: RecordStore
+) -> Answer:  # fmt: skip
+    """Note that the script ended before it came to a training."""
+    if isinstance(refused, DlctlError):
+        note_interrupted([record], refused, store)
+        return refused
+    if refused is not None:
+        return wait_for_room(record, store)
+    said = end.last_error_line or f"exit code {end.exit_code}"
+    return RemoteCommandError(f"{session.transport.name}: {said}")

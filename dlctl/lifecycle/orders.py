@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from dlctl import contract
 from dlctl.contract import Order, OrderAnswer, State
-from dlctl.errors import RecordError, RemoteCommandError
+from dlctl.errors import RecordError
+from dlctl.files.site_folders import explained
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import read_plan, refresh
@@ -166,11 +167,7 @@ done
 echo $n"""
     end = session.transport.run(script)
     if end.exit_code or not end.text.strip().isdecimal():
-        raise RemoteCommandError(
-            f"{session.transport.name}: the order can't be written to {record.job_dir} "
-            f"(exit code {end.exit_code})",
-            hint="check the space and the permissions there",
-        )
+        raise explained(session.transport.name, record.job_dir, end)
     return int(end.text)
 
 

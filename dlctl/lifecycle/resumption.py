@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,16 +15,16 @@ from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.files.small_files import read_files
 from dlctl.files.upload import Tree
-from dlctl.lifecycle.end import fence, interrupted, unless_deleted
+from dlctl.lifecycle.end import fence, interrupted, only, unless_deleted
+from dlctl.lifecycle.many import ask_all
 from dlctl.lifecycle.observe import JOB_HAS_ENDED
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.staging import OnLine, bring, make_environment
 from dlctl.lifecycle.submit import (
-    ask,
-    ask_again,
     lacking,
     lacking_code,
     lacking_runtime,
+    noted,
     renew_credentials,
     runs_as_sent,
     send,
@@ -108,11 +109,39 @@ def _resume(
     with unless_deleted(session.transport, record):
         if record.attempt == 1:
             send(session, files.plan.root, lacking_runtime(session, files.plan))
-            return ask(session, files.plan, record, store)
-        sent = ask_again(session, files, record, store, code)
+            return _ask(session, files.plan, record, store)
+        sent = _ask_again(session, files, record, store, code)
     if wants_changes:
         _check_whose(session, files, sent)
     return sent
+
+
+def _ask_again(
+    session: Session, files: AttemptFiles, record: Record, store: RecordStore,
+    code: Sequence[Tree] | None = None,
+) -> Record:  # fmt: skip
+    """Send the files of a later attempt, and submit it to the scheduler.
+
+    The files arrive beside their final place. The dlctl that writes the receipt moves its own
+    files there, so that two concurrent resumptions never mix their plans and scripts.
+
+    Args:
+        code: New code: its folder, if the site lacks it; None: the code stays.
+    """
+    plan, folder = files.plan, f".sent.{secrets.token_hex(8)}"
+    target = f"jobs/{record.training_id}/{contract.attempt_dir(record.attempt)}/{folder}"
+    trees = [*(code or ()), *lacking_runtime(session, plan), Tree(target, files.entries())]
+    with noted([record], store):
+        send(session, plan.root, trees)
+    return _ask(session, plan, record, store, folder, renews=code is not None)
+
+
+def _ask(
+    session: Session, plan: contract.Plan, record: Record, store: RecordStore, folder: str = "",
+    *, renews: bool = False,
+) -> Record:  # fmt: skip
+    """Submit the record's attempt to the scheduler, as `ask_all`; raise why it has no job."""
+    return only(ask_all(session, [plan], [record], store, folder=folder, renews=renews))
 
 
 def _resumable(session: Session, record: Record, store: RecordStore) -> Record:

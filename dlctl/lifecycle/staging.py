@@ -166,12 +166,11 @@ def _load_through_here(
     on_line(f"sending {counted(len(entries), 'file')} to the cache of {plan.site}")
     listing = Entry("listing.json", folder / "listing.json")
     job = f"jobs/{plan.training_id}/{listing_file(store.position).rpartition('/')[0]}"
-    send(session, plan.root, [Tree(CACHE, entries, if_exists="merge"),
-                              Tree(job, [listing], if_exists="merge")])  # fmt: skip
+    send(session, plan.root, [Tree(CACHE, entries),
+                              Tree(job, [listing])])  # fmt: skip
 
 
 def _stand_ins(session: Session, root: str, cache: Path) -> Iterator[Path]:
-    """Make an empty file of the right size for each content that the site has."""
     place = shlex.quote(f"{root}/{CACHE}")
     end = session.transport.run(
         f"cd -- {place} 2>/dev/null || exit 0\n"

@@ -34,7 +34,7 @@ from dlctl.lifecycle.remote_module import SiteRuntime
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
 from dlctl.record import Record, RecordStore
-from dlctl.request.attempts import AttemptFiles, of_request
+from dlctl.request.attempts import of_request
 from dlctl.scheduler import Scheduler
 from dlctl.script_templates import render_script
 
@@ -42,19 +42,11 @@ if TYPE_CHECKING:
     from dlctl.request.request import Request
     from dlctl.transport.base import Completed
 
-_SUBMIT_TIMEOUT_S = 120.0
-_COPY_BYTES_PER_S = 20e6
-"""A slow shared file system's rate."""
 NOT_ASKED = (AuthError, ConnectError, HostKeyError)
 """What says that no connection, or no session on it, was made: no script has run."""
 _BEGUN_ALREADY, _ANSWERED_ALREADY, _MODEL_GONE, NOT_NOW = 73, 74, 75, 76
 NO_MORE = "the site takes no more jobs of yours now"
 """What the records of trainings say that a limit keeps from being submitted."""
-
-
-def submit_timeout_s(size_bytes: int) -> float:
-    """Return how long a submission may take whose code, which the site copies, is so large."""
-    return _SUBMIT_TIMEOUT_S + size_bytes / _COPY_BYTES_PER_S
 
 
 def new_record(request: Request, varied: str = "") -> Record:
@@ -109,19 +101,19 @@ def lacking(session: Session, requests: Sequence[Request]) -> list[Tree]:
     trees: dict[str, Tree] = {}
     for request in requests:
         target = _runtime_folder(request.plan)
-        trees[target] = Tree(target, request.runtime, if_exists="repair")
+        trees[target] = Tree(target, request.runtime, repairs=True)
         if request.secrets:
             tree = _secrets(request.plan, request.secrets)
             trees[tree.target] = tree
     absent = damaged(session.transport, requests[0].plan.root, [*codes, *trees])
     # Code that is not absent may be at the site only: that of a stored model.
-    made = [Tree(target, code.entries, if_exists="repair") for target, code in codes.items()
+    made = [Tree(target, code.entries, repairs=True) for target, code in codes.items()
             if target in absent]  # fmt: skip
     # Always sent, and last: a submission that was cancelled before may have left requests there.
     jobs = [
         Tree(f"jobs/{request.plan.training_id}",
              [*of_request(request).entries(), *_entries(request.scripts, 0o755),
-              *_entries(request.private, 0o600)], if_exists="merge")
+              *_entries(request.private, 0o600)])
         for request in requests
     ]  # fmt: skip
     return [*made, *(tree for target, tree in trees.items() if target in absent), *jobs]
@@ -129,7 +121,7 @@ def lacking(session: Session, requests: Sequence[Request]) -> list[Tree]:
 
 def _secrets(plan: contract.Plan, values: dict[str, str]) -> Tree:
     files = [Entry(name, value.encode(), mode=0o600) for name, value in values.items()]
-    return Tree(f"secrets/{plan.training_id}", files, if_exists="merge")
+    return Tree(f"secrets/{plan.training_id}", files)
 
 
 def renew_credentials(
@@ -161,29 +153,9 @@ def _runtime_folder(plan: contract.Plan | SiteRuntime) -> str:
     return f"runtime/{plan.runtime_dir.rpartition('/')[2]}"
 
 
-def ask_again(
-    session: Session, files: AttemptFiles, record: Record, store: RecordStore,
-    code: Sequence[Tree] | None = None,
-) -> Record:  # fmt: skip
-    """Send the files of a later attempt, and submit it to the scheduler.
-
-    The files arrive beside their final place. The dlctl that writes the receipt moves its own
-    files there, so that two concurrent resumptions never mix their plans and scripts.
-
-    Args:
-        code: New code: its folder, if the site lacks it; None: the code stays.
-    """
-    plan, folder = files.plan, f".sent.{secrets.token_hex(8)}"
-    target = f"jobs/{record.training_id}/{contract.attempt_dir(record.attempt)}/{folder}"
-    trees = [*(code or ()), *lacking_runtime(session, plan), Tree(target, files.entries())]
-    with noted([record], store):
-        send(session, plan.root, trees)
-    return ask(session, plan, record, store, folder, renews=code is not None)
-
-
 def lacking_code(session: Session, request: Request) -> list[Tree]:
     """Return the code of a request if the site lacks it."""
-    tree = Tree(f"store/{request.plan.code_digest}", request.code.entries, if_exists="repair")
+    tree = Tree(f"store/{request.plan.code_digest}", request.code.entries, repairs=True)
     return [tree] if damaged(session.transport, request.plan.root, [tree.target]) else []
 
 
@@ -205,28 +177,7 @@ def lacking_runtime(session: Session, plan: contract.Plan | SiteRuntime) -> list
     target = _runtime_folder(plan)
     if target != f"runtime/{digest}" or not damaged(session.transport, plan.root, [target]):
         return []
-    return [Tree(target, entries, if_exists="repair")]
-
-
-def ask(
-    session: Session, plan: contract.Plan, record: Record, store: RecordStore, folder: str = "",
-    *, renews: bool = False,
-) -> Record:  # fmt: skip
-    """Submit the record's attempt to the scheduler and record the answer.
-
-    Args:
-        folder: In the attempt's directory, with the files of the attempt.
-        renews: Make the code what was sent, even what a program has changed in it since.
-    """
-    script = ask_script(session.scheduler, plan, record, folder, renews)
-    try:
-        end = session.transport.run(script, timeout_s=_SUBMIT_TIMEOUT_S)
-    except NOT_ASKED as error:
-        note_interrupted([record], error, store)
-        raise
-    except TransportError as error:
-        raise answer_lost(record, error, store) from error
-    return judge(session, end, record, store)
+    return [Tree(target, entries, repairs=True)]
 
 
 def answer_lost(record: Record, error: TransportError, store: RecordStore) -> SubmitUnknown:

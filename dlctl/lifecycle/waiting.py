@@ -19,8 +19,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import TransportError
 from dlctl.files.small_files import read_files
-from dlctl.lifecycle.observation import Observation, is_due
-from dlctl.lifecycle.observe import is_alive
+from dlctl.lifecycle.observe import Observation, is_alive, is_due
 from dlctl.lifecycle.session import Session
 from dlctl.record import Record
 from dlctl.units import unix_seconds

@@ -27,8 +27,7 @@ from dlctl.errors import (
 from dlctl.files.made import look_at_made
 from dlctl.files.small_files import read_clock_and_texts, read_texts, read_texts_after
 from dlctl.lifecycle import notices
-from dlctl.lifecycle.observation import JobsByName, Observation, is_due
-from dlctl.lifecycle.observe import derive, observe, paths_to_read
+from dlctl.lifecycle.observe import JobsByName, Observation, derive, is_due, observe, paths_to_read
 from dlctl.lifecycle.remote_module import run_module
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.waiting import QueuePace, is_proven, keep_files

@@ -17,8 +17,7 @@ from dlctl.contract.metrics import Source, parse_metrics_name
 from dlctl.errors import RecordError
 from dlctl.files.small_files import look_at, read_appended_of_many
 from dlctl.lifecycle import learner_statuses, read_plan
-from dlctl.logs.beginning import begin_at_tail
-from dlctl.logs.reader import LogReader, Wanted
+from dlctl.logs.reader import LogReader, Wanted, begin_at_tail
 from dlctl.outputs.checkpoints import Checkpoint, list_checkpoints_of_many
 from dlctl.outputs.insight import Insight, insight, saved_of
 from dlctl.outputs.metrics.reader import MetricsReader

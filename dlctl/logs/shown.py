@@ -46,7 +46,6 @@ def shown(line: str, colours: bool) -> str:
 
 
 def _overwritten(parts: list[str]) -> str:
-    """Return what is left when each part is written over the ones before it."""
     row = ""
     for part in parts:
         row = part + row[len(part) :]
@@ -54,7 +53,6 @@ def _overwritten(parts: list[str]) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return a text in which controls are visible, by their codes."""
     return _ODD.sub(_named, text)
 
 

@@ -127,7 +127,6 @@ same() {{ # versions: whether these are all that there are, and no use has come 
 
 
 def _delete_version(model: KnownModel, number: int) -> str:
-    """Return the lines that delete a version unless something refers to it by now."""
     return f"""\
 mv {number}.json {number}.deleted || exit 1
 same {_listed(model, without=number)} &&
@@ -157,7 +156,6 @@ def _listed(model: KnownModel, without: int = 0) -> str:
 
 
 def _aliases(model: KnownModel, number: int) -> list[tuple[str, str]]:
-    """Return the aliases of a version, each with what to do."""
     return [
         (f"it is @{alias}",
          f"move the alias (dlctl models update {model.model_id}@N --alias {alias}), or remove it: "
@@ -169,7 +167,6 @@ def _aliases(model: KnownModel, number: int) -> list[tuple[str, str]]:
 def _children(
     models: list[KnownModel], model: KnownModel, numbers: list[int]
 ) -> list[tuple[str, str]]:
-    """Return the versions that were made from one of these, each with what to do."""
     mine = {f"{model.model_id}@{number}" for number in numbers}
     children = [
         version.label for each in models for version in map(each.version, each.numbers)

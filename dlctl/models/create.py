@@ -100,7 +100,6 @@ def from_folder(
 
 
 def _of_bundle(code: Bundle) -> tuple[list[ModelFile], dict[str, Path]]:
-    """Return the files of a folder as those of a version, and where each content is."""
     sources = {file.path: file for file in code.files}
     files = [
         _model_file(sent, sources[sent.path].link or "")
@@ -122,7 +121,6 @@ def _model_file(sent: contract.SentFile, link: str) -> ModelFile:
 
 
 def _pulled_from(folder: Path) -> str:
-    """Return the version that was pulled into a folder, if one was."""
     try:
         return (folder / contract.PULLED_FROM).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -211,7 +209,6 @@ def _sent_code(session: Session, training: Record, store: str) -> list[ModelFile
 
 
 def _targets(session: Session, store: str, links: list[str]) -> list[str]:
-    """Return the targets of symbolic links."""
     if not links:
         return []
     words = " ".join(shlex.quote(f"./{path}") for path in links)

@@ -6,12 +6,11 @@ no model.
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +81,8 @@ class KnownModel:
 
     model_id: str
     site: str
-    heads: dict[str, Any] = field(default_factory=dict)
-    """By number: each version's record as it was written, fields of a newer dlctl included."""
+    heads: dict[str, ModelVersion] = field(default_factory=dict)
+    """By number."""
     aliases: dict[str, int] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
     description: str = ""
@@ -96,7 +95,10 @@ class KnownModel:
     def plain(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         rest = {name: value for name, value in vars(self).items() if name not in ("heads", "uses")}
-        heads = [self.heads[str(number)] for number in self.numbers]
+        heads = [
+            {name: value for name, value in asdict(self.version(n)).items() if name != "files"}
+            for n in self.numbers
+        ]
         return rest | {"name": self.name, "versions": heads}
 
     @property
@@ -111,7 +113,7 @@ class KnownModel:
 
     def version(self, number: int) -> ModelVersion:
         """Return a version, without its files."""
-        return contract.from_json(ModelVersion, json.dumps(self.heads[str(number)]))
+        return self.heads[str(number)]
 
     def aliases_of(self, number: int) -> list[str]:
         """Return the aliases of a version; the newest one is always `latest`."""

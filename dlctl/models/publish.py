@@ -68,7 +68,7 @@ def publish(session: Session, new: NewVersion, on_progress: Progress | None = No
         if sent := [sha for sha in sorted(lacking) if sha in new.local]:
             sizes = blobs_of(new.record.files)
             entries = [Entry(s, new.local[s], 0o444, size_bytes=sizes[s]) for s in sent]
-            upload(session.transport, session.site.root, [Tree(incoming, entries, "refuse")],
+            upload(session.transport, session.site.root, [Tree(incoming, entries)],
                    on_progress=on_progress, umask=session.site.umask)  # fmt: skip
         there = {sha256: new.there[sha256] for sha256 in lacking if sha256 in new.there}
         number = _publish(session, replace(new, there=there), incoming)

@@ -138,7 +138,6 @@ def _refuse_outside(folder: Path, target: Path, path: str) -> None:
 
 
 def _link(folder: Path, target: Path, link: str) -> None:
-    """Make a symbolic link that stays in the folder."""
     _refuse_outside(folder, Path(os.path.normpath(target.parent / link)) / "x", "x")
     if link.startswith("/"):
         raise ResultsError(f"{printable(target)} leads to {printable(link)}: refused")

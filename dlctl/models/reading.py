@@ -8,7 +8,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +32,12 @@ class Found:
 
     model: KnownModel
     version: ModelVersion
-    text: str
-    """The version's record, as it was written."""
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON has it; fields of a newer dlctl are kept."""
-        model, record = self.model, json.loads(self.text)
-        record |= {name: getattr(model, name) for name in (
-            "site", "tags", "aliases", "description", "uses")}  # fmt: skip
-        return {**record, "versions": model.numbers}
+        """Return it as JSON has it."""
+        names = ("site", "tags", "aliases", "description", "uses")
+        known = {name: getattr(self.model, name) for name in names}
+        return {**asdict(self.version), **known, "versions": self.model.numbers}
 
 
 def read_models(session: Session) -> list[KnownModel]:
@@ -119,14 +116,12 @@ def _models(site: str, files: Iterable[tuple[str, str]]) -> list[KnownModel]:
     ]  # fmt: skip
 
 
-def _head(text: str) -> dict[str, Any] | None:
+def _head(text: str) -> ModelVersion | None:
     """Return a record without its files; None if this version does not understand it."""
     try:
-        head = json.loads(contract.whole_head(text))
-        contract.from_json(ModelVersion, json.dumps(head))
+        return contract.from_json(ModelVersion, contract.whole_head(text))
     except (ValueError, contract.ContractError):
         return None
-    return {name: value for name, value in head.items() if name != "files"}
 
 
 def _text(text: str) -> str:
@@ -158,8 +153,7 @@ def whole_version(session: Session, models: list[KnownModel], wanted: Reference)
             hint=f"`dlctl models show {model.model_id}` lists its versions and aliases",
         )
     try:
-        text = content.decode()
-        return Found(model, contract.from_json(ModelVersion, text), text)
+        return Found(model, contract.from_json(ModelVersion, content))
     except (ValueError, contract.ContractError) as error:
         raise ResultsError(
             f"{session.transport.name}: {path} can't be understood: {error}",

@@ -121,7 +121,6 @@ def _line(file: ModelFile) -> str:
 
 
 def _code_script(session: Session, target: str, index_bytes: int) -> str:
-    """Return a script that copies contents to their paths, verifies all, and renames the folder."""
     return render_script(
         "login/model_code.sh.j2", begin=begin_in_root(session.site.root, session.site.umask),
         token=secrets.token_hex(8), target=target, index_bytes=index_bytes, codes=_CODES,
@@ -177,7 +176,6 @@ def choose_weights(version: ModelVersion, path: str = "") -> ModelFile:
 
 
 def _check_blobs(session: Session, version: ModelVersion, files: list[ModelFile]) -> None:
-    """Refuse a version of which the site lacks a content."""
     if missing := missing_blobs(session, files):
         path = next(printable(file.path) for file in files if file.sha256 in missing)
         raise _damaged(session, version, path)

@@ -1,9 +1,8 @@
 """The file of the local record: its tables, and how SQLite reads and writes them.
 
-The state folder may lie on any file system. On this machine's own disks the file keeps a
-write-ahead log, so that readers and a writer don't wait for each other. That log needs memory that
-all its users share, which machines with one home folder over NFS don't have: there the file keeps
-SQLite's rollback journal, and a reader that waits too long reads what is on the disk.
+The state folder may lie on any file system, so the file keeps SQLite's rollback journal: a
+write-ahead log needs memory that machines with one home folder over NFS don't share. A reader that
+waits too long reads what is on the disk.
 """
 
 from __future__ import annotations
@@ -27,10 +26,6 @@ _TABLES = (
 )
 """Columns are what SQL asks for; all else is JSON, to which a newer dlctl may add fields."""
 _WRITE_PATIENCE_S, _READ_PATIENCE_S, _BUSY_S = 30.0, 3.0, 5.0
-_OWN_FILE_SYSTEMS = {
-    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "bcachefs",
-}  # fmt: skip
-"""Whose files no other machine opens; anything else may be shared."""
 
 
 def read_rows(path: Path, table: str, order: str = "rowid") -> list[sqlite3.Row]:
@@ -63,22 +58,21 @@ def write(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
         RecordError: it can't be written, or is of a newer version of dlctl.
     """
     with _explained(path):
-        deadline, before = time.monotonic() + _WRITE_PATIENCE_S, _stamps(path)
+        deadline, before = time.monotonic() + _WRITE_PATIENCE_S, _stamp(path)
         while True:
             try:
                 return _change(path, change)
             except sqlite3.OperationalError as error:
-                if (now := _stamps(path)) != before:
+                if (now := _stamp(path)) != before:
                     deadline, before = time.monotonic() + _WRITE_PATIENCE_S, now
                 held = "locked" in str(error) or "busy" in str(error)
                 if not held or time.monotonic() > deadline:
                     raise
 
 
-def _stamps(path: Path) -> list[tuple[int, int]]:
+def _stamp(path: Path) -> int:
     """Return what differs once another process has written."""
-    found = [path.with_name(path.name + end) for end in ("", "-wal")]
-    return [(at.stat().st_mtime_ns, at.stat().st_size) for at in found if at.exists()]
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def is_damaged(path: Path) -> bool:
@@ -116,9 +110,8 @@ def put_aside(path: Path) -> Path:
     """Rename the file, and those of its journal; return its new name."""
     with _explained(path):
         kept_as = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
-        for end in ("-wal", "-shm", "-journal"):
-            with contextlib.suppress(FileNotFoundError):
-                path.with_name(path.name + end).rename(kept_as.with_name(kept_as.name + end))
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(f"{path.name}-journal").rename(f"{kept_as}-journal")
         path.rename(kept_as)
         return kept_as
 
@@ -157,10 +150,6 @@ def _change(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
     timeout_s = min(_BUSY_S, _WRITE_PATIENCE_S)
     connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None)
     with contextlib.closing(connection):
-        journal = "wal" if _is_own(path) else "delete"
-        if connection.execute("PRAGMA journal_mode").fetchone()[0] != journal:
-            with contextlib.suppress(sqlite3.OperationalError):  # others have it open: another time
-                connection.execute(f"PRAGMA journal_mode = {journal}")
         connection.execute("BEGIN IMMEDIATE")
         try:
             found = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -179,18 +168,3 @@ def _change(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise
-
-
-def _is_own(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
-    """Return whether this machine alone uses the file's file system; False if that is unknown."""
-    try:
-        lines = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
-        folder = path.parent.resolve()
-    except OSError:
-        return False
-    kinds = {
-        words[4].replace("\\040", " "): words[words.index("-") + 1] for words in lines
-        if "-" in words[:-1]
-    }  # fmt: skip
-    nearest = next((str(at) for at in (folder, *folder.parents) if str(at) in kinds), "")
-    return kinds.get(nearest) in _OWN_FILE_SYSTEMS

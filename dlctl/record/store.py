@@ -259,7 +259,6 @@ class RecordStore:
 
 
 def _latest(records: Iterable[Record], folder: Path) -> Record:
-    """Return the latest training of a folder, or of the nearest folder above it."""
     newest: dict[str, Record] = {}
     for record in records:
         newest[record.folder] = record

@@ -104,7 +104,6 @@ def _from_file(name: str, path: Path) -> str:
 
 
 def _from_profile(name: str, profile: str) -> str:
-    """Return what a profile of the file that S3's own programs read has for a key."""
     path = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
     key = _PROFILE_KEYS.get(name.rpartition(".")[2])
     if key is None:

@@ -78,7 +78,6 @@ def not_sent(code: Bundle) -> str:
 
 
 def _some(items: Sequence[Excluded]) -> str:
-    """Return the largest file of several, and how many more there are."""
     unknown = [each for each in items if each.files is None]
     if unknown:
         more = f" and {counted(len(items) - 1, 'more place')}" if len(items) > 1 else ""

@@ -70,7 +70,6 @@ def variants(
 
 
 def _short(key: str, among: dict[str, Any]) -> str:
-    """Return the last part of a key, if that tells it from the others."""
     last = key.rpartition(".")[2]
     alike = [other for other in among if other.rpartition(".")[2] == last]
     return last if len(alike) == 1 and not last.isdecimal() else key

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.errors import Misused, RecordError
 from dlctl.lifecycle import check_learner, refresh
-from dlctl.logs.beginning import begin_at_tail, begin_since
-from dlctl.logs.reader import LogReader
+from dlctl.logs.reader import LogReader, begin_at_tail, begin_since
 from dlctl.logs.shown import shown
 from dlctl.units import parse_duration
 

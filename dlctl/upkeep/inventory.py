@@ -115,7 +115,6 @@ def _parsed(session: Session, end: Completed, mark: str) -> Inventory:
 
 
 def _jobs(frames: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the head of each job directory with the contents of its files."""
     size = 1 + len(_names())
     for at in range(0, len(frames) - size + 1, size):
         yield frames[at], frames[at + 1 : at + size]

@@ -19,8 +19,8 @@ from typing import Any
 from dlctl import contract
 from dlctl.contract.stores import CACHE, CachedData
 from dlctl.data import look_into_cache
-from dlctl.errors import DlctlError, RemoteCommandError
-from dlctl.files.site_folders import UNSAFE, guard, refusal
+from dlctl.errors import DlctlError
+from dlctl.files.site_folders import explained, guard
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import with_made
 from dlctl.models.changes import Collected, collect_garbage
@@ -233,14 +233,8 @@ def remove(session: Session, store: RecordStore, going: Prunable) -> Pruned:
         f"{each.record.training_id} {each.record.attempt + 1}\n" for each in going.trainings
     )
     end = session.transport.run(script, stdin=lines.encode(), timeout_s=_TIMEOUT_S)
-    if end.exit_code == UNSAFE:
-        raise refusal(session.transport.name, end)
     if end.exit_code:
-        raise RemoteCommandError(
-            f"{session.transport.name}: nothing more can be removed below {session.site.root} "
-            f"(exit code {end.exit_code}): {end.last_error_line}",
-            hint="check the permissions there, then run the same command again",
-        )
+        raise explained(session.transport.name, session.site.root, end)
     told = [line.split(" ", 2) for line in end.lines]
     gone = {words[1] for words in told if words[0] == "gone"}
     stays = {words[1]: words[2] for words in told if words[0] == "stays" and len(words) > 2}

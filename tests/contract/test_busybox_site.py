@@ -68,7 +68,7 @@ def test_a_large_folder_is_sent_by_its_contents(bare, tmp_path):
     for text in ("1", "2"):
         (mine / "train.py").write_text(text)
         bundle = collect(mine)
-        upload(bare, str(root), [Tree(f"store/{bundle.digest}", bundle.entries, "repair")])
+        upload(bare, str(root), [Tree(f"store/{bundle.digest}", bundle.entries, repairs=True)])
         for path in mine.iterdir():
             assert (root / "store" / bundle.digest / path.name).read_bytes() == path.read_bytes()
     assert list((root / contents.FOLDER).iterdir()) == []

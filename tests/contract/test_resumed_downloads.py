@@ -17,7 +17,7 @@ from ssh_servers import block_behind
 from dlctl.errors import TransferError, TransportError
 from dlctl.files import target
 from dlctl.files.download import download
-from dlctl.files.partial import CHUNK_BYTES
+from dlctl.files.large import CHUNK_BYTES
 from dlctl.files.target import PARTIAL
 from dlctl.transport.script import ScriptProcess
 

@@ -34,7 +34,7 @@ def on_progress(done_bytes, total_bytes):
         os.kill(os.getpid(), signal.SIGKILL)
 
 bundle = collect(Path(sys.argv[3]))
-tree = Tree(f"store/{bundle.digest}", bundle.entries, "repair")
+tree = Tree(f"store/{bundle.digest}", bundle.entries, repairs=True)
 upload(LocalTransport(), sys.argv[2], [tree], on_progress=on_progress)
 """
 
@@ -72,7 +72,7 @@ def folder(tmp_path):
 def send(transport, root, folder, **more):
     bundle = collect(folder)
     target = f"store/{bundle.digest}"
-    upload(transport, str(root), [Tree(target, bundle.entries, "repair")], **more)
+    upload(transport, str(root), [Tree(target, bundle.entries, repairs=True)], **more)
     assert damaged(transport, str(root), [target]) == set()
     return root / target
 
@@ -172,7 +172,7 @@ def test_a_file_that_changes_while_it_is_sent_is_refused(folder, tmp_path):
     with (folder / "big é.bin").open("ab") as file:
         file.write(b"more")
     with pytest.raises(TransferError, match="changed while it was sent"):
-        upload(LocalTransport(), str(tmp_path / "root"), [Tree("store/x", entries, "repair")])
+        upload(LocalTransport(), str(tmp_path / "root"), [Tree("store/x", entries, repairs=True)])
     assert not (tmp_path / "root/store/x").exists()
 
 

@@ -35,7 +35,7 @@ def test_several_trees_from_disk_and_memory_in_one_stream(transport, tmp_path):
     seen = []
     trees = [
         Tree("store/abc", [Entry("d", mode=0o755), Entry("d/big", tmp_path / "big", 0o755)]),
-        Tree("jobs/1", [Entry("secret", b"s", 0o600), Entry("l", link="secret")], "refuse"),
+        Tree("jobs/1", [Entry("secret", b"s", 0o600), Entry("l", link="secret")]),
     ]
     upload(transport, str(root), trees, on_progress=lambda *n: seen.append(n))
     assert content(root / "store/abc") == {"d/big": (tmp_path / "big").read_bytes()}
@@ -56,24 +56,15 @@ def test_odd_names_survive_the_way_there_and_back(transport, tmp_path):
     assert content(tmp_path / "back") == sent
 
 
-def test_content_that_is_already_stored_is_kept(transport, tmp_path):
-    upload(transport, str(tmp_path), [Tree("store/x", [Entry("f", b"first")])])
-    upload(transport, str(tmp_path), [Tree("store/x", [Entry("f", b"second")])])
-    assert content(tmp_path) == {"store/x/f": b"first"}
-
-
-def test_an_existing_target_is_refused_or_merged_as_asked(transport, tmp_path):
-    upload(
-        transport, str(tmp_path), [Tree("j", [Entry("d"), Entry("d/a", b"1"), Entry("b", b"1")])]
-    )
-    with pytest.raises(TransferError, match="exists already"):
-        upload(transport, str(tmp_path), [Tree("j", [Entry("b", b"2")], "refuse")])
-    upload(
-        transport,
-        str(tmp_path),
-        [Tree("j", [Entry("d"), Entry("d/c", b"2"), Entry("b", b"2")], "merge")],
-    )
+def test_what_is_there_is_merged_or_repaired(transport, tmp_path):
+    for tree in (
+        Tree("j", [Entry("d"), Entry("d/a", b"1"), Entry("b", b"1")]),
+        Tree("j", [Entry("d"), Entry("d/c", b"2"), Entry("b", b"2")]),
+    ):
+        upload(transport, str(tmp_path), [tree])
     assert content(tmp_path) == {"j/d/a": b"1", "j/d/c": b"2", "j/b": b"2"}
+    upload(transport, str(tmp_path), [Tree("j", [Entry("b", b"3")], repairs=True)])
+    assert content(tmp_path) == {"j/b": b"3"}
     assert leftovers(tmp_path) == []
 
 

@@ -11,9 +11,8 @@ import pytest
 from dlctl.errors import TransferError
 from dlctl.files import small
 from dlctl.files.download import download
-from dlctl.files.large import bring
+from dlctl.files.large import CHUNK_BYTES, Partial, bring
 from dlctl.files.listing import SiteFile, list_files
-from dlctl.files.partial import CHUNK_BYTES, Partial
 from dlctl.files.target import PARTIAL
 from dlctl.transport import Completed
 from dlctl.transport.local import LocalTransport
@@ -47,7 +46,7 @@ class Evil:
     def __init__(self, members, *streams):
         self._listing = b"".join(
             f"l{name}\0".encode() if isinstance(content, Path)
-            else f"f{name}\0s{len(content)} 8 644 1 then then\n\0".encode()
+            else f"f{name}\0s{len(content)} 644 1 then then\n\0".encode()
             for name, content in members
         )  # fmt: skip
         self._streams = list(streams)

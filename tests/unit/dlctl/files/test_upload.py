@@ -30,7 +30,7 @@ class Site:
         self.killed = False
 
     def run(self, script, **more):
-        return Completed(0, b"f./f\0s3 8 644 1 then then\n\0", b"")
+        return Completed(0, b"f./f\0s3 644 1 then then\n\0", b"")
 
     def start(self, script, **more):
         self.mark = script.partition("%s %s\\n' ")[2].partition(" ")[0]

@@ -12,7 +12,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
 from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
-from dlctl.lifecycle.ask import ask_all
+from dlctl.lifecycle.many import ask_all
 from dlctl.record import RecordStore, file
 from dlctl.transport.streams import SessionRefused
 from learner.system.segments import segment_folder
@@ -119,7 +119,7 @@ def test_a_submission_without_a_session_was_not_heard(scene, monkeypatch):
     (record,) = scene.store.all()
     assert record.reason == "the submission was interrupted: no further session"
     request = scene.request(record.training_id)
-    answers = ask_all(scene.connect(NoSession()), [request], [record], scene.store)
+    answers = ask_all(scene.connect(NoSession()), [request.plan], [record], scene.store)
     assert [type(each) for each in answers] == [SessionRefused]
     assert look(scene).reason == "the submission was interrupted: no further session"
     assert go_on(scene).state is State.PENDING

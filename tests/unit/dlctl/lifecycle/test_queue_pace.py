@@ -10,7 +10,7 @@ from login_side import make_record
 
 from dlctl.contract import Action, Next, State, Status, Verdict
 from dlctl.lifecycle import waiting
-from dlctl.lifecycle.observation import Observation
+from dlctl.lifecycle.observe import Observation
 from dlctl.lifecycle.waiting import QueuePace
 
 NOW = 1000.0

@@ -11,7 +11,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import SubmitUnknown
 from dlctl.lifecycle import resume, submit
-from dlctl.lifecycle.submit import ask
+from dlctl.lifecycle.many import ask_all
 
 SLOW_CP = """\
 #!/bin/sh
@@ -80,5 +80,6 @@ def test_the_scheduler_is_asked_by_the_submission_that_was_first(tmp_path):
     begin = Path(record.job_dir, contract.submit_begin(1))  # of one that waits for its answer
     begin.parent.mkdir(parents=True, exist_ok=True)
     begin.write_text(f"{contract.token(record.training_id, 1)}\n")
-    assert ask(scene.session, plan, record, scene.store).state is State.QUEUED
+    (told,) = ask_all(scene.session, [plan], [record], scene.store)
+    assert told.state is State.QUEUED
     assert scene.scheduler.jobs() == {}

@@ -7,8 +7,7 @@ from test_logs_by_time import write
 
 from dlctl.errors import Misused
 from dlctl.logs import reader as logs
-from dlctl.logs.beginning import begin_at_tail, begin_since
-from dlctl.logs.reader import LogReader, read
+from dlctl.logs.reader import LogReader, begin_at_tail, begin_since, read
 from dlctl.service.logs import LinesWanted
 from dlctl.transport.local import LocalTransport
 

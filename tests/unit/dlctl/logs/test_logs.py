@@ -9,8 +9,7 @@ from login_side import BadTransport
 from dlctl.contract import State
 from dlctl.errors import AuthError, ConnectionLost
 from dlctl.logs import reader as logs
-from dlctl.logs.beginning import begin_at_tail
-from dlctl.logs.reader import LogReader, follow, read
+from dlctl.logs.reader import LogReader, begin_at_tail, follow, read
 from dlctl.transport.local import LocalTransport
 
 

@@ -9,8 +9,7 @@ from login_side import BadTransport
 from dlctl.contract import State, note_line, times_file
 from dlctl.errors import ConnectionLost
 from dlctl.logs import reader as logs
-from dlctl.logs.beginning import begin_at_tail
-from dlctl.logs.reader import LogReader, follow, read
+from dlctl.logs.reader import LogReader, begin_at_tail, follow, read
 from dlctl.transport.local import LocalTransport
 
 

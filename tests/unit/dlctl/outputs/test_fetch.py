@@ -19,7 +19,6 @@ from dlctl.outputs.fetch import CHECKPOINTS, PARTS, Wanted, fetch
 from dlctl.outputs.fetched_folder import FetchedFolder
 from dlctl.outputs.metrics.files import read_metrics
 from dlctl.transport.local import LocalTransport
-from dlctl.transport.script import ScriptProcess
 
 HERE = LocalTransport()
 
@@ -262,34 +261,6 @@ def test_a_copy_has_no_edits(job, tmp_path):
     here.write_text("one\nmine\n")
     kept = fetch_results(HERE, record, tmp_path / "copy").kept
     assert kept == ["logs/attempt-1-learner-0.log.local"]
-
-
-def test_holes_are_neither_sent_nor_written(job, tmp_path, monkeypatch):
-    record, folder = job
-    store_results(folder, {"sparse": b"begin"})
-    path, size_bytes = folder / "results/sparse", 64 << 20
-    with path.open("r+b") as file:
-        file.truncate(size_bytes)
-        file.seek(size_bytes // 2)
-        file.write(b"middle")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    index = ResultsIndex([ResultFile("sparse", size_bytes, digest)])
-    (folder / "results.json").write_text(contract.to_json(index))
-    received = []
-    read = ScriptProcess.read_some
-
-    def count(process, timeout_s):
-        chunk = read(process, timeout_s)
-        received.append(len(chunk))
-        return chunk
-
-    monkeypatch.setattr(ScriptProcess, "read_some", count)
-    fetch_results(HERE, record, tmp_path / "to")
-    there = tmp_path / "to/sparse"
-    assert sum(received) < 1 << 20
-    assert there.stat().st_size == size_bytes
-    assert there.stat().st_blocks * 512 < 8 << 20
-    assert hashlib.sha256(there.read_bytes()).hexdigest() == digest
 
 
 def test_a_result_that_changed_on_the_way_is_refused(job, tmp_path):

@@ -72,11 +72,15 @@ def test_an_update_of_a_deleted_training_does_not_bring_it_back(store):
     assert store.all() == []
 
 
-def test_a_prefix_is_enough_where_it_is_unique(store):
+def test_a_unique_beginning_or_end_is_enough_and_a_near_miss_is_named(store):
     for training_id in ("digits-aaaa", "digits-aabb", "digits", "words-cccc"):
         store.add(make_record(training_id=training_id))
     assert store.find("w").training_id == "words-cccc"
     assert store.find("digits").training_id == "digits"
+    assert store.find("cccc").training_id == "words-cccc"
+    with pytest.raises(RecordError) as near:
+        store.find("digits-aaba")
+    assert near.value.hint == "did you mean digits-aabb? `dlctl list` shows them all"
     with pytest.raises(RecordError, match="fits 2 trainings") as ambiguous:
         store.find("digits-a")
     assert "digits-aabb" in ambiguous.value.hint
@@ -87,23 +91,16 @@ def test_a_prefix_is_enough_where_it_is_unique(store):
             find("")
 
 
-def test_no_id_is_the_newest_of_the_folder(store, tmp_path):
-    here = str(tmp_path.resolve())
-    for number, folder in enumerate([here, here, "/elsewhere"]):
-        store.add(
-            make_record(training_id=f"t-{number}", folder=folder, created_at=f"2026-0{number + 1}")
-        )  # noqa: E501
-    assert store.find(None, tmp_path).training_id == "t-1"
+def test_no_id_is_the_newest_of_the_folder_or_of_the_nearest_above_it(store, tmp_path):
+    here = tmp_path.resolve()
+    for number, folder in enumerate([here, here, "/elsewhere", here / "a"]):
+        store.add(make_record(training_id=f"t-{number}", folder=str(folder),
+                              created_at=f"2026-0{9 if number == 2 else number + 1}"))  # fmt: skip
+    assert store.find(None, here).training_id == "t-1"
+    assert store.find(None, here / "b" / "c").training_id == "t-1"
+    assert store.find(None, here / "a" / "c").training_id == "t-3"
     with pytest.raises(RecordError, match="no training was submitted from"):
         store.find(None, tmp_path.parent)
-
-
-def test_below_the_folder_of_a_training_it_is_found(store, tmp_path):
-    folder = tmp_path.resolve()
-    store.add(make_record(training_id="outer", folder=str(folder), created_at="2026-02"))
-    store.add(make_record(training_id="inner", folder=str(folder / "a"), created_at="2026-01"))
-    assert store.find(None, folder / "b" / "c").training_id == "outer"
-    assert store.find(None, folder / "a" / "c").training_id == "inner"
 
 
 def test_many_ids_are_found_with_one_look_into_the_file(store, monkeypatch):
@@ -127,15 +124,6 @@ def test_what_has_not_changed_is_not_decoded_again(store):
     assert (after[1].epoch, after[1].tags) == (3, ["new"])
 
 
-def test_a_unique_end_will_do_and_a_near_miss_is_named(store):
-    for training_id in ("digits-aaaa", "words-bbbb"):
-        store.add(make_record(training_id=training_id))
-    assert store.find("bbbb").training_id == "words-bbbb"
-    with pytest.raises(RecordError) as near:
-        store.find("digits-aaab")
-    assert near.value.hint == "did you mean digits-aaaa? `dlctl list` shows them all"
-
-
 def test_the_folder_is_private(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert stat.S_IMODE(state_directory().stat().st_mode) == 0o700
@@ -148,15 +136,7 @@ def test_a_relative_state_home_is_ignored(tmp_path, monkeypatch):
     assert state_directory() == tmp_path / ".local/state/dlctl"
 
 
-@pytest.fixture(params=["its own disk", "a shared one"])
-def disk(request, monkeypatch):
-    """Both kinds of file systems: with a write-ahead log, and with a rollback journal."""
-    monkeypatch.setattr(file, "_is_own", lambda _: request.param == "its own disk")
-    monkeypatch.setattr(file, "_READ_PATIENCE_S", 0.1)
-    return request.param
-
-
-def test_several_at_once_lose_nothing(store, disk):
+def test_several_at_once_lose_nothing(store):
     def add(number):
         RecordStore(store.path).add(make_record(training_id=f"t-{number}"))
 
@@ -175,7 +155,8 @@ def changed(path):
     connection.close()
 
 
-def test_reading_neither_waits_for_a_lock_nor_writes(store, disk):
+def test_reading_neither_waits_for_a_lock_nor_writes(store, monkeypatch):
+    monkeypatch.setattr(file, "_READ_PATIENCE_S", 0.1)
     store.add(make_record())
     before = store.path.read_bytes()
     with changed(store.path):
@@ -188,7 +169,7 @@ def test_without_a_file_nothing_is_known_and_none_is_made(store):
     assert not store.path.exists()
 
 
-def test_a_full_disk_does_not_keep_anyone_from_reading(store, disk):
+def test_a_full_disk_does_not_keep_anyone_from_reading(store):
     store.add(make_record())
     program = (
         "import pathlib, resource, sys\n"
@@ -359,17 +340,6 @@ def test_what_was_fetched_stays_fetched(store):
     assert known.made == made
     assert all(map(known.was_fetched, FETCHED))
     assert not any(map(replace(known, attempt=2).was_fetched, FETCHED))
-
-
-@pytest.mark.parametrize(("kind", "own"), [("ext4", True), ("nfs4", False), ("fuse.sshfs", False)])
-def test_only_a_disk_of_this_machine_alone_has_a_write_ahead_log(tmp_path, kind, own):
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(
-        "22 1 8:1 / / rw,relatime shared:1 - xfs /dev/sda1 rw\n"
-        f"90 22 0:45 / {tmp_path.resolve()} rw shared:2 - {kind} server:/home rw\n"
-    )
-    assert file._is_own(tmp_path / "state" / "record.db", mounts) is own
-    assert file._is_own(tmp_path / "record.db", tmp_path / "absent") is False
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):

@@ -222,10 +222,10 @@ def test_a_resumption_that_a_prune_overtakes_says_so(scene):
     prune_now = f"mv {here} {aside}; : >{fence}"
 
     class Overtaken(LocalTransport):
-        def run(self, script, **more):
+        def start(self, script, **more):
             if "the training was deleted" in script:
                 script = script.replace("\nif [ ! -s ", f"\n{prune_now}\nif [ ! -s ", 1)
-            return super().run(script, **more)
+            return super().start(script, **more)
 
     session = scene.connect(Overtaken())
     with pytest.raises(RecordError, match="was deleted meanwhile"):
