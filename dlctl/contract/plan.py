@@ -114,6 +114,8 @@ class Recipe:
     """Whether the built-in loop trains what `job` names."""
     loop_unless: str | None = None
     """A program that trains in place of the built-in loop on nodes that have it."""
+    loop_module: str | None = None
+    """The framework's module for the built-in loop: its path in the code or in the runtime."""
     signal: str = "USR2"
     """The signal that makes a learner save and end, without SIG."""
     modules: list[str] = field(default_factory=list)

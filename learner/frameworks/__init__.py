@@ -14,7 +14,7 @@ from dlctl.contract import Plan
 from learner.errors import UserFault
 from learner.frameworks.base import FrameworkRunner, Traits
 from learner.frameworks.command import UserCommand
-from learner.frameworks.pytorch import PyTorch
+from learner.frameworks.pytorch import PyTorch, loop_module
 from learner.frameworks.script import TrainScript
 
 COMMAND: FrameworkRunner = UserCommand()
@@ -23,7 +23,8 @@ LOOP: FrameworkRunner = PyTorch()
 LOOP_NAMES = ("pytorch", "torch")
 """The frameworks of the built-in loop in plans of older versions."""
 
-__all__ = ["COMMAND", "LOOP", "LOOP_NAMES", "FrameworkRunner", "Traits", "framework_of", "prepare"]
+__all__ = ["COMMAND", "LOOP", "LOOP_NAMES", "FrameworkRunner", "Traits", "framework_of",
+           "loop_module", "prepare"]  # fmt: skip
 
 
 def framework_of(plan: Plan) -> FrameworkRunner:
