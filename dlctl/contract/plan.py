@@ -72,8 +72,7 @@ class Launch:
     """The launcher's command line: `argv` goes before the program."""
 
     kind: str
-    """The launcher: `srun`, `mpirun`, or `direct` (a plain child process); old plans also have
-    `each`, for a step per learner."""
+    """The launcher: `srun`, `mpirun`, or `direct` (a plain child process)."""
     argv: list[str]
     step_per_learner: bool = False
     """Whether every learner is a separate job step without a common MPI world, as with a parameter
@@ -114,6 +113,8 @@ class Recipe:
     """Whether the built-in loop trains what `job` names."""
     loop_unless: str | None = None
     """A program that trains in place of the built-in loop on nodes that have it."""
+    loop_module: str | None = None
+    """The framework's module for the built-in loop: its path in the code or in the runtime."""
     signal: str = "USR2"
     """The signal that makes a learner save and end, without SIG."""
     modules: list[str] = field(default_factory=list)
@@ -143,7 +144,7 @@ class Framework:
     arguments: dict[str, Any] = field(default_factory=dict)
     """What `build`, or the program, gets."""
     recipe: Recipe | None = None
-    """How the learners run: a `Recipe`; None in plans of older versions."""
+    """How the learners run; None: the built-in loop, or the command as it is."""
 
     @property
     def has_loop(self) -> bool:
@@ -285,8 +286,8 @@ class DataStore:
     """The manifest's `connection`, without its credentials, with the defaults of its type."""
     secrets: dict[str, str] = field(default_factory=dict)
     """Key of `connection` → reference (`file:PATH`), resolved on the node only."""
-    position: int = -1
-    """The store's place in the manifest's list, from 0; -1 in older plans."""
+    position: int = 0
+    """The store's place in the manifest's list, from 0."""
     scripts: list[str] = field(default_factory=list)
     """Which scripts the store has in the job directory: `load`, `store`; a mounted one has none."""
     needs: list[str] = field(default_factory=list)

@@ -21,7 +21,7 @@ SENT_INDEX = ".dlctl-index"
 BY_DLCTL = "dlctl"
 """The rule for what dlctl never sends, such as `results/`."""
 DIGEST_LENGTH = 32
-"""Length of the digest of a folder with an index; folders of older versions have 64, and none."""
+"""Length of the digest of a folder with an index."""
 
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
 _LINE = re.compile(r"([0-9a-f]{64}) (\d+) ([fxl]) (.+)")

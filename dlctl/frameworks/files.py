@@ -110,9 +110,25 @@ def _wrong_job(framework: FrameworkFolder, job: str) -> str:
     )
 
 
+def modules() -> dict[str, Path]:
+    """Return the frameworks' modules, which belong to the runtime, by their paths there.
+
+    Those of the submitted folder travel with it.
+    """
+    return {
+        f"{FOLDER}/{path.parent.name}/{path.name}": path
+        for _, root in _roots()
+        for path in root.glob("*/*.py")
+    }
+
+
+def _roots() -> list[tuple[str, Path]]:
+    user = xdg_directory("XDG_CONFIG_HOME", ".config") / "dlctl" / FOLDER
+    return [("package", data_path(FOLDER)), ("user", user)]
+
+
 def _found(folder: Path | None) -> dict[str, tuple[str, Path]]:
-    roots = [("package", data_path(FOLDER)),
-             ("user", xdg_directory("XDG_CONFIG_HOME", ".config") / "dlctl" / FOLDER)]  # fmt: skip
+    roots = _roots()
     if folder is not None:
         roots.append(("folder", folder / FOLDER))
     return {
@@ -134,9 +150,12 @@ def _read(name: str, place: str, path: Path) -> FrameworkFolder:
     except ValidationError as error:
         problems = sentences(error, FrameworkSettings, document, {})
         raise ManifestError("\n".join(problems), problems=problems) from None
+    module = settings.loop and settings.loop.module
+    if module and not (path / module).is_file():
+        raise ManifestError(f"{file}: loop: module: there is no {module!r} beside it")
     if settings.same_as is None and not (path / TEMPLATE).is_file():
         raise ManifestError(f"{path / TEMPLATE}: does not exist; it says how a learner is run")
     return FrameworkFolder(name, place, path, settings)
 
 
-__all__ = ["CUSTOM", "find_framework", "framework_of", "list_frameworks", "no_such"]
+__all__ = ["CUSTOM", "find_framework", "framework_of", "list_frameworks", "modules", "no_such"]

@@ -38,6 +38,8 @@ class Loop(_Part):
 
     unless: str | None = None
     """A program that trains instead on nodes that have it."""
+    module: str | None = None
+    """A Python file of the framework's folder, whose functions read what `job` names."""
 
 
 class Checkpoint(_Part):

@@ -61,6 +61,7 @@ def make_recipe(
         script=train_script(manifest, framework, around, searched) if is_shell else "",
         loop=loop is not None,
         loop_unless=loop.unless if loop else None,
+        loop_module=f"{FOLDER}/{framework.name}/{loop.module}" if loop and loop.module else None,
         signal=settings.signal,
         modules=list(settings.modules) if judged else [],
         install=settings.install,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +24,43 @@ from dlctl.yaml_source import Trail
 
 _NOT_ALL_USE = ("staleness", "learning_rate", "momentum", "adagrad", "moving_rate")
 
-_Problem = tuple[str, str]
-"""A key of parameter_server, and what is wrong with it."""
+_Problem = tuple[Trail, str]
+"""The place of a setting, and what is wrong with it."""
 
 
-def conflicts(manifest: Manifest) -> list[tuple[Trail, str]]:
-    """Return the settings that contradict one another: the place of each, and a sentence."""
+def conflicts(manifest: Manifest) -> list[_Problem]:
+    """Return the settings that contradict one another."""
     server = manifest.parameter_server
+    found = _of_nodes(manifest)
     if server is None:
-        return _nodes(manifest)
-    checks: tuple[Callable[[ParameterServerSection], list[_Problem]], ...] = (
-        _unused, _staleness, _aggregate, _pull_every, _adagrad,
-    )  # fmt: skip
-    found: list[tuple[Trail, str]] = [
-        (("parameter_server", key), text) for check in checks for key, text in check(server)
-    ]
+        return found
+    found += [(("parameter_server", key), text) for key, text in _of_server(server)]
     if server.in_rounds and manifest.learners > MOST_IN_ROUNDS:
         found.append((
             ("learners",),
             f"{manifest.learners} learners can't all wait for one another with {server.solver}; "
             f"at most {MOST_IN_ROUNDS} are allowed, or another solver",
         ))  # fmt: skip
-    return _nodes(manifest) + found + _against_training(manifest)
+    if server.solver == OWN and manifest.framework.job is None:
+        found.append((
+            ("parameter_server", "solver"),
+            "own is the solver that build(arguments) returns, and framework.command has none; "
+            "framework.job is needed, or another solver",
+        ))  # fmt: skip
+    if manifest.training.average_every_steps > 1:
+        found.append((
+            ("training", "average_every_steps"),
+            "is for learners without a server; with one, use model_averaging and push_every",
+        ))  # fmt: skip
+    if manifest.training.exchange != "auto":
+        found.append((
+            ("training", "exchange"),
+            "is for learners without parameter_server; with one, they exchange nothing themselves",
+        ))  # fmt: skip
+    return found
 
 
-def _nodes(manifest: Manifest) -> list[tuple[Trail, str]]:
+def _of_nodes(manifest: Manifest) -> list[_Problem]:
     learners, nodes, each = manifest.learners, manifest.nodes, manifest.learners_per_node
     if nodes and each and nodes * each != learners:
         return [(
@@ -70,83 +82,35 @@ def _nodes(manifest: Manifest) -> list[tuple[Trail, str]]:
     return []
 
 
-def _unused(server: ParameterServerSection) -> list[_Problem]:
-    used = TRAITS[server.solver].settings
-    has = (
-        f"of these settings it uses {', '.join(used)}" if used else "it uses none of these settings"
-    )
-    return [
-        (key, f"{server.solver} does not use it; {has}")
-        for key in _NOT_ALL_USE
-        if key not in used
-        and (value := getattr(server, key)) is not None
-        and value is not False  # zero is a setting, too
-    ]
-
-
-def _staleness(server: ParameterServerSection) -> list[_Problem]:
-    if server.staleness != 0 or server.solver == PARALLEL:
-        return []
-    if "staleness" not in TRAITS[server.solver].settings:
-        return []  # reported already
-    return [(
-        "staleness",
-        f"with 0 all learners would wait for one another, which {server.solver} does not; "
-        f"at least 1 is allowed, or the solver {PARALLEL}",
-    )]  # fmt: skip
-
-
-def _aggregate(server: ParameterServerSection) -> list[_Problem]:
-    at_once, does = TRAITS[server.solver].at_once, TRAITS[server.solver].does
-    if server.solver == PARALLEL:
-        at_once = not server.in_rounds
-    meant = {True: "every_push", False: "all", None: None}[at_once]
-    if server.aggregate in (None, meant):
-        return []
-    return [("aggregate", f"'{server.aggregate}' contradicts the solver: {server.solver} {does}")]
-
-
-def _pull_every(server: ParameterServerSection) -> list[_Problem]:
-    pull, push = server.pull_every, server.push_every
-    if pull is None or pull == push:
-        return []
-    if TRAITS[server.solver].sends_weights:
-        return [(
+def _of_server(server: ParameterServerSection) -> Iterator[tuple[str, str]]:
+    solver, traits = server.solver, TRAITS[server.solver]
+    used = f"of these settings it uses {', '.join(traits.settings)}"
+    for key in _NOT_ALL_USE:
+        value = getattr(server, key)
+        if key not in traits.settings and value is not None and value is not False:
+            has = used if traits.settings else "it uses none of these settings"
+            yield key, f"{solver} does not use it; {has}"
+    if server.staleness == 0 and solver != PARALLEL and "staleness" in traits.settings:
+        yield (
+            "staleness",
+            (
+                f"with 0 all learners would wait for one another, which {solver} does not; "
+                f"at least 1 is allowed, or the solver {PARALLEL}"
+            ),
+        )
+    at_once = not server.in_rounds if solver == PARALLEL else traits.at_once
+    if server.aggregate not in (None, {True: "every_push", False: "all", None: None}[at_once]):
+        yield "aggregate", f"'{server.aggregate}' contradicts the solver: {solver} {traits.does}"
+    pull, push = server.pull_every or server.push_every, server.push_every
+    if pull != push and traits.sends_weights:
+        yield (
             "pull_every",
-            f"{server.solver} takes the answer with each push; {push}, as push_every, is allowed",
-        )]  # fmt: skip
-    if pull % push:
-        return [("pull_every", f"{pull} is not a multiple of push_every, {push}")]
-    return []
-
-
-def _adagrad(server: ParameterServerSection) -> list[_Problem]:
-    if server.adagrad and server.momentum and server.solver == "downpour_sgd":
-        return [("momentum", "adagrad has none; one of the two is allowed")]
-    return []
-
-
-def _against_training(manifest: Manifest) -> list[tuple[Trail, str]]:
-    """Return settings for learners that agree without a server, where the manifest has one."""
-    found: list[tuple[Trail, str]] = []
-    server = manifest.parameter_server
-    if server is not None and server.solver == OWN and manifest.framework.job is None:
-        found.append((
-            ("parameter_server", "solver"),
-            "own is the solver that build(arguments) returns, and framework.command has none; "
-            "framework.job is needed, or another solver",
-        ))  # fmt: skip
-    if manifest.training.average_every_steps > 1:
-        found.append((
-            ("training", "average_every_steps"),
-            "is for learners without a server; with one, use model_averaging and push_every",
-        ))  # fmt: skip
-    if manifest.training.exchange != "auto":
-        found.append((
-            ("training", "exchange"),
-            "is for learners without parameter_server; with one, they exchange nothing themselves",
-        ))  # fmt: skip
-    return found
+            (f"{solver} takes the answer with each push; {push}, as push_every, is allowed"),
+        )
+    elif pull % push:
+        yield "pull_every", f"{pull} is not a multiple of push_every, {push}"
+    if server.adagrad and server.momentum and solver == "downpour_sgd":
+        yield "momentum", "adagrad has none; one of the two is allowed"
 
 
 def check_files(manifest: Manifest, folder: Path) -> None:

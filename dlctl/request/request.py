@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import GitState, SentFile
 from dlctl.files.archive import Entry
+from dlctl.frameworks.files import modules
 from dlctl.manifest.overrides import Overrides
 from dlctl.request.bundle import Bundle
 from dlctl.sites.model import Partition
@@ -110,7 +111,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 @functools.cache
 def runtime_entries() -> tuple[str, list[Entry]]:
     """Return the runtime's digest and its files, in order of their names, and their index."""
-    files = {"dlctl/__init__.py": _PACKAGE / "__init__.py"}
+    files = {"dlctl/__init__.py": _PACKAGE / "__init__.py", **modules()}
     for package in ("dlctl/contract", "learner", "psrv", "search"):
         folder = _PACKAGE.parent / package
         for path in [found for ending in _ENDINGS for found in folder.rglob(f"*.{ending}")]:

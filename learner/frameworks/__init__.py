@@ -14,27 +14,27 @@ from dlctl.contract import Plan
 from learner.errors import UserFault
 from learner.frameworks.base import FrameworkRunner, Traits
 from learner.frameworks.command import UserCommand
-from learner.frameworks.pytorch import PyTorch
+from learner.frameworks.pytorch import PyTorch, loop_module
 from learner.frameworks.script import TrainScript
 
 COMMAND: FrameworkRunner = UserCommand()
-"""A command in a plan of an older version."""
+"""A command as it is, of a plan without a recipe."""
 LOOP: FrameworkRunner = PyTorch()
-LOOP_NAMES = ("pytorch", "torch")
-"""The frameworks of the built-in loop in plans of older versions."""
 
-__all__ = ["COMMAND", "LOOP", "LOOP_NAMES", "FrameworkRunner", "Traits", "framework_of", "prepare"]
+__all__ = [
+    "COMMAND", "LOOP", "FrameworkRunner", "Traits", "framework_of", "loop_module", "prepare",
+]  # fmt: skip
 
 
 def framework_of(plan: Plan) -> FrameworkRunner:
     """Return the program that runs as a learner of this plan, on this node.
 
     Raises:
-        UserFault: the plan needs a built-in loop that this version lacks.
+        UserFault: the plan has no train.sh.
     """
     framework, recipe = plan.framework, plan.framework.recipe
     if recipe is None:
-        return _of_old_plan(plan)
+        return LOOP if framework.command is None else COMMAND
     if recipe.loop and (recipe.loop_unless is None or not shutil.which(recipe.loop_unless)):
         return LOOP
     if not recipe.script:
@@ -50,14 +50,3 @@ def prepare(plan: Plan, job_dir: Path, attempt: int) -> None:
     recipe = plan.framework.recipe
     if recipe is not None and recipe.script:
         TrainScript(recipe).prepare(plan, job_dir, attempt)
-
-
-def _of_old_plan(plan: Plan) -> FrameworkRunner:
-    if plan.framework.command is not None:
-        return COMMAND
-    if plan.framework.name.lower() not in LOOP_NAMES:
-        raise UserFault(
-            f"The framework {plan.framework.name!r} has no built-in loop in this version.",
-            hint="Use framework.command, or submit with the dlctl that made this plan.",
-        )
-    return LOOP

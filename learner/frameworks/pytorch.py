@@ -4,14 +4,48 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 from dlctl import contract
 from dlctl.contract import Plan
-from learner.caffe.solver import check_files
 from learner.errors import Mistake, UserFault
 from learner.frameworks.base import FrameworkRunner, Traits
 from learner.job.context import starts_mpi
+
+RUNTIME = Path(__file__).resolve().parents[2]
+
+
+def loop_module(plan: Plan, code: Path) -> ModuleType | None:
+    """Return the module by which a framework's folder gives the loop what train.py gives it.
+
+    Raises:
+        UserFault: it is neither in the submitted folder nor in the runtime.
+    """
+    recipe = plan.framework.recipe
+    if recipe is None or recipe.loop_module is None:
+        return None
+    for root in (code, RUNTIME):
+        if (path := root / recipe.loop_module).is_file():
+            return load_module(path)
+    raise UserFault(
+        f"the module {recipe.loop_module} of the framework {plan.framework.name!r} was not sent",
+        hint="submit or resume where the framework's folder is",
+    )
+
+
+def load_module(path: Path) -> ModuleType:
+    """Return a module of a framework's folder, which it sees as a package: `from .other import …`.
+
+    No name in the folder shadows another module.
+    """
+    package = f"dlctl_framework_{path.parent.name}".replace(".", "_")
+    if package not in sys.modules:
+        spec = ModuleSpec(package, None, is_package=True)
+        spec.submodule_search_locations = [str(path.parent)]
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+    return importlib.import_module(f"{package}.{path.stem}")
 
 
 class PyTorch(FrameworkRunner):
@@ -53,11 +87,15 @@ def _missing_modules(plan: Plan) -> list[str]:
 
 
 def _model_file(plan: Plan, job_dir: Path) -> list[str]:
-    name = str(plan.framework.job)
-    if name.endswith(".prototxt"):
-        return _solver_file(job_dir / contract.CODE, name)
+    name, code = str(plan.framework.job), job_dir / contract.CODE
     try:
-        compile((job_dir / contract.CODE / name).read_bytes(), name, "exec", dont_inherit=True)
+        if (module := loop_module(plan, code)) is not None:
+            getattr(module, "check", lambda *_: None)(plan, code)
+            return []
+        compile((code / name).read_bytes(), name, "exec", dont_inherit=True)
+    except UserFault as fault:
+        what = " ".join(fault.message.split())
+        return [Mistake(f"{what}\n{fault.hint or f'Correct {name} and submit again.'}")]
     except SyntaxError as error:
         line = (error.text or "").strip()
         return [Mistake(
@@ -69,13 +107,4 @@ def _model_file(plan: Plan, job_dir: Path) -> list[str]:
             f"framework.job {name!r} can't be read: {' '.join(str(error).split())}\n"
             "Name a Python file of the submitted folder (.gitignore and .dlctlignore leave out)."
         )]  # fmt: skip
-    return []
-
-
-def _solver_file(folder: Path, name: str) -> list[str]:
-    try:
-        check_files(folder / name, folder)
-    except UserFault as fault:
-        what = " ".join(fault.message.split())
-        return [Mistake(f"{what}\n{fault.hint or f'Correct {name} and submit again.'}")]
     return []

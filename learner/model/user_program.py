@@ -10,8 +10,8 @@ import torch
 
 from dlctl import contract
 from dlctl.contract.launchers import Ranks
-from learner.caffe.program import SUFFIX, builder
 from learner.checkpoint.rng import seed_all
+from learner.frameworks import loop_module
 from learner.job.environment import resolve_secrets, service_variables
 from learner.model.user_model import Parts, build_parts, load_build
 
@@ -28,7 +28,8 @@ def run_build(plan: contract.Plan, code_dir: Path) -> Parts:
     sys.path += [str(folder) for folder in dict.fromkeys((path.parent, code_dir))]
     os.chdir(code_dir)
     seed_all(plan.training.seed)  # a random split of the data must be the same on all learners
-    own = builder(path, code_dir) if path.suffix == SUFFIX else load_build(path)
+    module = loop_module(plan, code_dir)
+    own = load_build(path) if module is None else lambda _: module.build(plan, code_dir)
     return build_parts(own, plan.framework.arguments)
 
 

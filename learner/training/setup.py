@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,12 @@ import torch
 
 from dlctl import contract
 from dlctl.contract.ground.amounts import counted
-from learner.caffe import program as caffe
-from learner.caffe.net import CaffeNet
-from learner.caffe.solver import read_solver
-from learner.caffe.weights import read_blobs
 from learner.checkpoint.writer_process import WriterProcess
 from learner.data.sampling import batch_count
 from learner.errors import UserFault, place
 from learner.exchange import Exchange
 from learner.export import export_metrics, export_model
+from learner.frameworks import loop_module
 from learner.job.context import Seat, read_plan
 from learner.job.metrics import MetricsFile, Progress, finished_file, tell
 from learner.model.lr_schedule import ManifestSchedule, Schedule, UserSchedule, factor
@@ -42,6 +40,10 @@ class TrainingJob(Seat):
     def code_dir(self) -> Path:
         """Return the folder with the user's files."""
         return self.directory / contract.CODE
+
+    def _hook(self, name: str) -> Callable[..., Any] | None:
+        """Return a function of the framework's module, if there are both."""
+        return getattr(loop_module(self.plan, self.code_dir), name, None)
 
     def say(self, text: str) -> None:
         """Print a line on rank 0."""
@@ -120,14 +122,13 @@ class TrainingJob(Seat):
         if weights is None:
             return
         path = find_weights(str(weights), self.code_dir)
-        if isinstance(model, CaffeNet):
-            for text in model.take(read_blobs(path), path.name):
+        if take := self._hook("take_weights"):
+            for text in take(model, path):
                 self.say(f"not loaded from {path.name}: {text}")
-            self.say(f"starting from the weights in {path}")
-            return
-        strict = arguments.get("weights_strict", True) is not False
-        for text in start_from(model, load_weights(path), strict=strict):
-            self.say(f"WARNING: not loaded from {path.name}: {text}")
+        else:
+            strict = arguments.get("weights_strict", True) is not False
+            for text in start_from(model, load_weights(path), strict=strict):
+                self.say(f"WARNING: not loaded from {path.name}: {text}")
         self.say(f"starting from the weights in {path}")
 
     def reports(self) -> Reports:
@@ -167,10 +168,8 @@ class TrainingJob(Seat):
         try:
             results.mkdir(exist_ok=True)
             path = export_model(parts.model, results)
-            if isinstance(parts.model, CaffeNet):
-                name = read_solver(self.code_dir / str(self.plan.framework.job)).model_name
-                path = results / f"{name}_iter_{position.step}.caffemodel"
-                contract.write_whole(path, parts.model.caffemodel())
+            if export := self._hook("export"):
+                path = export(self.plan, self.code_dir, parts.model, position.step, results)
             export_metrics(
                 position.history, results, epochs=position.epoch, steps=position.step,
                 learners=learners,
@@ -193,9 +192,9 @@ def open_job(directory: Path, attempt: int, rank: int) -> TrainingJob:
     directory, plan = directory.resolve(), read_plan(directory, attempt)
     if not plan.framework.has_loop:
         raise UserFault("the plan names no framework.job for the built-in loop")
-    if str(plan.framework.job).endswith(caffe.SUFFIX):
-        plan = caffe.planned(plan, directory / contract.CODE)
-    return TrainingJob(directory, attempt, plan, rank)
+    job = TrainingJob(directory, attempt, plan, rank)
+    planned = job._hook("planned")
+    return replace(job, plan=planned(plan, job.code_dir)) if planned else job
 
 
 def say_finished() -> None:

@@ -36,6 +36,37 @@ while count < int(os.environ["GOAL"]) and not asked:
 print("ends at", count, flush=True)
 """
 """A checkpoint a step; saved nothing is lost, whenever the signal comes."""
+PARTS = """\
+import torch
+
+def parts(slope):
+    model, x = torch.nn.Linear(1, 1), torch.arange(8.0).reshape(8, 1)
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
+            "loss": torch.nn.MSELoss(), "train": torch.utils.data.TensorDataset(x, slope * x)}
+"""
+READS = """\
+from dataclasses import replace
+from learner.errors import UserFault
+
+def check(plan, code):
+    if not (code / plan.framework.job).read_text().strip().isdigit():
+        raise UserFault("a.line has no number")
+
+def planned(plan, code):
+    return replace(plan, training=replace(plan.training, epochs=1, batch_size=2))
+
+def build(plan, code):
+    from .parts import parts
+    return parts(int((code / plan.framework.job).read_text()))
+
+def take_weights(model, path):
+    return ["the slope"]
+
+def export(plan, code, model, step, results):
+    path = results / "model.line"
+    path.write_text(f"{step} steps of {plan.training.batch_size}")
+    return path
+"""
 
 
 @ON_THE_CLUSTER
@@ -69,6 +100,27 @@ def test_a_framework_beside_the_manifest_is_halted_and_goes_on(dlctl, site, wait
     assert done.exit_code == 0, (done.stdout, done.stderr)
     assert f"learner-0 | begins at {newest} ['--by', '1']" in done.stdout
     assert "learner-0 | ends at 60" in done.stdout
+
+
+def test_the_built_in_loop_trains_what_a_users_framework_reads(dlctl, local_site):
+    """A file of a number, by a module beside the manifest with each of its functions."""
+    place = "templates/frameworks/line"
+    files = {
+        f"{place}/framework.yml": "title: a line\njob: {suffix: .line}\nloop: {module: reads.py}\n",
+        f"{place}/train.sh.j2": "{{ program }}\n", f"{place}/parts.py": PARTS,
+        f"{place}/reads.py": READS, "a.line": "3\n",
+    }  # fmt: skip
+    program = {"name": "line", "job": "a.line", "arguments": {"weights": "a.line"}}
+    folder = write_training(dlctl.cwd, program, files)
+    done, training_id = run(dlctl, local_site, folder)
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert "not loaded from a.line: the slope" in done.stdout
+    results = local_site.job_dir(training_id) / "results"
+    assert (results / "model.line").read_text() == "4 steps of 2"
+    (folder / "a.line").write_text("three\n")
+    wrong, _ = run(dlctl, local_site, folder)
+    assert wrong.exit_code != 0
+    assert "a.line has no number" in wrong.stdout + wrong.stderr
 
 
 def test_pip_in_a_command_changes_nothing_at_the_site(dlctl, local_site):

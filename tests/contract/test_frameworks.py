@@ -9,7 +9,6 @@ import pytest
 from scheduler_plan import make_plan
 
 from dlctl import contract
-from learner.errors import UserFault
 from learner.frameworks import COMMAND, LOOP, framework_of, prepare
 from learner.frameworks.script import TrainScript
 
@@ -72,12 +71,6 @@ def test_a_missing_module_is_named_with_the_package_that_brings_it(plan, tmp_pat
     (problem,) = TrainScript(recipe).problems(plan, tmp_path)
     assert "lacks no_such_module.x" in problem
     assert "requirements: [no-such, a]" in problem
-
-
-def test_a_loop_that_this_version_lacks_is_one_sentence(plan):
-    unknown = contract.Framework("caffe", None, None, "solver.prototxt")
-    with pytest.raises(UserFault, match="'caffe' has no built-in loop"):
-        framework_of(dataclasses.replace(plan, framework=unknown))
 
 
 def test_it_starts_a_program_in_a_folder_that_is_there(kind, plan, tmp_path):

@@ -13,7 +13,11 @@ import grimp
 
 PACKAGES = ("dlctl", "learner", "psrv", "search")
 OTHER_TESTS = {
-    "templates/frameworks": ["tests/golden", "tests/unit/dlctl/frameworks", "tests/unit/learner"],
+    "templates/frameworks": [
+        "tests/golden",
+        "tests/unit/dlctl/frameworks",
+        "tests/unit/frameworks",
+    ],
     "templates/stores": ["tests/contract", "tests/unit/learner"],
     "templates": ["tests/golden", "tests/contract/test_launchers.py"],
     **dict.fromkeys(("docs", "README.md", "CONTRIBUTING.md"), ["tests/unit/docs"]),

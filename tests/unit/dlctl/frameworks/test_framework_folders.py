@@ -14,6 +14,7 @@ from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.package_data import data_path
 from dlctl.request.build import look_over, prepare
+from dlctl.request.request import runtime_entries
 
 KNOWN = [framework.name for framework in list_frameworks()[0]]
 PAGE = REPOSITORY / "docs/frameworks.md"
@@ -39,8 +40,8 @@ def write_framework(folder, name, settings, template="{{ program }}\n"):
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_framework_is_small_and_on_the_page(name):
-    lines = sum(len(path.read_text().splitlines())
-                for path in data_path(f"templates/frameworks/{name}").iterdir())  # fmt: skip
+    folder = data_path(f"templates/frameworks/{name}")
+    lines = sum(path.read_text().count("\n") for path in folder.iterdir() if path.suffix != ".py")
     assert lines <= 40
     assert re.search(rf"^\|.*`{name}`", PAGE.read_text(), re.MULTILINE)
 
@@ -93,6 +94,19 @@ def test_a_framework_is_added_as_the_page_says(tmp_path):
     assert made.plan.framework.recipe.signal == "TERM"
     assert "${LUA:-lua} train.lua --n 3\n" in made.plan.framework.recipe.script
     assert made.plan.checkpoint.files == "state-*.txt"
+
+
+def test_a_module_for_the_loop_travels_with_the_code_or_in_the_runtime(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    settings = "title: t\njob: {suffix: .net}\nloop: {module: reads.py}\n"
+    write_framework(tmp_path / "config/dlctl", "mine", settings)
+    with pytest.raises(ManifestError, match=r"loop: module: there is no 'reads.py' beside it"):
+        recipe(tmp_path, "{name: mine, job: a.net}", a__net="")
+    name = "templates/frameworks/mine/reads.py"
+    (tmp_path / "config/dlctl" / name).write_text("x = 1\n")
+    assert recipe(tmp_path, "{name: Mine, job: a.net}", a__net="").loop_module == name
+    sent = {entry.path for entry in runtime_entries.__wrapped__()[1]}
+    assert sent >= {name, "templates/frameworks/caffe/program.py"}
 
 
 def test_the_nearest_folder_wins(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from learner.caffe.solver import Solver
+from .solver import Solver
 
 
 class CaffeOptimizer(torch.optim.Optimizer):

@@ -7,8 +7,9 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from learner.caffe.prototxt import read
 from learner.errors import UserFault
+
+from .prototxt import read
 
 POLICIES = ("fixed", "step", "exp", "inv", "multistep", "poly", "sigmoid")
 TYPES = ("SGD", "Nesterov", "Adam", "AdaGrad", "RMSProp", "AdaDelta")
@@ -138,14 +139,3 @@ def _find(solver: Solver, name: str, folder: Path) -> Path:
         f"{solver.where}: there is no net {name!r} in the submitted folder",
         hint="paths are relative to the manifest's folder",
     )
-
-
-def check_files(job: Path, folder: Path) -> None:
-    """Read solver and nets, for the preflight.
-
-    Raises:
-        UserFault: one of the files is wrong.
-    """
-    for path in dict.fromkeys(net_paths(read_solver(job), folder)):
-        if not read(path).fields.keys() & {"layer", "layers"}:
-            raise UserFault(f"{path.name} has no layer")

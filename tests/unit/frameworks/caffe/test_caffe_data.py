@@ -6,11 +6,11 @@ import lmdb
 import numpy as np
 import pytest
 import torch
+from dlctl_framework_caffe.data import Augmented, dataset
+from dlctl_framework_caffe.prototxt import read
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from dlctl.contract.ground import protobuf as wire
-from learner.caffe.data import Augmented, dataset
-from learner.caffe.prototxt import read
 from learner.errors import UserFault
 
 IMAGES = np.arange(2 * 1 * 4 * 5, dtype=np.uint8).reshape(2, 1, 4, 5)

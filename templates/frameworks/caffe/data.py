@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from dlctl.contract.ground import protobuf as wire
-from learner.caffe.prototxt import Message
-from learner.caffe.weights import read_mean
 from learner.errors import UserFault
+
+from .prototxt import Message
+from .weights import read_mean
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = 1, 2, 3, 4, 5, 6, 7
 """Fields of caffe.proto's Datum."""

@@ -1,8 +1,8 @@
 """Protobuf's text format, as solver and net files use it."""
 
 import pytest
+from dlctl_framework_caffe.prototxt import parse
 
-from learner.caffe.prototxt import parse
 from learner.errors import UserFault
 
 

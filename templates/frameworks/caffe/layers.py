@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learner.caffe.prototxt import Message
 from learner.errors import UserFault
+
+from .prototxt import Message
 
 Make = Callable[[Message, Sequence[Tensor]], nn.Module]
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from dlctl_framework_caffe.net import CaffeNet, read_net
+from dlctl_framework_caffe.program import build, planned
+from dlctl_framework_caffe.weights import read_blobs, to_bytes
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from repository import REPOSITORY
 from scheduler_plan import make_plan
 
 from dlctl.contract import CheckpointPolicy
 from dlctl.contract.ground import protobuf as wire
-from learner.caffe.net import CaffeNet, read_net
-from learner.caffe.program import builder, planned
-from learner.caffe.weights import read_blobs, to_bytes
 from learner.errors import UserFault
 
 EXAMPLE = REPOSITORY / "examples/frameworks"
@@ -202,10 +202,14 @@ def example(tmp_path):
     return tmp_path
 
 
-def test_the_solver_says_how_long_and_in_which_batches(example):
+def example_plan():
     plan = make_plan(learners=2)
     framework = replace(plan.framework, job=SOLVER)
-    plan = replace(plan, framework=framework, checkpoint=CheckpointPolicy(every_epochs=1))
+    return replace(plan, framework=framework, checkpoint=CheckpointPolicy(every_epochs=1))
+
+
+def test_the_solver_says_how_long_and_in_which_batches(example):
+    plan = example_plan()
     said = planned(plan, example)
     assert (said.training.steps, said.training.batch_size) == (300, 64)
     assert said.training.epochs == 14  # of 23 batches: 1437 samples
@@ -219,7 +223,7 @@ def test_lenet_learns_the_digits(example):
     """The example's net and data, with a plain loop around it."""
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    parts = builder(example / SOLVER, example)({})
+    parts = build(example_plan(), example)
     assert isinstance(parts["model"], CaffeNet)
     images, labels = parts["train"].tensors
     assert (images.shape, images.max()) == ((1437, 1, 8, 8), 1.0)
@@ -238,4 +242,4 @@ def test_lenet_learns_the_digits(example):
 def test_a_source_that_is_missing_is_named(example):
     (example / "caffe/digits_train.h5").unlink()
     with pytest.raises(UserFault, match=r"no source 'caffe/digits_train\.h5' in the submitted"):
-        builder(example / SOLVER, example)({})
+        build(example_plan(), example)

@@ -1,12 +1,15 @@
 """Caffe's solver: its learning-rate policies and its updates, by the formulas of caffe.proto."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from dlctl_framework_caffe.optimizer import CaffeOptimizer
+from dlctl_framework_caffe.program import check
+from dlctl_framework_caffe.solver import net_paths, read_solver
+from scheduler_plan import make_plan
 
-from learner.caffe.optimizer import CaffeOptimizer
-from learner.caffe.solver import check_files, net_paths, read_solver
 from learner.errors import UserFault
 
 
@@ -109,4 +112,6 @@ def test_the_preflight_names_a_net_that_is_missing(tmp_path):
         net_paths(chosen, tmp_path)
     (tmp_path / "net.prototxt").write_text('name: "empty"\n')
     with pytest.raises(UserFault, match=r"net\.prototxt has no layer"):
-        check_files(tmp_path / "solver.prototxt", tmp_path)
+        plan = make_plan()
+        framework = replace(plan.framework, job="solver.prototxt")
+        check(replace(plan, framework=framework), tmp_path)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learner.caffe.layers import LAYERS, blobs_of, take_blobs
-from learner.caffe.prototxt import Message, read
-from learner.caffe.weights import Blobs, to_bytes
 from learner.errors import UserFault
+
+from .layers import LAYERS, blobs_of, take_blobs
+from .prototxt import Message, read
+from .weights import Blobs, to_bytes
 
 TRAIN, TEST = "TRAIN", "TEST"
 DATA_LAYERS = ("Data", "HDF5Data", "Input", "DummyData", "MemoryData", "ImageData")
