@@ -87,7 +87,6 @@ def command_tree() -> Any:
     """Return the whole command, as `dlctl` builds it."""
     from dlctl.cli import main
 
-    main._register()
     return typer.main.get_command(main.app)
 
 

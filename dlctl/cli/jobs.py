@@ -202,6 +202,3 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
 def _print_order(done: Ordered) -> None:
     say = output.warn if done.answer and done.answer.problem else output.line
     say(done.sentence)
-
-
-COMMANDS = (tune, halt, resume, cancel, delete)

@@ -16,7 +16,7 @@ from dlctl.cli import output
 from dlctl.cli.common import ID, TRIAL, check_trial, training
 from dlctl.contract import State
 from dlctl.contract.ground.safe_text import printable
-from dlctl.errors import TrainingFailed
+from dlctl.errors import Misused, TrainingFailed
 from dlctl.service.describe import next_fetch
 from dlctl.units import format_duration
 
@@ -83,7 +83,11 @@ def logs(
     lines = LogLines(as_json=as_json, prefix=not no_prefix, wanted=wanted)
     with training(training_id) as (session, record, store):
         check_trial(record, trial)
-        if record.is_search and (rank, attempt, since, tail) == (None,) * 4:
+        of_learners = (rank, attempt, since, tail) != (None,) * 4
+        if trial is not None and of_learners:
+            raise Misused("of a trial all lines are printed: leave --rank, --attempt, --since and "
+                          "--tail out", option="--trial")  # fmt: skip
+        if record.is_search and not of_learners:
             return _search_logs(session, record, store, trial, lines, stay)
         record, reader = wanted.reader(session, record, store)
         if stay and attempt in (None, record.attempt):

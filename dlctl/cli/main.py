@@ -1,15 +1,15 @@
-"""The `dlctl` command: builds the app, runs it, turns errors into one sentence and an exit code."""
+"""The `dlctl` command: finds and runs a command, turns errors into a sentence and an exit code."""
 
 from __future__ import annotations
 
 import errno
+import importlib
 import io
 import os
-import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import typer
@@ -57,41 +57,21 @@ class _Commands(TyperGroup):
         return super().make_context(info_name, args, parent, **extra)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write a line for each command; those of `dlctl` behind the names of their groups."""
+        """Write a line for each command."""
         formatter.write_usage(ctx.command_path, "COMMAND [ARGUMENTS]")
         formatter.write_paragraph()
         formatter.write_text(self.help)
-        formatter.write_paragraph()
-        rows: list[tuple[str, str]] = []
-        width, before = max(map(len, PANELS)) + 2, ""
-        for name in self.list_commands(ctx):
-            command = self.commands[name]
-            panel = _panel(command)
-            if panel != before and rows:
-                formatter.write_dl(rows)
-                formatter.write_paragraph()
-                rows = []
-            head = f"{panel if panel != before else '':{width}}" if panel else ""
-            before = panel
-            rows.append((f"{head}{name:11}", command.get_short_help_str(_WIDEST)))
-        formatter.write_dl(rows)
+        for rows in self.panels():
+            formatter.write_paragraph()
+            formatter.write_dl(rows)
         if self.epilog:
             formatter.write_paragraph()
             formatter.write_text(self.epilog)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands, group by group."""
-        known = super().list_commands(ctx)
-        places = {panel: place for place, panel in enumerate(PANELS)}
-        return sorted(known, key=lambda name: places.get(_panel(self.commands[name]), 0))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Answer an old spelling with the new one."""
-        words = args[0] if ctx.parent is None else f"{ctx.info_name} {args[0]}"
-        if args[0] not in self.commands and (now := OLD_SPELLINGS.get(words)):
-            rest = ["--deep" if each == "--on-node" else each for each in args[1:]]
-            raise Misused(f"`dlctl {words}` is now: {shlex.join(['dlctl', *now.split(), *rest])}")
-        return super().resolve_command(ctx, args)
+    def panels(self) -> Iterator[list[tuple[str, str]]]:
+        """Yield lists of names and texts."""
+        yield [(f"{name:11}", each.get_short_help_str(_WIDEST))
+               for name, each in self.commands.items()]  # fmt: skip
 
     def invoke(self, ctx: Any) -> object:
         """Run the command, and write the rest of the buffer."""
@@ -103,8 +83,37 @@ class _Commands(TyperGroup):
         return answer
 
 
-def _panel(command: Any) -> str:
-    return str(getattr(command, "rich_help_panel", None) or "")
+class _All(_Commands):
+    """All commands; the module of one is imported once it is called."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self.commands: Any = _Imported()
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Return the names of the commands; import none."""
+        return [*self.commands]
+
+    def panels(self) -> Iterator[list[tuple[str, str]]]:
+        """Yield each panel behind its name; no command's parameters are built for that."""
+        width = max(map(len, PANELS)) + 2
+        for panel, places in PANELS.items():
+            heads = [panel, *[""] * len(places)]
+            yield [(f"{head:{width}}{_name(place):11}", _text(place))
+                   for head, place in zip(heads, places, strict=False)]  # fmt: skip
+
+
+class _Imported(Mapping[str, Any]):
+    """Commands and groups by name, each made when it is first used."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+    def __getitem__(self, name: str) -> Any:
+        return _made(_PLACES[name])
 
 
 class _Command(TyperCommand):
@@ -120,7 +129,7 @@ class _Command(TyperCommand):
 
 app = typer.Typer(
     name="dlctl",
-    cls=_Commands,
+    cls=_All,
     help="Deep learning as a service on any Slurm cluster, driven from your laptop.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -150,73 +159,55 @@ def _global(
         os.environ["DLCTL_DEBUG"] = "1"
 
 
-PANELS = ("Run", "Look", "Results", "Many", "Sites", "Models", "Search", "Upkeep")
-OLD_SPELLINGS = {
-    "version": "--version", "checkpoint": "checkpoints save", "sites check": "doctor",
-    **{f"search {verb}": verb for verb in (
-        "status", "watch", "show", "logs", "halt", "resume", "cancel")},
+PANELS = {
+    "Run": ("manifests.init", "manifests.validate", "manifests.render", "costs.suggest",
+            "costs.rehearse", "manifests.submit", "jobs.tune", "jobs.halt", "jobs.resume",
+            "jobs.cancel"),
+    "Look": ("reading.list_", "reading.status", "reading.show", "logs.logs", "metrics.metrics",
+             "metrics.watch", "metrics.dashboard"),
+    "Results": ("fetch.fetch", "fetch.export", "fetch.checkpoints"),
+    "Many": ("manifests.tag", "costs.report", "metrics.serve"),
+    "Sites": ("sites.doctor", "sites.sites", "plugins.frameworks", "plugins.stores"),
+    "Models": ("models.models",),
+    "Search": ("search.search",),
+    "Upkeep": ("jobs.delete", "upkeep.du", "upkeep.prune", "upkeep.adopt", "upkeep.config",
+               "upkeep.schema"),
 }  # fmt: skip
-"""Old spelling → the new one, which answers it."""
+"""Where each command is: a function of a module of `dlctl.cli`, or a group in its `GROUPS`."""
 
 
-def _register() -> None:
-    from dlctl.cli import (
-        costs,
-        fetch,
-        jobs,
-        logs,
-        manifests,
-        metrics,
-        models,
-        plugins,
-        reading,
-        search,
-        sites,
-        upkeep,
-    )
-
-    panels: tuple[tuple[Any, ...], ...] = (
-        (manifests.init, manifests.validate, manifests.render, costs.suggest, costs.rehearse,
-         manifests.submit, jobs.tune, jobs.halt, jobs.resume, jobs.cancel),
-        (reading.list_, reading.status, reading.show, logs.logs, metrics.metrics,
-         metrics.watch, metrics.dashboard),
-        (fetch.fetch, fetch, fetch.export),
-        (manifests.tag, costs.report, metrics.serve),
-        (sites.doctor, sites, plugins),
-        (models,),
-        (search,),
-        (jobs.delete, upkeep.du, upkeep.prune, upkeep.adopt, upkeep.config, upkeep.schema),
-    )  # fmt: skip
-    for panel, commands in zip(PANELS, panels, strict=True):
-        for each in commands:
-            if not isinstance(each, ModuleType):
-                _add(app, panel, each)
-                continue
-            for name, (text, inner) in each.GROUPS.items():
-                group = typer.Typer(cls=_Commands, no_args_is_help=True, help=text)
-                _add(group, None, *inner)
-                app.add_typer(group, name=name, rich_help_panel=panel)
+def _name(place: str) -> str:
+    """Return the first word of a function's name, which is its command's: `list` of `list_`."""
+    return place.rpartition(".")[2].partition("_")[0]
 
 
-def _add(group: typer.Typer, panel: str | None, *commands: Callable[..., object]) -> None:
-    """Add commands, each by the first word of its name."""
-    for command in commands:
-        name = command.__name__.partition("_")[0]
-        group.command(name, cls=_Command, rich_help_panel=panel)(command)
+_PLACES = {_name(place): place for places in PANELS.values() for place in places}
 
 
-def _drop_parameters(group: typer.Typer) -> None:
-    """Keep only what the list of all commands shows, names and first sentences: a tenth faster."""
-    for command in group.registered_commands:
-        assert command.callback is not None
+def _found(place: str) -> Any:
+    """Return a command's function; of a group its text and its functions."""
+    module, _, name = place.partition(".")
+    known = importlib.import_module(f"dlctl.cli.{module}")
+    return getattr(known, "GROUPS", {}).get(name) or getattr(known, name)
 
-        def stub() -> None: ...
 
-        stub.__name__, stub.__doc__ = command.callback.__name__, command.callback.__doc__
-        command.callback = stub
-    for inner in group.registered_groups:
-        if inner.typer_instance is not None:
-            _drop_parameters(inner.typer_instance)
+def _text(place: str) -> str:
+    found = _found(place)
+    text: str = found[0] if isinstance(found, tuple) else found.__doc__
+    first, end, _ = text.partition("\n")[0].partition(". ")
+    return first + end.strip()
+
+
+@cache
+def _made(place: str) -> Any:
+    found = _found(place)
+    text, functions = found if isinstance(found, tuple) else (None, [found])
+    group = typer.Typer(name=_name(place), cls=_Commands, no_args_is_help=True, help=text,
+                        rich_markup_mode=None)  # fmt: skip
+    for each in functions:
+        group.command(_name(each.__name__), cls=_Command)(each)
+    made = typer.main.get_group(group)
+    return made if text else made.commands[_name(place)]
 
 
 def main() -> None:
@@ -229,9 +220,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=output.REPLACING)
     try:
-        _register()
-        if arguments in (["--help"], ["-h"]):
-            _drop_parameters(app)
         app(arguments)
     except DlctlError as failure:
         sys.exit(_explain(failure))

@@ -33,6 +33,7 @@ from dlctl.tell import Tell
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
     from dlctl.doctor.chain import Link
 
@@ -346,20 +347,8 @@ def progress(description: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
-               TransferSpeedColumn(), TimeRemainingColumn())  # fmt: skip
-    known_total, console = -1, _console(stderr=True)
-    shown = columns if console.width >= _WIDE else columns[:3]
-    with Progress(*shown, console=console, transient=True) as bar:
+    known_total = -1
+    with _bar(_console(stderr=True), "Download", "TransferSpeed", "TimeRemaining") as bar:
         task = bar.add_task(description, total=None)
 
         def update(done: int, total: int) -> None:
@@ -378,12 +367,18 @@ def counting(description: str, total: int) -> Iterator[Callable[[], None]]:
     if total < 2 or not sys.stderr.isatty():
         yield lambda: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+    with _bar(_console(stderr=True), "MofNComplete") as bar:
         task = bar.add_task(description, total=total)
         yield lambda: bar.advance(task)
+
+
+def _bar(console: Console, first: str, *if_wide: str) -> Progress:
+    from rich import progress as rich
+
+    names = (first, *if_wide) if console.width >= _WIDE else (first,)
+    columns = [getattr(rich, f"{name}Column")() for name in names]
+    return rich.Progress(rich.TextColumn("{task.description}"), rich.BarColumn(), *columns,
+                         console=console, transient=True)  # fmt: skip
 
 
 def has_whole_screen() -> bool:

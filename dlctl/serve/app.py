@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -14,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+import dlctl
 from dlctl.errors import DlctlError
 from dlctl.serve import others, results, streams, trainings
 from dlctl.serve.guard import Guard
@@ -21,7 +24,6 @@ from dlctl.serve.older import models
 from dlctl.serve.openapi import describe, page
 from dlctl.serve.operations import Operation, answer
 from dlctl.serve.problems import of_error, refusal
-from dlctl.serve.updates import code_has_changed
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -108,3 +110,22 @@ def _fault(request: Request, error: Exception) -> Response:
                        hint="restart it: nothing is lost")  # fmt: skip
     return refusal(request.url.path, HTTPStatus.INTERNAL_SERVER_ERROR,
                    f"{type(error).__name__}: {error}")  # fmt: skip
+
+
+def _stamp() -> tuple[tuple[str, int, int], ...]:
+    folder = Path(dlctl.__file__).parent
+    with suppress(OSError):
+        files = sorted(folder.rglob("*.py"))
+        return tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in files)
+    return ()
+
+
+@cache
+def code_digest() -> tuple[tuple[str, int, int], ...]:
+    """Return what tells the code that runs from what an update would put in its place."""
+    return _stamp()
+
+
+def code_has_changed() -> bool:
+    """Return whether dlctl was updated below the server."""
+    return _stamp() != code_digest()

@@ -52,7 +52,7 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
         "security": [{"bearer": []}, {"basic": []}],
         "paths": paths,
         "components": {"schemas": schemas, "responses": _refusals(paths),
-                       "parameters": _shared(paths), "securitySchemes": {
+                       "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer"},
             "basic": {"type": "http", "scheme": "basic"}}},
     }  # fmt: skip
@@ -128,19 +128,6 @@ def _add(known: dict[str, Any], name: str, schema: dict[str, Any]) -> None:
     assert known.setdefault(name, schema) == schema, f"two schemas have the name {name}"
 
 
-def _shared(paths: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that several operations have, which refer to them from now on."""
-    lists = [operation["parameters"] for path in paths.values() for operation in path.values()]
-    every = [each for some in lists for each in some]
-    found: dict[str, Any] = {}
-    for some in lists:
-        for at, each in enumerate(some):
-            if every.count(each) > 1:
-                _add(found, each["name"], each)
-                some[at] = {"$ref": f"#/components/parameters/{each['name']}"}
-    return found
-
-
 def _responses(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     is_older = each.path.startswith(OLDER)
     good = {media: {"schema": _of(each.answer, schemas)} for media in each.media}
@@ -194,14 +181,11 @@ def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 
 def page(known: dict[str, Any]) -> str:
     """Return the description as a page that loads nothing."""
-    parts, shared = [], known["components"]["parameters"]
+    parts = []
     for path, methods in known["paths"].items():
         for method, each in methods.items():
-            takes = [shared[p["$ref"].rpartition("/")[2]] if "$ref" in p else p
-                     for p in each["parameters"]]  # fmt: skip
-            words = ", ".join(
-                f"<code>{escape(p['name'])}</code>" for p in takes if p["in"] != "path"
-            )
+            words = ", ".join(f"<code>{escape(p['name'])}</code>"
+                              for p in each["parameters"] if p["in"] != "path")  # fmt: skip
             parts.append(
                 f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
                 f"<p>{escape(each['summary'])}{f' Takes {words}.' if words else ''}</p>"

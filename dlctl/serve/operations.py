@@ -248,12 +248,31 @@ def answer(value: object, status: int = 200, headers: dict[str, str] | None = No
     return Response(json_bytes(value), status, headers, JSON)
 
 
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object"}
+
+
+def object_of(**members: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an object that has all of these members.
+
+    Args:
+        members: Each a type, the name of a shape, a schema, or a list with one of these.
+    """
+    kinds = {name: schema_of_member(kind) for name, kind in members.items()}
+    return {"type": "object", "required": [*members], "properties": kinds}
+
+
+def schema_of_member(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema of what `object_of` takes as a member."""
+    if isinstance(kind, dict):
+        return kind
+    if isinstance(kind, list):
+        return {"type": "array", "items": schema_of_member(kind[0])}
+    if isinstance(kind, str):
+        return {"$ref": f"#/components/schemas/{kind}"}
+    return {"type": _JSON_TYPES[kind]}
+
+
 def page_of(shape: str) -> dict[str, Any]:
     """Return the schema of a page of a list."""
-    return {
-        "type": "object", "required": ["items", "next"],
-        "properties": {
-            "items": {"type": "array", "items": {"$ref": f"#/components/schemas/{shape}"}},
-            "next": {"type": ["string", "null"], "description": "The cursor of the next page."},
-        },
-    }  # fmt: skip
+    return object_of(items=[shape], next={
+        "type": ["string", "null"], "description": "The cursor of the next page."})  # fmt: skip

@@ -8,14 +8,24 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 from starlette.responses import Response
 
 from dlctl import __version__
 from dlctl.errors import RecordError
-from dlctl.serve.operations import BASE, Call, File, Operation, Site, Strict, answer, page_of
+from dlctl.serve.operations import (
+    BASE,
+    Call,
+    File,
+    Operation,
+    Site,
+    Strict,
+    answer,
+    object_of,
+    page_of,
+)
 from dlctl.serve.problems import NotFound
 from dlctl.serve.trainings import CHANGED, Change, Listing, change, list_, made_by
 from dlctl.serve.uploads import MANIFEST, folder_of
@@ -220,11 +230,6 @@ async def health(_: Call) -> Response:
     return answer({"status": "ok", "version": __version__})
 
 
-def _object(**types: str) -> dict[str, Any]:
-    return {"type": "object", "required": [*types],
-            "properties": {name: {"type": kind} for name, kind in types.items()}}  # fmt: skip
-
-
 _ONE, _MODEL = f"{BASE}/searches/{{id}}", f"{BASE}/models/{{model}}"
 OPERATIONS = (
     Operation("GET", f"{BASE}/searches", "list_searches", "Searches, the newest first.",
@@ -254,10 +259,10 @@ OPERATIONS = (
     Operation("GET", f"{BASE}/sites", "list_sites", "The sites.", list_sites,
               answer=page_of("site")),
     Operation("GET", f"{BASE}/sites/{{name}}", "show_site", "Whether a site answers.", show_site,
-              answer=_object(name="string", answers="boolean", detail="string", hint="string"),
+              answer=object_of(name=str, answers=bool, detail=str, hint=str),
               may_fail=(404,)),
     Operation("GET", f"{BASE}/suggestions", "suggest", "What a manifest should ask for, as the "
               "trainings tell that have run.", suggest, About, answer="suggestions"),
     Operation("GET", f"{BASE}/health", "health", "Whether the server answers; needs no token.",
-              health, answer=_object(status="string", version="string")),
+              health, answer=object_of(status=str, version=str)),
 )  # fmt: skip

@@ -6,11 +6,11 @@ import re
 import shlex
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from io import BytesIO, UnsupportedOperation
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
@@ -20,7 +20,7 @@ from dlctl.errors import TransferError
 from dlctl.files.listing import SiteFile, list_files
 from dlctl.outputs.fetch import results_folder
 from dlctl.record import GONE
-from dlctl.serve.operations import BASE, Call, Operation, Strict, answer
+from dlctl.serve.operations import BASE, Call, Operation, Strict, answer, object_of
 from dlctl.serve.problems import Gone, NotFound, refusal
 
 if TYPE_CHECKING:
@@ -155,30 +155,22 @@ def read_part(session: Session, path: str, begin: int, size_bytes: int) -> Itera
         process.kill()
 
 
-@dataclass
-class _Growing:
-    """A file for `zipfile` of which only what was written last is kept."""
+class _Growing(BytesIO):
+    """A file for `zipfile`, which seeks nothing in it, of which only what is new is kept."""
 
-    chunks: list[bytes] = field(default_factory=list)
-    size_bytes: int = 0
-
-    def write(self, content: bytes) -> int:
-        self.chunks.append(bytes(content))
-        self.size_bytes += len(content)
-        return len(content)
-
-    def flush(self) -> None:
-        """Do nothing: all is taken at once."""
+    def tell(self) -> int:
+        raise UnsupportedOperation
 
     def take(self) -> bytes:
-        """Return what was written since the last call."""
-        content, self.chunks = b"".join(self.chunks), []
+        content = self.getvalue()
+        self.seek(0)
+        self.truncate()
         return content
 
 
 def zipped(call: Call, record: Record, of: str) -> Iterator[bytes]:
     """Yield a ZIP of all files; neither memory nor the disk here holds more than a chunk of it."""
-    growing: Any = _Growing()
+    growing = _Growing()
     with call.desk.open(record.site) as session:
         folder, files = files_of(session, record, of)
         with zipfile.ZipFile(growing, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -208,13 +200,7 @@ async def archive(call: Call, of: str = "", media: str = ZIP) -> Response:
     )  # fmt: skip
 
 
-_FILES = {
-    "type": "object", "required": ["items"],
-    "properties": {"items": {"type": "array", "items": {
-        "type": "object", "required": ["path", "size_bytes", "etag", "href"],
-        "properties": {"path": {"type": "string"}, "size_bytes": {"type": "integer"},
-                       "etag": {"type": "string"}, "href": {"type": "string"}}}}},
-}  # fmt: skip
+_FILES = object_of(items=[object_of(path=str, size_bytes=int, etag=str, href=str)])
 CONTENT = {"type": "string", "format": "binary"}
 _ONE = f"{BASE}/trainings/{{id}}/results"
 OPERATIONS = (

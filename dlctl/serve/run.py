@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.errors import Misused, RecordError
 from dlctl.record import state_directory
-from dlctl.serve.app import make_app
-from dlctl.serve.updates import code_digest
+from dlctl.serve.app import code_digest, make_app
 from dlctl.serve.uploads import remove_unused
 from dlctl.web.connections import BACKLOG, Server, listen, server_of
 

@@ -19,7 +19,7 @@ from dlctl.contract.metrics import parse_metrics_name
 from dlctl.errors import DlctlError
 from dlctl.logs.one_log import log_of_training
 from dlctl.serve.follow import LogSource, MetricsSource, Source
-from dlctl.serve.operations import BASE, JSON, Call, Operation, Strict, answer
+from dlctl.serve.operations import BASE, JSON, Call, Operation, Strict, answer, object_of
 from dlctl.serve.problems import Malformed, TooLarge, json_bytes
 
 if TYPE_CHECKING:
@@ -160,11 +160,6 @@ async def metrics(call: Call) -> Response:
     return answer({"columns": await call.desk.at_sites(do)})
 
 
-_COLUMNS = {
-    "type": "object", "required": ["columns"],
-    "properties": {"columns": {"type": "object", "additionalProperties": {
-        "type": "array", "items": {}}}},
-}  # fmt: skip
 _ONE = f"{BASE}/trainings/{{id}}"
 OPERATIONS = (
     Operation("GET", f"{_ONE}/logs", "read_logs", "The logs, merged by time; as events they are "
@@ -172,5 +167,7 @@ OPERATIONS = (
               answer={"type": "string"}, media=("text/plain", EVENTS), may_fail=(404, 413)),
     Operation("GET", f"{_ONE}/metrics", "read_metrics", "What was measured, as columns of one "
               "length; as events it is followed, a list of records each.", metrics, Measured,
-              answer=_COLUMNS, media=(JSON, EVENTS), may_fail=(404,)),
+              media=(JSON, EVENTS), may_fail=(404,),
+              answer=object_of(columns={
+                  "type": "object", "additionalProperties": {"type": "array", "items": {}}})),
 )  # fmt: skip

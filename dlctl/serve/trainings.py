@@ -25,6 +25,7 @@ from dlctl.serve.operations import (
     Text,
     answer,
     like,
+    object_of,
     page_of,
 )
 from dlctl.serve.problems import NotFound, json_bytes
@@ -244,12 +245,7 @@ def delete(call: Call) -> Response:
     return answer(asdict(verbs.Deleted(record.training_id)))
 
 
-CHANGED = {
-    "type": "object", "required": ["training", "told"],
-    "properties": {"training": {"$ref": "#/components/schemas/training"},
-                   "told": {"type": "string"}},
-}  # fmt: skip
-
+CHANGED = object_of(training="training", told=str)
 
 _ONE = f"{BASE}/trainings/{{id}}"
 OPERATIONS = (

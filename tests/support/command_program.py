@@ -44,9 +44,6 @@ def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
     sys.stderr = os.fdopen(2, "w", encoding=encoding, errors="backslashreplace", buffering=1)
     sys.argv = [str(dlctl.__main__.__file__), *argv]
     sys.modules["__main__"].__package__ = "dlctl"
-    if argv in (["--help"], ["-h"]):  # dlctl builds less of its command line
-        return
-    command_line._register = lambda: None
     typer.main.get_command = lambda _: BUILT
 
 
@@ -77,8 +74,8 @@ if __name__ == "__main__":
         importlib.import_module(module.name)
     for name in _LOADED_LATE:
         importlib.import_module(name)
-    command_line._register()
-    BUILT = typer.main.get_command(command_line.app)
+    BUILT: Any = typer.main.get_command(command_line.app)
+    dict(BUILT.commands)  # makes all of them
     typer.testing.CliRunner().invoke(command_line.app, ["--help"])
     gc.freeze()
     main()

@@ -1,4 +1,4 @@
-"""The routes of `/v1`, and trainings as these clients know them."""
+"""The routes of `/v1`: trainings, and endpoints of their events, as these clients know them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import WebSocketRoute
 
-from dlctl.contract import State
+from dlctl.contract import Endpoint, State
 from dlctl.errors import DlctlError
 from dlctl.manifest.load import load_manifest
 from dlctl.request.request import submitted_with
-from dlctl.serve.older import events, shapes
+from dlctl.serve.older import shapes
 from dlctl.serve.older.lines import (
     Json,
     date,
@@ -29,6 +29,7 @@ from dlctl.serve.older.lines import (
 )
 from dlctl.serve.older.shapes import older
 from dlctl.serve.operations import Call, answer
+from dlctl.serve.problems import NotFound
 from dlctl.serve.results import BYTES, CONTENT, archive
 from dlctl.serve.trainings import New, send
 from dlctl.serve.uploads import MANIFEST, folder_of
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from dlctl.serve.desk import Desk
 
 _ALL, _ONE = "/v1/models", "/v1/models/{id}"
+_EVENT = f"{_ONE}/events/{{type}}"
+_ENDPOINT = f"{_EVENT}/{{endpoint_id}}"
 _STATUS = {
     State.QUEUED: "QUEUED", State.PENDING: "PENDING", State.DEPLOYING: "PENDING",
     State.DOWNLOADING: "DOWNLOADING", State.STORING: "STORING",
@@ -157,15 +160,54 @@ def _read(path: str, overrides: Overrides, _stamp: tuple[int, int]) -> Json:
     return found
 
 
+# Endpoints of events -----------------------------------------------------------------------------
+
+
+def _endpoint(each: Endpoint) -> Json:
+    return {"id": each.id, "url": each.url}
+
+
+def _list_endpoints(call: Call) -> Response:
+    from dlctl.service.webhooks import endpoints
+
+    events = shapes.OF_EVENT[call.part("type")]
+    with call.training() as (session, record):
+        found = {each.id: each for each in endpoints(session, record) if each.event in events}
+    return answer({"endpoints": [_endpoint(each) for each in found.values()]})
+
+
+def _change_endpoint(call: Call) -> Response:
+    """Return, register or remove an endpoint."""
+    from dlctl.service import webhooks
+
+    name, method = call.part("endpoint_id"), call.request.method
+    events = shapes.OF_EVENT[call.part("type")]
+    with call.training() as (session, record):
+        if method == "POST":
+            wanted = [Endpoint(name, event, call.body.url) for event in events]
+            return answer(
+                _endpoint([webhooks.register(session, record, each) for each in wanted][0])
+            )
+        known = [each for each in webhooks.endpoints(session, record)
+                 if each.id == name and each.event in events]  # fmt: skip
+        if not known:
+            raise NotFound(
+                f"{record.training_id} has no endpoint {name!r} for {call.part('type')!r}"
+            )
+        for each in known if method == "DELETE" else ():
+            webhooks.unregister(session, record, each.event, name)
+        return answer(_endpoint(known[0]))
+
+
 OPERATIONS = (
     older("POST", _ALL, "v1_submit", "Submit a training.", _submit, form=shapes.V1NewModel,
-          answer=shapes.V1Made, status=201),
-    older("GET", _ALL, "v1_list", "All trainings.", _list, answer=shapes.V1Models),
-    older("GET", _ONE, "v1_show", "A training.", _show, answer=shapes.V1Model),
-    older("PATCH", _ONE, "v1_halt", "Halt it.", _halt, body=shapes.V1Halt, answer=shapes.V1Changed,
+          answer=shapes.MADE, status=201),
+    older("GET", _ALL, "v1_list", "All trainings.", _list, answer=shapes.MODELS),
+    older("GET", _ONE, "v1_show", "A training.", _show, answer=shapes.MODEL),
+    older("PATCH", _ONE, "v1_halt", "Halt it.", _halt, body=shapes.V1Halt, answer=shapes.CHANGED,
           status=202),
     older("DELETE", _ONE, "v1_delete", "Delete it; one that runs is cancelled first.", _delete,
-          answer=shapes.V1Changed),
+          answer=shapes.CHANGED),
     older("GET", f"{_ONE}/definition", "v1_definition", "Its code as a ZIP.",
           partial(archive, of="code", media=BYTES), answer=CONTENT, media=(BYTES,),
           may_fail=(410,)),
@@ -173,8 +215,16 @@ OPERATIONS = (
           partial(archive, of="results", media=BYTES), answer=CONTENT, media=(BYTES,),
           may_fail=(410,)),
     older("GET", "/v1/logs/{id}/loglines", "v1_loglines", "Lines of its logs.",
-          partial(page, read=log_rows), query=shapes.V1Page, answer=shapes.V1LogLines),
+          partial(page, read=log_rows), query=shapes.V1Page, answer=shapes.LOG_LINES),
     older("GET", "/v1/logs/{id}/emetrics", "v1_emetrics", "What it has measured.",
-          partial(page, read=metric_rows), query=shapes.V1Page, answer=shapes.V1EMetrics),
-    *events.OPERATIONS,
+          partial(page, read=metric_rows), query=shapes.V1Page, answer=shapes.METRICS),
+    older("GET", _EVENT, "v1_list_endpoints", "Who is told of an event.", _list_endpoints,
+          parts=shapes.V1OfEvent, answer=shapes.ENDPOINTS),
+    older("GET", _ENDPOINT, "v1_show_endpoint", "An endpoint.", _change_endpoint,
+          parts=shapes.V1OneEndpoint, answer=shapes.ENDPOINT),
+    older("POST", _ENDPOINT, "v1_register_endpoint", "Tell a URL of an event from now on.",
+          _change_endpoint, parts=shapes.V1OneEndpoint, body=shapes.V1Registration,
+          answer=shapes.ENDPOINT),
+    older("DELETE", _ENDPOINT, "v1_remove_endpoint", "Tell an endpoint no more.", _change_endpoint,
+          parts=shapes.V1OneEndpoint, answer=shapes.ENDPOINT),
 )  # fmt: skip

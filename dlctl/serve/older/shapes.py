@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
-from typing_extensions import TypedDict
 
 from dlctl.contract import ENDPOINT_ID, EVENTS
-from dlctl.serve.operations import File, Operation, Text, like
+from dlctl.serve.operations import File, Operation, Text, like, object_of
 
 OF_EVENT = {"all": EVENTS, "update": EVENTS} | {each: (each,) for each in EVENTS}
 """Types of events, theirs and ours → ours. Their `metrics` and `logs` are streams here."""
@@ -98,140 +97,29 @@ class V1Registration(BaseModel):
 # What is told -------------------------------------------------------------------------------------
 
 
-class V1Made(TypedDict):
-    """What was submitted."""
-
-    model_id: str
-    location: str
-
-
-class V1Changed(TypedDict):
-    """What was halted or deleted."""
-
-    model_id: str
-
-
-class V1Framework(TypedDict):
-    """What trains."""
-
-    name: str
-    version: str
-
-
-class V1Status(TypedDict):
-    """How far it is."""
-
-    status: Literal["QUEUED", "PENDING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED",
-                    "FAILED", "HALTED"]  # fmt: skip
-    status_description: str
-    status_message: str
-    error_code: str
-    submitted: str
-    completed: str
-
-
-class V1Training(TypedDict):
-    """What it asks for."""
-
-    command: str
-    cpus: float
-    gpus: float
-    memory: float
-    memory_unit: str
-    learners: int
-    input_data: list[str]
-    output_data: list[str]
-    training_status: V1Status
-
-
-class V1DataStore(TypedDict):
-    """A store; what opens it is never told."""
-
-    data_store_id: str
-    type: str
-    connection: dict[str, str]
-
-
-class V1MetricData(TypedDict):
-    """What was measured at one step."""
-
-    type: str
-    timestamp: str
-    iteration: int
-    Values: dict[str, Any]
-
-
-class V1Model(TypedDict):
-    """A training as these clients know it."""
-
-    model_id: str
-    location: str
-    name: str
-    description: str
-    framework: V1Framework
-    training: V1Training
-    data_stores: list[V1DataStore]
-    metrics: list[V1MetricData]
-
-
-class V1Models(TypedDict):
-    """All of them."""
-
-    models: list[V1Model]
-
-
-class V1Meta(TypedDict):
-    """Where a line stands."""
-
-    training_id: str
-    user_id: str
-    time: int
-    rindex: int
-
-
-class V1LogLine(TypedDict):
-    """A line of a log."""
-
-    meta: V1Meta
-    line: str
-
-
-class V1LogLines(TypedDict):
-    """A page of them."""
-
-    models: list[V1LogLine]
-
-
-class V1Any(TypedDict):
-    """A value with its type."""
-
-    type: Literal["STRING", "JSONSTRING", "INT", "FLOAT"]
-    value: str
-
-
-class V1EMetric(TypedDict):
-    """What was measured at one step, with its place."""
-
-    meta: V1Meta
-    grouplabel: str
-    etimes: dict[str, V1Any]
-    values: dict[str, V1Any]
-
-
-class V1EMetrics(TypedDict):
-    """A page of it."""
-
-    models: list[V1EMetric]
-
-
-class V1Endpoint(TypedDict):
-    """Where an event is told."""
-
-    id: str
-    url: str
-
-
-class V1Endpoints(TypedDict):
-    """All of an event."""
-
-    endpoints: list[V1Endpoint]
+MADE = object_of(model_id=str, location=str)
+CHANGED = object_of(model_id=str)
+_STATUS = object_of(
+    status={"enum": ["QUEUED", "PENDING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED",
+                     "FAILED", "HALTED"]},
+    status_description=str, status_message=str, error_code=str, submitted=str, completed=str,
+)  # fmt: skip
+_TRAINING = object_of(
+    command=str, cpus=float, gpus=float, memory=float, memory_unit=str, learners=int,
+    input_data=[str], output_data=[str], training_status=_STATUS,
+)  # fmt: skip
+MODEL = object_of(
+    model_id=str, location=str, name=str, description=str,
+    framework=object_of(name=str, version=str), training=_TRAINING,
+    data_stores=[object_of(data_store_id=str, type=str, connection=dict)],
+    metrics=[object_of(type=str, timestamp=str, iteration=int, Values=dict)],
+)  # fmt: skip
+MODELS = object_of(models=[MODEL])
+_META = object_of(training_id=str, user_id=str, time=int, rindex=int)
+LOG_LINES = object_of(models=[object_of(meta=_META, line=str)])
+_VALUES = {"type": "object", "additionalProperties": object_of(
+    type={"enum": ["STRING", "JSONSTRING", "INT", "FLOAT"]}, value=str)}  # fmt: skip
+METRICS = object_of(models=[
+    object_of(meta=_META, grouplabel=str, etimes=_VALUES, values=_VALUES)])  # fmt: skip
+ENDPOINT = object_of(id=str, url=str)
+ENDPOINTS = object_of(endpoints=[ENDPOINT])

@@ -15,8 +15,6 @@ from dlctl.files.archive import Entry
 @pytest.fixture
 def run():
     """`run("list")`: the command in this process, where a test can replace its parts."""
-    if not main.app.registered_commands[1:]:
-        main._register()
     return lambda *arguments: CliRunner().invoke(main.app, list(arguments))
 
 

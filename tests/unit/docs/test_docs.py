@@ -15,7 +15,6 @@ from repository import REPOSITORY
 
 import dlctl
 from dlctl import contract, errors
-from dlctl.cli.main import OLD_SPELLINGS
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.overrides import Overrides
@@ -133,8 +132,6 @@ def find(tree, words):
             break
         word = left.pop(0)
         if word.isupper():
-            return None, []
-        if " ".join([*path[1:], word]) in OLD_SPELLINGS:  # a change that was made with it
             return None, []
         assert word in command.commands, f"there is no `{' '.join([*path, word])}`"
         path.append(word)

@@ -63,18 +63,6 @@ def test_the_whole_help_is_one_screen_in_groups(dlctl):
     assert not [line for line in lines if line.endswith("...") or line.startswith("   " * 8)]
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("version", "dlctl --version"), ("sites check mine --on-node", "dlctl doctor mine --deep"),
-    ("checkpoint t-1", "dlctl checkpoints save t-1"), ("search halt s-1", "dlctl halt s-1"),
-    ("search show s-1 --trial 3", "dlctl show s-1 --trial 3"),
-])  # fmt: skip
-def test_an_old_spelling_is_answered_with_the_new_one(dlctl, old, new):
-    done = dlctl(*old.split())
-    words = " ".join(old.split()[: 1 if old[0] in "vc" else 2])
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == f"error: `dlctl {words}` is now: {new}\n"
-
-
 def test_of_very_many_problems_the_first_ones_are_shown_and_the_others_counted(dlctl):
     manifest(dlctl)
     for number in range(25):
@@ -256,7 +244,7 @@ def test_the_version_and_a_folder_with_spaces(dlctl):
 
 
 def test_ctrl_c_while_dlctl_starts_prints_no_traceback(monkeypatch, capsys):
-    monkeypatch.setattr(main, "_register", lambda: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(main, "app", lambda _: signal.raise_signal(signal.SIGINT))
     with pytest.raises(SystemExit) as end:
         main.main()
     assert end.value.code == 130 and capsys.readouterr().err == ""

@@ -22,7 +22,7 @@ from rest_server import RestServer, running, zipped
 from websockets.exceptions import InvalidStatus
 
 from dlctl.errors import Misused, RecordError
-from dlctl.serve import app, guard, run, updates, uploads
+from dlctl.serve import app, guard, run, uploads
 from dlctl.serve.desk import Desk
 from dlctl.web import connections
 
@@ -260,7 +260,7 @@ def test_a_bomb_is_refused(desk, monkeypatch):
 
 
 def test_a_server_whose_code_was_updated_says_so(server, monkeypatch):
-    monkeypatch.setattr(updates, "_stamp", lambda: (("changed", 0, 0),))
+    monkeypatch.setattr(app, "_stamp", lambda: (("changed", 0, 0),))
     monkeypatch.setattr(Desk, "keep_new", lambda *_: 1 / 0)
     told = server.ask(LIST)
     assert told.status == 503 and "updated" in told.json["detail"]
