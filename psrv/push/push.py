@@ -14,7 +14,6 @@ from psrv.push.waiting import WaitPolicy
 from psrv.shard.format import COUNT, PRIMARY, REPLICA
 from psrv.shard.membership import RANKS
 from psrv.shard.shard import Operation, Rows, Shard
-from psrv.solvers.native import native_push_for, native_rounds_for, past_caches
 from psrv.solvers.solver import RoundSolver, Solver
 
 _Parts = Sequence[torch.Tensor]
@@ -64,9 +63,8 @@ class AtOnce:
     """Pushes of a solver that applies each push as it comes."""
 
     def __init__(self, shards: Sequence[Shard], solver: Solver, rank: int) -> None:
-        past = past_caches(sum(shard.rows[0].nbytes for shard in shards))
         parts = [
-            (_AtOnce(shard, solver, rank, past), part)
+            (_AtOnce(shard, solver, rank), part)
             for shard, part in zip(shards, ranges(shards), strict=True)
         ]
         # Replicas first: their pushes travel while the other shards are worked on.
@@ -96,13 +94,10 @@ class _AtOnce:
     On a replica the push is gathered for the primary, and the answer is the replica's weights.
     """
 
-    def __init__(self, shard: Shard, solver: Solver, rank: int, past: bool) -> None:
+    def __init__(self, shard: Shard, solver: Solver, rank: int) -> None:
         self.shard = shard
         self._solver = solver
         self.is_primary = shard.layout.kind == PRIMARY
-        self._native = native_push_for(shard, solver)
-        if self._native is not None:
-            self._native.past_caches = past
         step = shard.layout.block_count
         self._sent, self._taken = BlockViews(step), BlockViews(step)
         scratch = torch.empty(step, dtype=shard.layout.dtypes[0], device="cpu")
@@ -116,8 +111,6 @@ class _AtOnce:
         """Push to every block."""
         shard = self.shard
         shard.rate = rate
-        if self._push_natively(mine, into, rate):
-            return
         sent = self._sent.of(mine)
         taken = None if into is None else self._taken.of(into)
         if self.is_primary:
@@ -127,24 +120,10 @@ class _AtOnce:
                 self._gathering(sent, taken, rate), self._first, changes=self._gather_changes
             )
 
-    def _push_natively(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> bool:
-        """Push in one native pass; return whether that was possible."""
-        if self._native is None:
-            return False
-        push = self._native.pushing(mine, into, rate)
-        if push is None:
-            return False
-        changes = Rows(copied=False) if self.is_primary else self._native_gather_changes
-        self.shard.update(push, self._first, changes=changes)
-        return True
-
     def _gather_changes(self, block: int) -> Rows:
         """Return the rows that gathering changes; an empty total needs no undo copy."""
         empty = not self.shard.progress(block)[1] & COUNT
         return Rows(0 if self._solver.total_is_step else 1, 1 if empty else 2)
-
-    def _native_gather_changes(self, block: int) -> Rows:
-        return self._gather_changes(block)._replace(copied=False)
 
     def _pushing(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
         scratch, count = self._scratch, self.shard.count_push
@@ -199,12 +178,7 @@ class InRounds:
         self._turn = Turn(shards, rank, learners, wait_policy)
         self._shards = shards
         self._parts = [
-            (
-                Rounds(shard, self._turn, native_rounds_for(shard, solver)),
-                BlockViews(step),
-                BlockViews(step),
-                part,
-            )
+            (Rounds(shard, self._turn), BlockViews(step), BlockViews(step), part)
             for shard, part in zip(shards, ranges(shards), strict=True)
             for step in [shard.layout.block_count]
         ]

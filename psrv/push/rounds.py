@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 
@@ -25,7 +24,6 @@ from psrv.push.waiting import WaitPolicy, names, wait_until
 from psrv.shard.format import PRIMARY, REPLICA
 from psrv.shard.membership import RANKS, Member
 from psrv.shard.shard import Rows, Shard
-from psrv.solvers.native import NativeRounds, is_plain
 
 _SPINS = 20
 _NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
@@ -33,15 +31,6 @@ _LOOK_FOR_DEAD_S = 0.05
 
 Step = Callable[[Sequence[torch.Tensor], torch.Tensor, int, float], None]
 """A solver's step for a block: see psrv.rules.RoundSolver.step."""
-
-
-class RoundEnd(NamedTuple):
-    """How the round of a block is ended on one node."""
-
-    step: Step | None
-    """The solver's step; None on a replica, whose primary ends the round."""
-    native: NativeRounds | None = None
-    """Add and step in one pass, for float32 values; None if torch does the work."""
 
 
 def missing(shard: Shard, rounds: int, added: int) -> list[Member]:
@@ -80,7 +69,13 @@ def settle(shard: Shard, block: int, rounds: int, step: Step) -> None:
 
 
 def add_to_sum(
-    shard: Shard, block: int, rounds: int, mask: int, mine: torch.Tensor, rate: float, end: RoundEnd
+    shard: Shard,
+    block: int,
+    rounds: int,
+    mask: int,
+    mine: torch.Tensor,
+    rate: float,
+    step: Step | None,
 ) -> bool:
     """Add the values of the learners in a mask to the sum of a block; the last one ends the round.
 
@@ -94,16 +89,13 @@ def add_to_sum(
         mask: Bits of the ranks.
         mine: Their values, of the block's length.
         rate: Their learning rate.
-        end: How the round ends.
+        step: The solver's; None on a replica, whose primary ends the round.
 
     Returns:
         Whether the round has come or is over; if not, wait again. The learner that ended the round
         before was killed at that moment, and its work is undone.
     """
     settled = adds = ends = False
-    step, native = end
-    if not is_plain(mine):
-        native = None
 
     def changes(block: int) -> Rows:
         nonlocal settled, adds, ends
@@ -112,29 +104,21 @@ def add_to_sum(
         ends = adds and step is not None and not missing(shard, now, added | mask)
         total = len(shard.rows) - 1
         if ends:
-            return Rows(0, total + (native is None), copied=native is None)
+            return Rows(0, total + 1)
         # An empty sum means nothing, and needs no copy.
-        return Rows(total, total + bool(adds and added), copied=native is None)
+        return Rows(total, total + bool(adds and added))
 
     def add(parts: Sequence[torch.Tensor], block: int) -> None:
         if not adds:
             return
         added = shard.progress(block)[1]
-        first, learners = not added, (added | mask).bit_count()
-        if first:
-            shard.set_round_rate(block, rate)
-        if native is not None:
-            if ends:
-                native.add_last(block, mine.data_ptr(), first, learners, shard.round_rate(block))
-            else:
-                native.add(block, mine.data_ptr(), first)
+        if added:
+            parts[-1].add_(mine)
         else:
-            if first:
-                parts[-1].copy_(mine)
-            else:
-                parts[-1].add_(mine)
-            if ends and step is not None:
-                step(parts[:-1], parts[-1], learners, shard.round_rate(block))
+            shard.set_round_rate(block, rate)
+            parts[-1].copy_(mine)
+        if ends and step is not None:
+            step(parts[:-1], parts[-1], (added | mask).bit_count(), shard.round_rate(block))
         shard.set_progress(block, *((rounds + 1, 0) if ends else (rounds, added | mask)))
 
     shard.update_block(block, add, changes=changes)
@@ -266,9 +250,8 @@ def _wait_for(shard: Shard, learners: int, timeout_s: float) -> None:
 class Rounds:
     """One learner's part in the rounds of one shard, whose last row is the sum."""
 
-    def __init__(self, shard: Shard, turn: Turn, native: NativeRounds | None = None) -> None:
+    def __init__(self, shard: Shard, turn: Turn) -> None:
         self._shard = shard
-        self._native = native
         self._is_primary = shard.layout.kind == PRIMARY
         self._turn = turn
 
@@ -281,7 +264,7 @@ class Rounds:
             step: The solver's, which the last learner takes on a primary.
         """
         shard, number = self._shard, self._turn.number
-        end = RoundEnd(step if self._is_primary else None, self._native)
+        end = step if self._is_primary else None
         for block in range(shard.layout.blocks):
             self._until(partial(self._my_turn, block, step))
             # The round may be complete without us if we had not joined yet.

@@ -294,16 +294,16 @@ def _advance(held: _Held, answer: BlockBuffer, connection: Connection) -> bool:
 
     Blocks are added in order: a rank waits only for lower ranks, and these never wait for it.
     """
-    frame, shard, end = held.frame, held.primary.shard, held.primary.round_end
-    step = end.step
-    assert step is not None
+    frame, shard, solver = held.frame, held.primary.shard, held.primary.in_rounds
+    assert solver is not None
+    step = solver.step
     length = frame.size // shard.rows[0].element_size()
     if held.added < len(held.run) and not held.primary.begun():
         return False
     totals, _ = held.buffer.of(length)
     for block in held.run[held.added :]:
         total = totals[block - frame.block]
-        if not add_sum(shard, block, frame, total, end):
+        if not add_sum(shard, block, frame, total, step):
             skip_rounds(shard, block, frame.number, step)
             return False
         held.added += 1

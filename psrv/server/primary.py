@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from psrv.errors import ServerError
-from psrv.push.rounds import RoundEnd, Step, next_round
+from psrv.push.rounds import Step, next_round
 from psrv.server.primary_blocks import TotalsExchange, merge, skip_rounds
 from psrv.server.queues import Queues
 from psrv.shard.format import SLOTS, map_reserved
 from psrv.shard.membership import RANKS
 from psrv.shard.shard import ThreadedShard
-from psrv.solvers.native import native_push_for, native_rounds_for
 from psrv.solvers.solver import RoundSolver, Solver
 from psrv.transport.base import DisconnectedError, Frame, RefusedError
 
@@ -72,13 +71,6 @@ class Primary:
         self.in_rounds: RoundSolver | None = solver if isinstance(solver, RoundSolver) else None
         """The solver, if it works in rounds. (An isinstance check takes longer than a block.)"""
         self._queues = queues
-        self._on_cpu = solver
-        self.round_end = RoundEnd(None)
-        """How a round of this shard ends, if the solver works in rounds."""
-        if self.in_rounds is not None:
-            self.round_end = RoundEnd(self.in_rounds.step, native_rounds_for(shard, solver))
-        # The total of elastic averaging is a step already.
-        self._native = None if solver.sends_weights else native_push_for(shard, solver)
         self._merged = LastExchanges(
             shard.path.with_name(f"{shard.path.name}.merged"), nodes, shard.layout.blocks
         )
@@ -136,11 +128,8 @@ class Primary:
         exchange = TotalsExchange(number * NODES + node, frame.pushes, frame.rate, is_new)
         return self._queues.run(
             sum(total.numel() for total in totals),
-            lambda solver: merge(
-                self.shard, run, solver, exchange, totals, into,
-                self._native if solver is self._on_cpu else None,
-            ),
-        )  # fmt: skip
+            lambda solver: merge(self.shard, run, solver, exchange, totals, into),
+        )
 
     def weights(self, frame: Frame, into: torch.Tensor) -> tuple[int, bool]:
         """Copy the weights if they are newer than the frame's; return their number, and whether."""

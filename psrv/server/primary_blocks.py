@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from psrv.push.rounds import RoundEnd, Step, add_to_sum, before, missing, settle
+from psrv.push.rounds import Step, add_to_sum, before, missing, settle
 from psrv.shard.format import COUNT_BITS
-from psrv.shard.shard import Rows, Shard
-from psrv.solvers.native import NativePush
+from psrv.shard.shard import Shard
 from psrv.solvers.solver import Solver
 from psrv.transport.base import Frame
 
@@ -42,7 +41,6 @@ def merge(
     exchange: TotalsExchange,
     totals: Sequence[torch.Tensor],
     into: Sequence[torch.Tensor],
-    native: NativePush | None = None,
 ) -> int:
     """Apply what a node's learners have gathered, and copy the new weights; not in rounds.
 
@@ -53,7 +51,6 @@ def merge(
         exchange: Which one; a block that has it already is only copied.
         totals: One of each block; may be overwritten.
         into: Gets the weights of each block.
-        native: The solver in one pass, if it is compiled, for float32 totals.
 
     Returns:
         How many pushes the weights of every block have had, at least.
@@ -64,23 +61,18 @@ def merge(
     def work(parts: Sequence[torch.Tensor], block: int) -> None:
         had, added = shard.progress(block)
         total, weights = totals[block - run.start], into[block - run.start]
-        new = is_new(block, added >> COUNT_BITS)
-        if new and native is not None:
-            native.push(block, total.data_ptr(), weights.data_ptr(), rate)
-        else:
-            if new:
-                solver.merge(parts, total, pushes, rate)
-            weights.copy_(parts[0])
-        if new:
+        if is_new(block, added >> COUNT_BITS):
+            solver.merge(parts, total, pushes, rate)
             had += pushes
             shard.set_progress(block, had, number << COUNT_BITS)
+        weights.copy_(parts[0])
         seen.append(had)
 
-    shard.update_run(run, work, changes=Rows(copied=native is None))
+    shard.update_run(run, work)
     return min(seen)
 
 
-def add_sum(shard: Shard, block: int, frame: Frame, total: torch.Tensor, end: RoundEnd) -> bool:
+def add_sum(shard: Shard, block: int, frame: Frame, total: torch.Tensor, step: Step) -> bool:
     """Add a node's sum to the round of a block, once it is that node's turn.
 
     Repeating it does no harm: a sum that was added, or comes too late, is not added again.
@@ -90,7 +82,7 @@ def add_sum(shard: Shard, block: int, frame: Frame, total: torch.Tensor, end: Ro
         block: Its number.
         frame: Says which round, whose ranks and at which learning rate.
         total: The sum, of the block's length.
-        end: How the round is ended.
+        step: The solver's.
 
     Returns:
         Whether this sum is settled; if not, ask again: it is not the node's turn yet.
@@ -102,7 +94,7 @@ def add_sum(shard: Shard, block: int, frame: Frame, total: torch.Tensor, end: Ro
     waited_for = [m for m in missing(shard, now, added) if not m.mask & mask]  # other nodes only
     if now < rounds or before(waited_for, mask):
         return False
-    return add_to_sum(shard, block, rounds, mask, total, frame.rate, end)
+    return add_to_sum(shard, block, rounds, mask, total, frame.rate, step)
 
 
 def skip_rounds(shard: Shard, block: int, number: int, step: Step) -> None:

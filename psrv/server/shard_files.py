@@ -26,7 +26,6 @@ from psrv.shard.format import (
 )
 from psrv.shard.private_folder import clear_removed_mark, make_private_folder, removed_error
 from psrv.shard.shard import ThreadedShard
-from psrv.solvers.native import build
 from psrv.solvers.partition import ShardSet
 from psrv.solvers.solver import RoundSolver, Solver
 
@@ -77,10 +76,7 @@ class ShardFiles:
         try:
             make_private_folder(folder)
             for unfinished in folder.glob(UNFINISHED):  # left by a server that was killed
-                if unfinished.is_dir():
-                    shutil.rmtree(unfinished, ignore_errors=True)  # its compiler may still run
-                else:
-                    unfinished.unlink()
+                unfinished.unlink()
             if not settings.takes_over:
                 clear_removed_mark(folder)
         except OSError as error:
@@ -94,10 +90,6 @@ class ShardFiles:
         self._learners = {PRIMARY: sum(learners), REPLICA: learners[settings.node]}
         self._takes_over = settings.takes_over
         self._memory_left_bytes = settings.memory_left()
-
-    def compile_pushes(self) -> str | None:
-        """Compile the functions that learners load; see psrv.solvers.native.build."""
-        return build(self.shards.folder, self._solver)
 
     def exist(self) -> bool:
         """Return whether all files are still there."""

@@ -68,8 +68,6 @@ class NodeShards:
         self._fail = fail
         is_primary = [primary == node for primary in placement.shard_nodes]
         files.check_memory(is_primary)
-        if line := files.compile_pushes():
-            log(line)
         self._shards = [files.open(number, here) for number, here in enumerate(is_primary)]
         if not files.can_host_another_primary(is_primary):
             log("shared memory has no space for a shard of another node, if that is lost")

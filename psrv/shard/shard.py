@@ -25,7 +25,6 @@ from psrv.errors import ServerError
 from psrv.shard.format import (
     ADDED,
     BLOCKS_AT,
-    COPIED,
     LINE,
     PRIMARY,
     ROUND,
@@ -61,9 +60,6 @@ class Rows(NamedTuple):
     first: int = 0
     end: int = _ROWS - 1
     """One after the last; all rows if larger than their number."""
-    copied: bool = True
-    """Whether they are copied before the operation; if not, it copies them itself as it goes
-    (psrv.solvers.native)."""
 
 
 Changes = Rows | Callable[[int], Rows]
@@ -132,16 +128,11 @@ class Shard(ShardHeader):
         step = layout.block_count
         self._blocks = list(zip(*[torch.split(row, step) for row in self.rows], strict=True))
         self._copies = [layout.copies(memory, slot) for slot in range(SLOTS)]
-        self.undo_copies = self._copies[self.slot]
-        """Where this process copies a block before it changes it: for each row, shape
-        (block_count,)."""
-        self._address = memory.data_ptr()
+        mine = self._copies[self.slot]
         # All blocks but the last share these views: one for each block of 10⁵ would take 100 MB.
         last = len(self._blocks[-1][0])
-        self._undo_views = [self.undo_copies] * (len(self._blocks) - 1)
-        self._undo_views.append([copy[:last] for copy in self.undo_copies])
-        self.lengths = [step] * (len(self._blocks) - 1) + [last]
-        """The number of elements of each block."""
+        self._undo_views = [mine] * (len(self._blocks) - 1)
+        self._undo_views.append([copy[:last] for copy in mine])
         self._counts = ROUND if layout.kind == PRIMARY else ADDED
         self._line = SLOTS_AT + self.slot * LINE
         starts = range(0, layout.blocks, GROUP)
@@ -247,15 +238,12 @@ class Shard(ShardHeader):
 
     def _work(self, block: int, operation: Operation, changes: Changes) -> None:
         words, at, mine = self._words, BLOCKS_AT + block * LINE, self._line
-        parts, length = self._blocks[block], self.lengths[block]
+        parts, undo_copies = self._blocks[block], self._undo_views[block]
         if words[at] % 2:
             self._undo_block(block)
-        first, end, copied = changes if isinstance(changes, Rows) else changes(block)
-        if copied:
-            undo_copies = self._undo_views[block]
-            for row in range(first, min(end, len(parts))):
-                undo_copies[row].copy_(parts[row])
-        words[at + COPIED] = length if copied else 0
+        first, end = changes if isinstance(changes, Rows) else changes(block)
+        for row in range(first, min(end, len(parts))):
+            undo_copies[row].copy_(parts[row])
         words[mine + UNDO_ROUND] = words[at + ROUND]
         words[mine + UNDO_ADDED] = words[at + ADDED]
         words[mine + UNDO_ROWS] = first + _ROWS * end
@@ -271,9 +259,8 @@ class Shard(ShardHeader):
         its = SLOTS_AT + writer * LINE
         first, end = words[its + UNDO_ROWS] % _ROWS, words[its + UNDO_ROWS] // _ROWS
         parts, copies = self._blocks[block][first:end], self._copies[writer][first:end]
-        kept = words[at + COPIED]
         for part, copy in zip(parts, copies, strict=True):
-            part[:kept].copy_(copy[:kept])
+            part.copy_(copy[: len(part)])
         words[at + ROUND], words[at + ADDED] = words[its + UNDO_ROUND], words[its + UNDO_ADDED]
         words[at] -= 1
 
@@ -324,19 +311,15 @@ class Shard(ShardHeader):
         return self._reals[BLOCKS_AT + block * LINE + ROUND_RATE]
 
     def set_round_rate(self, block: int, rate: float) -> None:
-        """Set the rate of a block's round, as its first member; undone, it has no member."""
+        """Set the learning rate of a block's round; only its first member does.
+
+        If that member's work is undone, the round has no members, and no rate.
+        """
         self._reals[BLOCKS_AT + block * LINE + ROUND_RATE] = rate
 
     def count_push(self, block: int) -> None:
         """Count a push (not in rounds); only within an operation on the block."""
         self._words[BLOCKS_AT + block * LINE + self._counts] += 1
-
-    def copied_address(self, block: int) -> int:
-        """Return the address of the int64 that says how many elements of a block have an undo copy.
-
-        For operations that copy as they go; see Rows.
-        """
-        return self._address + 8 * (BLOCKS_AT + block * LINE + COPIED)
 
     def want_refresh(self) -> int:
         """Ask for a refresh of a replica; return the value of `refreshed` once it is complete."""
@@ -352,7 +335,6 @@ class Shard(ShardHeader):
         if self._process == os.getpid():  # a forked child must not remove its parent
             self.members.remove(self.slot)
         self._blocks, self._undo_views, self._copies, self.rows = [], [], [], []
-        self.undo_copies = []
         os.close(self._descriptor)
 
 

@@ -10,7 +10,7 @@ import torch
 from zygote import Zygote
 
 from psrv.push.flow_control import Outgoing
-from psrv.push.rounds import RoundEnd, Step, add_to_sum, missing, next_round
+from psrv.push.rounds import Step, add_to_sum, missing, next_round
 from psrv.server import primary_blocks
 from psrv.server.forwarder import AtOnceForwarder, RoundsForwarder, Sending, local_clock
 from psrv.server.link import stripes_for
@@ -91,7 +91,7 @@ def add_sum(
     shard: ThreadedShard, rounds: int, mask: int, total: torch.Tensor, rate: float, step: Step
 ) -> bool:
     frame = Frame(Kind.TOTAL, number=rounds, mask=mask, rate=rate)
-    return primary_blocks.add_sum(shard, 0, frame, total, RoundEnd(step))
+    return primary_blocks.add_sum(shard, 0, frame, total, step)
 
 
 def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> None:
@@ -174,7 +174,7 @@ def test_a_forwarded_sum_lacks_a_killed_learner_s_unfinished_addition(
     server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     forwarder = RoundsForwarder(0, server)
     server.members.enter(server.slot, 0b01)
-    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536), 0.25, RoundEnd(None))
+    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536), 0.25, None)
     be_killed(shm_folder, OPEN + """
 shard.members.enter(shard.slot, 0b10)
 def half(parts, block):
@@ -230,7 +230,7 @@ def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(shm_folder:
     forwarder.give(Frame(Kind.WEIGHTS, 0, 0, 3), weights)
     assert forwarder.pull(0).number == 3
     server.members.enter(server.slot, 0b01)
-    add_to_sum(server, 0, 3, 0b01, weights, 0.25, RoundEnd(None))
+    add_to_sum(server, 0, 3, 0b01, weights, 0.25, None)
     forwarder.distrust_replica()
     assert forwarder.pull(0).number == ANY
     forwarder.pulled(Frame(Kind.PULLED, 0, 0, 3), 5 * weights)
@@ -248,9 +248,9 @@ def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(shm_fo
     forwarder, ones = RoundsForwarder(0, server), torch.ones(65_536)
     last = 150_000 - 2 * 65_536
     for block in (0, 1):
-        add_to_sum(server, block, 0, 0b01, ones, 0.25, RoundEnd(None))
+        add_to_sum(server, block, 0, 0b01, ones, 0.25, None)
     assert local_clock(forwarder) == (0, 0, 0)
-    add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25, RoundEnd(None))
+    add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25, None)
     server.members.enter(server.slot, 0b10, 1)
     assert local_clock(forwarder) == (0b11, 0, 0)  # in the sum, although the newcomer begins later
     server.members.pause(server.slot)
