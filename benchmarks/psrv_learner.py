@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from benchmarks.turns import Place
-from psrv.shard.huge_pages import flat_zeros
 
 ELEMENTS = 25_557_032
 LR = 2.0**-10
@@ -36,7 +35,7 @@ class Way(ABC):
         self.join()
 
     def zeros(self) -> torch.Tensor:
-        """Return memory for gradients or weights; the peers use torch's."""
+        """Return memory for gradients or weights."""
         return torch.zeros(ELEMENTS)
 
     def load(self) -> None:  # noqa: B027 - some need nothing more
@@ -92,15 +91,7 @@ def _anonymous_bytes() -> int:
     return 1024 * int(line.split()[1])
 
 
-class Flat(Way):
-    """A method with the memory that a training's learners have."""
-
-    def zeros(self) -> torch.Tensor:
-        """Return zeros on huge pages."""
-        return flat_zeros(ELEMENTS, torch.float32)
-
-
-class Floor(Flat):
+class Floor(Way):
     """The same arithmetic on private memory."""
 
     def join(self) -> None:
@@ -131,7 +122,7 @@ class Floor(Flat):
         return 1
 
 
-class Ours(Flat):
+class Ours(Way):
     """The parameter server of psrv, on one shard."""
 
     def load(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.psrv_learner import ELEMENTS, GRADIENT, LR, Flat, Way
+from benchmarks.psrv_learner import ELEMENTS, GRADIENT, LR, Way
 from benchmarks.turns import Place
 from psrv.server.link import AHEAD, stripes_for
 from psrv.shard.format import BLOCK_BYTES
@@ -51,7 +51,7 @@ def _tell(path: Path, words: Any) -> None:
     new.rename(path)
 
 
-class Ours(Flat):
+class Ours(Way):
     """psrv, with a server of its own on each node."""
 
     def join(self) -> None:
@@ -143,7 +143,7 @@ def serve(job_dir: Path, memory: Path) -> None:
     server.run(lambda: bool(ended), lambda _: None)
 
 
-class Link(Flat):
+class Link(Way):
     """Bare sockets with our options: the same bytes there and back, nothing computed."""
 
     def join(self) -> None:

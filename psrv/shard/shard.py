@@ -35,10 +35,10 @@ from psrv.shard.format import (
     WRITER,
     ShardLayout,
     check_header,
+    map_shared,
     no_memory,
 )
 from psrv.shard.header import ShardHeader
-from psrv.shard.huge_pages import map_file
 from psrv.shard.membership import UNDO_ADDED, UNDO_ROUND, UNDO_ROWS, Membership
 
 _lockf, _LOCK, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
@@ -113,16 +113,15 @@ class Shard(ShardHeader):
                 f"there is no parameter server at {path}: {error.strerror}"
             ) from error
         try:
-            mapping = map_file(self._descriptor, layout.size_bytes)
-            self._words = mapping[: layout.rows_at_bytes].cast("q")
-            self._reals = mapping[: layout.rows_at_bytes].cast("d")
+            memory = map_shared(self._descriptor, layout.size_bytes)
+            header = memory.numpy().data[: layout.rows_at_bytes]
+            self._words, self._reals = header.cast("q"), header.cast("d")
             check_header(self._words, layout, attempt, path)
             self.members = Membership(self._descriptor, self._words)
             self.slot = self._take_slot()
         except BaseException:
             os.close(self._descriptor)
             raise
-        memory = torch.frombuffer(mapping, dtype=torch.uint8)
         self.rows = layout.rows(memory)
         """The weights, and what the solver keeps: each of shape (count,)."""
         step = layout.block_count
