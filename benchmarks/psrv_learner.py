@@ -146,11 +146,11 @@ class Ours(Way):
 
     def update(self) -> None:
         """Push and pull."""
-        self._client.push_pull(self.gradient, self.weights, LR, wait=True)
+        self._client.push_pull(self.gradient, self.weights, LR)
 
     def pull(self) -> None:
         """Pull."""
-        self._client.pull(self.weights).wait()
+        self._client.pull(self.weights)
 
     def leave(self) -> None:
         """Release the slot."""

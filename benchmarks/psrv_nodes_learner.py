@@ -99,16 +99,16 @@ class Ours(Way):
 
     def update(self) -> None:
         """Push; pull once the primary of the other half has answered."""
-        self._client.push(self.gradient, LR).wait()
+        self._client.push(self.gradient, LR)
         self._wait_for_home()
-        self._client.pull(self.weights).wait()
+        self._client.pull(self.weights)
 
     def loop(self, updates: int) -> None:
         """Update like the built-in loop: wait for nothing but the last update."""
         self.updates += updates
         for _ in range(updates):
             self._client.wait_for_others()
-            self._client.push_pull(self.gradient, self.weights, LR, wait=True)
+            self._client.push_pull(self.gradient, self.weights, LR)
         self._wait_for_home()
 
     def _wait_for_home(self) -> None:
@@ -118,7 +118,7 @@ class Ours(Way):
     def pull(self) -> None:
         """Pull what all have pushed."""
         self._client.refresh(_PATIENCE_S)
-        self._client.pull(self.weights).wait()
+        self._client.pull(self.weights)
 
     def leave(self) -> None:
         """End this node's server once the other node has left, too."""

@@ -20,14 +20,13 @@ from functools import partial
 import torch
 
 from psrv.errors import ServerError
-from psrv.push.waiting import WaitPolicy, names, wait_until
+from psrv.push.waiting import SHORT_NAPS_S, WaitPolicy, names, wait_until
 from psrv.shard.format import PRIMARY, REPLICA
 from psrv.shard.membership import RANKS, Member
 from psrv.shard.shard import Rows, Shard
 
 _SPINS = 20
-_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
-_LOOK_FOR_DEAD_S = 0.05
+"""How often a learner looks before it pauses."""
 
 Step = Callable[[Sequence[torch.Tensor], torch.Tensor, int, float], None]
 """A solver's step for a block: see psrv.rules.RoundSolver.step."""
@@ -244,7 +243,7 @@ def _wait_for(shard: Shard, learners: int, timeout_s: float) -> None:
                 f"server for {timeout_s:g} s: there are only rank {', '.join(here)}",
                 hint="the others' logs say why: see `dlctl logs`",
             )
-        time.sleep(_LONGEST_NAP_S)
+        time.sleep(1e-3)
 
 
 class Rounds:
@@ -317,16 +316,10 @@ class Rounds:
 
     def _until(self, waited_for: Callable[[], list[int] | None]) -> None:
         """Wait until nothing is missing; remove dead members meanwhile."""
-        tries, nap_s, look_at = 0, _NAP_S, time.monotonic() + _LOOK_FOR_DEAD_S
-        wait = self._turn.wait_policy.begin()
+        tries, wait = 0, self._turn.wait_policy.begin(SHORT_NAPS_S)
         while (slots := waited_for()) is not None:
             tries += 1
-            if tries < _SPINS:
-                continue
-            time.sleep(nap_s)
-            nap_s = min(2 * nap_s, _LONGEST_NAP_S)
-            if time.monotonic() > look_at:
-                look_at = time.monotonic() + _LOOK_FOR_DEAD_S
+            if tries >= _SPINS and wait.nap():
                 for slot in slots:
                     self._shard.members.remove_if_dead(slot)
                 wait.look(partial(self._names, slots), may_be_gone=self._are_elsewhere(slots))

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from threading import Event
 from typing import NamedTuple
 
 import torch
 
-from psrv.server.primary import Primary
-from psrv.server.primary_blocks import add_sum, copy_weights, has_ended, skip_rounds
+from psrv.push.waiting import SHORT_NAPS_S, naps
+from psrv.server.primary import Primary, add_sum, copy_weights, has_ended, skip_rounds
 from psrv.shard.shard import GROUP
 from psrv.transport.base import (
     DisconnectedError,
@@ -31,8 +32,7 @@ from psrv.transport.tcp import Connection
 
 ABSENT_S = 20.0
 """After this long without a connection to a node, nobody waits for its learners any more."""
-_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
-_CLOSE_S = 2.0
+_CLOSE_S, _NAP_S = 2.0, 1e-3
 
 
 class BlockBuffer:
@@ -178,7 +178,7 @@ class PeerConnections:
                     connection.close()
                 if not self._connections or time.monotonic() > deadline:
                     return not self._connections
-            time.sleep(_LONGEST_NAP_S)
+            time.sleep(_NAP_S)
 
     def give_up(self, nodes: Iterable[int], learners_left: int) -> None:
         """Refuse these nodes from now on, and stop waiting for them.
@@ -264,9 +264,9 @@ class PeerConnections:
         held: list[_Held] = []
         free: list[BlockBuffer] = []
         answer = self._new_buffer()
-        nap_s = 0.0
+        naps_s = chain([0.0], naps(*SHORT_NAPS_S))
         while True:
-            if not held or connection.readable(nap_s):
+            if not held or connection.readable(next(naps_s)):
                 buffer = free.pop() if free else self._new_buffer()
                 frame = connection.receive(buffer.bytes)
                 primary = self._primary(node, frame)
@@ -276,12 +276,13 @@ class PeerConnections:
                 else:
                     run, _ = self._run_of(primary, frame)
                     held.append(_Held(frame, primary, buffer, run))
-                nap_s = 0.0
+                naps_s = chain([0.0], naps(*SHORT_NAPS_S))
             ended = [one for one in held if _advance(one, answer, connection)]
             for one in ended:
                 held.remove(one)
                 free.append(one.buffer)
-            nap_s = 0.0 if ended else min(max(_NAP_S, 2 * nap_s), _LONGEST_NAP_S)
+            if ended:
+                naps_s = chain([0.0], naps(*SHORT_NAPS_S))
 
 
 def _check(frame: Frame, kind: Kind, size: int) -> None:

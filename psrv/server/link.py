@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
+from psrv.push.waiting import naps
 from psrv.server.forwarder import Forwarder, local_clock
 from psrv.server.reconnect import Peer, ReconnectingConnection
 from psrv.shard.format import BLOCK_BYTES
@@ -25,7 +26,7 @@ MOST_STRIPES = 2
 """Most connections for blocks to one primary."""
 AHEAD = 16
 """Most unanswered blocks to one primary."""
-_NAP_S, _LONGEST_NAP_S, _IDLE_NAP_S = 100e-6, 1e-3, 5e-3
+_NAPS_S, _IDLE_NAP_S = (100e-6, 1e-3), 5e-3
 _IDLE_S = 1.0
 """After this long without a push, the pauses between polls are the longest."""
 _REFRESH_EVERY_S = 4.0
@@ -92,7 +93,7 @@ class Stripe(ReconnectingConnection):
         for number, forwarder in self._forwarders.items():
             for frame, payload in forwarder.unanswered(self._groups[number]):
                 self._send(connection, frame, payload)
-        nap_s, sent_at = _NAP_S, time.monotonic()
+        naps_s, sent_at = naps(*_NAPS_S), time.monotonic()
         busy_at = dict.fromkeys(self._forwarders, sent_at)
         while not self._is_over():
             sent = 0
@@ -104,11 +105,10 @@ class Stripe(ReconnectingConnection):
                     busy_at[number] = time.monotonic()
                 sent += count
             if sent:
-                nap_s, sent_at = _NAP_S, time.monotonic()
+                naps_s, sent_at = naps(*_NAPS_S), time.monotonic()
             else:
-                time.sleep(nap_s)
                 idle = time.monotonic() > sent_at + _IDLE_S
-                nap_s = min(2 * nap_s, _IDLE_NAP_S if idle else _LONGEST_NAP_S)
+                time.sleep(_IDLE_NAP_S if idle else next(naps_s))
 
     def _send_ready(self, connection: Connection, forwarder: Forwarder) -> int:
         ready = [group for group in forwarder.ready() if group in self._groups[forwarder.number]]

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from psrv.push.waiting import naps
 from psrv.transport.base import DisconnectedError, Purpose, RefusedError
 from psrv.transport.tcp import Connection
 
@@ -48,7 +49,7 @@ class ReconnectingConnection(ABC):
 
     def run(self) -> None:
         """Keep the connection open, and run `use` on it, until `stop`."""
-        nap_s = _DIAL_AGAIN_S
+        naps_s = naps(_DIAL_AGAIN_S, _LONGEST_DIAL_S)
         without_since: float | None = None
         while not self._stopped.is_set():
             opened_at = float("inf")
@@ -60,15 +61,14 @@ class ReconnectingConnection(ABC):
             except (DisconnectedError, RefusedError) as error:
                 now = time.monotonic()
                 if now - opened_at >= _SAID_AFTER_S:  # it has lasted, and does not flap
-                    nap_s, without_since = _DIAL_AGAIN_S, None
+                    naps_s, without_since = naps(_DIAL_AGAIN_S, _LONGEST_DIAL_S), None
                 without_since = without_since or now
                 long = now - without_since >= _SAID_AFTER_S or isinstance(error, RefusedError)
                 if long and not self._stopped.is_set():
                     self._say(error.message)
             finally:
                 self._close()
-            self._stopped.wait(nap_s)
-            nap_s = min(2 * nap_s, _LONGEST_DIAL_S)
+            self._stopped.wait(next(naps_s))
 
     def stop(self) -> None:
         """End `run` soon."""

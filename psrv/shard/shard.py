@@ -25,20 +25,25 @@ from psrv.errors import ServerError
 from psrv.shard.format import (
     ADDED,
     BLOCKS_AT,
+    ELSEWHERE,
+    EXPECTED,
+    FURTHEST,
     LINE,
     PRIMARY,
+    RATE,
+    REFRESHED,
     ROUND,
     ROUND_RATE,
     SEQUENCE,
     SLOTS,
     SLOTS_AT,
+    WANTED,
     WRITER,
     ShardLayout,
     check_header,
     map_shared,
     no_memory,
 )
-from psrv.shard.header import ShardHeader
 from psrv.shard.membership import UNDO_ADDED, UNDO_ROUND, UNDO_ROWS, Membership
 
 _lockf, _LOCK, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
@@ -90,12 +95,38 @@ def _do_nothing(parts: Sequence[torch.Tensor], block: int) -> None:
     """Leave a block as it is."""
 
 
-class Shard(ShardHeader):
+class _Word:
+    """A word of the shard's header, as an attribute."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, shard: Shard, _: object) -> int:
+        return shard._words[self._place]
+
+    def __set__(self, shard: Shard, value: int) -> None:
+        shard._words[self._place] = value
+
+
+class Shard:
     """One process's view of a shard, for one thread at a time.
 
     Only one per process: POSIX locks belong to the process, and go when it closes any descriptor of
     the file.
     """
+
+    expected = _Word(EXPECTED)
+    """How many learners have to join before the first round; 0 if nobody has said. It is 1 once
+    they have: a learner that comes again waits for nobody."""
+    elsewhere = _Word(ELSEWHERE)
+    """On a replica, the smallest clock of other nodes' learners, as the primary told it last. In
+    rounds: the first round that this node takes part in."""
+    furthest_elsewhere = _Word(FURTHEST)
+    """On a replica, the largest clock of other nodes' learners; not in rounds."""
+    refresh_wanted = _Word(WANTED)
+    """How often a learner has wanted the primary's newest weights in a replica; a counter."""
+    refreshed = _Word(REFRESHED)
+    """The value that `refresh_wanted` had when the newest complete refresh began."""
 
     def __init__(self, path: Path, layout: ShardLayout, attempt: int) -> None:
         """Map a shard that `create_shard` has made, and take a slot.
@@ -319,6 +350,19 @@ class Shard(ShardHeader):
     def count_push(self, block: int) -> None:
         """Count a push (not in rounds); only within an operation on the block."""
         self._words[BLOCKS_AT + block * LINE + self._counts] += 1
+
+    def expect(self, learners: int) -> None:
+        """Lower the number of learners that the first round waits for, to 1 at least."""
+        self.expected = min(self.expected, max(1, learners))
+
+    @property
+    def rate(self) -> float:
+        """The newest learning rate on this node. Rounds keep their own (`round_rate`)."""
+        return self._reals[RATE]
+
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self._reals[RATE] = rate
 
     def want_refresh(self) -> int:
         """Ask for a refresh of a replica; return the value of `refreshed` once it is complete."""

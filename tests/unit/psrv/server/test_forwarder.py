@@ -11,7 +11,7 @@ from zygote import Zygote
 
 from psrv.push.flow_control import Outgoing
 from psrv.push.rounds import Step, add_to_sum, missing, next_round
-from psrv.server import primary_blocks
+from psrv.server import primary
 from psrv.server.forwarder import AtOnceForwarder, RoundsForwarder, Sending, local_clock
 from psrv.server.link import stripes_for
 from psrv.server.outbox import Outbox
@@ -91,7 +91,7 @@ def add_sum(
     shard: ThreadedShard, rounds: int, mask: int, total: torch.Tensor, rate: float, step: Step
 ) -> bool:
     frame = Frame(Kind.TOTAL, number=rounds, mask=mask, rate=rate)
-    return primary_blocks.add_sum(shard, 0, frame, total, step)
+    return primary.add_sum(shard, 0, frame, total, step)
 
 
 def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> None:
@@ -103,11 +103,11 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     assert not add_sum(shard, 0, 0b1000, ones, 0.1, add)  # one of its own ranks has died
     assert add_sum(shard, 0, 0b0011, 2 * ones, 0.1, add)
     assert add_sum(shard, 0, 0b0011, 2 * ones, 0.1, add)  # sent twice
-    assert not primary_blocks.has_ended(shard, 0, 1, add)
+    assert not primary.has_ended(shard, 0, 1, add)
     assert add_sum(shard, 0, 0b1000, ones, 0.1, add)
     weights = torch.empty(LAYOUT.block_count)
-    assert primary_blocks.has_ended(shard, 0, 1, add)
-    assert primary_blocks.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(900).all()
+    assert primary.has_ended(shard, 0, 1, add)
+    assert primary.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(900).all()
     assert add_sum(shard, 0, 0b1000, ones, 0.1, add)  # too late
     assert not add_sum(shard, 2, 0b0011, ones, 0.1, add)  # too early
     assert shard.progress(0) == (1, 0) and next_round(shard) == 2
@@ -139,8 +139,8 @@ def test_a_round_ends_without_a_node_that_has_no_learners_left(shard: ThreadedSh
     assert add_sum(shard, 0, 0b01, weights, 0.1, add)
     assert [member.slot for member in missing(shard, *shard.progress(0))] == [there]
     shard.members.pause(there)
-    assert primary_blocks.has_ended(shard, 0, 1, add)
-    assert primary_blocks.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(100).all()
+    assert primary.has_ended(shard, 0, 1, add)
+    assert primary.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(100).all()
 
 
 def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path, be_killed: Killed) -> None:
