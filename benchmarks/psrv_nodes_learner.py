@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.psrv_learner import ELEMENTS, GRADIENT, LR, Way
 from benchmarks.turns import Place
-from psrv.server.link import AHEAD, stripes_for
+from psrv.server.link import AHEAD
 from psrv.shard.format import BLOCK_BYTES
 from psrv.shard.shard import GROUP
 from psrv.transport.sockets import connect, listen
@@ -31,7 +31,6 @@ OTHER = 1 - NODE
 _LOOK_S, _PATIENCE_S = 1e-3, 60.0
 _ATTEMPT = 1
 _BLOCK_ELEMENTS = BLOCK_BYTES // 4
-_CPUS = len(os.sched_getaffinity(0))
 
 
 def _wait_for(path: Path) -> Path:
@@ -137,8 +136,7 @@ def serve(job_dir: Path, memory: Path) -> None:
 
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
-    settings = Settings(_ATTEMPT, NODE, [1, 1], Downpour(), socket.gethostname(), 60, 10**6,
-                        cpus=_CPUS)  # fmt: skip
+    settings = Settings(_ATTEMPT, NODE, [1, 1], Downpour(), socket.gethostname(), 60, 10**6)
     server = NodeServer(job_dir, memory, settings, lambda line: print(line, flush=True))
     server.run(lambda: bool(ended), lambda _: None)
 
@@ -147,33 +145,22 @@ class Link(Way):
     """Bare sockets with our options: the same bytes there and back, nothing computed."""
 
     def join(self) -> None:
-        """Open as many connections as ours, and send back what comes over the other node's."""
-        stripes, size, half = stripes_for(_CPUS), GROUP * BLOCK_BYTES, 4 * (ELEMENTS // 2)
-        self._ahead = AHEAD // GROUP // stripes
-        frames = [slice(at, min(at + size, half)) for at in range(0, half, size)]
-        self._frames = [frames[stripe::stripes] for stripe in range(stripes)]
-        """For each connection, the byte ranges of the other node's half that it carries."""
+        """Open a connection, as ours does, and send back what comes over the other node's."""
+        size, half = GROUP * BLOCK_BYTES, 4 * (ELEMENTS // 2)
+        self._frames = [slice(at, min(at + size, half)) for at in range(0, half, size)]
+        """The byte ranges of the other node's half that travel together."""
         name, listener = type(self).__name__, listen(socket.gethostname())
         _tell(self.place.folder / f"{name}-{NODE}", listener.getsockname())
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        threading.Thread(target=self._send_back, args=(listener,), daemon=True).start()
         other = _wait_for(self.place.folder / f"{name}-{OTHER}")
-        address = tuple(json.loads(other.read_text()))
-        self._ends = [connect(*address, _PATIENCE_S) for _ in self._frames]
-        for stripe, end in enumerate(self._ends):
-            end.sendall(bytes([stripe]))
-        self._threads = ThreadPoolExecutor(2 * stripes)
+        self._end = connect(*json.loads(other.read_text())[:2], _PATIENCE_S)
+        self._threads = ThreadPoolExecutor(2)
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            end, _ = listener.accept()
-            threading.Thread(target=self._send_back, args=(end,), daemon=True).start()
-
-    def _send_back(self, end: socket.socket) -> None:
+    def _send_back(self, listener: socket.socket) -> None:
+        end, _ = listener.accept()
         room = memoryview(bytearray(GROUP * BLOCK_BYTES))
-        _receive(end, room[:1])
-        frames = self._frames[room[0]]
         while True:
-            for frame in frames:
+            for frame in self._frames:
                 if not _receive(end, part := room[: frame.stop - frame.start]):
                     return
                 end.sendall(self.answer(frame, part))
@@ -189,12 +176,12 @@ class Link(Way):
             tensor.view(2, -1)[OTHER].numpy().data.cast("B")
             for tensor in (self.gradient, self.weights)
         )
-        tasks = []
-        for end, frames in zip(self._ends, self._frames, strict=True):
-            room = threading.Semaphore(self._ahead)
-            sent, taken = ([whole[frame] for frame in frames] for whole in (gradient, weights))
-            tasks.append(self._threads.submit(self._send, end, sent, room))
-            tasks.append(self._threads.submit(self._take, end, taken, room))
+        room = threading.Semaphore(AHEAD // GROUP)
+        sent, taken = ([whole[frame] for frame in self._frames] for whole in (gradient, weights))
+        tasks = [
+            self._threads.submit(self._send, sent, room),
+            self._threads.submit(self._take, taken, room),
+        ]
         self.work()
         for task in tasks:
             task.result()
@@ -202,18 +189,14 @@ class Link(Way):
     def work(self) -> None:
         """Do nothing meanwhile; a subclass computes."""
 
-    def _send(
-        self, end: socket.socket, frames: Sequence[memoryview], room: threading.Semaphore
-    ) -> None:
+    def _send(self, frames: Sequence[memoryview], room: threading.Semaphore) -> None:
         for frame in frames:
             room.acquire()
-            end.sendall(frame)
+            self._end.sendall(frame)
 
-    def _take(
-        self, end: socket.socket, frames: Sequence[memoryview], room: threading.Semaphore
-    ) -> None:
+    def _take(self, frames: Sequence[memoryview], room: threading.Semaphore) -> None:
         for frame in frames:
-            if not _receive(end, frame):
+            if not _receive(self._end, frame):
                 raise ConnectionError("the other node has gone")
             room.release()
 
@@ -221,9 +204,8 @@ class Link(Way):
         """Do nothing: there are no weights."""
 
     def leave(self) -> None:
-        """Close the connections."""
-        for end in self._ends:
-            end.close()
+        """Close the connection."""
+        self._end.close()
 
 
 def _receive(end: socket.socket, room: memoryview) -> bool:

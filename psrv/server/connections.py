@@ -68,14 +68,6 @@ class _Held:
     """In how many of the blocks, from the first on, the round has ended."""
 
 
-class _Channel(NamedTuple):
-    """Identifies a connection of a node across reconnects."""
-
-    node: int
-    purpose: Purpose
-    stripe: int
-
-
 class _Handler(NamedTuple):
     """A connection, and whether the thread that serves it has ended."""
 
@@ -104,7 +96,8 @@ class PeerConnections:
         self._in_rounds = in_rounds
         self._lock = threading.Lock()
         self._connections: dict[Connection, int] = {}
-        self._newest: dict[_Channel, _Handler] = {}
+        self._newest: dict[tuple[int, Purpose], _Handler] = {}
+        """By the other node and the connection's purpose."""
         self._disconnected_at: dict[int, float] = {}
         for primary in primaries:
             self._wait_for_nodes_of(primary)
@@ -135,11 +128,8 @@ class PeerConnections:
         Raises:
             ServerError: This server can't continue.
         """
-        node = greeting.node
-        channel, handler = (
-            _Channel(node, greeting.purpose, greeting.stripe),
-            _Handler(connection, Event()),
-        )
+        node, handler = greeting.node, _Handler(connection, Event())
+        channel = node, greeting.purpose
         with self._lock:
             if self._closed:
                 connection.close()

@@ -17,9 +17,6 @@ _SAID_AFTER_S = 2.0
 """An outage shorter than this is not logged. Neither are servers that end at the same time, one of
 which sees the end of the training first."""
 
-Dial = Callable[[Purpose, int], Connection]
-"""Opens a connection for a purpose, as a stripe."""
-
 
 @dataclass(frozen=True)
 class Peer:
@@ -27,7 +24,7 @@ class Peer:
 
     name: str
     """For the log."""
-    dial: Dial
+    dial: Callable[[Purpose], Connection]
     log: Callable[[str], None]
     """Gets a line for each change."""
     fail: Callable[[BaseException], None]
@@ -37,11 +34,10 @@ class Peer:
 class ReconnectingConnection(ABC):
     """A connection that reconnects whenever it ends; a subclass says what it carries."""
 
-    def __init__(self, peer: Peer, label: str, purpose: Purpose, stripe: int = 0) -> None:
+    def __init__(self, peer: Peer, label: str, purpose: Purpose) -> None:
         self._peer = peer
         self._name = f"{peer.name}, {label}"
         self._purpose = purpose
-        self._stripe = stripe
         self._said = ""
         self._stopped = threading.Event()
         self._connection: Connection | None = None
@@ -78,7 +74,7 @@ class ReconnectingConnection(ABC):
                 self._connection.close()
 
     def _open(self) -> Connection:
-        connection = self._peer.dial(self._purpose, self._stripe)
+        connection = self._peer.dial(self._purpose)
         with self._lock:
             self._connection = connection
         if self._stopped.is_set():

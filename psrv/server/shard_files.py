@@ -49,8 +49,6 @@ class Settings:
     """Whether staleness is bounded: learners then wait for one another's clocks."""
     solver_line: str = ""
     """Describes the solver; all servers must have the same line."""
-    cpus: int = 1
-    """CPUs of the job on this node; the same each time its server is started."""
     takes_over: bool = False
     """Whether learners of this node still work in files that an earlier server of it made."""
     memory_left: Callable[[], int | None] = lambda: None

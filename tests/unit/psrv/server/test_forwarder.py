@@ -13,7 +13,6 @@ from psrv.push.flow_control import Outgoing
 from psrv.push.rounds import Step, add_to_sum, missing, next_round
 from psrv.server import primary
 from psrv.server.forwarder import AtOnceForwarder, RoundsForwarder, Sending, local_clock
-from psrv.server.link import stripes_for
 from psrv.server.outbox import Outbox
 from psrv.shard.format import REPLICA, ShardLayout, create_shard
 from psrv.shard.membership import Member
@@ -216,7 +215,7 @@ def test_a_forwarder_finds_complete_sums_without_checking_members_per_block(
     assert forwarder.behind == 4
     assert forwarder.take(1) is not None and forwarder.take(0) is None
     assert forwarder.ready() == whole[1:]
-    forwarder.unanswered(range(200))
+    forwarder.unanswered()
     assert forwarder.ready() == whole
     members.pause(1)  # rank 0 was killed: its slot is the first after the server's
     assert forwarder.ready() == [g for g in range(200) if g % len(steps) in (1, 3, 5, 6)]
@@ -291,7 +290,7 @@ shard.update_block(0, lambda parts, block: (parts[1].fill_(1), shard.count_push(
     forwarder = AtOnceForwarder(0, server, Downpour(), outbox)
     assert server.slot == 0 and forwarder.exchanges() == set()
     outbox.keep_only(set())
-    assert forwarder.unanswered(range(1)) == [] and forwarder.ready() == [0]
+    assert forwarder.unanswered() == [] and forwarder.ready() == [0]
     server.close()
 
 
@@ -362,7 +361,7 @@ def test_neighbouring_blocks_with_equal_push_counts_share_a_frame(wide: Path) ->
     assert forwarder.ready() == [0, 1]
     assert sent(forwarder, map(forwarder.take, [0, 1])) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
     assert forwarder.ready() == [] and forwarder.take(0) is None
-    assert sent(forwarder, forwarder.unanswered(range(2))) == [
+    assert sent(forwarder, forwarder.unanswered()) == [
         (0, 131_072, {1, 2}),
         (2, 18_928, {3}),
     ]
@@ -397,7 +396,7 @@ def test_a_server_killed_while_taking_a_run_sends_each_total_once(
     shard.close()
     be_killed(wide, OPEN_WIDE + "shard.set_progress = die_at_the_second\nforwarder.take(0)\n")
     shard, forwarder = open_wide(wide)
-    assert sent(forwarder, forwarder.unanswered([0])) == [(0, 65_536, {1})]
+    assert sent(forwarder, forwarder.unanswered()) == [(0, 65_536, {1})]
     assert forwarder.ready() == [0]
     assert sent(forwarder, [forwarder.take(0)]) == [(1, 65_536, {2})]
     shard.close()
@@ -421,11 +420,7 @@ forwarder.give(Frame(Kind.WEIGHTS, 0, 0, 7), torch.full((131_072,), 9.0))
     )
     shard, forwarder = open_wide(wide)
     assert shard.rows[0][:65_536].eq(9).all() and shard.rows[0][65_536:].eq(0).all()
-    assert sent(forwarder, forwarder.unanswered([0])) == [(1, 65_536, {2})]
+    assert sent(forwarder, forwarder.unanswered()) == [(1, 65_536, {2})]
     forwarder.give(Frame(Kind.WEIGHTS, 0, 1, 7), torch.full((65_536,), 9.0))
     assert shard.rows[0][:131_072].eq(9).all() and forwarder.exchanges() == set()
     shard.close()
-
-
-def test_the_number_of_connections_depends_on_the_cores() -> None:
-    assert [stripes_for(cores) for cores in (1, 2, 3, 4, 64)] == [1, 1, 1, 2, 2]
