@@ -2,7 +2,7 @@
 
 A chunk belongs to the learner that took it until that reports it done or dies, when it is given out
 again. Each learner keeps its slot's byte locked for as long as it lives, and the kernel frees the
-lock (psrv.cursor.locks). A stopped learner is alive. psrv.cursor.table describes the file, and why
+lock (psrv.cursor.leases). A stopped learner is alive. psrv.cursor.table describes the file, and why
 a kill at any moment leaves it whole. Starts no MPI.
 """
 

@@ -33,32 +33,6 @@ def ranges(shards: Sequence[Shard]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
-class BlockViews:
-    """Cuts tensors into blocks, and keeps the last cut: learners push the same tensors again."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-        self._last: torch.Tensor | None = None
-        self._parts: Sequence[torch.Tensor] = ()
-
-    def of(self, whole: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Return the blocks of a tensor of shape (count,)."""
-        last = self._last
-        if last is None or not _same(last, whole):
-            self._last, self._parts = whole, torch.split(whole, self._step)
-        return self._parts
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors, both alive, share the same memory."""
-    return (
-        one.data_ptr() == other.data_ptr()
-        and one.shape == other.shape
-        and one.dtype == other.dtype
-        and one.stride() == other.stride()
-    )
-
-
 class AtOnce:
     """Pushes of a solver that applies each push as it comes."""
 
@@ -98,11 +72,8 @@ class _AtOnce:
         self.shard = shard
         self._solver = solver
         self.is_primary = shard.layout.kind == PRIMARY
-        step = shard.layout.block_count
-        self._sent, self._taken = BlockViews(step), BlockViews(step)
-        scratch = torch.empty(step, dtype=shard.layout.dtypes[0], device="cpu")
-        self._scratch = [scratch] * max(0, shard.layout.blocks - 1)
-        self._scratch.append(scratch[: shard.layout.count - step * len(self._scratch)])
+        self._step = shard.layout.block_count
+        self._scratch = torch.empty(self._step, dtype=shard.layout.dtypes[0], device="cpu")
         # Start far from the other learners.
         self._first = shard.slot * _GOLDEN % 997 * shard.layout.blocks // 997
         shard.members.enter(shard.slot, 1 << rank % RANKS)
@@ -111,8 +82,8 @@ class _AtOnce:
         """Push to every block."""
         shard = self.shard
         shard.rate = rate
-        sent = self._sent.of(mine)
-        taken = None if into is None else self._taken.of(into)
+        sent = torch.split(mine, self._step)
+        taken = None if into is None else torch.split(into, self._step)
         if self.is_primary:
             shard.update(self._pushing(sent, taken, rate), self._first)
         else:
@@ -131,9 +102,10 @@ class _AtOnce:
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
             if taken is None:
-                push(parts, sent[block], scratch[block], rate)
+                push(parts, sent[block], scratch[: len(sent[block])], rate)
             else:
-                push_pull(parts, sent[block], taken[block], scratch[block], rate)
+                aside = scratch[: len(sent[block])]
+                push_pull(parts, sent[block], taken[block], aside, rate)
             count(block)
 
         return work
@@ -151,7 +123,7 @@ class _AtOnce:
             else:
                 if empty:
                     parts[1].zero_()
-                gather(parts[0], parts[1], sent[block], scratch[block], rate)
+                gather(parts[0], parts[1], sent[block], scratch[: len(sent[block])], rate)
             if taken is not None:
                 answer(parts[:1], taken[block])
             count(block)
@@ -160,7 +132,7 @@ class _AtOnce:
 
     def pull(self, into: torch.Tensor) -> None:
         """Copy the weights of every block."""
-        self.shard.read(copying(self._taken.of(into)), self._first)
+        self.shard.read(copying(torch.split(into, self._step)), self._first)
 
 
 class InRounds:
@@ -177,10 +149,10 @@ class InRounds:
         self._solver = solver
         self._turn = Turn(shards, rank, learners, wait_policy)
         self._shards = shards
+        self._step = shards[0].layout.block_count
         self._parts = [
-            (Rounds(shard, self._turn), BlockViews(step), BlockViews(step), part)
+            (Rounds(shard, self._turn), part)
             for shard, part in zip(shards, ranges(shards), strict=True)
-            for step in [shard.layout.block_count]
         ]
         self._open = False
 
@@ -190,8 +162,8 @@ class InRounds:
             self._finish(None)
         self._turn.catch_up()
         self._open = True
-        for rounds, sent, _, part in self._parts:
-            rounds.add(sent.of(mine[part]), rate, self._solver.step)
+        for rounds, part in self._parts:
+            rounds.add(torch.split(mine[part], self._step), rate, self._solver.step)
         if into is not None:
             self._finish(into)
 
@@ -200,8 +172,8 @@ class InRounds:
         if self._open:
             self._finish(into)
             return
-        for shard, (_, _, taken, part) in zip(self._shards, self._parts, strict=True):
-            shard.read(copying(taken.of(into[part])))
+        for shard, (_, part) in zip(self._shards, self._parts, strict=True):
+            shard.read(copying(torch.split(into[part], self._step)))
 
     def leave(self) -> Callable[[], bool]:
         """Leave the rounds, and end those that were waiting for this learner only; see `AtOnce`.
@@ -220,8 +192,8 @@ class InRounds:
 
     def _finish(self, into: torch.Tensor | None) -> None:
         """Wait for the end of the round in all shards."""
-        for rounds, _, taken, part in self._parts:
-            blocks = None if into is None else taken.of(into[part])
+        for rounds, part in self._parts:
+            blocks = None if into is None else torch.split(into[part], self._step)
             rounds.finish(self._solver.step, partial(_take, blocks))
         self._open = False
         self._turn.number += 1

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from psrv.cursor import file as cursor_file
-from psrv.cursor import locks
+from psrv.cursor import leases
 from psrv.cursor import table as cursor_table
 from psrv.cursor.base import Chunk, CursorError, make_state, read_state
 from psrv.cursor.file import FileCursor
@@ -395,7 +395,7 @@ def test_lost_locks_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         chunk = cursor.take(5)
         calls = [lambda: cursor.take(5), lambda: cursor.done(chunk), cursor.state, cursor.learners]
         with monkeypatch.context() as patch:
-            patch.setattr(locks, "_lockf", lost)
+            patch.setattr(leases, "_lockf", lost)
             for call in calls:
                 with pytest.raises(CursorError, match=r"refuses a lock on .*Input/output error"):
                     call()
@@ -407,7 +407,7 @@ def test_lost_locks_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_cursor_loads_neither_mpi_nor_torch() -> None:
     program = (
-        "import sys, psrv.cursor_file, psrv.cursor.locks\n"
+        "import sys, psrv.cursor_file, psrv.cursor.leases\n"
         "print({'mpi4py', 'torch', 'numpy', 'learner', 'dlctl.cli'} & set(sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
