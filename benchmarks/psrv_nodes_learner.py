@@ -153,7 +153,8 @@ class Link(Way):
         _tell(self.place.folder / f"{name}-{NODE}", listener.getsockname())
         threading.Thread(target=self._send_back, args=(listener,), daemon=True).start()
         other = _wait_for(self.place.folder / f"{name}-{OTHER}")
-        self._end = connect(*json.loads(other.read_text())[:2], _PATIENCE_S)
+        host, port = json.loads(other.read_text())[:2]
+        self._end = connect(host, port, _PATIENCE_S)
         self._threads = ThreadPoolExecutor(2)
 
     def _send_back(self, listener: socket.socket) -> None:

@@ -67,7 +67,15 @@ class FileCursor(LeaseFile):
     # What learners call -------------------------------------------------------------------------
 
     def take(self, samples: int, done: Chunk | None = None) -> Chunk | None:
-        """Take the next chunk (see `Cursor`)."""
+        """Take the next chunk, of `samples` samples or fewer; never past a pass's end.
+
+        Args:
+            samples: How many this learner can use, 1 or more.
+            done: A chunk to report done in the same call, which saves a call of `done`.
+
+        Returns:
+            None if there is nothing to take now (see `finished`).
+        """
         check_taken(samples)
         self._enter()
         try:

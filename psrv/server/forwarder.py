@@ -289,10 +289,7 @@ class RoundsForwarder(Forwarder):
         They may have left since, and still take part in it. A learner that was killed halfway is
         missing from some blocks; nobody may wait for it.
         """
-        added, rounds = (
-            self._added.copy(),
-            self._rounds.copy(),
-        )  # `give` changes them in reverse order
+        added, rounds = self._added.copy(), self._rounds.copy()  # `give` changes the latter first
         if not len(rounds):
             return 0, 0
         oldest = rounds.min()

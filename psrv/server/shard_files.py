@@ -106,9 +106,7 @@ class ShardFiles:
         for number, is_primary in enumerate(primaries):
             if not self.shards.path(number).exists():
                 layout = self._layout(number, PRIMARY if is_primary else REPLICA)
-                slots = (
-                    1 + self._learners[REPLICA]
-                )  # the server's, and one for each learner of this node
+                slots = 1 + self._learners[REPLICA]  # the server's, and its node's learners'
                 wanted += layout.copies_at_bytes + slots * layout.slot_bytes
         if wanted > (free_bytes := shutil.disk_usage(self.shards.folder).free):
             raise ServerError(
@@ -146,9 +144,7 @@ class ShardFiles:
         path = self.shards.path(number)
         if path.exists():
             return ThreadedShard(path, self._layout(number, kind_of(path)), self.shards.attempt)
-        if (
-            self._takes_over
-        ):  # old learners would continue in the removed file, and new ones in this
+        if self._takes_over:  # old learners would go on in the removed file, new ones in this
             raise removed_error(path)
         kind = PRIMARY if is_primary else REPLICA
         layout = self._layout(number, kind)
