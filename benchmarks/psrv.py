@@ -14,11 +14,11 @@ each other.
     psrv_straggler  a learner that is slower than the others: see benchmarks/psrv_straggler.py
 
 Ours is `Client.push_pull` on one shard. Floor: each learner does the same arithmetic on its own
-private memory, including the copy of each block from which a killed learner's work is undone. The
-peers have a server process of their own. `mpi_two_sided`: MPI messages in slices of 4 MB;
-`torch_rpc`: torch.distributed.rpc, with the gradient as argument and the weights as result; `ray`
-and `ray_in_place`: a Ray actor that is called the same way, where Python's `ray` is installed (see
-benchmarks/psrv_ray.py).
+private memory, by the same functions in C, including the copy of each block from which a killed
+learner's work is undone; `floor_torch`: the same by torch. The peers have a server process of their
+own. `mpi_two_sided`: MPI messages in slices of 4 MB; `torch_rpc`: torch.distributed.rpc, with the
+gradient as argument and the weights as result; `ray` and `ray_in_place`: a Ray actor that is called
+the same way, where Python's `ray` is installed (see benchmarks/psrv_ray.py).
 
 Each method has processes of its own. All exist at once; those whose turn it is not sleep in a read.
 torch_rpc and the Ray actors are measured after the others, each alone, because their threads work
@@ -44,7 +44,7 @@ _UPDATES = 8, 8, 1
 
 def measure(load: Load) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
-    peers = ["mpi_two_sided"]
+    peers = ["floor_torch", "mpi_two_sided"]
     restless = _restless()
     for what, learners in _KEYS:
         yield _measure(what, learners[load], peers, restless, load)

@@ -91,8 +91,8 @@ def _anonymous_bytes() -> int:
     return 1024 * int(line.split()[1])
 
 
-class Floor(Way):
-    """The same arithmetic on private memory."""
+class FloorTorch(Way):
+    """The same arithmetic on private memory, with torch."""
 
     def join(self) -> None:
         """Cut everything into blocks."""
@@ -110,16 +110,43 @@ class Floor(Way):
         ]  # fmt: skip
 
     def update(self) -> None:
-        """For each block: copy it aside, and step as ours does."""
-        from psrv.solvers import update_rules
-
+        """For each block: copy it aside, step, copy it out."""
         for server, gradient, weights, aside in self._blocks:
             aside.copy_(server)
-            update_rules.sgd(server, gradient, lr=LR, copy=weights)
+            server.add_(gradient, alpha=-LR)
+            weights.copy_(server)
 
     def learners(self) -> int:
         """Return 1: nobody else works on these weights."""
         return 1
+
+
+class Floor(FloorTorch):
+    """The same arithmetic on private memory in one pass, as in ours."""
+
+    def join(self) -> None:
+        """Compile the C functions: each learner does, as the others may be asked sooner."""
+        from psrv.solvers import native
+        from psrv.solvers.solver import Downpour
+
+        super().join()
+        folder = Path(os.environ[_MEMORY])
+        native.build(folder, Downpour())
+        self._kept = torch.zeros(1, dtype=torch.int64)
+        self._library = native.load(folder / native.LIBRARY)
+
+    def run(self, updates: int) -> None:
+        """Update `updates` times."""
+        if (library := self._library) is None:
+            raise RuntimeError("no compiler: there is no floor")
+        kept = self._kept.data_ptr()
+        for _ in range(updates):
+            for server, gradient, weights, aside in self._blocks:
+                library.dlctl_step(
+                    server.data_ptr(), 0, 0, gradient.data_ptr(), weights.data_ptr(),
+                    aside.data_ptr(), 0, kept, len(server), 1, LR, 0.0, 1,
+                )  # fmt: skip
+        self.updates += updates
 
 
 class Ours(Way):
@@ -135,12 +162,14 @@ class Ours(Way):
         from psrv.client import join
         from psrv.push.waiting import WaitPolicy
         from psrv.shard.format import PRIMARY, create_shard
+        from psrv.solvers import native
         from psrv.solvers.partition import ShardSet, layout_of
         from psrv.solvers.solver import Downpour
 
         parameters, solver = Parameters(ELEMENTS, "float32", 1, "resnet50"), Downpour()
         folder = Path(os.environ[_MEMORY])
         if self.place.number == 0:
+            native.build(folder, solver)
             create_shard(folder / "shard-0", layout_of(parameters, 1, 0, solver, PRIMARY), 1)
         self._client = join(ShardSet(folder, parameters, 1, 1), solver, WaitPolicy(60))
 
@@ -259,7 +288,8 @@ class TorchRpc(Served):
 
 
 WAYS: dict[str, Callable[[Place], Way]] = {
-    "ours": Ours, "floor": Floor, "mpi_two_sided": TwoSided, "torch_rpc": TorchRpc,
+    "ours": Ours, "floor": Floor, "floor_torch": FloorTorch, "mpi_two_sided": TwoSided,
+    "torch_rpc": TorchRpc,
 }  # fmt: skip
 """All methods except those with Ray, which have a module of their own."""
 

@@ -226,52 +226,56 @@ def _receive(end: socket.socket, room: memoryview) -> bool:
 class Bare(Link):
     """The same sockets and the same arithmetic on private memory: the least any program must do.
 
-    One step for each update on each half's primary, as in the floor of `psrv_2`. There is no total,
-    no replica and no shared memory, and nothing from which to resume after a disconnection.
+    One step for each update on each half's primary, in C, as in the floor of `psrv_2`. There is no
+    total, no replica and no shared memory, and nothing from which to resume after a disconnection.
     """
 
     def join(self) -> None:
-        """Cut this node's half into blocks, and connect."""
-        home, gradient, weights = (
-            each.view(2, -1)[NODE].split(_BLOCK_ELEMENTS)
-            for each in (self.zeros(), self.gradient, self.weights)
-        )
-        self._home = home
-        self._own = list(zip(home, gradient, weights, strict=True))
+        """Compile the C functions, and connect."""
+        from psrv.solvers import native
+        from psrv.solvers.solver import Downpour
+
+        memory = Path(f"/dev/shm/dlctl-bench-{os.getpid()}")
+        memory.mkdir(mode=0o700)
+        native.build(memory, Downpour())
+        library = native.load(memory / native.LIBRARY)
+        shutil.rmtree(memory)
+        if library is None:
+            raise RuntimeError("no compiler: there is no bare program")
+        self._step = library.dlctl_step
+        self._home = self.zeros().view(2, -1)[NODE]
         self._scratch = _Scratch()
-        self._locks = [threading.Lock() for _ in home]
+        self._locks = [threading.Lock() for _ in self._home.split(_BLOCK_ELEMENTS)]
         super().join()
 
     def answer(self, frame: slice, received: memoryview) -> memoryview:
         """Take the step, and return the new weights."""
-        gradients = torch.frombuffer(received, dtype=torch.float32)
-        weights = self._scratch.weights[: len(gradients)]
-        first = frame.start // BLOCK_BYTES
-        for number, (gradient, into) in enumerate(
-            zip(gradients.split(_BLOCK_ELEMENTS), weights.split(_BLOCK_ELEMENTS), strict=True)
-        ):
-            self._take_step(first + number, gradient, into)
-        return weights.numpy().data.cast("B")
+        weights = self._scratch.weights
+        gradient = torch.frombuffer(received, dtype=torch.float32)
+        self._take_step(frame, gradient.data_ptr(), weights.data_ptr(), past_caches=False)
+        return weights.numpy().data.cast("B")[: len(received)]
 
     def work(self) -> None:
         """Step on the half of which this node is the primary."""
-        for block, (_, gradient, weights) in enumerate(self._own):
-            self._take_step(block, gradient, weights)
+        gradient, weights = (x.view(2, -1)[NODE].data_ptr() for x in (self.gradient, self.weights))
+        self._take_step(slice(0, 4 * len(self._home)), gradient, weights, past_caches=True)
 
-    def _take_step(self, block: int, gradient: torch.Tensor, into: torch.Tensor) -> None:
-        from psrv.solvers import update_rules
-
-        home = self._home[block]
-        with self._locks[block]:
-            self._scratch.aside[: len(home)].copy_(home)
-            update_rules.sgd(home, gradient, lr=LR, copy=into)
+    def _take_step(self, frame: slice, gradient: int, into: int, past_caches: bool) -> None:
+        aside, kept = self._scratch.aside.data_ptr(), self._scratch.kept.data_ptr()
+        home = self._home.data_ptr()
+        for start in range(frame.start, frame.stop, 4 * _BLOCK_ELEMENTS):
+            count, at = min(_BLOCK_ELEMENTS, (frame.stop - start) // 4), start - frame.start
+            with self._locks[start // (4 * _BLOCK_ELEMENTS)]:
+                self._step(
+                    home + start, 0, 0, gradient + at, into + at, aside, 0, kept, count, 1, LR,
+                    0.0, past_caches,
+                )  # fmt: skip
 
     def check(self, _: Any) -> None:
         """Check the half of which this node is the primary: both learners have updated it."""
-        expected = -LR * GRADIENT * self.updates * 2
-        for home in self._home:
-            if not home.eq(expected).all():
-                raise RuntimeError(f"weights from {home.min()} to {home.max()}, not {expected}")
+        if not self._home.eq(expected := -LR * GRADIENT * self.updates * 2).all():
+            raise RuntimeError(f"weights from {self._home.min()} to {self._home.max()}, "
+                               f"not {expected}")  # fmt: skip
 
 
 class _Scratch(threading.local):
@@ -280,6 +284,7 @@ class _Scratch(threading.local):
     def __init__(self) -> None:
         self.aside = torch.empty(_BLOCK_ELEMENTS)
         self.weights = torch.empty(GROUP * _BLOCK_ELEMENTS)
+        self.kept = torch.zeros(1, dtype=torch.int64)
 
 
 _half = torch.zeros(0)

@@ -56,6 +56,7 @@ from psrv.cursor.file import FileCursor
 from psrv.push.waiting import WaitPolicy, to_standard_error
 from psrv.shard.format import PRIMARY, create_shard
 from psrv.shard.private_folder import temporary_folder
+from psrv.solvers import native
 from psrv.solvers.partition import ShardSet, layout_of
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - shared memory is what it is for
@@ -384,5 +385,6 @@ def _make_shard(
             row.copy_(value)
 
     layout = layout_of(parameters, 1, 0, solver, PRIMARY)
+    native.build(folder, solver)
     create_shard(folder / "shard-0", layout, 1, learners=1, fill=fill)
     return client.join(ShardSet(folder, parameters, 1, 1), solver, WaitPolicy(_ALONE_TIMEOUT_S))

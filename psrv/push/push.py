@@ -14,6 +14,7 @@ from psrv.push.waiting import WaitPolicy
 from psrv.shard.format import COUNT, PRIMARY, REPLICA
 from psrv.shard.membership import RANKS
 from psrv.shard.shard import Operation, Rows, Shard
+from psrv.solvers.native import is_plain, native_for
 from psrv.solvers.solver import RoundSolver, Solver
 
 _Parts = Sequence[torch.Tensor]
@@ -37,8 +38,9 @@ class AtOnce:
     """Pushes of a solver that applies each push as it comes."""
 
     def __init__(self, shards: Sequence[Shard], solver: Solver, rank: int) -> None:
+        size_bytes = sum(shard.rows[0].nbytes for shard in shards)
         parts = [
-            (_AtOnce(shard, solver, rank), part)
+            (_AtOnce(shard, solver, rank, size_bytes), part)
             for shard, part in zip(shards, ranges(shards), strict=True)
         ]
         # Replicas first: their pushes travel while the other shards are worked on.
@@ -68,9 +70,10 @@ class _AtOnce:
     On a replica the push is gathered for the primary, and the answer is the replica's weights.
     """
 
-    def __init__(self, shard: Shard, solver: Solver, rank: int) -> None:
+    def __init__(self, shard: Shard, solver: Solver, rank: int, size_bytes: int) -> None:
         self.shard = shard
         self._solver = solver
+        self._native = native_for(shard, solver, size_bytes)
         self.is_primary = shard.layout.kind == PRIMARY
         self._step = shard.layout.block_count
         self._scratch = torch.empty(self._step, dtype=shard.layout.dtypes[0], device="cpu")
@@ -82,19 +85,21 @@ class _AtOnce:
         """Push to every block."""
         shard = self.shard
         shard.rate = rate
-        sent = torch.split(mine, self._step)
-        taken = None if into is None else torch.split(into, self._step)
-        if self.is_primary:
-            shard.update(self._pushing(sent, taken, rate), self._first)
+        if self._native is not None and is_plain(mine) and is_plain(into):
+            operation, copied = self._native.pushing(mine, into, rate), False
         else:
-            shard.update(
-                self._gathering(sent, taken, rate), self._first, changes=self._gather_changes
-            )
+            sent = torch.split(mine, self._step)
+            taken = None if into is None else torch.split(into, self._step)
+            operate = self._pushing if self.is_primary else self._gathering
+            operation, copied = operate(sent, taken, rate), True
+        gathers = partial(self._gather_changes, copied)
+        changes = Rows(copied=copied) if self.is_primary else gathers
+        shard.update(operation, self._first, changes=changes)
 
-    def _gather_changes(self, block: int) -> Rows:
+    def _gather_changes(self, copied: bool, block: int) -> Rows:
         """Return the rows that gathering changes; an empty total needs no undo copy."""
         empty = not self.shard.progress(block)[1] & COUNT
-        return Rows(0 if self._solver.total_is_step else 1, 1 if empty else 2)
+        return Rows(0 if self._solver.total_is_step else 1, 1 if empty else 2, copied)
 
     def _pushing(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
         scratch, count = self._scratch, self.shard.count_push
@@ -151,7 +156,7 @@ class InRounds:
         self._shards = shards
         self._step = shards[0].layout.block_count
         self._parts = [
-            (Rounds(shard, self._turn), part)
+            (Rounds(shard, self._turn, native_for(shard, solver)), part)
             for shard, part in zip(shards, ranges(shards), strict=True)
         ]
         self._open = False

@@ -24,6 +24,7 @@ from psrv.push.waiting import SHORT_NAPS_S, WaitPolicy, names, wait_until
 from psrv.shard.format import PRIMARY, REPLICA
 from psrv.shard.membership import RANKS, Member
 from psrv.shard.shard import Rows, Shard
+from psrv.solvers.native import Native, is_plain
 
 _SPINS = 20
 """How often a learner looks before it pauses."""
@@ -75,6 +76,7 @@ def add_to_sum(
     mine: torch.Tensor,
     rate: float,
     step: Step | None,
+    native: Native | None = None,
 ) -> bool:
     """Add the values of the learners in a mask to the sum of a block; the last one ends the round.
 
@@ -89,12 +91,15 @@ def add_to_sum(
         mine: Their values, of the block's length.
         rate: Their learning rate.
         step: The solver's; None on a replica, whose primary ends the round.
+        native: Adds, and takes the step, in one pass, for float32 values; None if torch does.
 
     Returns:
         Whether the round has come or is over; if not, wait again. The learner that ended the round
         before was killed at that moment, and its work is undone.
     """
     settled = adds = ends = False
+    if not is_plain(mine):
+        native = None
 
     def changes(block: int) -> Rows:
         nonlocal settled, adds, ends
@@ -103,21 +108,25 @@ def add_to_sum(
         ends = adds and step is not None and not missing(shard, now, added | mask)
         total = len(shard.rows) - 1
         if ends:
-            return Rows(0, total + 1)
+            return Rows(0, total + (native is None), copied=native is None)
         # An empty sum means nothing, and needs no copy.
-        return Rows(total, total + bool(adds and added))
+        return Rows(total, total + bool(adds and added), copied=native is None)
 
     def add(parts: Sequence[torch.Tensor], block: int) -> None:
         if not adds:
             return
         added = shard.progress(block)[1]
-        if added:
-            parts[-1].add_(mine)
-        else:
+        first, learners = not added, (added | mask).bit_count()
+        if first:
             shard.set_round_rate(block, rate)
-            parts[-1].copy_(mine)
-        if ends and step is not None:
-            step(parts[:-1], parts[-1], (added | mask).bit_count(), shard.round_rate(block))
+        if native is not None and ends:
+            native.add_last(block, mine.data_ptr(), first, learners, shard.round_rate(block))
+        elif native is not None:
+            native.add(block, mine.data_ptr(), first)
+        else:
+            parts[-1].copy_(mine) if first else parts[-1].add_(mine)
+            if ends and step is not None:
+                step(parts[:-1], parts[-1], learners, shard.round_rate(block))
         shard.set_progress(block, *((rounds + 1, 0) if ends else (rounds, added | mask)))
 
     shard.update_block(block, add, changes=changes)
@@ -249,8 +258,9 @@ def _wait_for(shard: Shard, learners: int, timeout_s: float) -> None:
 class Rounds:
     """One learner's part in the rounds of one shard, whose last row is the sum."""
 
-    def __init__(self, shard: Shard, turn: Turn) -> None:
+    def __init__(self, shard: Shard, turn: Turn, native: Native | None = None) -> None:
         self._shard = shard
+        self._native = native
         self._is_primary = shard.layout.kind == PRIMARY
         self._turn = turn
 
@@ -267,7 +277,9 @@ class Rounds:
         for block in range(shard.layout.blocks):
             self._until(partial(self._my_turn, block, step))
             # The round may be complete without us if we had not joined yet.
-            while not add_to_sum(shard, block, number, self._turn.mask, mine[block], rate, end):
+            while not add_to_sum(
+                shard, block, number, self._turn.mask, mine[block], rate, end, self._native
+            ):
                 self._until(partial(self._my_turn, block, step))
 
     def finish(self, step: Step, take: Callable[[torch.Tensor, int], None]) -> None:

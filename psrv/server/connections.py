@@ -294,7 +294,7 @@ def _advance(held: _Held, answer: BlockBuffer, connection: Connection) -> bool:
     totals, _ = held.buffer.of(length)
     for block in held.run[held.added :]:
         total = totals[block - frame.block]
-        if not add_sum(shard, block, frame, total, step):
+        if not add_sum(shard, block, frame, total, step, held.primary.native):
             skip_rounds(shard, block, frame.number, step)
             return False
         held.added += 1

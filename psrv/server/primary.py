@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,9 @@ from psrv.push.rounds import Step, add_to_sum, before, missing, next_round, sett
 from psrv.server.queues import Queues
 from psrv.shard.format import COUNT_BITS, SLOTS, map_reserved
 from psrv.shard.membership import RANKS
-from psrv.shard.shard import Shard, ThreadedShard
-from psrv.solvers.solver import RoundSolver, Solver
+from psrv.shard.shard import Rows, Shard, ThreadedShard
+from psrv.solvers.native import Native, native_for
+from psrv.solvers.solver import ElasticAveraging, RoundSolver, Solver
 from psrv.transport.base import DisconnectedError, Frame, RefusedError
 
 NODES = SLOTS
@@ -76,6 +76,9 @@ class Primary:
         self.shard = shard
         self.in_rounds: RoundSolver | None = solver if isinstance(solver, RoundSolver) else None
         """The solver, if it works in rounds. (An isinstance check takes longer than a block.)"""
+        self._solver = solver
+        # The total of elastic averaging is a step already.
+        self.native = None if isinstance(solver, ElasticAveraging) else native_for(shard, solver)
         self._queues = queues
         self._merged = LastExchanges(
             shard.path.with_name(f"{shard.path.name}.merged"), nodes, shard.layout.blocks
@@ -140,21 +143,29 @@ class Primary:
         assert self._queues is not None
         shard, merged, seen = self.shard, self._merged, []
 
-        def work(solver: Solver, parts: Sequence[torch.Tensor], block: int) -> None:
-            had, added = shard.progress(block)
-            last = added >> COUNT_BITS
-            merged.note(last % NODES, block, last // NODES)
-            if merged.last(node, block) != frame.number:
-                solver.merge(parts, totals[block - run.start], frame.pushes, frame.rate)
-                had += frame.pushes
-                shard.set_progress(block, had, (frame.number * NODES + node) << COUNT_BITS)
-            into[block - run.start].copy_(parts[0])
-            seen.append(had)
+        def update(solver: Solver) -> None:
+            native = self.native if solver is self._solver else None
 
-        self._queues.run(
-            sum(total.numel() for total in totals),
-            lambda solver: shard.update_run(run, partial(work, solver)),
-        )
+            def work(parts: Sequence[torch.Tensor], block: int) -> None:
+                had, added = shard.progress(block)
+                last = added >> COUNT_BITS
+                merged.note(last % NODES, block, last // NODES)
+                total, weights = totals[block - run.start], into[block - run.start]
+                new = merged.last(node, block) != frame.number
+                if new and native is not None:
+                    native.push(block, total.data_ptr(), weights.data_ptr(), frame.rate)
+                elif new:
+                    solver.merge(parts, total, frame.pushes, frame.rate)
+                if new:
+                    had += frame.pushes
+                    shard.set_progress(block, had, (frame.number * NODES + node) << COUNT_BITS)
+                if native is None or not new:
+                    weights.copy_(parts[0])
+                seen.append(had)
+
+            shard.update_run(run, work, changes=Rows(copied=native is None))
+
+        self._queues.run(sum(total.numel() for total in totals), update)
         return min(seen)
 
     def weights(self, frame: Frame, into: torch.Tensor) -> tuple[int, bool]:
@@ -266,7 +277,14 @@ class Primary:
                 self.shard.members.remove(slot)
 
 
-def add_sum(shard: Shard, block: int, frame: Frame, total: torch.Tensor, step: Step) -> bool:
+def add_sum(
+    shard: Shard,
+    block: int,
+    frame: Frame,
+    total: torch.Tensor,
+    step: Step,
+    native: Native | None = None,
+) -> bool:
     """Add a node's sum to the round of a block, once it is that node's turn.
 
     Repeating it does no harm: a sum that was added, or comes too late, is not added again.
@@ -277,6 +295,7 @@ def add_sum(shard: Shard, block: int, frame: Frame, total: torch.Tensor, step: S
         frame: Says which round, whose ranks and at which learning rate.
         total: The sum, of the block's length.
         step: The solver's.
+        native: See psrv.push.rounds.add_to_sum.
 
     Returns:
         Whether this sum is settled; if not, ask again: it is not the node's turn yet.
@@ -288,7 +307,7 @@ def add_sum(shard: Shard, block: int, frame: Frame, total: torch.Tensor, step: S
     waited_for = [m for m in missing(shard, now, added) if not m.mask & mask]  # other nodes only
     if now < rounds or before(waited_for, mask):
         return False
-    return add_to_sum(shard, block, rounds, mask, total, frame.rate, step)
+    return add_to_sum(shard, block, rounds, mask, total, frame.rate, step, native)
 
 
 def skip_rounds(shard: Shard, block: int, number: int, step: Step) -> None:

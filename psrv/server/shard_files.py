@@ -74,7 +74,10 @@ class ShardFiles:
         try:
             make_private_folder(folder)
             for unfinished in folder.glob(UNFINISHED):  # left by a server that was killed
-                unfinished.unlink()
+                if unfinished.is_dir():
+                    shutil.rmtree(unfinished, ignore_errors=True)  # its compiler may still run
+                else:
+                    unfinished.unlink()
             if not settings.takes_over:
                 clear_removed_mark(folder)
         except OSError as error:

@@ -21,6 +21,7 @@ from psrv.server.reconnect import Peer
 from psrv.server.shard_files import Settings, ShardFiles
 from psrv.shard.format import PRIMARY
 from psrv.shard.shard import GROUP, Operation, ThreadedShard
+from psrv.solvers import native
 from psrv.solvers.solver import RoundSolver
 from psrv.transport.base import Purpose
 from psrv.transport.tcp import Connection
@@ -67,6 +68,8 @@ class NodeShards:
         self._fail = fail
         is_primary = [primary == node for primary in placement.shard_nodes]
         files.check_memory(is_primary)
+        if line := native.build(files.shards.folder, solver):
+            log(line)
         self._shards = [files.open(number, here) for number, here in enumerate(is_primary)]
         if not files.can_host_another_primary(is_primary):
             log("shared memory has no space for a shard of another node, if that is lost")

@@ -11,7 +11,8 @@ In 64-bit words of the machine's byte order:
           progress, two words. In rounds: complete rounds, and bits of the ranks that have added
           to the next one, and that one's learning rate (float64). Otherwise: pushes that its
           weights have had; and the number of an exchange with another node, from COUNT_BITS on,
-          above the number of pushes in a replica's total
+          above the number of pushes in a replica's total. Sixth: how many elements have a copy
+          for undoing
 
 and from page to page the rows (the weights first), and for each slot a copy of one block of every
 row. Rows are padded to whole blocks.
@@ -44,7 +45,7 @@ LINE = 8
 SLOTS_AT = 64
 BLOCKS_AT = SLOTS_AT + SLOTS * LINE
 MAGIC, DIGEST, ATTEMPT, KIND, EXPECTED, RATE, ELSEWHERE, FURTHEST, WANTED, REFRESHED = range(10)
-SEQUENCE, WRITER, ROUND, ADDED, ROUND_RATE = range(5)
+SEQUENCE, WRITER, ROUND, ADDED, ROUND_RATE, COPIED = range(6)
 """Words of a block; ROUND and ADDED are its progress."""
 COUNT_BITS = 20
 COUNT = (1 << COUNT_BITS) - 1

@@ -25,6 +25,7 @@ from psrv.errors import ServerError
 from psrv.shard.format import (
     ADDED,
     BLOCKS_AT,
+    COPIED,
     ELSEWHERE,
     EXPECTED,
     FURTHEST,
@@ -65,6 +66,9 @@ class Rows(NamedTuple):
     first: int = 0
     end: int = _ROWS - 1
     """One after the last; all rows if larger than their number."""
+    copied: bool = True
+    """Whether they are copied before the operation; if not, it copies them itself as it goes
+    (psrv.solvers.native)."""
 
 
 Changes = Rows | Callable[[int], Rows]
@@ -158,11 +162,14 @@ class Shard:
         step = layout.block_count
         self._blocks = list(zip(*[torch.split(row, step) for row in self.rows], strict=True))
         self._copies = [layout.copies(memory, slot) for slot in range(SLOTS)]
-        mine = self._copies[self.slot]
+        self.undo_copies = self._copies[self.slot]
+        """Where this process copies a block before it changes it: for each row, shape
+        (block_count,)."""
+        self._address = memory.data_ptr()
         # All blocks but the last share these views: one for each block of 10⁵ would take 100 MB.
         last = len(self._blocks[-1][0])
-        self._undo_views = [mine] * (len(self._blocks) - 1)
-        self._undo_views.append([copy[:last] for copy in mine])
+        self._undo_views = [self.undo_copies] * (len(self._blocks) - 1)
+        self._undo_views.append([copy[:last] for copy in self.undo_copies])
         self._counts = ROUND if layout.kind == PRIMARY else ADDED
         self._line = SLOTS_AT + self.slot * LINE
         starts = range(0, layout.blocks, GROUP)
@@ -271,9 +278,11 @@ class Shard:
         parts, undo_copies = self._blocks[block], self._undo_views[block]
         if words[at] % 2:
             self._undo_block(block)
-        first, end = changes if isinstance(changes, Rows) else changes(block)
-        for row in range(first, min(end, len(parts))):
-            undo_copies[row].copy_(parts[row])
+        first, end, copied = changes if isinstance(changes, Rows) else changes(block)
+        if copied:
+            for row in range(first, min(end, len(parts))):
+                undo_copies[row].copy_(parts[row])
+        words[at + COPIED] = self.layout.block_count if copied else 0
         words[mine + UNDO_ROUND] = words[at + ROUND]
         words[mine + UNDO_ADDED] = words[at + ADDED]
         words[mine + UNDO_ROWS] = first + _ROWS * end
@@ -290,7 +299,8 @@ class Shard:
         first, end = words[its + UNDO_ROWS] % _ROWS, words[its + UNDO_ROWS] // _ROWS
         parts, copies = self._blocks[block][first:end], self._copies[writer][first:end]
         for part, copy in zip(parts, copies, strict=True):
-            part.copy_(copy[: len(part)])
+            kept = min(words[at + COPIED], len(part))
+            part[:kept].copy_(copy[:kept])
         words[at + ROUND], words[at + ADDED] = words[its + UNDO_ROUND], words[its + UNDO_ADDED]
         words[at] -= 1
 
@@ -351,6 +361,13 @@ class Shard:
         """Count a push (not in rounds); only within an operation on the block."""
         self._words[BLOCKS_AT + block * LINE + self._counts] += 1
 
+    def copied_address(self, block: int) -> int:
+        """Return the address of the int64 that says how many elements of a block have an undo copy.
+
+        For operations that copy as they go; see Rows.
+        """
+        return self._address + 8 * (BLOCKS_AT + block * LINE + COPIED)
+
     def expect(self, learners: int) -> None:
         """Lower the number of learners that the first round waits for, to 1 at least."""
         self.expected = min(self.expected, max(1, learners))
@@ -378,6 +395,7 @@ class Shard:
         if self._process == os.getpid():  # a forked child must not remove its parent
             self.members.remove(self.slot)
         self._blocks, self._undo_views, self._copies, self.rows = [], [], [], []
+        self.undo_copies = []
         os.close(self._descriptor)
 
 

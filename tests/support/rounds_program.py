@@ -1,6 +1,6 @@
 """Run by test_rounds.py: learners are forks of a process of one thread. Not a test by itself.
 
-python rounds_program.py bits|kills|step_kills FOLDER
+python rounds_program.py bits|kills|native_kills FOLDER
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from psrv.push.rounds import Rounds, Step, Turn
 from psrv.push.waiting import WaitPolicy
 from psrv.shard.format import ShardLayout, create_shard
 from psrv.shard.shard import Shard
+from psrv.solvers.native import build, native_for
 from psrv.solvers.solver import ParallelSGD
 
 LAYOUT = ShardLayout(150_000, (torch.float32,) * 3, "rounds")
@@ -113,18 +114,20 @@ def kills(path: Path) -> None:
     )
 
 
-def step_kills(path: Path) -> None:
-    """The same with a solver's steps. Velocities are 1, 0, 1, …
+def native_kills(path: Path) -> None:
+    """The same with steps that make copies for undoing as they go. Velocities are 1, 0, 1, …
 
     The first one lives, so nobody is missing in a round of whom others are not.
     """
     random.seed(int(os.environ.get("SEED", "3")))
     solver = ParallelSGD(momentum=-1.0)
+    assert build(path.parent, solver) == "pushes are compiled by cc"
     create_shard(path, LAYOUT, 1)
     until = 80 * ROUNDS
 
     def learner(rank: int) -> None:
         shard = Shard(path, LAYOUT, 1)
+        assert native_for(shard, solver) is not None
         pushes = InRounds([shard], solver, rank, 3, WaitPolicy(30))
         ones, weights = torch.ones(LAYOUT.count), torch.zeros(LAYOUT.count)
         while pushes._turn.number < until:
@@ -152,4 +155,4 @@ def step_kills(path: Path) -> None:
 if __name__ == "__main__":
     end_with_parent()
     torch.set_num_threads(1)
-    {"bits": bits, "kills": kills, "step_kills": step_kills}[sys.argv[1]](Path(sys.argv[2]))
+    {"bits": bits, "kills": kills, "native_kills": native_kills}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,6 +1,6 @@
 """Run by test_shard.py: learners are forks of a process that has one thread. Not a test by itself.
 
-python shard_program.py kills|push_kills|gather_kills|count PATH TIMES
+python shard_program.py kills|native_kills|gather_kills|count PATH TIMES
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from learner.system.processes import end_with_parent
 from psrv.push.push import AtOnce
 from psrv.shard.format import BLOCKS_AT, LINE, PRIMARY, REPLICA, ShardLayout, create_shard
 from psrv.shard.shard import Shard
+from psrv.solvers.native import build, native_for
 from psrv.solvers.solver import Downpour
 
 LAYOUT = ShardLayout(200_000, (torch.float32, torch.float64), "model")
@@ -57,25 +58,29 @@ def kills(path: Path) -> None:
     _kills(path, LAYOUT, update, lambda times: (times, times))
 
 
-def push_kills(path: Path) -> None:
-    """The same with pushes with momentum. Velocities are 1, 0, 1, …"""
-    _push_kills(path, Downpour(momentum=-1.0), PRIMARY, lambda times: ((times + 1) // 2, times % 2))
+def native_kills(path: Path) -> None:
+    """The same with pushes that make copies for undoing as they go. Velocities are 1, 0, 1, …"""
+    _native_kills(
+        path, Downpour(momentum=-1.0), PRIMARY, lambda times: ((times + 1) // 2, times % 2)
+    )
 
 
 def gather_kills(path: Path) -> None:
     """The same where another node is the primary: a total."""
-    _push_kills(path, Downpour(), REPLICA, lambda times: (0, times))
+    _native_kills(path, Downpour(), REPLICA, lambda times: (0, times))
 
 
-def _push_kills(
+def _native_kills(
     path: Path, solver: Downpour, kind: int, expected: Callable[[int], tuple[int, int]]
 ) -> None:
+    assert build(path.parent, solver) == "pushes are compiled by cc"
     layout = ShardLayout(200_000, (torch.float32, torch.float32), "plain", kind)
     create_shard(path, layout, 1)
     gradient, weights = torch.ones(layout.count), torch.zeros(layout.count)
     made: dict[int, AtOnce] = {}
 
     def update(shard: Shard) -> None:
+        assert native_for(shard, solver) is not None
         pushes = made.setdefault(os.getpid(), AtOnce([shard], solver, 0))
         pushes.push(gradient, weights, -1.0)
 
@@ -149,6 +154,6 @@ if __name__ == "__main__":
     end_with_parent()
     torch.set_num_threads(1)
     plays = {
-        "kills": kills, "push_kills": push_kills, "gather_kills": gather_kills, "count": count,
+        "kills": kills, "native_kills": native_kills, "gather_kills": gather_kills, "count": count,
     }  # fmt: skip
     plays[sys.argv[1]](Path(sys.argv[2]))

@@ -314,6 +314,7 @@ def test_the_archive_is_not_held_in_memory(folder):
 
 
 def test_the_runtime_has_all_that_nodes_run():
+    """Without native.c a cluster's pushes would be slower, and no more be said than in a log."""
     root = REPOSITORY
     sent = {entry.path: entry.source for entry in runtime_entries()[1]}
     for package in ("dlctl/contract", "learner", "psrv", "search"):
@@ -322,3 +323,4 @@ def test_the_runtime_has_all_that_nodes_run():
         assert files
         for path in files:
             assert sent[str(path.relative_to(root))] == path.read_bytes()
+    assert "psrv/solvers/native.c" in sent

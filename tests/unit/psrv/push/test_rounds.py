@@ -69,8 +69,8 @@ def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path, zygote: Z
 
 
 @pytest.mark.slow
-def test_kills_tear_no_step_of_a_round(zygote: Zygote, path: Path) -> None:
-    assert run(zygote, "step_kills", path) == "rounds True True True\n"
+def test_kills_tear_no_native_step_of_a_round(zygote: Zygote, path: Path) -> None:
+    assert run(zygote, "native_kills", path) == "rounds True True True\n"
 
 
 def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> torch.Tensor:

@@ -415,9 +415,12 @@ def test_a_shard_that_learners_work_in_is_not_made_again(shm_folder: Path) -> No
 
 
 def test_unfinished_files_of_a_killed_server_are_removed(path: Path) -> None:
-    (left := path.with_name(".shard-0.123")).write_bytes(bytes(100))
+    left, compiled = path.with_name(".shard-0.123"), path.with_name(".shard-native-123")
+    left.write_bytes(bytes(100))
+    compiled.mkdir()
+    (compiled / "cc.so").write_bytes(bytes(100))
     shard_files(path.parent)
-    assert not left.exists()
+    assert not left.exists() and not compiled.exists()
 
 
 def test_a_folder_that_others_can_write_to_is_refused(path: Path) -> None:

@@ -196,6 +196,21 @@ def test_the_late_end_of_an_earlier_mapping_frees_no_lock(path: Path) -> None:
     joined.close()
 
 
+def test_only_copied_elements_are_undone(shard: Shard) -> None:
+    """A change may copy as it goes; until then the copy belongs to another block."""
+
+    def fail(parts: Sequence[torch.Tensor], block: int) -> None:
+        raise ValueError("no")
+
+    shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
+    assert shard.undo_copies[0].ne(3).any()
+    with pytest.raises(ValueError, match="no"):
+        shard.update_block(2, fail, changes=Rows(copied=False))
+    start = 2 * LAYOUT.block_count
+    assert all(row[start:].eq(3).all() for row in shard.rows)
+    assert done(shard, 2) == 1
+
+
 def test_threads_of_a_process_take_turns(path: Path) -> None:
     create_shard(path, LAYOUT, 3)
     shard = ThreadedShard(path, LAYOUT, 3)
@@ -263,7 +278,7 @@ def run(zygote: Zygote, what: str, path: Path, times: int) -> str:
 
 @pytest.mark.first("kills-30")
 @pytest.mark.parametrize("kills", [30, pytest.param(100, marks=pytest.mark.long)])
-@pytest.mark.parametrize("what", ["kills", "push_kills", "gather_kills"])
+@pytest.mark.parametrize("what", ["kills", "native_kills", "gather_kills"])
 def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote, what: str, kills: int) -> None:
     assert run(zygote, what, path, kills) == "whole True\n"
 
