@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from benchmarks.turns import Place
-from psrv.shard.huge_pages import flat_zeros
 
 ELEMENTS = 25_557_032
 LR = 2.0**-10
@@ -36,7 +35,7 @@ class Way(ABC):
         self.join()
 
     def zeros(self) -> torch.Tensor:
-        """Return memory for gradients or weights; the peers use torch's."""
+        """Return memory for gradients or weights."""
         return torch.zeros(ELEMENTS)
 
     def load(self) -> None:  # noqa: B027 - some need nothing more
@@ -92,15 +91,7 @@ def _anonymous_bytes() -> int:
     return 1024 * int(line.split()[1])
 
 
-class Flat(Way):
-    """A method with the memory that a training's learners have."""
-
-    def zeros(self) -> torch.Tensor:
-        """Return zeros on huge pages."""
-        return flat_zeros(ELEMENTS, torch.float32)
-
-
-class FloorTorch(Flat):
+class FloorTorch(Way):
     """The same arithmetic on private memory, with torch."""
 
     def join(self) -> None:
@@ -135,14 +126,14 @@ class Floor(FloorTorch):
 
     def join(self) -> None:
         """Compile the C functions: each learner does, as the others may be asked sooner."""
-        from psrv.solvers import native, native_build
+        from psrv.solvers import native
         from psrv.solvers.solver import Downpour
 
         super().join()
         folder = Path(os.environ[_MEMORY])
         native.build(folder, Downpour())
         self._kept = torch.zeros(1, dtype=torch.int64)
-        self._library = native_build.load(folder / native_build.LIBRARY)
+        self._library = native.load(folder / native.LIBRARY)
 
     def run(self, updates: int) -> None:
         """Update `updates` times."""
@@ -151,14 +142,14 @@ class Floor(FloorTorch):
         kept = self._kept.data_ptr()
         for _ in range(updates):
             for server, gradient, weights, aside in self._blocks:
-                library.downpour(
-                    server.data_ptr(), 0, gradient.data_ptr(), weights.data_ptr(),
-                    aside.data_ptr(), 0, kept, len(server), LR, 0.0, 1,
+                library.dlctl_step(
+                    server.data_ptr(), 0, 0, gradient.data_ptr(), weights.data_ptr(),
+                    aside.data_ptr(), 0, kept, len(server), 1, LR, 0.0, 1,
                 )  # fmt: skip
         self.updates += updates
 
 
-class Ours(Flat):
+class Ours(Way):
     """The parameter server of psrv, on one shard."""
 
     def load(self) -> None:
@@ -184,11 +175,11 @@ class Ours(Flat):
 
     def update(self) -> None:
         """Push and pull."""
-        self._client.push_pull(self.gradient, self.weights, LR, wait=True)
+        self._client.push_pull(self.gradient, self.weights, LR)
 
     def pull(self) -> None:
         """Pull."""
-        self._client.pull(self.weights).wait()
+        self._client.pull(self.weights)
 
     def leave(self) -> None:
         """Release the slot."""

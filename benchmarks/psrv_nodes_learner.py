@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.psrv_learner import ELEMENTS, GRADIENT, LR, Flat, Way
+from benchmarks.psrv_learner import ELEMENTS, GRADIENT, LR, Way
 from benchmarks.turns import Place
-from psrv.server.link import AHEAD, stripes_for
+from psrv.server.link import AHEAD
 from psrv.shard.format import BLOCK_BYTES
 from psrv.shard.shard import GROUP
 from psrv.transport.sockets import connect, listen
@@ -31,7 +31,6 @@ OTHER = 1 - NODE
 _LOOK_S, _PATIENCE_S = 1e-3, 60.0
 _ATTEMPT = 1
 _BLOCK_ELEMENTS = BLOCK_BYTES // 4
-_CPUS = len(os.sched_getaffinity(0))
 
 
 def _wait_for(path: Path) -> Path:
@@ -51,7 +50,7 @@ def _tell(path: Path, words: Any) -> None:
     new.rename(path)
 
 
-class Ours(Flat):
+class Ours(Way):
     """psrv, with a server of its own on each node."""
 
     def join(self) -> None:
@@ -99,16 +98,16 @@ class Ours(Flat):
 
     def update(self) -> None:
         """Push; pull once the primary of the other half has answered."""
-        self._client.push(self.gradient, LR).wait()
+        self._client.push(self.gradient, LR)
         self._wait_for_home()
-        self._client.pull(self.weights).wait()
+        self._client.pull(self.weights)
 
     def loop(self, updates: int) -> None:
         """Update like the built-in loop: wait for nothing but the last update."""
         self.updates += updates
         for _ in range(updates):
             self._client.wait_for_others()
-            self._client.push_pull(self.gradient, self.weights, LR, wait=True)
+            self._client.push_pull(self.gradient, self.weights, LR)
         self._wait_for_home()
 
     def _wait_for_home(self) -> None:
@@ -118,7 +117,7 @@ class Ours(Flat):
     def pull(self) -> None:
         """Pull what all have pushed."""
         self._client.refresh(_PATIENCE_S)
-        self._client.pull(self.weights).wait()
+        self._client.pull(self.weights)
 
     def leave(self) -> None:
         """End this node's server once the other node has left, too."""
@@ -137,43 +136,32 @@ def serve(job_dir: Path, memory: Path) -> None:
 
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
-    settings = Settings(_ATTEMPT, NODE, [1, 1], Downpour(), socket.gethostname(), 60, 10**6,
-                        cpus=_CPUS)  # fmt: skip
+    settings = Settings(_ATTEMPT, NODE, [1, 1], Downpour(), socket.gethostname(), 60, 10**6)
     server = NodeServer(job_dir, memory, settings, lambda line: print(line, flush=True))
     server.run(lambda: bool(ended), lambda _: None)
 
 
-class Link(Flat):
+class Link(Way):
     """Bare sockets with our options: the same bytes there and back, nothing computed."""
 
     def join(self) -> None:
-        """Open as many connections as ours, and send back what comes over the other node's."""
-        stripes, size, half = stripes_for(_CPUS), GROUP * BLOCK_BYTES, 4 * (ELEMENTS // 2)
-        self._ahead = AHEAD // GROUP // stripes
-        frames = [slice(at, min(at + size, half)) for at in range(0, half, size)]
-        self._frames = [frames[stripe::stripes] for stripe in range(stripes)]
-        """For each connection, the byte ranges of the other node's half that it carries."""
+        """Open a connection, as ours does, and send back what comes over the other node's."""
+        size, half = GROUP * BLOCK_BYTES, 4 * (ELEMENTS // 2)
+        self._frames = [slice(at, min(at + size, half)) for at in range(0, half, size)]
+        """The byte ranges of the other node's half that travel together."""
         name, listener = type(self).__name__, listen(socket.gethostname())
         _tell(self.place.folder / f"{name}-{NODE}", listener.getsockname())
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        threading.Thread(target=self._send_back, args=(listener,), daemon=True).start()
         other = _wait_for(self.place.folder / f"{name}-{OTHER}")
-        address = tuple(json.loads(other.read_text()))
-        self._ends = [connect(*address, _PATIENCE_S) for _ in self._frames]
-        for stripe, end in enumerate(self._ends):
-            end.sendall(bytes([stripe]))
-        self._threads = ThreadPoolExecutor(2 * stripes)
+        host, port = json.loads(other.read_text())[:2]
+        self._end = connect(host, port, _PATIENCE_S)
+        self._threads = ThreadPoolExecutor(2)
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            end, _ = listener.accept()
-            threading.Thread(target=self._send_back, args=(end,), daemon=True).start()
-
-    def _send_back(self, end: socket.socket) -> None:
+    def _send_back(self, listener: socket.socket) -> None:
+        end, _ = listener.accept()
         room = memoryview(bytearray(GROUP * BLOCK_BYTES))
-        _receive(end, room[:1])
-        frames = self._frames[room[0]]
         while True:
-            for frame in frames:
+            for frame in self._frames:
                 if not _receive(end, part := room[: frame.stop - frame.start]):
                     return
                 end.sendall(self.answer(frame, part))
@@ -189,12 +177,12 @@ class Link(Flat):
             tensor.view(2, -1)[OTHER].numpy().data.cast("B")
             for tensor in (self.gradient, self.weights)
         )
-        tasks = []
-        for end, frames in zip(self._ends, self._frames, strict=True):
-            room = threading.Semaphore(self._ahead)
-            sent, taken = ([whole[frame] for frame in frames] for whole in (gradient, weights))
-            tasks.append(self._threads.submit(self._send, end, sent, room))
-            tasks.append(self._threads.submit(self._take, end, taken, room))
+        room = threading.Semaphore(AHEAD // GROUP)
+        sent, taken = ([whole[frame] for frame in self._frames] for whole in (gradient, weights))
+        tasks = [
+            self._threads.submit(self._send, sent, room),
+            self._threads.submit(self._take, taken, room),
+        ]
         self.work()
         for task in tasks:
             task.result()
@@ -202,18 +190,14 @@ class Link(Flat):
     def work(self) -> None:
         """Do nothing meanwhile; a subclass computes."""
 
-    def _send(
-        self, end: socket.socket, frames: Sequence[memoryview], room: threading.Semaphore
-    ) -> None:
+    def _send(self, frames: Sequence[memoryview], room: threading.Semaphore) -> None:
         for frame in frames:
             room.acquire()
-            end.sendall(frame)
+            self._end.sendall(frame)
 
-    def _take(
-        self, end: socket.socket, frames: Sequence[memoryview], room: threading.Semaphore
-    ) -> None:
+    def _take(self, frames: Sequence[memoryview], room: threading.Semaphore) -> None:
         for frame in frames:
-            if not _receive(end, frame):
+            if not _receive(self._end, frame):
                 raise ConnectionError("the other node has gone")
             room.release()
 
@@ -221,9 +205,8 @@ class Link(Flat):
         """Do nothing: there are no weights."""
 
     def leave(self) -> None:
-        """Close the connections."""
-        for end in self._ends:
-            end.close()
+        """Close the connection."""
+        self._end.close()
 
 
 def _receive(end: socket.socket, room: memoryview) -> bool:
@@ -249,17 +232,17 @@ class Bare(Link):
 
     def join(self) -> None:
         """Compile the C functions, and connect."""
-        from psrv.solvers import native, native_build
+        from psrv.solvers import native
         from psrv.solvers.solver import Downpour
 
         memory = Path(f"/dev/shm/dlctl-bench-{os.getpid()}")
         memory.mkdir(mode=0o700)
         native.build(memory, Downpour())
-        library = native_build.load(memory / native_build.LIBRARY)
+        library = native.load(memory / native.LIBRARY)
         shutil.rmtree(memory)
         if library is None:
             raise RuntimeError("no compiler: there is no bare program")
-        self._step = library.downpour
+        self._step = library.dlctl_step
         self._home = self.zeros().view(2, -1)[NODE]
         self._scratch = _Scratch()
         self._locks = [threading.Lock() for _ in self._home.split(_BLOCK_ELEMENTS)]
@@ -284,8 +267,8 @@ class Bare(Link):
             count, at = min(_BLOCK_ELEMENTS, (frame.stop - start) // 4), start - frame.start
             with self._locks[start // (4 * _BLOCK_ELEMENTS)]:
                 self._step(
-                    home + start, 0, gradient + at, into + at, aside, 0, kept, count, LR, 0.0,
-                    past_caches,
+                    home + start, 0, 0, gradient + at, into + at, aside, 0, kept, count, 1, LR,
+                    0.0, past_caches,
                 )  # fmt: skip
 
     def check(self, _: Any) -> None:

@@ -8,8 +8,6 @@ own weights. The node's server sends what goes to other nodes: a learner uses no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,41 +27,10 @@ from psrv.solvers.partition import ShardSet
 from psrv.solvers.solver import RoundSolver, Solver
 
 
-class Handle:
-    """An operation that a client has begun."""
-
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
-
-    @property
-    def done(self) -> bool:
-        """Return whether it has ended, well or not."""
-        return self._future.done()
-
-    @property
-    def succeeded(self) -> bool:
-        """Return whether it has ended without an error."""
-        return self.done and self._future.exception() is None
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for its end.
-
-        Raises:
-            ServerError: It takes longer than the time limit; it continues.
-            Exception: The error that it ended with.
-        """
-        try:
-            self._future.result(timeout_s)
-        except NotYet:
-            if self._future.done():  # a TimeoutError of the solver itself
-                raise
-            raise ServerError(
-                f"the parameter server has not answered for {timeout_s:g} s"
-            ) from None
-
-
 class Client:
-    """What a learner calls. Flat tensors have the shape (count,) over all shards, in their order.
+    """What a learner calls, in one thread at a time: POSIX locks belong to the process.
+
+    Flat tensors have the shape (count,) over all shards, in their order.
 
     Args:
         shards: All of them, joined.
@@ -96,49 +63,35 @@ class Client:
         self._snapshots = snapshots
         self._seen = (0, 0)
         """At the last pull: all pushes that the weights had had, and this learner's own."""
-        self._thread = ThreadPoolExecutor(1, "parameter-server")
-        """The thread that works on the shards: POSIX locks belong to the process, not to a
-        thread."""
-        self._pending: list[Handle] = []
         self._see()
 
-    def push(self, mine: torch.Tensor, rate: float, *, wait: bool = False) -> Handle:
-        """Push gradients or weights, as the solver expects; leave the tensor alone until the end.
+    def push(self, mine: torch.Tensor, rate: float) -> None:
+        """Push gradients or weights, as the solver expects.
 
         Args:
             mine: Shape (count,).
             rate: The learning rate of the server's step.
-            wait: Whether to return at the end only. Then the calling thread pushes by itself, which
-                for small models is faster than to wait for another thread.
 
         Raises:
             ServerError: `mine` has another shape or device; nothing was sent.
         """
         self._check(mine)
-        return self._begin(lambda: self._work(mine, None, rate), wait)
+        self._pushes_to.push(mine, None, rate)
+        self._staleness_bound.pushed()
 
-    def pull(self, into: torch.Tensor, *, wait: bool = False) -> Handle:
+    def pull(self, into: torch.Tensor) -> None:
         """Fetch the weights."""
         self._check(into)
-        return self._begin(lambda: self._read(into), wait)
+        self._pushes_to.pull(into)
+        self._see()
 
-    def push_pull(
-        self, mine: torch.Tensor, into: torch.Tensor, rate: float, *, wait: bool = False
-    ) -> Handle:
+    def push_pull(self, mine: torch.Tensor, into: torch.Tensor, rate: float) -> None:
         """Push, and copy the solver's answer while each block is in the cache."""
         self._check(mine)
         self._check(into)
-        return self._begin(lambda: self._work(mine, into, rate), wait)
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for all operations that were begun; see Handle.wait."""
-        while self._pending:
-            handle = self._pending[0]
-            try:
-                handle.wait(timeout_s)
-            finally:
-                if handle.done:
-                    self._pending.pop(0)
+        self._pushes_to.push(mine, into, rate)
+        self._staleness_bound.pushed()
+        self._see()
 
     def wait_for_others(self) -> float:
         """Wait for flow control and the staleness bound; return the seconds that it took.
@@ -170,7 +123,15 @@ class Client:
         Raises:
             ServerError: A snapshot can't be read.
         """
-        self._begin(lambda: self._read_rows(into), wait=True)  # here a failure is raised only once
+        for number, (shard, part) in enumerate(
+            zip(self._shards, ranges(self._shards), strict=True)
+        ):
+            for row, kept in enumerate(into[:, part]):
+                if shard.layout.kind == PRIMARY:
+                    parts = torch.split(kept, shard.layout.block_count)
+                    shard.read(copying(parts, 1 + row))
+                elif self._snapshots is not None:
+                    read_row(self._snapshots(number), 1 + row, kept)
 
     def refresh(self, timeout_s: float) -> None:
         """Bring the replicas on this node up to date with their primaries; then pull.
@@ -178,23 +139,20 @@ class Client:
         Raises:
             ServerError: A primary has not answered in time, or in the time that a halt leaves.
         """
-        asked: list[Callable[[], bool]] = []
-        self._begin(lambda: asked.append(refreshes(replicas(self._shards)))).wait()
         wait_policy = replace(self._wait_policy, timeout_s=timeout_s)
-        if not wait_until(asked[0], wait_policy):
+        if not wait_until(refreshes(replicas(self._shards)), wait_policy):
             raise ServerError(
                 f"another node's parameter server has not answered {how_long(wait_policy)}",
                 hint="its log says why: see `dlctl logs`",
             )
 
     def leave(self) -> None:
-        """Finish all operations, and release the slots.
+        """Leave the server, and release the slots.
 
         Pushes reach their primaries first, unless that takes longer than the time limit, or than a
         halt allows; then a warning says so. In rounds nobody waits for this learner meanwhile.
         """
         try:
-            self.wait()
             wait_policy = self._wait_policy
             if not wait_until(self._pushes_to.leave(), wait_policy):
                 wait_policy.warn(
@@ -203,7 +161,6 @@ class Client:
                     "says why"
                 )
         finally:
-            self._thread.shutdown()
             for shard in self._shards:
                 shard.close()
 
@@ -214,38 +171,6 @@ class Client:
                 f"a tensor of shape {tuple(whole.shape)} on {whole.device} does not fit the "
                 f"parameter server's, of shape {shape} on cpu"
             )
-
-    def _begin(self, work: Callable[[], None], wait: bool = False) -> Handle:
-        if wait:
-            self.wait()  # one thread at a time works on the shards
-            work()
-            done: Future[None] = Future()
-            done.set_result(None)
-            return Handle(done)
-        self._pending = [handle for handle in self._pending if not handle.succeeded]
-        self._pending.append(Handle(self._thread.submit(work)))
-        return self._pending[-1]
-
-    def _work(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
-        self._pushes_to.push(mine, into, rate)
-        self._staleness_bound.pushed()
-        if into is not None:
-            self._see()
-
-    def _read(self, into: torch.Tensor) -> None:
-        self._pushes_to.pull(into)
-        self._see()
-
-    def _read_rows(self, into: torch.Tensor) -> None:
-        for number, (shard, part) in enumerate(
-            zip(self._shards, ranges(self._shards), strict=True)
-        ):
-            for row, kept in enumerate(into[:, part]):
-                if shard.layout.kind == PRIMARY:
-                    parts = torch.split(kept, shard.layout.block_count)
-                    shard.read(copying(parts, 1 + row))
-                elif self._snapshots is not None:
-                    read_row(self._snapshots(number), 1 + row, kept)
 
     def _pushes(self) -> int:
         """Return how many pushes the first block has had; in rounds, this learner's own."""

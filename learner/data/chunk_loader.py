@@ -19,7 +19,8 @@ from typing import Any
 from learner.data.prefetch import Batch, Fetcher
 from learner.data.sampling import Indices, epoch_order
 from learner.errors import UserFault
-from psrv.cursor.base import Chunk, Cursor, chunk_ranges
+from psrv.cursor.base import Chunk, chunk_ranges
+from psrv.cursor.file import FileCursor
 from psrv.errors import PsrvError
 
 _ORDERS = 3
@@ -47,7 +48,7 @@ class ChunkLoader(Fetcher):
     """
 
     def __init__(
-        self, dataset: Any, cursor: Cursor, *, samples: int, seed: int,
+        self, dataset: Any, cursor: FileCursor, *, samples: int, seed: int,
         batch_samples: int | None = None, linger_s: float | None = None, prefetch: str = "auto",
     ) -> None:  # fmt: skip
         if len(dataset) != cursor.samples:

@@ -15,7 +15,6 @@ from torch.nn.parameter import UninitializedParameter
 from learner.data_parallel.buckets import ParameterPlace, is_dense
 from learner.errors import UserFault
 from learner.exchange.arithmetic import ALIGNMENT
-from psrv.shard.huge_pages import flat_zeros
 
 
 class FlatParameters:
@@ -170,11 +169,7 @@ class _Mirror:
         count = -(-places[-1].stop // ALIGNMENT) * ALIGNMENT
         on_gpu = any(parameter.is_cuda for parameter in parameters)
         kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
-        self.flat = (
-            torch.zeros(count, dtype=dtype, device="cpu", pin_memory=True)
-            if on_gpu
-            else flat_zeros(count, dtype)
-        )
+        self.flat = torch.zeros(count, dtype=dtype, device="cpu", pin_memory=on_gpu)
         self.near: list[torch.Tensor]
         """Everything in the model's own kind; or, if kinds differ, one tensor per parameter."""
         if kinds == {(dtype, torch.device("cpu"))}:

@@ -50,7 +50,6 @@ from learner.system.memory import keep_freed_memory
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Position, Trained
 from learner.training.setup import TrainingJob
-from psrv.cursor.base import Cursor
 from psrv.cursor.file import FileCursor
 from psrv.errors import LateError
 from psrv.push.waiting import WaitPolicy
@@ -174,13 +173,13 @@ class _Learner:
             self._halt,
         )
 
-    def _ordered(self, cursor: FileCursor, chunk_samples: int) -> Cursor:
+    def _ordered(self, cursor: FileCursor, chunk_samples: int) -> FileCursor:
         """Return the cursor; with a solver in rounds, one whose chunks are taken in rank order."""
         if not self._server_model.in_rounds:
             return cursor
         began = self._saved.cursor or {}
         gaps = bool(began.get("undone"))
-        return cast(Cursor, OrderedCursor(
+        return cast(FileCursor, OrderedCursor(
             cursor, self._job.rank, self._learners, chunk_samples,
             lambda: gaps or self._halt.is_set or any_restarted(self._job), self._server.timeout_s,
             int(began.get("next", 0)),

@@ -22,7 +22,8 @@ from learner.job.metrics import PROGRESS_INTERVAL_S
 from learner.parameter_server.checkpoint_state import ServerTraining
 from learner.parameter_server.coordinator import Coordinator
 from learner.training.evaluation import Evaluation, HaltedInValidation, LossWatch
-from psrv.cursor.base import Chunk, Cursor, chunk_count, chunk_ranges
+from psrv.cursor.base import Chunk, chunk_count, chunk_ranges
+from psrv.cursor.file import FileCursor
 from psrv.errors import LateError
 
 _LINGER_S = 0.05
@@ -41,7 +42,7 @@ class ServerLoop:
     def __init__(
         self,
         training: ServerTraining,
-        cursor: Cursor,
+        cursor: FileCursor,
         sizes: tuple[int, int],
         coordinator: Coordinator | None,
     ) -> None:

@@ -76,7 +76,7 @@ class ModelOnServers:
             self._or_warn(
                 lambda: client.refresh(timeout_s), "using this node's replica of the weights"
             )
-        self._joined().pull(self.flat.flat, wait=True)
+        self._joined().pull(self.flat.flat)
         self.flat.scatter()
 
     # A group of batches -------------------------------------------------------------------------
@@ -114,13 +114,13 @@ class ModelOnServers:
         others, began = client.pushes_by_others(), time.monotonic()
         if self.sends_weights:
             weights = flat.gather()
-            client.push_pull(weights, weights, rate, wait=True)
+            client.push_pull(weights, weights, rate)
             flat.scatter()
         elif self._pull_is_next():
-            client.push_pull(flat.gradient(), flat.flat, rate, wait=True)
+            client.push_pull(flat.gradient(), flat.flat, rate)
             flat.scatter()
         else:
-            client.push(flat.gradient(), rate, wait=True)
+            client.push(flat.gradient(), rate)
         flat.clear_sum()
         self.stats.pushed(others, time.monotonic() - began)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from psrv.cursor.base import Chunk, chunk_count
 from psrv.cursor.file import FileCursor
+from psrv.push.waiting import naps
 
 _NAP_S, _LONGEST_NAP_S = 50e-6, 1e-3
 _LOOK_FOR_DEAD_S = 0.05
@@ -60,12 +61,11 @@ class OrderedCursor:
         self._look_s = self._ask_s = float("inf")
         """The shortest time that a look for the dead, and a poll for the turn, have locked the
         file."""
-        deadline, nap_s = time.monotonic() + timeout_s, _LOOK_FOR_DEAD_S
+        deadline, naps_s = time.monotonic() + timeout_s, naps(_LOOK_FOR_DEAD_S, float("inf"))
         while len(first := self._living()) < learners:
             if cursor.finished or irregular() or time.monotonic() > deadline:
                 break
-            time.sleep(nap_s)
-            nap_s = min(2 * nap_s, self._between_looks_s(_BEGIN_LOOKS))
+            time.sleep(min(next(naps_s), self._between_looks_s(_BEGIN_LOOKS)))
         self._first = first
         self.regular = len(first) == learners and not irregular()
 
@@ -79,14 +79,14 @@ class OrderedCursor:
         return self._cursor.take(samples, done)
 
     def _wait(self) -> None:
-        nap_s, heed_at = _NAP_S, time.monotonic() + _LOOK_FOR_DEAD_S
+        naps_s, heed_at = naps(_NAP_S, float("inf")), time.monotonic() + _LOOK_FOR_DEAD_S
         look_at = heed_at
         while self.regular and (next_ := self._next()) != self.samples * self.passes:
             before = (self._rank - self._number(next_)) % self._learners
             if not before:
                 return
-            time.sleep(nap_s)
-            nap_s = min(2 * nap_s, max(_LONGEST_NAP_S, _PATIENCE * before * self._ask_s))
+            longest_s = max(_LONGEST_NAP_S, _PATIENCE * before * self._ask_s)
+            time.sleep(min(next(naps_s), longest_s))
             if (
                 time.monotonic() > heed_at
             ):  # this does not lock the file, and a halt has little time

@@ -108,7 +108,6 @@ def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
         timeout_s=asked.timeout_s,
         snapshot_every_s=asked.snapshot_every_s,
         bounded=bool(asked.staleness),
-        cpus=resources.learners_per_node[node] * resources.cpus_per_learner,
         memory_left=lambda: min(memory_left().values(), default=None),
     )
 

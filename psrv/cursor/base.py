@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from psrv.errors import PsrvError
 
@@ -34,45 +34,6 @@ class Chunk(NamedTuple):
     def samples(self) -> int:
         """Return how many samples the chunk has."""
         return self.stop - self.start
-
-
-class Cursor(Protocol):
-    """The interface from which learners take chunks."""
-
-    @property
-    def samples(self) -> int:
-        """Return the samples of one pass."""
-
-    @property
-    def passes(self) -> int:
-        """Return how many passes are given out."""
-
-    def take(self, samples: int, done: Chunk | None = None) -> Chunk | None:
-        """Take the next chunk, of `samples` samples or fewer; never past a pass's end.
-
-        Args:
-            samples: How many this learner can use, 1 or more.
-            done: A chunk to report done in the same call, which saves a call of `done`.
-
-        Returns:
-            None if there is nothing to take now (see `finished`).
-        """
-
-    def done(self, chunk: Chunk) -> None:
-        """Report that this learner has trained on a chunk that it took."""
-
-    @property
-    def finished(self) -> bool:
-        """Return whether `take` will never return a chunk again."""
-
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, as JSON values: only chunks reported done count."""
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state: what was not done in it is given out first."""
-
-    def close(self) -> None:
-        """Give up the chunks that are held; may be called twice. Other calls fail afterwards."""
 
 
 Range = tuple[int, int]

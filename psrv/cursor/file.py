@@ -2,7 +2,7 @@
 
 A chunk belongs to the learner that took it until that reports it done or dies, when it is given out
 again. Each learner keeps its slot's byte locked for as long as it lives, and the kernel frees the
-lock (psrv.cursor.locks). A stopped learner is alive. psrv.cursor.table describes the file, and why
+lock (psrv.cursor.leases). A stopped learner is alive. psrv.cursor.table describes the file, and why
 a kill at any moment leaves it whole. Starts no MPI.
 """
 
@@ -67,7 +67,15 @@ class FileCursor(LeaseFile):
     # What learners call -------------------------------------------------------------------------
 
     def take(self, samples: int, done: Chunk | None = None) -> Chunk | None:
-        """Take the next chunk (see `Cursor`)."""
+        """Take the next chunk, of `samples` samples or fewer; never past a pass's end.
+
+        Args:
+            samples: How many this learner can use, 1 or more.
+            done: A chunk to report done in the same call, which saves a call of `done`.
+
+        Returns:
+            None if there is nothing to take now (see `finished`).
+        """
         check_taken(samples)
         self._enter()
         try:

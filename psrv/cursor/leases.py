@@ -6,6 +6,7 @@ psrv.cursor.file decides what is given out; psrv.cursor.table defines the file's
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import secrets
@@ -16,11 +17,57 @@ from pathlib import Path
 
 from dlctl import contract
 from psrv.cursor.base import CursorError, CursorState, check_size
-from psrv.cursor.locks import PosixLocks
 from psrv.cursor.table import CHANGES, SIZE_BYTES, SLOTS, SPARE_COUNT, USED, Table, slot_byte
 
+_lockf, _EXCLUSIVE, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
 _open_here: set[tuple[int, int, int]] = set()
 """(process, device, inode): closing a second descriptor of a file would free the first's locks."""
+
+
+class PosixLocks:
+    """Locks on single bytes of one open file: byte 0 guards the file, others show who lives.
+
+    The kernel frees them when the process dies. They are POSIX locks (fcntl), because `flock` stays
+    held while a forked child lives. They belong to a process, not to a descriptor, and closing
+    *any* descriptor of the file frees all of them: open it once.
+
+    Every method raises a CursorError if the file system refuses a lock.
+    """
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self._path = path
+
+    def lock(self) -> None:
+        """Lock the file, once nobody else uses it."""
+        try:
+            _lockf(self._descriptor, _EXCLUSIVE, 1, 0)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def unlock(self, byte: int = 0) -> None:
+        """Unlock the file, or another byte."""
+        try:
+            _lockf(self._descriptor, _UNLOCK, 1, byte)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def try_hold(self, byte: int) -> bool:
+        """Lock a byte unless another living process has locked it."""
+        try:
+            _lockf(self._descriptor, _EXCLUSIVE | fcntl.LOCK_NB, 1, byte)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError as error:
+            raise self._refused(error) from error
+        return True
+
+    def _refused(self, error: OSError) -> CursorError:
+        return CursorError(
+            f"the file system refuses a lock on {self._path}: {error.strerror or error}",
+            hint="it must have locks that hold on all nodes; if so, its server was away for "
+            "too long: open the cursor again",
+        )
 
 
 class LeaseFile:

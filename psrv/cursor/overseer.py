@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from psrv.cursor.base import CursorError
-from psrv.cursor.locks import PosixLocks
+from psrv.cursor.leases import PosixLocks
 from psrv.cursor.table import SIZE_BYTES, Table
 
 Records = dict[int, int]

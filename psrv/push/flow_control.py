@@ -7,7 +7,6 @@ moves by itself has no such problem; but the counter of its pushes has limited b
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +19,6 @@ from psrv.shard.shard import Shard, Words
 
 MOST = 16
 """Pushes of each learner of this node that the total of a block may hold."""
-_NAP_S, _LONGEST_NAP_S = 1e-3, 0.05
 
 
 class FlowControl:
@@ -47,12 +45,11 @@ class FlowControl:
         """
         if not self._is_full():
             return 0.0
-        began_at, wait, nap_s = time.monotonic(), self._wait_policy.begin(), _NAP_S
+        wait = self._wait_policy.begin()
         while self._is_full():
-            time.sleep(nap_s)
-            nap_s = min(2 * nap_s, _LONGEST_NAP_S)
-            wait.look(lambda: names(0), may_be_gone=True)
-        return time.monotonic() - began_at
+            if wait.nap():
+                wait.look(lambda: names(0), may_be_gone=True)
+        return wait.waited_s
 
     def _is_full(self) -> bool:
         for members, added in self._replicas:

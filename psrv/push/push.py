@@ -14,7 +14,7 @@ from psrv.push.waiting import WaitPolicy
 from psrv.shard.format import COUNT, PRIMARY, REPLICA
 from psrv.shard.membership import RANKS
 from psrv.shard.shard import Operation, Rows, Shard
-from psrv.solvers.native import native_push_for, native_rounds_for, past_caches
+from psrv.solvers.native import is_plain, native_for
 from psrv.solvers.solver import RoundSolver, Solver
 
 _Parts = Sequence[torch.Tensor]
@@ -34,39 +34,13 @@ def ranges(shards: Sequence[Shard]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
-class BlockViews:
-    """Cuts tensors into blocks, and keeps the last cut: learners push the same tensors again."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-        self._last: torch.Tensor | None = None
-        self._parts: Sequence[torch.Tensor] = ()
-
-    def of(self, whole: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Return the blocks of a tensor of shape (count,)."""
-        last = self._last
-        if last is None or not _same(last, whole):
-            self._last, self._parts = whole, torch.split(whole, self._step)
-        return self._parts
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors, both alive, share the same memory."""
-    return (
-        one.data_ptr() == other.data_ptr()
-        and one.shape == other.shape
-        and one.dtype == other.dtype
-        and one.stride() == other.stride()
-    )
-
-
 class AtOnce:
     """Pushes of a solver that applies each push as it comes."""
 
     def __init__(self, shards: Sequence[Shard], solver: Solver, rank: int) -> None:
-        past = past_caches(sum(shard.rows[0].nbytes for shard in shards))
+        size_bytes = sum(shard.rows[0].nbytes for shard in shards)
         parts = [
-            (_AtOnce(shard, solver, rank, past), part)
+            (_AtOnce(shard, solver, rank, size_bytes), part)
             for shard, part in zip(shards, ranges(shards), strict=True)
         ]
         # Replicas first: their pushes travel while the other shards are worked on.
@@ -96,18 +70,13 @@ class _AtOnce:
     On a replica the push is gathered for the primary, and the answer is the replica's weights.
     """
 
-    def __init__(self, shard: Shard, solver: Solver, rank: int, past: bool) -> None:
+    def __init__(self, shard: Shard, solver: Solver, rank: int, size_bytes: int) -> None:
         self.shard = shard
         self._solver = solver
+        self._native = native_for(shard, solver, size_bytes)
         self.is_primary = shard.layout.kind == PRIMARY
-        self._native = native_push_for(shard, solver)
-        if self._native is not None:
-            self._native.past_caches = past
-        step = shard.layout.block_count
-        self._sent, self._taken = BlockViews(step), BlockViews(step)
-        scratch = torch.empty(step, dtype=shard.layout.dtypes[0], device="cpu")
-        self._scratch = [scratch] * max(0, shard.layout.blocks - 1)
-        self._scratch.append(scratch[: shard.layout.count - step * len(self._scratch)])
+        self._step = shard.layout.block_count
+        self._scratch = torch.empty(self._step, dtype=shard.layout.dtypes[0], device="cpu")
         # Start far from the other learners.
         self._first = shard.slot * _GOLDEN % 997 * shard.layout.blocks // 997
         shard.members.enter(shard.slot, 1 << rank % RANKS)
@@ -116,35 +85,21 @@ class _AtOnce:
         """Push to every block."""
         shard = self.shard
         shard.rate = rate
-        if self._push_natively(mine, into, rate):
-            return
-        sent = self._sent.of(mine)
-        taken = None if into is None else self._taken.of(into)
-        if self.is_primary:
-            shard.update(self._pushing(sent, taken, rate), self._first)
+        if self._native is not None and is_plain(mine) and is_plain(into):
+            operation, copied = self._native.pushing(mine, into, rate), False
         else:
-            shard.update(
-                self._gathering(sent, taken, rate), self._first, changes=self._gather_changes
-            )
+            sent = torch.split(mine, self._step)
+            taken = None if into is None else torch.split(into, self._step)
+            operate = self._pushing if self.is_primary else self._gathering
+            operation, copied = operate(sent, taken, rate), True
+        gathers = partial(self._gather_changes, copied)
+        changes = Rows(copied=copied) if self.is_primary else gathers
+        shard.update(operation, self._first, changes=changes)
 
-    def _push_natively(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> bool:
-        """Push in one native pass; return whether that was possible."""
-        if self._native is None:
-            return False
-        push = self._native.pushing(mine, into, rate)
-        if push is None:
-            return False
-        changes = Rows(copied=False) if self.is_primary else self._native_gather_changes
-        self.shard.update(push, self._first, changes=changes)
-        return True
-
-    def _gather_changes(self, block: int) -> Rows:
+    def _gather_changes(self, copied: bool, block: int) -> Rows:
         """Return the rows that gathering changes; an empty total needs no undo copy."""
         empty = not self.shard.progress(block)[1] & COUNT
-        return Rows(0 if self._solver.total_is_step else 1, 1 if empty else 2)
-
-    def _native_gather_changes(self, block: int) -> Rows:
-        return self._gather_changes(block)._replace(copied=False)
+        return Rows(0 if self._solver.total_is_step else 1, 1 if empty else 2, copied)
 
     def _pushing(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
         scratch, count = self._scratch, self.shard.count_push
@@ -152,9 +107,10 @@ class _AtOnce:
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
             if taken is None:
-                push(parts, sent[block], scratch[block], rate)
+                push(parts, sent[block], scratch[: len(sent[block])], rate)
             else:
-                push_pull(parts, sent[block], taken[block], scratch[block], rate)
+                aside = scratch[: len(sent[block])]
+                push_pull(parts, sent[block], taken[block], aside, rate)
             count(block)
 
         return work
@@ -172,7 +128,7 @@ class _AtOnce:
             else:
                 if empty:
                     parts[1].zero_()
-                gather(parts[0], parts[1], sent[block], scratch[block], rate)
+                gather(parts[0], parts[1], sent[block], scratch[: len(sent[block])], rate)
             if taken is not None:
                 answer(parts[:1], taken[block])
             count(block)
@@ -181,7 +137,7 @@ class _AtOnce:
 
     def pull(self, into: torch.Tensor) -> None:
         """Copy the weights of every block."""
-        self.shard.read(copying(self._taken.of(into)), self._first)
+        self.shard.read(copying(torch.split(into, self._step)), self._first)
 
 
 class InRounds:
@@ -198,15 +154,10 @@ class InRounds:
         self._solver = solver
         self._turn = Turn(shards, rank, learners, wait_policy)
         self._shards = shards
+        self._step = shards[0].layout.block_count
         self._parts = [
-            (
-                Rounds(shard, self._turn, native_rounds_for(shard, solver)),
-                BlockViews(step),
-                BlockViews(step),
-                part,
-            )
+            (Rounds(shard, self._turn, native_for(shard, solver)), part)
             for shard, part in zip(shards, ranges(shards), strict=True)
-            for step in [shard.layout.block_count]
         ]
         self._open = False
 
@@ -216,8 +167,8 @@ class InRounds:
             self._finish(None)
         self._turn.catch_up()
         self._open = True
-        for rounds, sent, _, part in self._parts:
-            rounds.add(sent.of(mine[part]), rate, self._solver.step)
+        for rounds, part in self._parts:
+            rounds.add(torch.split(mine[part], self._step), rate, self._solver.step)
         if into is not None:
             self._finish(into)
 
@@ -226,8 +177,8 @@ class InRounds:
         if self._open:
             self._finish(into)
             return
-        for shard, (_, _, taken, part) in zip(self._shards, self._parts, strict=True):
-            shard.read(copying(taken.of(into[part])))
+        for shard, (_, part) in zip(self._shards, self._parts, strict=True):
+            shard.read(copying(torch.split(into[part], self._step)))
 
     def leave(self) -> Callable[[], bool]:
         """Leave the rounds, and end those that were waiting for this learner only; see `AtOnce`.
@@ -246,8 +197,8 @@ class InRounds:
 
     def _finish(self, into: torch.Tensor | None) -> None:
         """Wait for the end of the round in all shards."""
-        for rounds, _, taken, part in self._parts:
-            blocks = None if into is None else taken.of(into[part])
+        for rounds, part in self._parts:
+            blocks = None if into is None else torch.split(into[part], self._step)
             rounds.finish(self._solver.step, partial(_take, blocks))
         self._open = False
         self._turn.number += 1

@@ -16,32 +16,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 
 from psrv.errors import ServerError
-from psrv.push.waiting import WaitPolicy, names, wait_until
+from psrv.push.waiting import SHORT_NAPS_S, WaitPolicy, names, wait_until
 from psrv.shard.format import PRIMARY, REPLICA
 from psrv.shard.membership import RANKS, Member
 from psrv.shard.shard import Rows, Shard
-from psrv.solvers.native import NativeRounds, is_plain
+from psrv.solvers.native import Native, is_plain
 
 _SPINS = 20
-_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
-_LOOK_FOR_DEAD_S = 0.05
+"""How often a learner looks before it pauses."""
 
 Step = Callable[[Sequence[torch.Tensor], torch.Tensor, int, float], None]
 """A solver's step for a block: see psrv.rules.RoundSolver.step."""
-
-
-class RoundEnd(NamedTuple):
-    """How the round of a block is ended on one node."""
-
-    step: Step | None
-    """The solver's step; None on a replica, whose primary ends the round."""
-    native: NativeRounds | None = None
-    """Add and step in one pass, for float32 values; None if torch does the work."""
 
 
 def missing(shard: Shard, rounds: int, added: int) -> list[Member]:
@@ -80,7 +69,14 @@ def settle(shard: Shard, block: int, rounds: int, step: Step) -> None:
 
 
 def add_to_sum(
-    shard: Shard, block: int, rounds: int, mask: int, mine: torch.Tensor, rate: float, end: RoundEnd
+    shard: Shard,
+    block: int,
+    rounds: int,
+    mask: int,
+    mine: torch.Tensor,
+    rate: float,
+    step: Step | None,
+    native: Native | None = None,
 ) -> bool:
     """Add the values of the learners in a mask to the sum of a block; the last one ends the round.
 
@@ -94,14 +90,14 @@ def add_to_sum(
         mask: Bits of the ranks.
         mine: Their values, of the block's length.
         rate: Their learning rate.
-        end: How the round ends.
+        step: The solver's; None on a replica, whose primary ends the round.
+        native: Adds, and takes the step, in one pass, for float32 values; None if torch does.
 
     Returns:
         Whether the round has come or is over; if not, wait again. The learner that ended the round
         before was killed at that moment, and its work is undone.
     """
     settled = adds = ends = False
-    step, native = end
     if not is_plain(mine):
         native = None
 
@@ -123,16 +119,12 @@ def add_to_sum(
         first, learners = not added, (added | mask).bit_count()
         if first:
             shard.set_round_rate(block, rate)
-        if native is not None:
-            if ends:
-                native.add_last(block, mine.data_ptr(), first, learners, shard.round_rate(block))
-            else:
-                native.add(block, mine.data_ptr(), first)
+        if native is not None and ends:
+            native.add_last(block, mine.data_ptr(), first, learners, shard.round_rate(block))
+        elif native is not None:
+            native.add(block, mine.data_ptr(), first)
         else:
-            if first:
-                parts[-1].copy_(mine)
-            else:
-                parts[-1].add_(mine)
+            parts[-1].copy_(mine) if first else parts[-1].add_(mine)
             if ends and step is not None:
                 step(parts[:-1], parts[-1], learners, shard.round_rate(block))
         shard.set_progress(block, *((rounds + 1, 0) if ends else (rounds, added | mask)))
@@ -260,13 +252,13 @@ def _wait_for(shard: Shard, learners: int, timeout_s: float) -> None:
                 f"server for {timeout_s:g} s: there are only rank {', '.join(here)}",
                 hint="the others' logs say why: see `dlctl logs`",
             )
-        time.sleep(_LONGEST_NAP_S)
+        time.sleep(1e-3)
 
 
 class Rounds:
     """One learner's part in the rounds of one shard, whose last row is the sum."""
 
-    def __init__(self, shard: Shard, turn: Turn, native: NativeRounds | None = None) -> None:
+    def __init__(self, shard: Shard, turn: Turn, native: Native | None = None) -> None:
         self._shard = shard
         self._native = native
         self._is_primary = shard.layout.kind == PRIMARY
@@ -281,11 +273,13 @@ class Rounds:
             step: The solver's, which the last learner takes on a primary.
         """
         shard, number = self._shard, self._turn.number
-        end = RoundEnd(step if self._is_primary else None, self._native)
+        end = step if self._is_primary else None
         for block in range(shard.layout.blocks):
             self._until(partial(self._my_turn, block, step))
             # The round may be complete without us if we had not joined yet.
-            while not add_to_sum(shard, block, number, self._turn.mask, mine[block], rate, end):
+            while not add_to_sum(
+                shard, block, number, self._turn.mask, mine[block], rate, end, self._native
+            ):
                 self._until(partial(self._my_turn, block, step))
 
     def finish(self, step: Step, take: Callable[[torch.Tensor, int], None]) -> None:
@@ -334,16 +328,10 @@ class Rounds:
 
     def _until(self, waited_for: Callable[[], list[int] | None]) -> None:
         """Wait until nothing is missing; remove dead members meanwhile."""
-        tries, nap_s, look_at = 0, _NAP_S, time.monotonic() + _LOOK_FOR_DEAD_S
-        wait = self._turn.wait_policy.begin()
+        tries, wait = 0, self._turn.wait_policy.begin(SHORT_NAPS_S)
         while (slots := waited_for()) is not None:
             tries += 1
-            if tries < _SPINS:
-                continue
-            time.sleep(nap_s)
-            nap_s = min(2 * nap_s, _LONGEST_NAP_S)
-            if time.monotonic() > look_at:
-                look_at = time.monotonic() + _LOOK_FOR_DEAD_S
+            if tries >= _SPINS and wait.nap():
                 for slot in slots:
                     self._shard.members.remove_if_dead(slot)
                 wait.look(partial(self._names, slots), may_be_gone=self._are_elsewhere(slots))

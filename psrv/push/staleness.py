@@ -7,15 +7,10 @@ from the primary: only the smallest, which may have advanced since.
 
 from __future__ import annotations
 
-import time
-
-from psrv.push.waiting import WaitPolicy, names
+from psrv.push.waiting import SHORT_NAPS_S, WaitPolicy, names
 from psrv.shard.format import NEVER
 from psrv.shard.membership import Member
 from psrv.shard.shard import Shard
-
-_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
-_LOOK_FOR_DEAD_S = 0.05
 
 
 class StalenessBound:
@@ -49,18 +44,14 @@ class StalenessBound:
         self._catch_up(self._staleness)
         if not self._ahead():
             return 0.0
-        begin, wait = time.monotonic(), self._wait_policy.begin()
-        nap_s, look_at = _NAP_S, begin + _LOOK_FOR_DEAD_S
+        wait = self._wait_policy.begin(SHORT_NAPS_S)
         while self._ahead():
-            time.sleep(nap_s)
-            nap_s = min(2 * nap_s, _LONGEST_NAP_S)
-            if time.monotonic() > look_at:
-                look_at = time.monotonic() + _LOOK_FOR_DEAD_S
+            if wait.nap():
                 self._shard.members.remove_dead()
                 late_here = self._late_here()
                 if late_here or self._ahead():  # or the last one has just left
                     wait.look(self._names, may_be_gone=not late_here)
-        return time.monotonic() - begin
+        return wait.waited_s
 
     def _catch_up(self, staleness: int) -> None:
         """Advance this clock to that of other nodes, if they have not waited for this learner.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from psrv.errors import LateError
@@ -24,8 +24,17 @@ FOR_LEARNERS, FOR_SERVERS = 0.5, 0.75
 waited for; the rest is for saving."""
 _LEAST_S = 0.5
 """Others get this long even then."""
-_NAP_S, _LONGEST_NAP_S = 1e-3, 0.05
+SHORT_NAPS_S, LONG_NAPS_S = (20e-6, 1e-3), (1e-3, 0.05)
+"""The first and the longest pause between polls: of work in memory, and of other processes."""
+_LOOK_EVERY_S = 0.05
 _AS_LONG = "as long as the halt leaves time"
+
+
+def naps(first_s: float, longest_s: float) -> Iterator[float]:
+    """Yield the lengths of pauses between polls, each twice the last one, up to a limit."""
+    while True:
+        yield first_s
+        first_s = min(2 * first_s, longest_s)
 
 
 def never(share: float) -> bool:
@@ -48,9 +57,9 @@ class WaitPolicy:
     warn: Warn = to_standard_error
     late: Late = never
 
-    def begin(self) -> Wait:
-        """Begin to wait."""
-        return Wait(self, time.monotonic())
+    def begin(self, naps_s: tuple[float, float] = LONG_NAPS_S) -> Wait:
+        """Begin to wait, with pauses of these lengths, the first and the longest."""
+        return Wait(self, time.monotonic(), naps(*naps_s))
 
 
 @dataclass
@@ -59,7 +68,23 @@ class Wait:
 
     wait_policy: WaitPolicy
     began_at: float
+    naps_s: Iterator[float]
     said: bool = False
+    look_at: float = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """Return how long this wait has lasted."""
+        return time.monotonic() - self.began_at
+
+    def nap(self) -> bool:
+        """Pause; return whether it is time to look after those that are waited for."""
+        time.sleep(next(self.naps_s))
+        now = time.monotonic()
+        due = now > (self.look_at or self.began_at + _LOOK_EVERY_S)
+        if due:
+            self.look_at = now + _LOOK_EVERY_S
+        return due
 
     def look(self, whom: Callable[[], str], *, may_be_gone: bool) -> None:
         """Warn once if the wait has taken too long.
@@ -72,7 +97,7 @@ class Wait:
         Raises:
             LateError: A halt leaves no more time to wait for such.
         """
-        waited_s = time.monotonic() - self.began_at
+        waited_s = self.waited_s
         if may_be_gone and waited_s > _LEAST_S and self.wait_policy.late(FOR_LEARNERS):
             raise LateError(f"has waited for {whom()} for {_AS_LONG}")
         if not self.said and waited_s > self.wait_policy.timeout_s:
@@ -92,13 +117,12 @@ def wait_until(
         wait_policy: How long.
         share: The share of a halt's grace period that may be used.
     """
-    began_at, nap_s = time.monotonic(), _NAP_S
+    wait = wait_policy.begin()
     while not true():
-        waited_s = time.monotonic() - began_at
+        waited_s = wait.waited_s
         if waited_s > wait_policy.timeout_s or (waited_s > _LEAST_S and wait_policy.late(share)):
             return False
-        time.sleep(nap_s)
-        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+        wait.nap()
     return True
 
 

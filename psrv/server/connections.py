@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from threading import Event
 from typing import NamedTuple
 
 import torch
 
-from psrv.server.primary import Primary
-from psrv.server.primary_blocks import add_sum, copy_weights, has_ended, skip_rounds
+from psrv.push.waiting import SHORT_NAPS_S, naps
+from psrv.server.primary import Primary, add_sum, copy_weights, has_ended, skip_rounds
 from psrv.shard.shard import GROUP
 from psrv.transport.base import (
     DisconnectedError,
@@ -31,8 +32,7 @@ from psrv.transport.tcp import Connection
 
 ABSENT_S = 20.0
 """After this long without a connection to a node, nobody waits for its learners any more."""
-_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
-_CLOSE_S = 2.0
+_CLOSE_S, _NAP_S = 2.0, 1e-3
 
 
 class BlockBuffer:
@@ -68,14 +68,6 @@ class _Held:
     """In how many of the blocks, from the first on, the round has ended."""
 
 
-class _Channel(NamedTuple):
-    """Identifies a connection of a node across reconnects."""
-
-    node: int
-    purpose: Purpose
-    stripe: int
-
-
 class _Handler(NamedTuple):
     """A connection, and whether the thread that serves it has ended."""
 
@@ -104,7 +96,8 @@ class PeerConnections:
         self._in_rounds = in_rounds
         self._lock = threading.Lock()
         self._connections: dict[Connection, int] = {}
-        self._newest: dict[_Channel, _Handler] = {}
+        self._newest: dict[tuple[int, Purpose], _Handler] = {}
+        """By the other node and the connection's purpose."""
         self._disconnected_at: dict[int, float] = {}
         for primary in primaries:
             self._wait_for_nodes_of(primary)
@@ -135,11 +128,8 @@ class PeerConnections:
         Raises:
             ServerError: This server can't continue.
         """
-        node = greeting.node
-        channel, handler = (
-            _Channel(node, greeting.purpose, greeting.stripe),
-            _Handler(connection, Event()),
-        )
+        node, handler = greeting.node, _Handler(connection, Event())
+        channel = node, greeting.purpose
         with self._lock:
             if self._closed:
                 connection.close()
@@ -178,7 +168,7 @@ class PeerConnections:
                     connection.close()
                 if not self._connections or time.monotonic() > deadline:
                     return not self._connections
-            time.sleep(_LONGEST_NAP_S)
+            time.sleep(_NAP_S)
 
     def give_up(self, nodes: Iterable[int], learners_left: int) -> None:
         """Refuse these nodes from now on, and stop waiting for them.
@@ -264,9 +254,9 @@ class PeerConnections:
         held: list[_Held] = []
         free: list[BlockBuffer] = []
         answer = self._new_buffer()
-        nap_s = 0.0
+        naps_s = chain([0.0], naps(*SHORT_NAPS_S))
         while True:
-            if not held or connection.readable(nap_s):
+            if not held or connection.readable(next(naps_s)):
                 buffer = free.pop() if free else self._new_buffer()
                 frame = connection.receive(buffer.bytes)
                 primary = self._primary(node, frame)
@@ -276,12 +266,13 @@ class PeerConnections:
                 else:
                     run, _ = self._run_of(primary, frame)
                     held.append(_Held(frame, primary, buffer, run))
-                nap_s = 0.0
+                naps_s = chain([0.0], naps(*SHORT_NAPS_S))
             ended = [one for one in held if _advance(one, answer, connection)]
             for one in ended:
                 held.remove(one)
                 free.append(one.buffer)
-            nap_s = 0.0 if ended else min(max(_NAP_S, 2 * nap_s), _LONGEST_NAP_S)
+            if ended:
+                naps_s = chain([0.0], naps(*SHORT_NAPS_S))
 
 
 def _check(frame: Frame, kind: Kind, size: int) -> None:
@@ -294,16 +285,16 @@ def _advance(held: _Held, answer: BlockBuffer, connection: Connection) -> bool:
 
     Blocks are added in order: a rank waits only for lower ranks, and these never wait for it.
     """
-    frame, shard, end = held.frame, held.primary.shard, held.primary.round_end
-    step = end.step
-    assert step is not None
+    frame, shard, solver = held.frame, held.primary.shard, held.primary.in_rounds
+    assert solver is not None
+    step = solver.step
     length = frame.size // shard.rows[0].element_size()
     if held.added < len(held.run) and not held.primary.begun():
         return False
     totals, _ = held.buffer.of(length)
     for block in held.run[held.added :]:
         total = totals[block - frame.block]
-        if not add_sum(shard, block, frame, total, end):
+        if not add_sum(shard, block, frame, total, step, held.primary.native):
             skip_rounds(shard, block, frame.number, step)
             return False
         held.added += 1

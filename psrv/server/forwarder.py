@@ -10,7 +10,7 @@ answers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ class Forwarder(ABC):
         return range(frame.block, frame.block - (-payload.nbytes // size))
 
     @abstractmethod
-    def unanswered(self, groups: Iterable[int]) -> list[Sending]:
+    def unanswered(self) -> list[Sending]:
         """Return what was sent and not answered, to be sent again over a new connection."""
 
     @abstractmethod
@@ -178,13 +178,12 @@ class AtOnceForwarder(Forwarder):
         self._outbox.release(entry)
         return None
 
-    def unanswered(self, groups: Iterable[int]) -> list[Sending]:
+    def unanswered(self) -> list[Sending]:
         """Find the totals of unanswered blocks in the outbox."""
         runs: dict[int, list[int]] = {}
-        for group in groups:
-            for block in self.shard.groups[group]:
-                if number := self.shard.progress(block)[1] >> COUNT_BITS:
-                    runs.setdefault(number, []).append(block)
+        for block, (_, added) in enumerate(self.shard.all_progress()):
+            if number := added >> COUNT_BITS:
+                runs.setdefault(number, []).append(block)
         return [self._again(self._outbox.find(number), blocks) for number, blocks in runs.items()]
 
     def _again(self, entry: OutboxEntry, blocks: Sequence[int]) -> Sending:
@@ -290,10 +289,7 @@ class RoundsForwarder(Forwarder):
         They may have left since, and still take part in it. A learner that was killed halfway is
         missing from some blocks; nobody may wait for it.
         """
-        added, rounds = (
-            self._added.copy(),
-            self._rounds.copy(),
-        )  # `give` changes them in reverse order
+        added, rounds = self._added.copy(), self._rounds.copy()  # `give` changes the latter first
         if not len(rounds):
             return 0, 0
         oldest = rounds.min()
@@ -347,10 +343,9 @@ class RoundsForwarder(Forwarder):
             Kind.TOTAL, self.number, run[0], rounds, added, added.bit_count(), rate
         ), payload
 
-    def unanswered(self, groups: Iterable[int]) -> list[Sending]:
+    def unanswered(self) -> list[Sending]:
         """Return nothing: the sums are `ready` again."""
-        for group in groups:
-            self._sent[self.shard.groups[group]] = -1
+        self._sent[:] = -1
         return []
 
     def give(self, frame: Frame, weights: torch.Tensor) -> None:

@@ -1,9 +1,9 @@
 """One node's connections to the primary of some of its shards: totals go there, weights come back.
 
-Groups of blocks are striped over the connections, if there are several. Each connection has two
-threads: one sends what forwarders have ready, up to a limit of unanswered blocks; the other
-receives the answers. A connection that ends reconnects for as long as the node is the primary of
-these shards, and what had no answer is sent again. One more connection carries clocks.
+The connection for blocks has two threads: one sends what forwarders have ready, up to a limit of
+unanswered blocks; the other receives the answers. A connection that ends reconnects for as long as
+the node is the primary of these shards, and what had no answer is sent again. One more connection
+carries clocks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
+from psrv.push.waiting import naps
 from psrv.server.forwarder import Forwarder, local_clock
 from psrv.server.reconnect import Peer, ReconnectingConnection
 from psrv.shard.format import BLOCK_BYTES
@@ -21,11 +22,9 @@ from psrv.shard.shard import GROUP
 from psrv.transport.base import DisconnectedError, Frame, Kind, Purpose
 from psrv.transport.tcp import Connection
 
-MOST_STRIPES = 2
-"""Most connections for blocks to one primary."""
 AHEAD = 16
 """Most unanswered blocks to one primary."""
-_NAP_S, _LONGEST_NAP_S, _IDLE_NAP_S = 100e-6, 1e-3, 5e-3
+_NAPS_S, _IDLE_NAP_S = (100e-6, 1e-3), 5e-3
 _IDLE_S = 1.0
 """After this long without a push, the pauses between polls are the longest."""
 _REFRESH_EVERY_S = 4.0
@@ -33,35 +32,18 @@ _REFRESH_EVERY_S = 4.0
 _CLOCK_EVERY_S, _SLOW_CLOCK_EVERY_S = 0.01, 0.2
 
 
-def stripes_for(cores: int) -> int:
-    """Return how many connections for blocks a server opens to a primary.
-
-    Each needs a core for its threads at both ends. On two cores, which learners use too, an update
-    over two connections took 1.4 times as long as over one (docs/benchmarks.md).
-    """
-    return min(MOST_STRIPES, max(1, cores // 2))
-
-
-class Stripe(ReconnectingConnection):
-    """One of the connections for blocks.
+class BlockConnection(ReconnectingConnection):
+    """The connection for blocks.
 
     Args:
         peer: The primary's server.
         forwarders: All whose primary is at the other end.
-        stripe: This connection's number.
-        stripes: How many connections there are.
-        ahead: Blocks that this connection may send without an answer.
+        ahead: Blocks that may be sent without an answer.
     """
 
-    def __init__(
-        self, peer: Peer, forwarders: Sequence[Forwarder], stripe: int, stripes: int, ahead: int
-    ) -> None:
-        super().__init__(peer, f"connection {stripe}", Purpose.EXCHANGE, stripe)
+    def __init__(self, peer: Peer, forwarders: Sequence[Forwarder], ahead: int) -> None:
+        super().__init__(peer, "blocks", Purpose.EXCHANGE)
         self._forwarders = {forwarder.number: forwarder for forwarder in forwarders}
-        self._groups = {
-            forwarder.number: range(stripe, len(forwarder.shard.groups), stripes)
-            for forwarder in forwarders
-        }
         self._ahead = ahead
         self._answered = threading.Condition()
         self._asked: dict[tuple[Kind, int, int], int] = {}
@@ -72,7 +54,7 @@ class Stripe(ReconnectingConnection):
         self._pulls: dict[int, int] = {}
         """For each shard, how many pulls have no answer yet."""
         self.refreshed = dict.fromkeys(self._forwarders, 0)
-        """For each shard, the last refresh that is complete for all blocks of this stripe."""
+        """For each shard, the last refresh that is complete for all blocks."""
 
     def use(self, connection: Connection) -> None:
         """Send, while another thread receives."""
@@ -89,10 +71,10 @@ class Stripe(ReconnectingConnection):
             receiver.join()
 
     def _send_all(self, connection: Connection) -> None:
-        for number, forwarder in self._forwarders.items():
-            for frame, payload in forwarder.unanswered(self._groups[number]):
+        for forwarder in self._forwarders.values():
+            for frame, payload in forwarder.unanswered():
                 self._send(connection, frame, payload)
-        nap_s, sent_at = _NAP_S, time.monotonic()
+        naps_s, sent_at = naps(*_NAPS_S), time.monotonic()
         busy_at = dict.fromkeys(self._forwarders, sent_at)
         while not self._is_over():
             sent = 0
@@ -104,14 +86,13 @@ class Stripe(ReconnectingConnection):
                     busy_at[number] = time.monotonic()
                 sent += count
             if sent:
-                nap_s, sent_at = _NAP_S, time.monotonic()
+                naps_s, sent_at = naps(*_NAPS_S), time.monotonic()
             else:
-                time.sleep(nap_s)
                 idle = time.monotonic() > sent_at + _IDLE_S
-                nap_s = min(2 * nap_s, _IDLE_NAP_S if idle else _LONGEST_NAP_S)
+                time.sleep(_IDLE_NAP_S if idle else next(naps_s))
 
     def _send_ready(self, connection: Connection, forwarder: Forwarder) -> int:
-        ready = [group for group in forwarder.ready() if group in self._groups[forwarder.number]]
+        ready = forwarder.ready()
         for group in ready:
             if not self._wait_for_answers():
                 break
@@ -146,9 +127,10 @@ class Stripe(ReconnectingConnection):
             return False
         with self._answered:
             self._pulls[number] += 1
-        if not all(self._send_gathered(connection, forwarder, n) for n in self._groups[number]):
+        groups = range(len(forwarder.shard.groups))
+        if not all(self._send_gathered(connection, forwarder, group) for group in groups):
             return True
-        for block in (b for group in self._groups[number] for b in forwarder.shard.groups[group]):
+        for block in range(forwarder.shard.layout.blocks):
             if not self._wait_for_answers():
                 return True
             with self._answered:
@@ -265,12 +247,11 @@ class Clocks(ReconnectingConnection):
 
 
 class Link:
-    """All connections to one primary.
+    """Both connections to one primary.
 
     Args:
         peer: The primary's server.
         forwarders: Those of the shards whose primary it is.
-        stripes: How many connections for blocks.
         ahead: Blocks that may be without an answer; see AHEAD.
         frequent_clocks: Whether learners wait for one another's clocks.
     """
@@ -280,17 +261,14 @@ class Link:
         peer: Peer,
         forwarders: Sequence[Forwarder],
         *,
-        stripes: int,
         ahead: int,
         frequent_clocks: bool,
     ) -> None:
         self._peer = peer
         self._forwarders = list(forwarders)
-        self._stripes = [
-            Stripe(peer, forwarders, stripe, stripes, ahead // stripes) for stripe in range(stripes)
-        ]
+        self._blocks = BlockConnection(peer, forwarders, ahead)
         self._ends: list[ReconnectingConnection] = [
-            *self._stripes,
+            self._blocks,
             Clocks(peer, forwarders, frequent_clocks),
         ]
         self._threads = [
@@ -307,14 +285,14 @@ class Link:
             self._peer.fail(error)
 
     def note_refreshes(self) -> None:
-        """Publish which refreshes are complete on all connections."""
+        """Publish which refreshes are complete."""
         for forwarder in self._forwarders:
-            done = min(stripe.refreshed[forwarder.number] for stripe in self._stripes)
+            done = self._blocks.refreshed[forwarder.number]
             if done > forwarder.shard.refreshed:
                 forwarder.shard.refreshed = done
 
     def close(self) -> None:
-        """Close all connections and end their threads; the outbox keeps what has no answer."""
+        """Close both connections and end their threads; the outbox keeps what has no answer."""
         for end in self._ends:
             end.stop()
         for thread in self._threads:

@@ -1,4 +1,10 @@
-"""A shard whose primary this node is, as it serves the servers of all other nodes."""
+"""A shard whose primary this node is, as it serves the servers of all other nodes.
+
+In rounds a node has a proxy among the shard's members, which stands for the ranks of all its
+learners and adds in their turn. `Membership.proxy` makes it; `Membership.enter` enters it, from the
+round that `next_round` returns, once the node's learners have joined there; `Membership.pause`
+takes it out when none of them lives.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +17,13 @@ import numpy as np
 import torch
 
 from psrv.errors import ServerError
-from psrv.push.rounds import RoundEnd, Step, next_round
-from psrv.server.primary_blocks import TotalsExchange, merge, skip_rounds
+from psrv.push.rounds import Step, add_to_sum, before, missing, next_round, settle
 from psrv.server.queues import Queues
-from psrv.shard.format import SLOTS, map_reserved
+from psrv.shard.format import COUNT_BITS, SLOTS, map_reserved
 from psrv.shard.membership import RANKS
-from psrv.shard.shard import ThreadedShard
-from psrv.solvers.native import native_push_for, native_rounds_for
-from psrv.solvers.solver import RoundSolver, Solver
+from psrv.shard.shard import Rows, Shard, ThreadedShard
+from psrv.solvers.native import Native, native_for
+from psrv.solvers.solver import ElasticAveraging, RoundSolver, Solver
 from psrv.transport.base import DisconnectedError, Frame, RefusedError
 
 NODES = SLOTS
@@ -71,14 +76,10 @@ class Primary:
         self.shard = shard
         self.in_rounds: RoundSolver | None = solver if isinstance(solver, RoundSolver) else None
         """The solver, if it works in rounds. (An isinstance check takes longer than a block.)"""
-        self._queues = queues
-        self._on_cpu = solver
-        self.round_end = RoundEnd(None)
-        """How a round of this shard ends, if the solver works in rounds."""
-        if self.in_rounds is not None:
-            self.round_end = RoundEnd(self.in_rounds.step, native_rounds_for(shard, solver))
+        self._solver = solver
         # The total of elastic averaging is a step already.
-        self._native = None if solver.sends_weights else native_push_for(shard, solver)
+        self.native = None if isinstance(solver, ElasticAveraging) else native_for(shard, solver)
+        self._queues = queues
         self._merged = LastExchanges(
             shard.path.with_name(f"{shard.path.name}.merged"), nodes, shard.layout.blocks
         )
@@ -125,22 +126,47 @@ class Primary:
         totals: Sequence[torch.Tensor],
         into: Sequence[torch.Tensor],
     ) -> int:
-        """Merge the totals of neighbouring blocks; see psrv.server.primary_blocks.merge."""
-        number, merged = frame.number, self._merged
+        """Apply what a node's learners have gathered, and copy the new weights; not in rounds.
 
-        def is_new(block: int, last: int) -> bool:
-            merged.note(last % NODES, block, last // NODES)
-            return merged.last(node, block) != number
+        A block that has this exchange already is only copied.
 
+        Args:
+            node: The learners' node.
+            frame: Says which exchange, how many pushes it holds, and at which learning rate.
+            run: Neighbouring blocks.
+            totals: One of each block; may be overwritten.
+            into: Gets the weights of each block.
+
+        Returns:
+            How many pushes the weights of every block have had, at least.
+        """
         assert self._queues is not None
-        exchange = TotalsExchange(number * NODES + node, frame.pushes, frame.rate, is_new)
-        return self._queues.run(
-            sum(total.numel() for total in totals),
-            lambda solver: merge(
-                self.shard, run, solver, exchange, totals, into,
-                self._native if solver is self._on_cpu else None,
-            ),
-        )  # fmt: skip
+        shard, merged, seen = self.shard, self._merged, []
+
+        def update(solver: Solver) -> None:
+            native = self.native if solver is self._solver else None
+
+            def work(parts: Sequence[torch.Tensor], block: int) -> None:
+                had, added = shard.progress(block)
+                last = added >> COUNT_BITS
+                merged.note(last % NODES, block, last // NODES)
+                total, weights = totals[block - run.start], into[block - run.start]
+                new = merged.last(node, block) != frame.number
+                if new and native is not None:
+                    native.push(block, total.data_ptr(), weights.data_ptr(), frame.rate)
+                elif new:
+                    solver.merge(parts, total, frame.pushes, frame.rate)
+                if new:
+                    had += frame.pushes
+                    shard.set_progress(block, had, (frame.number * NODES + node) << COUNT_BITS)
+                if native is None or not new:
+                    weights.copy_(parts[0])
+                seen.append(had)
+
+            shard.update_run(run, work, changes=Rows(copied=native is None))
+
+        self._queues.run(sum(total.numel() for total in totals), update)
+        return min(seen)
 
     def weights(self, frame: Frame, into: torch.Tensor) -> tuple[int, bool]:
         """Copy the weights if they are newer than the frame's; return their number, and whether."""
@@ -249,3 +275,68 @@ class Primary:
             slot = self.shard.members.proxies().get(node)
             if slot is not None:
                 self.shard.members.remove(slot)
+
+
+def add_sum(
+    shard: Shard,
+    block: int,
+    frame: Frame,
+    total: torch.Tensor,
+    step: Step,
+    native: Native | None = None,
+) -> bool:
+    """Add a node's sum to the round of a block, once it is that node's turn.
+
+    Repeating it does no harm: a sum that was added, or comes too late, is not added again.
+
+    Args:
+        shard: A primary.
+        block: Its number.
+        frame: Says which round, whose ranks and at which learning rate.
+        total: The sum, of the block's length.
+        step: The solver's.
+        native: See psrv.push.rounds.add_to_sum.
+
+    Returns:
+        Whether this sum is settled; if not, ask again: it is not the node's turn yet.
+    """
+    rounds, mask = frame.number, frame.mask
+    now, added = shard.progress(block)
+    if now > rounds or (now == rounds and added & mask):
+        return True
+    waited_for = [m for m in missing(shard, now, added) if not m.mask & mask]  # other nodes only
+    if now < rounds or before(waited_for, mask):
+        return False
+    return add_to_sum(shard, block, rounds, mask, total, frame.rate, step, native)
+
+
+def skip_rounds(shard: Shard, block: int, number: int, step: Step) -> None:
+    """End rounds before this one that nobody is in.
+
+    They are left over when a node joins late, or when a promoted primary is behind its replicas.
+    """
+    while (now := shard.progress(block))[0] < number and not missing(shard, *now):
+        settle(shard, block, now[0], step)
+
+
+def has_ended(shard: Shard, block: int, rounds: int, step: Step) -> bool:
+    """Return whether this many rounds of a block have ended.
+
+    A round whose last missing members have died is ended here.
+    """
+    now, added = shard.progress(block)
+    if now < rounds and added and not missing(shard, now, added):
+        settle(shard, block, now, step)
+    return shard.progress(block)[0] >= rounds
+
+
+def copy_weights(shard: Shard, run: range, into: Sequence[torch.Tensor]) -> int:
+    """Copy the weights of neighbouring blocks; return how many rounds all of them have had."""
+    seen: list[int] = []
+
+    def copy(parts: Sequence[torch.Tensor], block: int) -> None:
+        into[block - run.start].copy_(parts[0])
+        seen.append(shard.progress(block)[0])
+
+    shard.read_run(run, copy)
+    return min(seen)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from psrv.push.waiting import naps
 from psrv.transport.base import DisconnectedError, Purpose, RefusedError
 from psrv.transport.tcp import Connection
 
@@ -16,9 +17,6 @@ _SAID_AFTER_S = 2.0
 """An outage shorter than this is not logged. Neither are servers that end at the same time, one of
 which sees the end of the training first."""
 
-Dial = Callable[[Purpose, int], Connection]
-"""Opens a connection for a purpose, as a stripe."""
-
 
 @dataclass(frozen=True)
 class Peer:
@@ -26,7 +24,7 @@ class Peer:
 
     name: str
     """For the log."""
-    dial: Dial
+    dial: Callable[[Purpose], Connection]
     log: Callable[[str], None]
     """Gets a line for each change."""
     fail: Callable[[BaseException], None]
@@ -36,11 +34,10 @@ class Peer:
 class ReconnectingConnection(ABC):
     """A connection that reconnects whenever it ends; a subclass says what it carries."""
 
-    def __init__(self, peer: Peer, label: str, purpose: Purpose, stripe: int = 0) -> None:
+    def __init__(self, peer: Peer, label: str, purpose: Purpose) -> None:
         self._peer = peer
         self._name = f"{peer.name}, {label}"
         self._purpose = purpose
-        self._stripe = stripe
         self._said = ""
         self._stopped = threading.Event()
         self._connection: Connection | None = None
@@ -48,7 +45,7 @@ class ReconnectingConnection(ABC):
 
     def run(self) -> None:
         """Keep the connection open, and run `use` on it, until `stop`."""
-        nap_s = _DIAL_AGAIN_S
+        naps_s = naps(_DIAL_AGAIN_S, _LONGEST_DIAL_S)
         without_since: float | None = None
         while not self._stopped.is_set():
             opened_at = float("inf")
@@ -60,15 +57,14 @@ class ReconnectingConnection(ABC):
             except (DisconnectedError, RefusedError) as error:
                 now = time.monotonic()
                 if now - opened_at >= _SAID_AFTER_S:  # it has lasted, and does not flap
-                    nap_s, without_since = _DIAL_AGAIN_S, None
+                    naps_s, without_since = naps(_DIAL_AGAIN_S, _LONGEST_DIAL_S), None
                 without_since = without_since or now
                 long = now - without_since >= _SAID_AFTER_S or isinstance(error, RefusedError)
                 if long and not self._stopped.is_set():
                     self._say(error.message)
             finally:
                 self._close()
-            self._stopped.wait(nap_s)
-            nap_s = min(2 * nap_s, _LONGEST_DIAL_S)
+            self._stopped.wait(next(naps_s))
 
     def stop(self) -> None:
         """End `run` soon."""
@@ -78,7 +74,7 @@ class ReconnectingConnection(ABC):
                 self._connection.close()
 
     def _open(self) -> Connection:
-        connection = self._peer.dial(self._purpose, self._stripe)
+        connection = self._peer.dial(self._purpose)
         with self._lock:
             self._connection = connection
         if self._stopped.is_set():

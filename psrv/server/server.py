@@ -304,9 +304,9 @@ class NodeServer:
         except BaseException as error:
             self._failures.append(error)
 
-    def _dial(self, node: int, purpose: Purpose, stripe: int) -> Connection:
+    def _dial(self, node: int, purpose: Purpose) -> Connection:
         settings = self._settings
-        greeting = Greeting(settings.attempt, settings.node, node, purpose, self._digest, stripe)
+        greeting = Greeting(settings.attempt, settings.node, node, purpose, self._digest)
         may_be_gone = self._replaces_server or bool(self._placement.lost_nodes)
         return self._reachability.dial(
             node, lambda: dial(*self._find(node), greeting, self._secret), may_be_gone=may_be_gone

@@ -26,7 +26,6 @@ from psrv.shard.format import (
 )
 from psrv.shard.private_folder import clear_removed_mark, make_private_folder, removed_error
 from psrv.shard.shard import ThreadedShard
-from psrv.solvers.native import build
 from psrv.solvers.partition import ShardSet
 from psrv.solvers.solver import RoundSolver, Solver
 
@@ -50,8 +49,6 @@ class Settings:
     """Whether staleness is bounded: learners then wait for one another's clocks."""
     solver_line: str = ""
     """Describes the solver; all servers must have the same line."""
-    cpus: int = 1
-    """CPUs of the job on this node; the same each time its server is started."""
     takes_over: bool = False
     """Whether learners of this node still work in files that an earlier server of it made."""
     memory_left: Callable[[], int | None] = lambda: None
@@ -95,10 +92,6 @@ class ShardFiles:
         self._takes_over = settings.takes_over
         self._memory_left_bytes = settings.memory_left()
 
-    def compile_pushes(self) -> str | None:
-        """Compile the functions that learners load; see psrv.solvers.native.build."""
-        return build(self.shards.folder, self._solver)
-
     def exist(self) -> bool:
         """Return whether all files are still there."""
         return all(self.shards.path(number).exists() for number in range(self.shards.count))
@@ -116,9 +109,7 @@ class ShardFiles:
         for number, is_primary in enumerate(primaries):
             if not self.shards.path(number).exists():
                 layout = self._layout(number, PRIMARY if is_primary else REPLICA)
-                slots = (
-                    1 + self._learners[REPLICA]
-                )  # the server's, and one for each learner of this node
+                slots = 1 + self._learners[REPLICA]  # the server's, and its node's learners'
                 wanted += layout.copies_at_bytes + slots * layout.slot_bytes
         if wanted > (free_bytes := shutil.disk_usage(self.shards.folder).free):
             raise ServerError(
@@ -156,9 +147,7 @@ class ShardFiles:
         path = self.shards.path(number)
         if path.exists():
             return ThreadedShard(path, self._layout(number, kind_of(path)), self.shards.attempt)
-        if (
-            self._takes_over
-        ):  # old learners would continue in the removed file, and new ones in this
+        if self._takes_over:  # old learners would go on in the removed file, new ones in this
             raise removed_error(path)
         kind = PRIMARY if is_primary else REPLICA
         layout = self._layout(number, kind)

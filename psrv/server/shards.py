@@ -13,7 +13,7 @@ from dlctl.contract import Homes
 from psrv.push.snapshots import write_snapshot
 from psrv.server.connections import PeerConnections
 from psrv.server.forwarder import AtOnceForwarder, Forwarder, RoundsForwarder
-from psrv.server.link import AHEAD, Link, stripes_for
+from psrv.server.link import AHEAD, Link
 from psrv.server.outbox import Outbox
 from psrv.server.primary import Primary
 from psrv.server.queues import Queues, devices_for
@@ -21,12 +21,13 @@ from psrv.server.reconnect import Peer
 from psrv.server.shard_files import Settings, ShardFiles
 from psrv.shard.format import PRIMARY
 from psrv.shard.shard import GROUP, Operation, ThreadedShard
+from psrv.solvers import native
 from psrv.solvers.solver import RoundSolver
 from psrv.transport.base import Purpose
 from psrv.transport.tcp import Connection
 
-Dial = Callable[[int, Purpose, int], Connection]
-"""Opens a connection to a node, for a purpose, as a stripe."""
+Dial = Callable[[int, Purpose], Connection]
+"""Opens a connection to a node, for a purpose."""
 _FEWEST_AHEAD, _OUTBOX_ENTRIES = 2, 32
 
 
@@ -59,7 +60,6 @@ class NodeShards:
         self._nodes = len(self._learners)
         self._solver = solver
         self._bounded = settings.bounded
-        self._stripes = stripes_for(settings.cpus)
         self._queues = None
         if not isinstance(solver, RoundSolver):
             self._queues = Queues(solver, devices_for(self._nodes), log)
@@ -68,7 +68,7 @@ class NodeShards:
         self._fail = fail
         is_primary = [primary == node for primary in placement.shard_nodes]
         files.check_memory(is_primary)
-        if line := files.compile_pushes():
+        if line := native.build(files.shards.folder, solver):
             log(line)
         self._shards = [files.open(number, here) for number, here in enumerate(is_primary)]
         if not files.can_host_another_primary(is_primary):
@@ -96,7 +96,7 @@ class NodeShards:
         if isinstance(self._solver, RoundSolver) or not kept:
             return {number: RoundsForwarder(number, shard) for number, shard in kept.items()}
         first = next(iter(kept.values()))
-        wanted = (AHEAD // GROUP + self._stripes) * max(1, self._nodes - 1)
+        wanted = (AHEAD // GROUP + 1) * max(1, self._nodes - 1)
         path = first.path.with_name("window")
         outbox = Outbox(path, min(_OUTBOX_ENTRIES, wanted), first.rows[0].dtype)
         forwarders = {
@@ -144,15 +144,14 @@ class NodeShards:
         entries = GROUP * _OUTBOX_ENTRIES // len(self._targets())
         peer = Peer(
             f"primary on node {primary}",
-            lambda purpose, stripe: self._dial(primary, purpose, stripe),
+            partial(self._dial, primary),
             self._log,
             self._fail,
         )
         return Link(
             peer,
             forwarders,
-            stripes=self._stripes,
-            ahead=min(AHEAD, max(_FEWEST_AHEAD * self._stripes, entries)),
+            ahead=min(AHEAD, max(_FEWEST_AHEAD, entries)),
             frequent_clocks=self._bounded,
         )
 

@@ -35,7 +35,6 @@ from pathlib import Path
 import torch
 
 from psrv.errors import ServerError
-from psrv.shard.huge_pages import map_file, use_huge_pages
 
 BLOCK_BYTES = 256 * 1024
 """The unit of work: the block, its copy and the learner's own values fit a cache."""
@@ -166,19 +165,28 @@ def create_shard(
         header[KIND], header[EXPECTED] = layout.kind, learners
         header[ELSEWHERE] = NEVER if layout.kind == PRIMARY else 0
         os.pwrite(descriptor, header, 0)
-        mapping = map_file(descriptor, layout.size_bytes)
-        words = mapping[: layout.rows_at_bytes].cast("q")
+        memory = map_shared(descriptor, layout.size_bytes)
+        words = memory.numpy().data[: layout.rows_at_bytes].cast("q")
         for block, count in enumerate(had):
             words[BLOCKS_AT + block * LINE + ROUND] = count
-        use_huge_pages(mapping, layout.copies_at_bytes)
         if fill is not None:
-            fill(layout.rows(torch.frombuffer(mapping, dtype=torch.uint8)))
+            fill(layout.rows(memory))
         unfinished.rename(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
     finally:
         os.close(descriptor)
+
+
+def map_shared(descriptor: int, size_bytes: int) -> torch.Tensor:
+    """Map a file to read and write: uint8, shape (size_bytes,), until its last view is gone.
+
+    mmap.mmap would keep a copy of the descriptor and close it with the mapping, at any time: that
+    frees all POSIX locks of this process on the file, also those of a shard opened since.
+    """
+    path = f"/proc/self/fd/{descriptor}"
+    return torch.from_file(path, shared=True, size=size_bytes, dtype=torch.uint8)
 
 
 def map_reserved(path: Path, size_bytes: int) -> mmap.mmap:

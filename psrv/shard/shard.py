@@ -26,20 +26,25 @@ from psrv.shard.format import (
     ADDED,
     BLOCKS_AT,
     COPIED,
+    ELSEWHERE,
+    EXPECTED,
+    FURTHEST,
     LINE,
     PRIMARY,
+    RATE,
+    REFRESHED,
     ROUND,
     ROUND_RATE,
     SEQUENCE,
     SLOTS,
     SLOTS_AT,
+    WANTED,
     WRITER,
     ShardLayout,
     check_header,
+    map_shared,
     no_memory,
 )
-from psrv.shard.header import ShardHeader
-from psrv.shard.huge_pages import map_file
 from psrv.shard.membership import UNDO_ADDED, UNDO_ROUND, UNDO_ROWS, Membership
 
 _lockf, _LOCK, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
@@ -94,12 +99,38 @@ def _do_nothing(parts: Sequence[torch.Tensor], block: int) -> None:
     """Leave a block as it is."""
 
 
-class Shard(ShardHeader):
+class _Word:
+    """A word of the shard's header, as an attribute."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, shard: Shard, _: object) -> int:
+        return shard._words[self._place]
+
+    def __set__(self, shard: Shard, value: int) -> None:
+        shard._words[self._place] = value
+
+
+class Shard:
     """One process's view of a shard, for one thread at a time.
 
     Only one per process: POSIX locks belong to the process, and go when it closes any descriptor of
     the file.
     """
+
+    expected = _Word(EXPECTED)
+    """How many learners have to join before the first round; 0 if nobody has said. It is 1 once
+    they have: a learner that comes again waits for nobody."""
+    elsewhere = _Word(ELSEWHERE)
+    """On a replica, the smallest clock of other nodes' learners, as the primary told it last. In
+    rounds: the first round that this node takes part in."""
+    furthest_elsewhere = _Word(FURTHEST)
+    """On a replica, the largest clock of other nodes' learners; not in rounds."""
+    refresh_wanted = _Word(WANTED)
+    """How often a learner has wanted the primary's newest weights in a replica; a counter."""
+    refreshed = _Word(REFRESHED)
+    """The value that `refresh_wanted` had when the newest complete refresh began."""
 
     def __init__(self, path: Path, layout: ShardLayout, attempt: int) -> None:
         """Map a shard that `create_shard` has made, and take a slot.
@@ -117,16 +148,15 @@ class Shard(ShardHeader):
                 f"there is no parameter server at {path}: {error.strerror}"
             ) from error
         try:
-            mapping = map_file(self._descriptor, layout.size_bytes)
-            self._words = mapping[: layout.rows_at_bytes].cast("q")
-            self._reals = mapping[: layout.rows_at_bytes].cast("d")
+            memory = map_shared(self._descriptor, layout.size_bytes)
+            header = memory.numpy().data[: layout.rows_at_bytes]
+            self._words, self._reals = header.cast("q"), header.cast("d")
             check_header(self._words, layout, attempt, path)
             self.members = Membership(self._descriptor, self._words)
             self.slot = self._take_slot()
         except BaseException:
             os.close(self._descriptor)
             raise
-        memory = torch.frombuffer(mapping, dtype=torch.uint8)
         self.rows = layout.rows(memory)
         """The weights, and what the solver keeps: each of shape (count,)."""
         step = layout.block_count
@@ -140,8 +170,6 @@ class Shard(ShardHeader):
         last = len(self._blocks[-1][0])
         self._undo_views = [self.undo_copies] * (len(self._blocks) - 1)
         self._undo_views.append([copy[:last] for copy in self.undo_copies])
-        self.lengths = [step] * (len(self._blocks) - 1) + [last]
-        """The number of elements of each block."""
         self._counts = ROUND if layout.kind == PRIMARY else ADDED
         self._line = SLOTS_AT + self.slot * LINE
         starts = range(0, layout.blocks, GROUP)
@@ -247,15 +275,14 @@ class Shard(ShardHeader):
 
     def _work(self, block: int, operation: Operation, changes: Changes) -> None:
         words, at, mine = self._words, BLOCKS_AT + block * LINE, self._line
-        parts, length = self._blocks[block], self.lengths[block]
+        parts, undo_copies = self._blocks[block], self._undo_views[block]
         if words[at] % 2:
             self._undo_block(block)
         first, end, copied = changes if isinstance(changes, Rows) else changes(block)
         if copied:
-            undo_copies = self._undo_views[block]
             for row in range(first, min(end, len(parts))):
                 undo_copies[row].copy_(parts[row])
-        words[at + COPIED] = length if copied else 0
+        words[at + COPIED] = self.layout.block_count if copied else 0
         words[mine + UNDO_ROUND] = words[at + ROUND]
         words[mine + UNDO_ADDED] = words[at + ADDED]
         words[mine + UNDO_ROWS] = first + _ROWS * end
@@ -271,8 +298,8 @@ class Shard(ShardHeader):
         its = SLOTS_AT + writer * LINE
         first, end = words[its + UNDO_ROWS] % _ROWS, words[its + UNDO_ROWS] // _ROWS
         parts, copies = self._blocks[block][first:end], self._copies[writer][first:end]
-        kept = words[at + COPIED]
         for part, copy in zip(parts, copies, strict=True):
+            kept = min(words[at + COPIED], len(part))
             part[:kept].copy_(copy[:kept])
         words[at + ROUND], words[at + ADDED] = words[its + UNDO_ROUND], words[its + UNDO_ADDED]
         words[at] -= 1
@@ -324,7 +351,10 @@ class Shard(ShardHeader):
         return self._reals[BLOCKS_AT + block * LINE + ROUND_RATE]
 
     def set_round_rate(self, block: int, rate: float) -> None:
-        """Set the rate of a block's round, as its first member; undone, it has no member."""
+        """Set the learning rate of a block's round; only its first member does.
+
+        If that member's work is undone, the round has no members, and no rate.
+        """
         self._reals[BLOCKS_AT + block * LINE + ROUND_RATE] = rate
 
     def count_push(self, block: int) -> None:
@@ -337,6 +367,19 @@ class Shard(ShardHeader):
         For operations that copy as they go; see Rows.
         """
         return self._address + 8 * (BLOCKS_AT + block * LINE + COPIED)
+
+    def expect(self, learners: int) -> None:
+        """Lower the number of learners that the first round waits for, to 1 at least."""
+        self.expected = min(self.expected, max(1, learners))
+
+    @property
+    def rate(self) -> float:
+        """The newest learning rate on this node. Rounds keep their own (`round_rate`)."""
+        return self._reals[RATE]
+
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self._reals[RATE] = rate
 
     def want_refresh(self) -> int:
         """Ask for a refresh of a replica; return the value of `refreshed` once it is complete."""

@@ -68,21 +68,29 @@ static inline void set_kept(volatile int64_t *kept, size_t count) {
     __asm__ volatile("" ::: "memory");
 }
 
-/* Downpour SGD with a server's momentum: v <- momentum * v + g; w <- w - rate * v.
-   Without a velocity: w <- w - rate * g. `into`, if not NULL, gets the new weights. */
-void dlctl_downpour(
-    float *weights, float *velocity, const float *gradient, float *into, float *weights_undo,
-    float *velocity_undo, volatile int64_t *kept, size_t count, float rate, float momentum,
-    int past_caches) {
+/* A step with a server's momentum: v <- momentum * v + g; w <- w - rate * v. Without a velocity:
+   w <- w - rate * g. g is mine for one learner; in a round (total + mine) / learners, where total is
+   NULL if it was empty. It stays as it is: it means nothing once the round has ended. `into`, if not
+   NULL, gets the new weights. */
+void dlctl_step(
+    float *weights, float *velocity, const float *total, const float *mine, float *into,
+    float *weights_undo, float *velocity_undo, volatile int64_t *kept, size_t count,
+    float learners, float rate, float momentum, int past_caches) {
     int streams = past_caches && (uintptr_t)into % LINE_BYTES == 0;
     for (size_t at = 0; at < count; at += CHUNK) {
         size_t length = count - at < CHUNK ? count - at : CHUNK;
         float *restrict w = weights + at;
-        const float *direction = gradient + at;
+        const float *direction = mine + at;
+        float mean[CHUNK];
         copy(weights_undo + at, w, length);
         if (velocity)
             copy(velocity_undo + at, velocity + at, length);
         set_kept(kept, at + length);
+        if (total || learners != 1.0f) {
+            for (size_t i = 0; i < length; i++)
+                mean[i] = (total ? total[at + i] + mine[at + i] : mine[at + i]) / learners;
+            direction = mean;
+        }
         if (velocity) {
             float *v = velocity + at;
             for (size_t i = 0; i < length; i++)
@@ -145,32 +153,5 @@ void dlctl_elastic(
         if (total)
             for (size_t i = 0; i < length; i++)
                 total[at + i] = ADD_MULTIPLE(empty ? 0.0f : total[at + i], alpha, d[i]);
-    }
-}
-
-/* The last push of a round: v <- momentum * v + (total + mine) / learners; w <- w - rate * v.
-   Without a velocity: w <- w - rate * (total + mine) / learners. The total stays as it is: it is
-   meaningless once the round has ended. */
-void dlctl_mean_step(
-    float *weights, float *velocity, const float *total, const float *mine, float *weights_undo,
-    float *velocity_undo, volatile int64_t *kept, size_t count, int empty, float learners,
-    float rate, float momentum) {
-    for (size_t at = 0; at < count; at += CHUNK) {
-        size_t length = count - at < CHUNK ? count - at : CHUNK;
-        float *restrict w = weights + at;
-        float direction[CHUNK];
-        copy(weights_undo + at, w, length);
-        if (velocity)
-            copy(velocity_undo + at, velocity + at, length);
-        set_kept(kept, at + length);
-        for (size_t i = 0; i < length; i++)
-            direction[i] = (empty ? mine[at + i] : total[at + i] + mine[at + i]) / learners;
-        if (velocity) {
-            float *v = velocity + at;
-            for (size_t i = 0; i < length; i++)
-                direction[i] = v[i] = momentum * v[i] + direction[i];
-        }
-        for (size_t i = 0; i < length; i++)
-            w[i] = ADD_MULTIPLE(w[i], -rate, direction[i]);
     }
 }

@@ -79,8 +79,6 @@ class Greeting(NamedTuple):
     purpose: Purpose
     digest: int
     """A digest of the parameters and the server's solver."""
-    stripe: int = 0
-    """Number of the connection among those of the same two nodes and purpose."""
 
 
 class DisconnectedError(ServerError):

@@ -46,7 +46,7 @@ from psrv.transport.unauthenticated import Refusals, UnauthenticatedPeers
 HANDSHAKE_LIMIT_S = 5.0
 """Limit of a whole handshake, so that a silent peer occupies nothing for long."""
 _MAGIC = b"dlctlps" + (b"<" if sys.byteorder == "little" else b">")
-_GREETING = struct.Struct("!8sIIIBQH32s")
+_GREETING = struct.Struct("!8sIIIBQ32s")
 _NONCE_BYTES = _PROOF_BYTES = 32
 _REASON = struct.Struct("!H")
 _LONGEST_REASON = 500
@@ -239,7 +239,7 @@ class TcpListener:
     def _shake_hands(self, connection: socket.socket) -> tuple[Greeting, Connection]:
         deadline = time.monotonic() + HANDSHAKE_LIMIT_S
         hello = _read_new(connection, _GREETING.size, deadline)
-        magic, attempt, node, to_node, purpose, digest, stripe, _ = _GREETING.unpack(hello)
+        magic, attempt, node, to_node, purpose, digest, _ = _GREETING.unpack(hello)
         if magic != _MAGIC:
             raise RefusedError("it speaks another language, or has another byte order")
         try:
@@ -253,7 +253,7 @@ class TcpListener:
             claims = f"(and says it is node {node} of attempt {attempt})"
             reason = f"it does not know the secret of this training's attempt {claims}"
             raise _refused(connection, reason)
-        greeting = Greeting(attempt, node, to_node, purpose, digest, stripe)
+        greeting = Greeting(attempt, node, to_node, purpose, digest)
         if reason := self._refuse(greeting):
             raise _refused(connection, reason)
         connection.sendall(_WELCOME + _proof(self._secret, b"server", said))

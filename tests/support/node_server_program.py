@@ -37,7 +37,7 @@ def draw_to_one(training: Training, name: str, steps: int) -> Callable[[Client],
 
     def work(client: Client) -> None:
         weights = torch.empty(training.count)
-        client.pull(weights).wait()
+        client.pull(weights)
         for number in range(steps):
             take_step(client, weights, name)
             if number % 10 == 9:  # on a busy machine a server may be so late that pushes overshoot
@@ -53,7 +53,7 @@ def show_ones(training: Training) -> None:
         client = training.join(sum(training.learners_per_node[:node]))
         client.refresh(60)
         weights = torch.empty(training.count)
-        client.pull(weights).wait()
+        client.pull(weights)
         print(f"node {node} at 1:", float((weights - 1).abs().max()) < 0.05)
         client.leave()
 
@@ -78,7 +78,7 @@ def one_each(training: Training, steps: int) -> Callable[[Client], None]:
     def work(client: Client) -> None:
         gradient, weights = torch.ones(training.count), torch.empty(training.count)
         for _ in range(steps):
-            client.push_pull(gradient, weights, 1.0).wait(60)
+            client.push_pull(gradient, weights, 1.0)
 
     return work
 
@@ -89,7 +89,7 @@ def show_counts(training: Training, of: int = 1) -> None:
         client = training.join(sum(training.learners_per_node[:node]))
         client.refresh(60)
         weights = torch.empty(training.count)
-        client.pull(weights).wait()
+        client.pull(weights)
         print(f"node {node}:", *sorted({-float(weight) / of for weight in weights.unique()}))
         client.leave()
 
@@ -128,7 +128,7 @@ def exact(fault: str) -> None:
     def work(client: Client, rank: int) -> None:
         gradient, weights, pushes = torch.ones(training.count), torch.empty(training.count), 0
         while not (FOLDER / "enough").exists() or pushes < 50:
-            client.push_pull(gradient, weights, 1.0).wait(60)
+            client.push_pull(gradient, weights, 1.0)
             pushes += 1
         (FOLDER / f"pushes-{rank}").write_text(str(pushes))
 
@@ -136,7 +136,7 @@ def exact(fault: str) -> None:
         one_each(training, 50)(client)
         (FOLDER / "pushes-4").write_text("50")
         Shard.count_push = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
-        client.push(torch.ones(training.count), 1.0).wait()
+        client.push(torch.ones(training.count), 1.0)
 
     doomed = training.learn(4, die)
     learners = [training.learn(rank, partial(work, rank=rank)) for rank in range(4)]
@@ -157,13 +157,13 @@ def drawn(_: str) -> None:
     def work(client: Client, rank: int) -> None:
         mine = torch.full((training.count,), float(rank))
         for _ in range(60):
-            client.push_pull(mine, mine, 0.0).wait(60)
+            client.push_pull(mine, mine, 0.0)
         torch.save(mine, FOLDER / f"{rank}.pt")
 
     wait_for(*[training.learn(rank, partial(work, rank=rank)) for rank in range(4)])
     client, center = training.join(0), torch.empty(training.count)
     client.refresh(60)
-    client.pull(center).wait()
+    client.pull(center)
     client.leave()
     ends = [torch.load(FOLDER / f"{rank}.pt") for rank in range(4)]
     print("sum:", float((center + sum(ends) - sum(range(4))).abs().max()) < 1e-3)
@@ -187,7 +187,7 @@ def rounds(fault: str) -> None:
         for _ in range(ROUNDS):
             gradient = torch.randn(training.count, generator=draw)
             time.sleep(order.uniform(0, 0.01))
-            client.push_pull(gradient, weights, 0.1).wait(60)
+            client.push_pull(gradient, weights, 0.1)
 
     learners = [training.learn(rank, partial(work, rank=rank)) for rank in range(4)]
     play(training, fault, learners, {"": 0, "cut": 10, "kill": 2}[fault])
@@ -203,7 +203,7 @@ def rounds(fault: str) -> None:
         client = training.join(2 * node)
         client.refresh(60)
         weights = torch.empty(training.count)
-        client.pull(weights).wait()
+        client.pull(weights)
         print(f"node {node} has the bits:", torch.equal(weights, expected))
         client.leave()
     training.end()
@@ -227,13 +227,13 @@ def left(_: str) -> None:
     gradient = torch.ones(training.count)
 
     def stay(client: Client) -> None:
-        client.push(gradient, 1.0).wait()
+        client.push(gradient, 1.0)
         (FOLDER / "pushed").touch()
-        client.pull(torch.empty(training.count)).wait()
+        client.pull(torch.empty(training.count))
 
     def leave(client: Client) -> None:
         until((FOLDER / "pushed").exists, "the other one")
-        client.push(gradient, 1.0).wait()
+        client.push(gradient, 1.0)
 
     wait_for(training.learn(0, stay), training.learn(1, leave))
     show_counts(training)
@@ -268,7 +268,7 @@ def moved(_: str) -> None:
 
     def push(rank: int, value: float) -> None:
         gradient = torch.full((training.count,), value)
-        wait_for(training.learn(rank, lambda client: client.push(gradient, 1.0).wait()))
+        wait_for(training.learn(rank, lambda client: client.push(gradient, 1.0)))
 
     push(2, 1.0)
     push(0, 10.0)
@@ -280,7 +280,7 @@ def moved(_: str) -> None:
     for rank in (0, 2):
         client, weights = training.join(rank), torch.empty(training.count)
         client.refresh(60)
-        client.pull(weights).wait()
+        client.pull(weights)
         client.leave()
         seen.append(weights)
     print("the same on both nodes:", torch.equal(*seen))
@@ -301,7 +301,7 @@ def fenced(_: str) -> None:
     until(lambda: "primary of shard 1 now" in training.log(2), "the new primary")
 
     def push_on(client: Client) -> None:
-        client.push(torch.full((training.count,), 1000.0), 1.0).wait()
+        client.push(torch.full((training.count,), 1000.0), 1.0)
         os._exit(0)  # leaving would wait until it is at the primary
 
     wait_for(training.learn(1, push_on))
@@ -338,7 +338,7 @@ def staleness_bound(slow: str) -> None:
                 (FOLDER / "new").replace(shown)
             else:
                 ahead = max(ahead, push - int(shown.read_text() or 0))
-            client.push(gradient, 1.0).wait()
+            client.push(gradient, 1.0)
         if rank != int(slow):
             print("ahead by 1 to 3:", 1 <= ahead <= 3, flush=True)
 

@@ -33,6 +33,6 @@ def take_step(client: Client, weights: torch.Tensor, solver: str) -> None:
     """Train one step of a learner, whose weights these are."""
     if SOLVERS[solver].sends_weights:
         weights -= 0.2 * (weights - 1)
-        client.push_pull(weights, weights, 0.0).wait(60)
+        client.push_pull(weights, weights, 0.0)
     else:
-        client.push_pull(weights - 1, weights, RATES[solver]).wait(60)
+        client.push_pull(weights - 1, weights, RATES[solver])

@@ -61,9 +61,9 @@ def often() -> None:
         gradient, weights = torch.ones(training.count), torch.empty(training.count)
         for _ in range(60):
             if draw.random() < 0.5:
-                client.push_pull(gradient, weights, 1.0).wait(60)
+                client.push_pull(gradient, weights, 1.0)
             else:
-                client.push(gradient, 1.0).wait(60)
+                client.push(gradient, 1.0)
             if draw.random() < 0.1:
                 client.leave()
                 time.sleep(draw.uniform(0, 0.05))
@@ -82,7 +82,7 @@ def killed() -> None:
     def work(client: Client, rank: int) -> None:
         gradient, weights = torch.ones(training.count), torch.empty(training.count)
         while not (FOLDER / "enough").exists():
-            client.push_pull(gradient, weights, 1.0).wait(60)
+            client.push_pull(gradient, weights, 1.0)
             (FOLDER / f"pushed-{rank}").touch()
 
     def start(rank: int) -> int:
@@ -115,7 +115,7 @@ def killed() -> None:
         client = training.join(2 * node)
         client.refresh(60)
         pulled.append(torch.empty(training.count))
-        client.pull(pulled[-1]).wait()
+        client.pull(pulled[-1])
         client.leave()
     print("nodes have the same weights:", torch.equal(*pulled))
     training.end()

@@ -23,7 +23,7 @@ from psrv.push.rounds import Rounds, Step, Turn
 from psrv.push.waiting import WaitPolicy
 from psrv.shard.format import ShardLayout, create_shard
 from psrv.shard.shard import Shard
-from psrv.solvers.native import build, native_rounds_for
+from psrv.solvers.native import build, native_for
 from psrv.solvers.solver import ParallelSGD
 
 LAYOUT = ShardLayout(150_000, (torch.float32,) * 3, "rounds")
@@ -127,7 +127,7 @@ def native_kills(path: Path) -> None:
 
     def learner(rank: int) -> None:
         shard = Shard(path, LAYOUT, 1)
-        assert native_rounds_for(shard, solver) is not None
+        assert native_for(shard, solver) is not None
         pushes = InRounds([shard], solver, rank, 3, WaitPolicy(30))
         ones, weights = torch.ones(LAYOUT.count), torch.zeros(LAYOUT.count)
         while pushes._turn.number < until:

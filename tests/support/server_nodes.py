@@ -90,7 +90,6 @@ class Training:
         return Settings(
             attempt=1, node=node, learners_per_node=self.learners_per_node, solver=self.solver,
             host="127.0.0.1", timeout_s=self.timeout_s, snapshot_every_s=600, bounded=self.bounded,
-            cpus=2 + 2 * (node % 2),  # some open one connection to a primary, some two
         )  # fmt: skip
 
     def serve(self, node: int) -> None:

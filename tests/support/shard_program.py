@@ -20,7 +20,7 @@ from learner.system.processes import end_with_parent
 from psrv.push.push import AtOnce
 from psrv.shard.format import BLOCKS_AT, LINE, PRIMARY, REPLICA, ShardLayout, create_shard
 from psrv.shard.shard import Shard
-from psrv.solvers.native import build, native_push_for
+from psrv.solvers.native import build, native_for
 from psrv.solvers.solver import Downpour
 
 LAYOUT = ShardLayout(200_000, (torch.float32, torch.float64), "model")
@@ -80,7 +80,7 @@ def _native_kills(
     made: dict[int, AtOnce] = {}
 
     def update(shard: Shard) -> None:
-        assert native_push_for(shard, solver) is not None
+        assert native_for(shard, solver) is not None
         pushes = made.setdefault(os.getpid(), AtOnce([shard], solver, 0))
         pushes.push(gradient, weights, -1.0)
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from repository import SUPPORT
 
 from dlctl import contract
 from dlctl.contract import Parameters, snapshot_file
-from psrv.client import Client, Handle, join
+from psrv.client import Client, join
 from psrv.errors import LateError, ServerError
 from psrv.push import waiting
 from psrv.push.flow_control import MOST
@@ -37,39 +37,16 @@ PARAMETERS = Parameters(170_000, "float32", 1, "model")
 
 def make(folder: Path) -> None:
     for shard in range(2):
-        layout = layout_of(PARAMETERS, 2, shard, Slow(), PRIMARY)
+        layout = layout_of(PARAMETERS, 2, shard, Downpour(), PRIMARY)
         create_shard(folder / f"shard-{shard}", layout, 1)
 
 
 @pytest.fixture
 def client(shm_folder: Path) -> Iterator[Client]:
     make(shm_folder)
-    client = join(ShardSet(shm_folder, PARAMETERS, 2, 1), Slow(), WaitPolicy(1))
+    client = join(ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(1))
     yield client
     client.leave()
-
-
-class Slow(Downpour):
-    """A solver that can be delayed and can fail."""
-
-    go = threading.Event()
-    fail = False
-
-    def push(
-        self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor, rate: float
-    ) -> None:
-        assert self.go.wait(60)
-        if Slow.fail:
-            raise ValueError("no push")
-        super().push(server, mine, scratch, rate)
-
-
-@pytest.fixture(autouse=True)
-def _going() -> Iterator[None]:
-    Slow.fail = False
-    Slow.go.set()
-    yield
-    Slow.go.set()
 
 
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 500))
@@ -83,11 +60,11 @@ def test_shards_are_even_and_make_the_whole(count: int, shards: int, step: int) 
 
 def test_push_and_pull(client: Client) -> None:
     gradient, weights = torch.arange(170_000.0), torch.empty(170_000, dtype=torch.float64)
-    client.push(gradient, 1.0).wait()
-    client.push_pull(gradient, weights, 1.0).wait()
+    client.push(gradient, 1.0)
+    client.push_pull(gradient, weights, 1.0)
     assert torch.equal(weights, -2.0 * torch.arange(170_000.0, dtype=torch.float64))
     again = torch.empty(170_000, dtype=torch.bfloat16)
-    client.pull(again).wait()
+    client.pull(again)
     assert torch.equal(again, weights.to(torch.bfloat16))
 
 
@@ -102,7 +79,7 @@ def test_push_and_pull(client: Client) -> None:
 )
 def test_a_tensor_that_does_not_fit_changes_nothing(client: Client, wrong: torch.Tensor) -> None:
     fits = torch.zeros(PARAMETERS.count)
-    client.push(torch.ones(PARAMETERS.count), 0.1).wait()
+    client.push(torch.ones(PARAMETERS.count), 0.1)
     begin = [
         partial(client.push, wrong, 0.1),
         partial(client.pull, wrong),
@@ -112,7 +89,7 @@ def test_a_tensor_that_does_not_fit_changes_nothing(client: Client, wrong: torch
     for each in begin:
         with pytest.raises(ServerError, match=r"does not fit .*\(170000,\) on cpu"):
             each()
-    client.pull(fits).wait()
+    client.pull(fits)
     assert torch.equal(fits, torch.full_like(fits, -0.1))
 
 
@@ -136,7 +113,7 @@ def test_a_learner_that_leaves_a_round_waits_for_its_end_on_the_primary(shm_fold
     layout = layout_of(PARAMETERS, 1, 0, ParallelSGD(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
     client = join(ShardSet(shm_folder, PARAMETERS, 1, 1), ParallelSGD(), WaitPolicy(30))
-    client.push(torch.ones(170_000), 1.0, wait=True)
+    client.push(torch.ones(170_000), 1.0)
     shard, ended = client._shards[0], []
 
     def answer() -> None:
@@ -162,7 +139,7 @@ def test_shards_that_are_being_made_are_waited_for(shm_folder: Path) -> None:
 
     threading.Timer(0.3, finish).start()
     client = join(
-        ShardSet(shm_folder, PARAMETERS, 2, 1), Slow(), WaitPolicy(0.05, warn=said.append)
+        ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(0.05, warn=said.append)
     )
     client.leave()
     path = shm_folder / "shard-0"
@@ -177,49 +154,7 @@ def test_a_shard_finished_during_the_search_is_found(
         return []
 
     monkeypatch.setattr(Path, "glob", glob)
-    join(ShardSet(shm_folder, PARAMETERS, 2, 1), Slow(), WaitPolicy(0.0)).leave()
-
-
-def test_a_waiting_caller_works_itself_after_pending_operations(client: Client) -> None:
-    Slow.go.clear()
-    first = client.push(torch.ones(170_000), 1.0)
-    threading.Timer(0.1, Slow.go.set).start()
-    weights = torch.empty(170_000)
-    assert client.push_pull(torch.ones(170_000), weights, 1.0, wait=True).succeeded
-    assert first.done and weights.eq(-2).all()
-    Slow.fail = True
-    with pytest.raises(ValueError, match="no push"):
-        client.push(torch.ones(170_000), 1.0, wait=True)
-    client.wait()
-
-
-def test_a_solver_s_own_timeout_error_is_raised_unchanged() -> None:
-    ended: Future[None] = Future()
-    ended.set_exception(TimeoutError("of its own"))
-    for limit in (None, 1.0):
-        with pytest.raises(TimeoutError, match="of its own"):
-            Handle(ended).wait(limit)
-
-
-def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None:
-    Slow.go.clear()
-    handle = client.push(torch.ones(170_000), 1.0)
-    assert not handle.done
-    with pytest.raises(ServerError, match=r"has not answered for 0\.01 s"):
-        handle.wait(0.01)
-    with pytest.raises(ServerError):
-        client.wait(0.01)
-    Slow.go.set()
-    client.wait()
-    assert handle.done and handle.succeeded
-    Slow.fail = True
-    client.push(torch.ones(170_000), 1.0)
-    weights = torch.empty(170_000)
-    client.pull(weights).wait()
-    with pytest.raises(ValueError, match="no push"):
-        client.wait()  # the error is reported although another operation has begun since
-    client.wait()
-    assert weights.eq(-1).all()
+    join(ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(0.0)).leave()
 
 
 def test_a_missing_server_is_reported(shm_folder: Path) -> None:
@@ -258,7 +193,7 @@ def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: st
     gradient = torch.ones(170_000)
     for _ in range(MOST + 1):
         assert client.wait_for_others() == 0
-        client.push(gradient, 1.0, wait=True)
+        client.push(gradient, 1.0)
     if late:
         with pytest.raises(LateError, match="the server of another node"):
             client.wait_for_others()
@@ -280,7 +215,7 @@ def test_pushes_that_move_a_replica_are_bounded_by_their_counter(shm_folder: Pat
     added.fill(COUNT - SLOTS)  # as if each learner had just seen the counter
     assert client.wait_for_others() == 0
     for _ in range(SLOTS):
-        client.push(weights, 1.0, wait=True)
+        client.push(weights, 1.0)
     assert set(added.tolist()) == {COUNT}
     with pytest.raises(LateError, match="the server of another node"):
         client.wait_for_others()
@@ -387,7 +322,7 @@ def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folde
     )
     assert not here._shards[0].layout.blocks
     for _ in range(3):
-        other.push(torch.ones(170_000), 1.0, wait=True)
+        other.push(torch.ones(170_000), 1.0)
     assert here.pushes_by_others() == 3
     other.leave()
     here.leave()
@@ -402,7 +337,7 @@ def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[
         "              staleness=int(sys.argv[2]))\n"
         "for n in range(int(sys.argv[3])):\n"
         "    client.wait_for_others()\n"
-        "    client.push(torch.ones(170_000), 1.0).wait()\n"
+        "    client.push(torch.ones(170_000), 1.0)\n"
         "    print(client._staleness_bound.pushes, flush=True)\n"
         "sys.stdin.read()"
     )
@@ -431,7 +366,7 @@ def test_staleness_is_bounded_and_the_dead_are_not_waited_for(shm_folder: Path) 
         assert client.pushes_by_others() == 3
         time.sleep(0.1)
         assert client.pushes_by_others() == 3  # the other learner waits
-        client.push_pull(gradient, gradient, 0.0).wait()
+        client.push_pull(gradient, gradient, 0.0)
         assert other.stdout.readline() == "4\n"
         assert client.pushes_by_others() == 1
         other_slot = 1 - client._shards[0].slot
@@ -440,9 +375,9 @@ def test_staleness_is_bounded_and_the_dead_are_not_waited_for(shm_folder: Path) 
             and members.slowest(excluding=client._shards[0].slot) == 4
         )
         for _ in range(5):
-            client.push(gradient, 0.0).wait()
+            client.push(gradient, 0.0)
         assert client.wait_for_others() == 0
-        client.push(gradient, 0.0).wait()
+        client.push(gradient, 0.0)
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(client.wait_for_others)
             with pytest.raises(TimeoutError):

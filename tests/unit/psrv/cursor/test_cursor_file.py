@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from psrv.cursor import file as cursor_file
-from psrv.cursor import locks
+from psrv.cursor import leases
 from psrv.cursor import table as cursor_table
 from psrv.cursor.base import Chunk, CursorError, make_state, read_state
 from psrv.cursor.file import FileCursor
-from psrv.cursor.locks import locks_work
 from psrv.cursor.overseer import expel, progress, reported
 
 LEARNER = """\
@@ -388,47 +387,6 @@ def test_a_file_with_pages_from_different_times_is_refused(tmp_path: Path) -> No
 # Locks -------------------------------------------------------------------------------------------
 
 
-PROVER = """\
-import sys
-from pathlib import Path
-from psrv.cursor.locks import locks_work
-from psrv.cursor.overseer import expel, reported
-print(locks_work(Path(sys.argv[1]), sys.argv[2] == "0", lambda: (print("here"), input())))
-"""
-
-
-def test_locks_work_between_processes(tmp_path: Path) -> None:
-    """The parent is the barrier: it answers when all processes have arrived."""
-    argv = [sys.executable, "-u", "-c", PROVER, str(tmp_path / "proof")]
-    processes = [
-        subprocess.Popen([*argv, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                         text=True) for rank in range(3)
-    ]  # fmt: skip
-    for _ in range(5):
-        assert [process.stdout.readline() for process in processes] == ["here\n"] * 3
-        for process in processes:
-            process.stdin.write("go\n")
-            process.stdin.flush()
-    assert [process.communicate(timeout=60)[0] for process in processes] == ["True\n"] * 3
-    assert not list(tmp_path.iterdir())
-
-
-def test_ineffective_locks_are_detected(tmp_path: Path) -> None:
-    """All threads of a process own its locks, as if on nodes whose locks are local."""
-    barrier = threading.Barrier(2, timeout=60)
-    answers: dict[bool, bool] = {}
-
-    def take_part(first: bool) -> None:
-        answers[first] = locks_work(tmp_path / "proof", first, barrier.wait)
-
-    threads = [threading.Thread(target=take_part, args=(first,)) for first in (True, False)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers[False] is False
-
-
 def test_lost_locks_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -437,7 +395,7 @@ def test_lost_locks_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         chunk = cursor.take(5)
         calls = [lambda: cursor.take(5), lambda: cursor.done(chunk), cursor.state, cursor.learners]
         with monkeypatch.context() as patch:
-            patch.setattr(locks, "_lockf", lost)
+            patch.setattr(leases, "_lockf", lost)
             for call in calls:
                 with pytest.raises(CursorError, match=r"refuses a lock on .*Input/output error"):
                     call()
@@ -449,7 +407,7 @@ def test_lost_locks_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_cursor_loads_neither_mpi_nor_torch() -> None:
     program = (
-        "import sys, psrv.cursor_file, psrv.cursor.locks\n"
+        "import sys, psrv.cursor_file, psrv.cursor.leases\n"
         "print({'mpi4py', 'torch', 'numpy', 'learner', 'dlctl.cli'} & set(sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

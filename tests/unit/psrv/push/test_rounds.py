@@ -15,7 +15,7 @@ from zygote import Zygote
 
 from psrv.errors import LateError, ServerError
 from psrv.push.push import InRounds
-from psrv.push.rounds import RoundEnd, Rounds, Step, Turn, add_to_sum
+from psrv.push.rounds import Rounds, Step, Turn, add_to_sum
 from psrv.push.staleness import StalenessBound
 from psrv.push.waiting import FOR_LEARNERS, WaitPolicy, Warn
 from psrv.shard.format import NEVER, REPLICA, ShardLayout, create_shard
@@ -28,7 +28,7 @@ LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
 DIES_AT_THE_END = """
 import os, sys, torch
 from pathlib import Path
-from psrv.push.rounds import RoundEnd, settle
+from psrv.push.rounds import settle
 from psrv.shard.shard import Shard
 from psrv.shard.format import ShardLayout
 shard = Shard(Path(sys.argv[1]), ShardLayout(70_000, (torch.float32,) * 2, "model"), 1)
@@ -69,7 +69,7 @@ def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path, zygote: Z
 
 
 @pytest.mark.slow
-def test_kills_tear_no_native_round(zygote: Zygote, path: Path) -> None:
+def test_kills_tear_no_native_step_of_a_round(zygote: Zygote, path: Path) -> None:
     assert run(zygote, "native_kills", path) == "rounds True True True\n"
 
 
@@ -378,7 +378,7 @@ def test_a_round_has_the_rate_of_its_first_learner(shard: Shard) -> None:
 
     for block in range(LAYOUT.blocks):
         assert add_to_sum(
-            shard, block, 0, 0b01, ones[: len(shard.rows[0]) - block * 65_536], 0.5, RoundEnd(None)
+            shard, block, 0, 0b01, ones[: len(shard.rows[0]) - block * 65_536], 0.5, None
         )
     take_part(Rounds(shard, turn), turn, torch.ones(70_000), step)
     assert rates == [(2, 0.5)] * 2

@@ -10,10 +10,9 @@ import torch
 from zygote import Zygote
 
 from psrv.push.flow_control import Outgoing
-from psrv.push.rounds import RoundEnd, Step, add_to_sum, missing, next_round
-from psrv.server import primary_blocks
+from psrv.push.rounds import Step, add_to_sum, missing, next_round
+from psrv.server import primary
 from psrv.server.forwarder import AtOnceForwarder, RoundsForwarder, Sending, local_clock
-from psrv.server.link import stripes_for
 from psrv.server.outbox import Outbox
 from psrv.shard.format import REPLICA, ShardLayout, create_shard
 from psrv.shard.membership import Member
@@ -91,7 +90,7 @@ def add_sum(
     shard: ThreadedShard, rounds: int, mask: int, total: torch.Tensor, rate: float, step: Step
 ) -> bool:
     frame = Frame(Kind.TOTAL, number=rounds, mask=mask, rate=rate)
-    return primary_blocks.add_sum(shard, 0, frame, total, RoundEnd(step))
+    return primary.add_sum(shard, 0, frame, total, step)
 
 
 def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> None:
@@ -103,11 +102,11 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     assert not add_sum(shard, 0, 0b1000, ones, 0.1, add)  # one of its own ranks has died
     assert add_sum(shard, 0, 0b0011, 2 * ones, 0.1, add)
     assert add_sum(shard, 0, 0b0011, 2 * ones, 0.1, add)  # sent twice
-    assert not primary_blocks.has_ended(shard, 0, 1, add)
+    assert not primary.has_ended(shard, 0, 1, add)
     assert add_sum(shard, 0, 0b1000, ones, 0.1, add)
     weights = torch.empty(LAYOUT.block_count)
-    assert primary_blocks.has_ended(shard, 0, 1, add)
-    assert primary_blocks.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(900).all()
+    assert primary.has_ended(shard, 0, 1, add)
+    assert primary.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(900).all()
     assert add_sum(shard, 0, 0b1000, ones, 0.1, add)  # too late
     assert not add_sum(shard, 2, 0b0011, ones, 0.1, add)  # too early
     assert shard.progress(0) == (1, 0) and next_round(shard) == 2
@@ -139,8 +138,8 @@ def test_a_round_ends_without_a_node_that_has_no_learners_left(shard: ThreadedSh
     assert add_sum(shard, 0, 0b01, weights, 0.1, add)
     assert [member.slot for member in missing(shard, *shard.progress(0))] == [there]
     shard.members.pause(there)
-    assert primary_blocks.has_ended(shard, 0, 1, add)
-    assert primary_blocks.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(100).all()
+    assert primary.has_ended(shard, 0, 1, add)
+    assert primary.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(100).all()
 
 
 def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path, be_killed: Killed) -> None:
@@ -174,7 +173,7 @@ def test_a_forwarded_sum_lacks_a_killed_learner_s_unfinished_addition(
     server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     forwarder = RoundsForwarder(0, server)
     server.members.enter(server.slot, 0b01)
-    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536), 0.25, RoundEnd(None))
+    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536), 0.25, None)
     be_killed(shm_folder, OPEN + """
 shard.members.enter(shard.slot, 0b10)
 def half(parts, block):
@@ -216,7 +215,7 @@ def test_a_forwarder_finds_complete_sums_without_checking_members_per_block(
     assert forwarder.behind == 4
     assert forwarder.take(1) is not None and forwarder.take(0) is None
     assert forwarder.ready() == whole[1:]
-    forwarder.unanswered(range(200))
+    forwarder.unanswered()
     assert forwarder.ready() == whole
     members.pause(1)  # rank 0 was killed: its slot is the first after the server's
     assert forwarder.ready() == [g for g in range(200) if g % len(steps) in (1, 3, 5, 6)]
@@ -230,7 +229,7 @@ def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(shm_folder:
     forwarder.give(Frame(Kind.WEIGHTS, 0, 0, 3), weights)
     assert forwarder.pull(0).number == 3
     server.members.enter(server.slot, 0b01)
-    add_to_sum(server, 0, 3, 0b01, weights, 0.25, RoundEnd(None))
+    add_to_sum(server, 0, 3, 0b01, weights, 0.25, None)
     forwarder.distrust_replica()
     assert forwarder.pull(0).number == ANY
     forwarder.pulled(Frame(Kind.PULLED, 0, 0, 3), 5 * weights)
@@ -248,9 +247,9 @@ def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(shm_fo
     forwarder, ones = RoundsForwarder(0, server), torch.ones(65_536)
     last = 150_000 - 2 * 65_536
     for block in (0, 1):
-        add_to_sum(server, block, 0, 0b01, ones, 0.25, RoundEnd(None))
+        add_to_sum(server, block, 0, 0b01, ones, 0.25, None)
     assert local_clock(forwarder) == (0, 0, 0)
-    add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25, RoundEnd(None))
+    add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25, None)
     server.members.enter(server.slot, 0b10, 1)
     assert local_clock(forwarder) == (0b11, 0, 0)  # in the sum, although the newcomer begins later
     server.members.pause(server.slot)
@@ -291,7 +290,7 @@ shard.update_block(0, lambda parts, block: (parts[1].fill_(1), shard.count_push(
     forwarder = AtOnceForwarder(0, server, Downpour(), outbox)
     assert server.slot == 0 and forwarder.exchanges() == set()
     outbox.keep_only(set())
-    assert forwarder.unanswered(range(1)) == [] and forwarder.ready() == [0]
+    assert forwarder.unanswered() == [] and forwarder.ready() == [0]
     server.close()
 
 
@@ -362,7 +361,7 @@ def test_neighbouring_blocks_with_equal_push_counts_share_a_frame(wide: Path) ->
     assert forwarder.ready() == [0, 1]
     assert sent(forwarder, map(forwarder.take, [0, 1])) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
     assert forwarder.ready() == [] and forwarder.take(0) is None
-    assert sent(forwarder, forwarder.unanswered(range(2))) == [
+    assert sent(forwarder, forwarder.unanswered()) == [
         (0, 131_072, {1, 2}),
         (2, 18_928, {3}),
     ]
@@ -397,7 +396,7 @@ def test_a_server_killed_while_taking_a_run_sends_each_total_once(
     shard.close()
     be_killed(wide, OPEN_WIDE + "shard.set_progress = die_at_the_second\nforwarder.take(0)\n")
     shard, forwarder = open_wide(wide)
-    assert sent(forwarder, forwarder.unanswered([0])) == [(0, 65_536, {1})]
+    assert sent(forwarder, forwarder.unanswered()) == [(0, 65_536, {1})]
     assert forwarder.ready() == [0]
     assert sent(forwarder, [forwarder.take(0)]) == [(1, 65_536, {2})]
     shard.close()
@@ -421,11 +420,7 @@ forwarder.give(Frame(Kind.WEIGHTS, 0, 0, 7), torch.full((131_072,), 9.0))
     )
     shard, forwarder = open_wide(wide)
     assert shard.rows[0][:65_536].eq(9).all() and shard.rows[0][65_536:].eq(0).all()
-    assert sent(forwarder, forwarder.unanswered([0])) == [(1, 65_536, {2})]
+    assert sent(forwarder, forwarder.unanswered()) == [(1, 65_536, {2})]
     forwarder.give(Frame(Kind.WEIGHTS, 0, 1, 7), torch.full((65_536,), 9.0))
     assert shard.rows[0][:131_072].eq(9).all() and forwarder.exchanges() == set()
     shard.close()
-
-
-def test_the_number_of_connections_depends_on_the_cores() -> None:
-    assert [stripes_for(cores) for cores in (1, 2, 3, 4, 64)] == [1, 1, 1, 2, 2]

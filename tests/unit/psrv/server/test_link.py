@@ -14,7 +14,7 @@ import torch
 from psrv.push.flow_control import Outgoing
 from psrv.push.push import AtOnce
 from psrv.server.forwarder import AtOnceForwarder
-from psrv.server.link import AHEAD, Stripe
+from psrv.server.link import AHEAD, BlockConnection
 from psrv.server.outbox import Outbox
 from psrv.server.reconnect import Peer
 from psrv.shard.format import BLOCKS_AT, REPLICA, WRITER, ShardLayout, create_shard
@@ -82,17 +82,17 @@ def refreshed(shard: ThreadedShard, primary: FakePrimary, ahead: int) -> bool:
     outbox = Outbox(shard.path.with_name("outbox"), BLOCKS, torch.float32)
     forwarder, failed = AtOnceForwarder(0, shard, Downpour(), outbox), list[BaseException]()
     peer = Peer("primary", lambda *_: primary, lambda _: None, failed.append)
-    stripe = Stripe(peer, [forwarder], 0, 1, ahead)
-    thread = threading.Thread(target=stripe.run)
+    blocks = BlockConnection(peer, [forwarder], ahead)
+    thread = threading.Thread(target=blocks.run)
     thread.start()
     try:
         deadline = time.monotonic() + 60
-        while not stripe.refreshed[0] and time.monotonic() < deadline and not failed:
+        while not blocks.refreshed[0] and time.monotonic() < deadline and not failed:
             thread.join(0.01)
         assert not failed
-        return stripe.refreshed[0] > 0
+        return blocks.refreshed[0] > 0
     finally:
-        stripe.stop()
+        blocks.stop()
         thread.join()
 
 

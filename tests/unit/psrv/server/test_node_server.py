@@ -192,7 +192,7 @@ def test_a_node_that_was_never_reached_ends_the_server(
 
     def tries(server: NodeServer) -> str:
         with pytest.raises(ServerError) as caught:
-            server._dial(1, Purpose.CLOCKS, 0)
+            server._dial(1, Purpose.CLOCKS)
         return "waits" if isinstance(caught.value, DisconnectedError) else caught.value.message
 
     def begin() -> NodeServer:
@@ -210,7 +210,7 @@ def test_a_node_that_was_never_reached_ends_the_server(
         "Connection timed out"
     )
     server, walled = begin(), False
-    server._dial(1, Purpose.CLOCKS, 0)
+    server._dial(1, Purpose.CLOCKS)
     walled, now = True, 100.0
     assert [tries(server), tries(server)] == ["waits", "waits"]
     now = 200.0

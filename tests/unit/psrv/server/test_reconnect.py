@@ -21,7 +21,7 @@ class Played(ReconnectingConnection):
         peer = Peer("primary", self._next, self.lines.append, self.lines.append)
         super().__init__(peer, "clocks", Purpose.CLOCKS)
 
-    def _next(self, purpose: Purpose, stripe: int) -> Connection:
+    def _next(self, purpose: Purpose) -> Connection:
         if not self._attempts:
             self.stop()
             raise DisconnectedError("stopped")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
 import subprocess
 import sys
@@ -171,6 +172,28 @@ def test_rows_that_are_only_read_are_not_copied(shard: Shard) -> None:
     with pytest.raises(ValueError, match="no"):
         shard.update_block(0, fail, changes=Rows(1, 2))
     assert [set(row[: LAYOUT.block_count].tolist()) for row in shard.rows] == [{1.0}, {5.0}]
+
+
+def test_the_late_end_of_an_earlier_mapping_frees_no_lock(path: Path) -> None:
+    """A learner that left and joined again would count as dead, and its pushes would be lost."""
+    create_shard(path, LAYOUT, 1)
+    left = Shard(path, LAYOUT, 1)
+    view = left.rows[0]
+    left.close()
+    del left
+    joined = Shard(path, LAYOUT, 1)
+    del view
+    gc.collect()
+    probe = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+b')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[2]))"
+    )
+    at = 8 * (SLOTS_AT + joined.slot * LINE)
+    done = subprocess.run(
+        [sys.executable, "-c", probe, str(path), str(at)], capture_output=True, text=True
+    )
+    assert "BlockingIOError" in done.stderr
+    joined.close()
 
 
 def test_only_copied_elements_are_undone(shard: Shard) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,10 +21,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlctl.contract import Parameters
+from dlctl.contract.ground.processes import look
 from psrv.client import join
 from psrv.push.push import AtOnce, InRounds
 from psrv.push.waiting import WaitPolicy
-from psrv.server.primary_blocks import TotalsExchange, merge
+from psrv.server.primary import Primary
+from psrv.server.queues import Queues
 from psrv.shard.format import (
     BLOCKS_AT,
     COPIED,
@@ -32,7 +39,7 @@ from psrv.shard.format import (
     create_shard,
 )
 from psrv.shard.shard import Shard, ThreadedShard
-from psrv.solvers import native, native_build, update_rules
+from psrv.solvers import native
 from psrv.solvers.partition import ShardSet, layout_of
 from psrv.solvers.solver import (
     DiLoCo,
@@ -44,6 +51,7 @@ from psrv.solvers.solver import (
     RoundSolver,
     Solver,
 )
+from psrv.transport.base import Frame, Kind
 
 COUNT = 150_000
 LAYOUT = ShardLayout(COUNT, (torch.float32, torch.float32), "model")
@@ -54,13 +62,13 @@ MOMENTUM = Downpour(0.9, scale=0.5)
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fused")
     assert native.build(folder, Downpour()) == "pushes are compiled by cc"
-    assert sorted(folder.iterdir()) == [folder / native_build.LIBRARY]
-    return folder / native_build.LIBRARY
+    assert sorted(folder.iterdir()) == [folder / native.LIBRARY]
+    return folder / native.LIBRARY
 
 
 @pytest.fixture(scope="session")
-def library(made: Path) -> native_build.Library:
-    found = native_build.load(made)
+def library(made: Path) -> ctypes.CDLL:
+    found = native.load(made)
     assert found is not None
     return found
 
@@ -99,26 +107,28 @@ class Case(NamedTuple):
             assert row.numpy().tobytes() == same.numpy().tobytes()
 
 
-@settings(max_examples=60, deadline=None)
-@given(case=Case.any())
-def test_a_step_has_the_bits_of_torch(library: native_build.Library, case: Case) -> None:
-    momentum, answers = case.momentum, case.flag
+@settings(max_examples=100, deadline=None)
+@given(case=Case.any(), answers=st.booleans(), learners=st.integers(1, 62))
+def test_a_step_has_the_bits_of_torch(
+    library: ctypes.CDLL, case: Case, answers: bool, learners: int
+) -> None:
+    """Of one push, or of a round, with or without a sum of the others."""
+    momentum, summed, past = case.momentum, case.flag, case.past_caches
+    into = torch.zeros(len(case.rows[0]))
 
-    def ours(w: int, v: int, g: int, into: int, a: int, b: int, kept: int, count: int) -> None:
-        v, into = v if momentum else 0, into if answers else 0
-        past = case.past_caches
-        library.downpour(w, v, g, into, a, b, kept, count, case.rate, momentum, past)
+    def ours(w: int, v: int, t: int, m: int, a: int, b: int, kept: int, count: int) -> None:
+        v, t, answer = v if momentum else 0, t if summed else 0, into.data_ptr() if answers else 0
+        factors = learners, case.rate, momentum
+        library.dlctl_step(w, v, t, m, answer, a, b, kept, count, *factors, past)
 
     def torchs(*rows: torch.Tensor) -> int:
-        w, v, g, into, aside, velocity_aside = rows
+        w, v, total, mine, aside, velocity_aside = rows
         aside.copy_(w)
         if momentum:
             velocity_aside.copy_(v)
-            update_rules.momentum(w, v, g, lr=case.rate, momentum=momentum)
-        else:
-            update_rules.sgd(w, g, lr=case.rate)
-        if answers:
-            into.copy_(w)
+        whole = total + mine if summed else mine.clone()
+        ParallelSGD(momentum).step([w, v], whole, learners, case.rate)
+        assert torch.equal(into, w if answers else torch.zeros_like(w))
         return len(w)
 
     case.check(ours, torchs)
@@ -126,12 +136,10 @@ def test_a_step_has_the_bits_of_torch(library: native_build.Library, case: Case)
 
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any(), empty=st.booleans())
-def test_a_sum_has_the_bits_of_torch(
-    library: native_build.Library, case: Case, empty: bool
-) -> None:
+def test_a_sum_has_the_bits_of_torch(library: ctypes.CDLL, case: Case, empty: bool) -> None:
     def ours(t: int, w: int, g: int, into: int, aside: int, _: int, kept: int, count: int) -> None:
         into = into if case.flag else 0
-        library.gather(t, w, g, into, aside, kept, count, empty, case.past_caches)
+        library.dlctl_gather(t, w, g, into, aside, kept, count, empty, case.past_caches)
 
     def torchs(*rows: torch.Tensor) -> int:
         total, replica, g, into, aside, _ = rows
@@ -150,12 +158,12 @@ def test_a_sum_has_the_bits_of_torch(
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any(), empty=st.booleans())
 def test_elastic_averaging_has_the_bits_of_torch(
-    library: native_build.Library, case: Case, empty: bool
+    library: ctypes.CDLL, case: Case, empty: bool
 ) -> None:
     replicas, alpha = case.flag, case.rate / 2
 
     def ours(c: int, t: int, m: int, _: int, a: int, b: int, kept: int, count: int) -> None:
-        library.elastic(c, t if replicas else 0, m, a, b, kept, count, alpha, empty)
+        library.dlctl_elastic(c, t if replicas else 0, m, a, b, kept, count, alpha, empty)
 
     def torchs(*rows: torch.Tensor) -> int:
         center, total, mine, _, aside, total_aside = rows
@@ -170,30 +178,6 @@ def test_elastic_averaging_has_the_bits_of_torch(
         else:
             solver.push([center], mine, scratch, 0.0)
         return len(center)
-
-    case.check(ours, torchs)
-
-
-@settings(max_examples=60, deadline=None)
-@given(case=Case.any(), empty=st.booleans(), learners=st.integers(1, 62))
-def test_the_step_of_a_round_has_the_bits_of_torch(
-    library: native_build.Library, case: Case, empty: bool, learners: int
-) -> None:
-    momentum = case.momentum
-
-    def ours(w: int, v: int, t: int, m: int, a: int, b: int, kept: int, count: int) -> None:
-        v = v if momentum else 0
-        library.mean_step(w, v, t, m, a, b, kept, count, empty, learners, case.rate, momentum)
-
-    def torchs(*rows: torch.Tensor) -> int:
-        w, v, total, mine, aside, velocity_aside = rows
-        aside.copy_(w)
-        if momentum:
-            velocity_aside.copy_(v)
-        solver = ParallelSGD(momentum)
-        whole = mine.clone() if empty else total + mine
-        solver.step([w, v], whole, learners, case.rate)
-        return len(w)
 
     case.check(ours, torchs)
 
@@ -234,13 +218,12 @@ second = ctypes.c_void_p(begin + protected * size + mmap.PAGESIZE)
 assert ctypes.CDLL(None).mprotect(second, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ) == 0
 library, real = ctypes.CDLL(sys.argv[1]), ctypes.c_float
 count = ctypes.c_size_t(size // 4)
-if name == "downpour":
-    library.dlctl_downpour(a, b, c, d, e, f, kept, count, real(0.5), real(0.9), 0)
+if name in ("push", "round"):
+    total, into, learners = (None, d, 1) if name == "push" else (d, None, 2)
+    factors = real(learners), real(0.5), real(0.9)
+    library.dlctl_step(a, b, total, c, into, e, f, kept, count, *factors, 0)
 elif name == "elastic":
     library.dlctl_elastic(a, b, c, e, f, kept, count, real(0.5), 0)
-elif name == "mean_step":
-    factors = real(2), real(0.5), real(0.9)
-    library.dlctl_mean_step(a, b, c, d, e, f, kept, count, 0, *factors)
 else:
     library.dlctl_gather(a, b, c, d, e, kept, count, 0, 0)
 """
@@ -250,9 +233,9 @@ else:
 @pytest.mark.parametrize(
     ("name", "rows", "protected"),
     [
-        *(("downpour", 2, array) for array in (0, 1, 4, 5)),
+        *(("push", 2, array) for array in (0, 1, 4, 5)),
         *(("elastic", 2, array) for array in (0, 1, 4, 5)),
-        *(("mean_step", 2, array) for array in (0, 1, 4, 5)),
+        *(("round", 2, array) for array in (0, 1, 4, 5)),
         *(("gather", 1, array) for array in (0, 4)),
     ],
 )
@@ -284,8 +267,8 @@ def pushed(path: Path, solver: Solver, times: int = 3) -> tuple[list[torch.Tenso
     client = join(ShardSet(path.parent, parameters, 1, 1), solver, WaitPolicy(10))
     weights, gradient = torch.zeros(COUNT), torch.linspace(-1, 1, COUNT)
     for _ in range(times):
-        client.push_pull(gradient, weights, 0.1).wait()
-    client.push(gradient, 0.1).wait()
+        client.push_pull(gradient, weights, 0.1)
+    client.push(gradient, 0.1)
     shard = Shard(path, layout, 1)
     rows = [row.clone() for row in shard.rows]
     assert shard.progress(2) == (times + 1, 0)
@@ -298,21 +281,21 @@ def pushed(path: Path, solver: Solver, times: int = 3) -> tuple[list[torch.Tenso
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The blocks that were worked on in one pass."""
     found: list[int] = []
-    push = native.NativeDownpour.push
+    push = native.Native.push
 
-    def counting(self: native.NativeDownpour, block: int, *rest: object, **named: object) -> None:
+    def counting(self: native.Native, block: int, *rest: object, **named: object) -> None:
         found.append(block)
         push(self, block, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(native.NativeDownpour, "push", counting)
+    monkeypatch.setattr(native.Native, "push", counting)
     yield found
-    native_build.load.cache_clear()
+    native.load.cache_clear()
 
 
 def test_native_pushes_have_the_same_result(path: Path, calls: list[int]) -> None:
     by_torch, weights = pushed(path, MOMENTUM)
     assert not calls
-    native_build.load.cache_clear()
+    native.load.cache_clear()
     native.build(path.parent, MOMENTUM)
     rows, same = pushed(path, MOMENTUM)
     assert sorted(calls) == sorted(4 * [0, 1, 2])
@@ -321,22 +304,25 @@ def test_native_pushes_have_the_same_result(path: Path, calls: list[int]) -> Non
 
 
 def test_native_merges_have_the_same_result(path: Path, calls: list[int]) -> None:
-    native.build(path.parent, MOMENTUM)
     found = []
-    for name in (False, True):
+    for compiles in (False, True):
+        native.load.cache_clear()
+        if compiles:
+            native.build(path.parent, MOMENTUM)
         filled(path)
         shard = ThreadedShard(path, LAYOUT, 1)
-        pass_ = native.native_push_for(shard, MOMENTUM) if name else None
+        primary = Primary(0, shard, MOMENTUM, 2, Queues(MOMENTUM, []))
         into = [torch.zeros(LAYOUT.block_count) for _ in range(2)]
         totals = [torch.full((LAYOUT.block_count,), 2.0) for _ in range(2)]
         for number in (5, 5, 6):  # the second 5 is a repetition
-            exchange = TotalsExchange(number, 3, 0.1, lambda _, last, number=number: last != number)
-            had = merge(shard, range(2), MOMENTUM, exchange, totals, into, pass_)
+            frame = Frame(Kind.TOTAL, number=number, pushes=3, rate=0.1)
+            had = primary.merge(1, frame, range(2), totals, into)
         found.append([*[row.clone() for row in shard.rows], *into])
         assert had == 6 and shard.progress(2) == (0, 0)
         assert torch.equal(torch.cat(into), shard.rows[0][: 2 * LAYOUT.block_count])
         shard.close()
-        path.unlink()
+        for file in path.parent.glob("shard-0*"):
+            file.unlink()
     assert calls == [0, 1, 0, 1]
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
@@ -348,12 +334,12 @@ def test_native_pushes_have_the_same_result_wherever_the_primary_is(
 ) -> None:
     layout, found = layout_of(Parameters(COUNT, "float32", 2, "model"), 1, 0, solver, kind), []
     for compiles in (False, True):
-        native_build.load.cache_clear()
+        native.load.cache_clear()
         if compiles:
             assert native.build(path.parent, solver) == "pushes are compiled by cc"
         create_shard(path, layout, 1, fill=lambda rows: [row.fill_(0.5) for row in rows])
         shard = Shard(path, layout, 1)
-        assert (native.native_push_for(shard, solver) is not None) == compiles
+        assert (native.native_for(shard, solver) is not None) == compiles
         pushes, mine, weights = AtOnce([shard], solver, 0), torch.linspace(-1, 1, COUNT), None
         for _ in range(3):
             weights = mine if solver.sends_weights else torch.zeros(COUNT)
@@ -362,7 +348,7 @@ def test_native_pushes_have_the_same_result_wherever_the_primary_is(
         found.append([*[row.clone() for row in shard.rows], weights])
         shard.close()
         path.unlink()
-    native_build.load.cache_clear()
+    native.load.cache_clear()
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
@@ -370,14 +356,20 @@ class Mine(Downpour):
     """A user's own solver, which may do anything."""
 
 
-@pytest.mark.parametrize("solver", [Mine(), DownpourAdagrad()])
-def test_other_solvers_use_torch(path: Path, calls: list[int], solver: Solver) -> None:
+class MyRounds(ParallelSGD):
+    """A user's own solver in rounds."""
+
+
+@pytest.mark.parametrize(
+    "solver", [Mine(), DownpourAdagrad(), MyRounds(), ModelAveraging(), DiLoCo()]
+)
+def test_other_solvers_use_torch(path: Path, solver: Solver | RoundSolver) -> None:
     assert native.build(path.parent, solver) is None and not list(path.parent.iterdir())
     native.build(path.parent, Downpour())
     filled(path)
     shard = Shard(path, LAYOUT, 1)
-    assert native.native_push_for(shard, Downpour()) is not None
-    assert native.native_push_for(shard, solver) is None
+    assert native.native_for(shard, Downpour()) is not None
+    assert native.native_for(shard, solver) is None
     shard.close()
 
 
@@ -386,18 +378,19 @@ def test_other_dtypes_and_layouts_use_torch(path: Path, calls: list[int]) -> Non
     layout = ShardLayout(COUNT, (torch.float64,), "model")
     create_shard(path, layout, 1)
     shard = Shard(path, layout, 1)
-    assert native.native_push_for(shard, Downpour()) is None
+    assert native.native_for(shard, Downpour()) is None
     shard.close()
     path.unlink()
     filled(path)
     shard = Shard(path, LAYOUT, 1)
-    whole = native.native_push_for(shard, Downpour())
-    assert whole is not None
+    pushes = AtOnce([shard], Downpour(), 0)
     plain, other = torch.zeros(COUNT), torch.zeros(COUNT, dtype=torch.float64)
     apart = torch.zeros(2 * COUNT)[::2]
-    assert whole.pushing(plain, None, 0.1) is not None
     for tensors in ((other, None), (plain, other), (apart, None), (plain, apart)):
-        assert whole.pushing(*tensors, 0.1) is None
+        pushes.push(*tensors, 0.1)
+        assert not calls and all(into is None or into.eq(1).all() for into in tensors[1:])
+    pushes.push(plain, None, 0.1)
+    assert calls
     shard.close()
 
 
@@ -408,12 +401,12 @@ def test_native_rounds_have_the_same_result(path: Path, kind: int, momentum: flo
     solver, found = ParallelSGD(momentum), []
     layout = layout_of(Parameters(COUNT, "float32", 2, "model"), 1, 0, solver, kind)
     for compiles in (False, True):
-        native_build.load.cache_clear()
+        native.load.cache_clear()
         if compiles:
             assert native.build(path.parent, solver) == "pushes are compiled by cc"
         create_shard(path, layout, 1, fill=lambda rows: [row.fill_(0.5) for row in rows])
         shards = [Shard(path, layout, 1) for _ in range(2)]
-        assert (native.native_rounds_for(shards[0], solver) is not None) == compiles
+        assert (native.native_for(shards[0], solver) is not None) == compiles
         turns = [
             InRounds([shard], solver, rank, 1, WaitPolicy(1)) for rank, shard in enumerate(shards)
         ]
@@ -430,18 +423,146 @@ def test_native_rounds_have_the_same_result(path: Path, kind: int, momentum: flo
         for shard in shards:
             shard.close()
         path.unlink()
-    native_build.load.cache_clear()
+    native.load.cache_clear()
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
-class MyRounds(ParallelSGD):
-    """A user's own solver."""
+MKDIR, SLEEP = shutil.which("mkdir"), os.path.realpath("/bin/sleep")
+INTO = 'while [ "$1" != -o ]; do shift; done; into=$2'
+NOT_COMPILED = "pushes are not compiled, and take longer: "
 
 
-@pytest.mark.parametrize("solver", [MyRounds(), ModelAveraging(), DiLoCo(), Downpour()])
-def test_other_solvers_in_rounds_use_torch(path: Path, solver: RoundSolver) -> None:
-    native.build(path.parent, Downpour())
-    filled(path)
-    shard = Shard(path, LAYOUT, 1)
-    assert native.native_rounds_for(shard, solver) is None
-    shard.close()
+def compiler(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on the PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def built(folder: Path) -> str:
+    line = native.build(folder, Downpour())
+    assert line is not None
+    return line
+
+
+def test_without_a_compiler_torch_does_the_work_and_the_log_says_so(
+    path: Path, bin_folder: Path
+) -> None:
+    assert built(path.parent) == NOT_COMPILED + "there is none of cc, gcc, clang"
+    assert "No such file" in built(path.parent / "gone")
+    pushed(path, MOMENTUM)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("exit 0", ""),
+        ("echo native.c: fatal error: no such thing >&2; exit 1", "native.c: fatal error: no such"),
+        (f"{INTO}; echo no library > $into", "its functions do not match torch"),
+        (f"{INTO}; {MKDIR} $into; exit 1", "exit code 1"),
+        (f"echo of its own > $TMPDIR/cc1234.o; {INTO}; exit 1", "exit code 1"),
+    ],
+)
+def test_a_compiler_without_output_is_an_error(
+    path: Path, bin_folder: Path, script: str, why: str
+) -> None:
+    compiler(bin_folder, "gcc", script)
+    assert built(path.parent).startswith(f"{NOT_COMPILED}gcc: {why}")
+    assert not list(path.parent.iterdir())
+    # clang has other macros for FMA
+    compiler(bin_folder, "clang", f'PATH={os.defpath} exec gcc -U__FP_FAST_FMAF "$@"')
+    assert built(path.parent) == "pushes are compiled by clang"
+    assert list(path.parent.iterdir()) == [path.with_name(native.LIBRARY)]
+
+
+def test_learners_wait_while_the_server_compiles(path: Path, bin_folder: Path) -> None:
+    """They wait beyond their time limit, as while a large shard is being made."""
+    compiler(bin_folder, "cc", f"{SLEEP} 1; exit 1")
+    parameters, solver = Parameters(COUNT, "float32", 1, "model"), Downpour()
+
+    def serve() -> None:
+        native.build(path.parent, solver)
+        create_shard(path, layout_of(parameters, 1, 0, solver, PRIMARY), 1)
+
+    server, said = threading.Thread(target=serve), list[str]()
+    server.start()
+    try:
+        client = join(
+            ShardSet(path.parent, parameters, 1, 1), solver, WaitPolicy(0.3, warn=said.append)
+        )
+        client.leave()
+    finally:
+        server.join()
+    assert "has been making" in said[0]
+
+
+def test_a_hanging_compiler_and_its_children_are_killed_and_no_other_is_tried(
+    path: Path, bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learners wait for the shards meanwhile."""
+    its_pid, other = tmp_path / "pid", tmp_path / "other"
+    compiler(bin_folder, "cc", f"{SLEEP} 600 & echo $! > {its_pid}; wait")
+    compiler(bin_folder, "gcc", f"echo > {other}; exit 1")
+    monkeypatch.setattr(native, "_COMPILER_TIMEOUT_S", 2)
+    assert built(path.parent) == NOT_COMPILED + "cc timed out after 2 seconds"
+    deadline = time.monotonic() + 60
+    while (found := look(int(its_pid.read_text()))) is not None and not found.has_ended:
+        assert time.monotonic() < deadline, "the compiler's child is left"
+    assert not other.exists() and not list(path.parent.iterdir())
+
+
+def test_a_compiler_s_leftover_processes_are_not_waited_for(
+    path: Path, bin_folder: Path, tmp_path: Path
+) -> None:
+    """A compiler wrapper may start a server that inherits its standard error."""
+    its_pid = tmp_path / "pid"
+    compiler(
+        bin_folder, "cc", f'{SLEEP} 100 & echo $! > {its_pid}; PATH={os.defpath} exec gcc "$@"'
+    )
+    assert built(path.parent) == "pushes are compiled by cc"
+    os.kill(int(its_pid.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("w[i] = ADD_MULTIPLE(w[i], -rate", "w[i] = ADD_MULTIPLE(w[i], -2 * rate"),
+        ("momentum * v[i] + direction[i]", "momentum * (v[i] + direction[i])"),
+        ("stream(into + at, w)", "stream(into + at, w + 1)"),
+        ("t[i] = t[i] + mine[at + i]", "t[i] = t[i]"),
+        ("c[i] = ADD_MULTIPLE(c[i], alpha", "c[i] = ADD_MULTIPLE(c[i], -alpha"),
+        ("set_kept(kept, at + length)", "set_kept(kept, at)"),
+        ("mine[at + i]) / learners", "mine[at + i]) / 2"),
+        ("void dlctl_step", "void another"),
+    ],
+)
+def test_functions_that_differ_from_torch_are_not_used(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
+) -> None:
+    source = native.SOURCE.read_text()
+    assert right in source
+    (tmp_path / "wrong.c").write_text(source.replace(right, wrong))
+    monkeypatch.setattr(native, "SOURCE", tmp_path / "wrong.c")
+    assert "its functions do not match torch" in built(path.parent)
+    assert not list(path.parent.iterdir())
+
+
+def test_a_library_in_a_folder_that_others_can_write_to_is_not_loaded(
+    path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user may make a folder of any name in shared memory."""
+    library = path.with_name(native.LIBRARY)
+    shutil.copy(made, library)
+    path.parent.chmod(0o770)
+    assert native.load.__wrapped__(library) is None
+    path.parent.chmod(0o700)
+    assert native.load.__wrapped__(library) is not None
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert native.load.__wrapped__(library) is None

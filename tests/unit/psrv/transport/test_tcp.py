@@ -19,7 +19,7 @@ from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpos
 from psrv.transport.unauthenticated import MAX_UNAUTHENTICATED, Refusals, UnauthenticatedPeers
 
 SECRET = b"s" * 32
-GREETING = Greeting(1, 1, 0, Purpose.EXCHANGE, digest=5, stripe=3)
+GREETING = Greeting(1, 1, 0, Purpose.EXCHANGE, digest=5)
 Wait = Callable[..., Any]
 
 
