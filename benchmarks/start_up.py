@@ -2,7 +2,7 @@
 
 The floor of `--help` is a Typer app with one command that prints its help; the floor of `list` is
 one that prints the same rows as one rich table. Each is measured in a pipe and on a terminal, where
-dlctl, too, draws with rich.
+dlctl draws, too.
 """
 
 from __future__ import annotations

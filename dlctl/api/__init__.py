@@ -4,11 +4,17 @@ Each function does what the command of its name does, by the same use case in `d
 raises that command's error. Threads may share all of it.
 """
 
-from dlctl.api.finding import search_of, searches, training, trainings
+from dlctl.api.functions import (
+    search_of,
+    searches,
+    start_search,
+    submit,
+    training,
+    trainings,
+)
 from dlctl.api.jobs import Training
 from dlctl.api.models import StoredModel, model, store_model, stored_models
 from dlctl.api.searches import Search
-from dlctl.api.starting import start_search, submit
 
 __all__ = [
     "Search", "StoredModel", "Training", "model", "search_of", "searches", "start_search",

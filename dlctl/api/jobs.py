@@ -9,20 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlctl.api.room import listed, mine
-from dlctl.errors import DlctlError, Misused, TrainingFailed
+from dlctl.contract import State
+from dlctl.errors import DlctlError, Misused, TrainingFailed, TransportError
 from dlctl.series.merged import Columns, columns_of
 from dlctl.service import verbs
-from dlctl.service.client import tag
+from dlctl.service.client import Filter, may_pass, tag
 
 if TYPE_CHECKING:
     from dlctl.api.shown import Line
     from dlctl.lifecycle import QueuePace, Session
     from dlctl.record import Record
     from dlctl.service.client import Client
+    from dlctl.tell import Tell
 
 J = TypeVar("J", bound="Training")
 _FRESH_S = 1.0
 """For how long an answer of a site counts as new."""
+_FIRST_S, _SLOWEST_S, _SLOWER = 0.5, 5.0, 1.3
+"""How often `wait` looks: less often while nothing changes."""
+_WAY = [state for state in State if not state.final] + [State.COMPLETED]
+"""The states of a training to which nothing happens, in their order."""
 
 
 class Training:
@@ -115,11 +121,10 @@ class Training:
             TimeoutError: the time is over; the training goes on.
             TransportError: the site can't be reached, and waiting would not help.
         """
-        from dlctl.api.waiting import is_there, looks, states
         from dlctl.lifecycle import QueuePace
 
         wanted, pace = states(until), QueuePace()
-        for record in looks(lambda: self._look(pace), self._mine.tell, timeout_s):
+        for record in _looks(lambda: self._look(pace), self._mine.tell, timeout_s):
             if on_look is not None:
                 on_look(self)
             if is_there(record.state, wanted):
@@ -305,3 +310,48 @@ class Training:
 
 def _again(kind: type[Training], record: Record) -> Training:
     return kind(record, mine())
+
+
+# Waiting ------------------------------------------------------------------------------------------
+
+
+def _looks(look: Callable[[], Record], tell: Tell, timeout_s: float | None) -> Iterator[Record]:
+    """Yield what each look finds, until the time is over; a site that is silent is asked again.
+
+    Raises:
+        TransportError: to ask again would not help.
+    """
+    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    pause_s, before = _FIRST_S, None
+    while True:
+        try:
+            yield (now := look())
+        except TransportError as error:
+            if not may_pass(error):
+                raise
+            tell.warn(f"{error.message}; trying again")
+        else:
+            pause_s = _FIRST_S if now.state is not before else min(_SLOWEST_S, pause_s * _SLOWER)
+            before = now.state
+        if (left_s := deadline - time.monotonic()) <= 0:
+            return
+        time.sleep(min(pause_s, left_s))
+
+
+def states(words: str | Collection[str] | None) -> set[State]:
+    """Return the states that are waited for; of no words those in which a training has ended.
+
+    Raises:
+        Misused: a word is no state.
+    """
+    if not words:
+        return {state for state in State if state.final}
+    chosen = [words] if isinstance(words, str) else list(words)
+    Filter(states=chosen)
+    return {State(word.upper()) for word in chosen}
+
+
+def is_there(state: State, wanted: set[State]) -> bool:
+    """Return whether a training is in one of these states, or has passed one on its way."""
+    passed = _WAY[: _WAY.index(state) + 1] if state in _WAY else [state]
+    return not wanted.isdisjoint(passed)

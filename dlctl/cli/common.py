@@ -75,6 +75,7 @@ IDS = typer.Argument(
 )  # fmt: skip
 JSON = typer.Option(False, "--json", help="Print JSON.")
 TRIAL = typer.Option(None, "--trial", "-t", min=0, metavar="N", help="Only this trial of a search.")
+YES = typer.Option(False, "--yes", "-y", help="Don't ask; required without a terminal.")
 DRY_RUN = typer.Option(False, "--dry-run", "-n", help="Only say what would go.")
 SITE = typer.Option(
     ..., "--site", "-s", autocompletion=complete_sites, default_factory=default_site,

@@ -11,13 +11,12 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import IDS, JSON, SITE, client, opened, overriding, seconds, whole
 from dlctl.cli.manifests import MANIFEST
-from dlctl.units import format_bytes
+from dlctl.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from dlctl.contract import Rehearsed
     from dlctl.manifest.overrides import Overrides
     from dlctl.outputs.ledger import Ledger
-    from dlctl.plan.rehearsal import Forecast
     from dlctl.service.costs import Rehearsal
     from dlctl.service.suggest import Suggestions
 
@@ -103,21 +102,34 @@ def _print_suggestions(found: Suggestions) -> None:
 
 
 def _print(shown: Rehearsal) -> None:
-    found, whole = shown.rehearsed, shown.forecast
-    output.fields({
-        "restarts": _restarts(found),
-        "differing": _differing(found),
+    from dlctl.series.readable import exact_span, memory_size
+
+    found, whole, asked = shown.rehearsed, shown.forecast, shown.memory_asked_bytes
+    told = {
+        "restarts": _restarts(found), "differing": _differing(found),
         "disturbed": f"halted at step {found.halted_at}, killed after step {found.killed_at} "
                      f"of {found.steps}",
-        "restart": "" if found.restart_s is None else f"{found.restart_s:.1f} s from the kill to "
-                   "the next step",
-        "checkpoint": _checkpoint(found),
-        "memory": _memory(found.memory_bytes, shown.memory_asked_bytes),
-        "speed": "" if not found.step_s else f"{found.samples_per_s:.4g} samples a second, "
-                 f"{found.step_s:.3g} s a step",
-        "training": "" if whole is None else _training(found, whole),
-        "time": "" if whole is None else _time(whole),
-    })  # fmt: skip
+    }  # fmt: skip
+    if found.restart_s is not None:
+        told["restart"] = f"{found.restart_s:.1f} s from the kill to the next step"
+    if found.checkpoint_s is not None:
+        size = "" if found.checkpoint_bytes is None else f", {format_bytes(found.checkpoint_bytes)}"
+        told["checkpoint"] = f"{found.checkpoint_s:.2g} s{size}"
+    if found.memory_bytes is not None:
+        wanted = memory_size(asked) if asked else "the default"
+        told["memory"] = f"{memory_size(found.memory_bytes)} used, {wanted} asked for, per learner"
+    if found.step_s:
+        told["speed"] = f"{found.samples_per_s:.4g} samples a second, {found.step_s:.3g} s a step"
+    if whole is not None:
+        gpus = f", {whole.gpu_hours:.3g} GPU-hours" if whole.gpu_hours else ""
+        told["training"] = (
+            f"{found.total_steps} steps: {exact_span(3600 * whole.hours)} in "
+            f"{counted(whole.links, 'job')}, {whole.node_hours:.3g} node-hours{gpus}"
+        )
+    if whole is not None and whole.asked_hours is not None:
+        verdict = "is enough" if whole.asked_hours >= whole.hours else "is NOT enough"
+        told["time"] = f"{exact_span(3600 * whole.asked_hours)} {verdict}, not counting validation"
+    output.fields(told)
 
 
 def _restarts(found: Rehearsed) -> str:
@@ -138,40 +150,6 @@ def _differing(found: Rehearsed) -> str:
     return ", ".join(shown)
 
 
-def _checkpoint(found: Rehearsed) -> str:
-    if found.checkpoint_s is None:
-        return ""
-    size = "" if found.checkpoint_bytes is None else f", {format_bytes(found.checkpoint_bytes)}"
-    return f"{found.checkpoint_s:.2g} s{size}"
-
-
-def _memory(used: int | None, asked: int | None) -> str:
-    if used is None:
-        return ""
-    from dlctl.series.readable import memory_size
-
-    wanted = memory_size(asked) if asked else "the default"
-    return f"{memory_size(used)} used, {wanted} asked for, per learner"
-
-
-def _training(found: Rehearsed, whole: Forecast) -> str:
-    from dlctl.series.readable import exact_span
-
-    jobs = "1 job" if whole.links == 1 else f"{whole.links} jobs"
-    gpus = f", {whole.gpu_hours:.3g} GPU-hours" if whole.gpu_hours else ""
-    text = f"{found.total_steps} steps: {exact_span(3600 * whole.hours)} in {jobs}"
-    return f"{text}, {whole.node_hours:.3g} node-hours{gpus}"
-
-
-def _time(whole: Forecast) -> str:
-    from dlctl.series.readable import exact_span
-
-    if whole.asked_hours is None:
-        return ""
-    verdict = "is enough" if whole.asked_hours >= whole.hours else "is NOT enough"
-    return f"{exact_span(3600 * whole.asked_hours)} {verdict}, not counting validation"
-
-
 def report(training_ids: list[str] = IDS, as_json: bool = JSON) -> None:
     """Show where the hours of trainings went.
 
@@ -189,7 +167,7 @@ def report(training_ids: list[str] = IDS, as_json: bool = JSON) -> None:
 def _print_ledger(found: Ledger) -> None:
     from dlctl.outputs.ledger import USES, WORDS
 
-    attempts = "1 attempt" if found.attempts == 1 else f"{found.attempts} attempts"
+    attempts = counted(found.attempts, "attempt")
     output.sentence(f"{found.training_id}: {attempts}, {found.queued_h:.3g} h in the queue")
     rows = []
     for use in USES:

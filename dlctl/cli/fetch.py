@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -37,6 +36,9 @@ if TYPE_CHECKING:
 
 
 _RESULTS = "results"
+ON_NODE = typer.Option(
+    False, "--on-node", help="Run it in a job step, if Python works only on compute nodes."
+)
 
 
 @filtered
@@ -138,19 +140,10 @@ def _tell_fetched(record: Record, fetched: Fetched) -> None:
         output.note(f"{record.training_id}: not fetched: {rest}")
 
 
-class ModelFormat(str, enum.Enum):
-    """What a model can be exported to."""
-
-    torchscript = "torchscript"
-    onnx = "onnx"
-    torch_export = "torch-export"
-    safetensors = "safetensors"
-
-
 def export(
     training_id: str | None = ID,
-    format_: ModelFormat = typer.Option(
-        ModelFormat.torchscript, "--format", help="What will load it: torch.jit, an ONNX runtime, "
+    format_: Literal["torchscript", "onnx", "torch-export", "safetensors"] = typer.Option(
+        "torchscript", "--format", help="What will load it: torch.jit, an ONNX runtime, "
         "torch.export, or your own model (weights only)."),
     checkpoint: str | None = typer.Option(
         None, "--checkpoint", metavar="STEP", help="Weights of this checkpoint, or `newest`; "
@@ -159,8 +152,7 @@ def export(
         None, "--output", "-o", help="Output file; by default in ./results/<training id>."),
     fixed_batch: bool = typer.Option(
         False, "--fixed-batch", help="For this batch size only, if the model takes no other."),
-    on_node: bool = typer.Option(
-        False, "--on-node", help="Run it in a job step, if Python works only on compute nodes."),
+    on_node: bool = ON_NODE,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Export a servable model file, and download it.
@@ -171,7 +163,7 @@ def export(
     """
     from dlctl.outputs.export import ExportRequest, bring, export_model
 
-    wanted = ExportRequest(format_.value, checkpoint, fixed_batch, on_node)
+    wanted = ExportRequest(format_, checkpoint, fixed_batch, on_node)
     with training(training_id) as (session, record, store):
         done = export_model(session, record, store, wanted, output.note)
         with output.progress("fetching") as on_progress:
@@ -187,9 +179,6 @@ def export(
 _WHOLE = {True: "yes", False: "no", None: "?"}
 STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete checkpoint by default.")
 STEPS = typer.Argument(None, metavar="STEP…", help="Steps; all by default.")
-ON_NODE = typer.Option(
-    False, "--on-node", help="Run it in a job step, if Python works only on compute nodes."
-)
 
 
 def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:

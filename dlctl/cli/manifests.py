@@ -67,29 +67,24 @@ def validate(
     from dlctl.manifest.load import load_manifest
     from dlctl.request.build import look_over
 
+    told: dict[str, Any] = {"manifest": str(manifest), "valid": True, "problems": [],
+                            "not_in_this_version": [], "warnings": []}  # fmt: skip
+    folder = manifest.resolve().parent
     try:
         known = load_manifest(manifest)
-        notes = look_over(known, manifest.resolve().parent)
+        told["not_in_this_version"] = look_over(known, folder)
     except ManifestError as error:
         if not as_json:
             raise
-        wrong = {
-            "manifest": str(manifest), "valid": False, "problems": list(error.problems),
-            "not_in_this_version": [], "warnings": [],
-        }  # fmt: skip
+        wrong = told | {"valid": False, "problems": list(error.problems)}
         output.report(wrong, True, lambda _: None)
         raise typer.Exit(error.exit_code) from None
     from dlctl.contract.programs.lone_program import warn_if_alone
 
-    folder = manifest.resolve().parent
-    alone = warn_if_alone(known.framework.command, known.learners, folder)
-    told = [alone] if alone else []
-    valid = {
-        "manifest": str(manifest), "valid": True, "problems": [], "not_in_this_version": notes,
-        "warnings": told,
-    }  # fmt: skip
-    output.report(valid, as_json, lambda _: output.line(f"{manifest} is valid"))
-    for note in [*notes, *told] if not as_json else []:
+    if alone := warn_if_alone(known.framework.command, known.learners, folder):
+        told["warnings"].append(alone)
+    output.report(told, as_json, lambda _: output.line(f"{manifest} is valid"))
+    for note in [*told["not_in_this_version"], *told["warnings"]] if not as_json else []:
         output.warn(note)
     if notify:
         from dlctl.service.webhooks import try_notices

@@ -13,6 +13,7 @@ from dlctl.cli import output
 from dlctl.cli.common import (
     DRY_RUN,
     JSON,
+    YES,
     ago,
     ask_nothing_in_json,
     client,
@@ -193,9 +194,7 @@ def update(
 
 def delete(
     model: str = MODEL,
-    yes: bool = typer.Option(
-        False, "--yes", "-y", help="Don't ask; required without a terminal."
-    ),
+    yes: bool = YES,
     dry_run: bool = DRY_RUN,
     site: str | None = SITE, as_json: bool = JSON,
 ) -> None:  # fmt: skip

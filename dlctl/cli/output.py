@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 _STYLES = {state.value: "cyan" for state in State if state.runs} | {
-    "COMPLETED": "green", "FAILED": "bold red", "CANCELLED": "yellow", "HALTED": "yellow",
-    "PENDING": "blue", "QUEUED": "blue", "ok": "green", "warning": "yellow", "failed": "bold red",
+    "COMPLETED": "green", "FAILED": "red", "CANCELLED": "yellow", "HALTED": "yellow",
+    "PENDING": "blue", "QUEUED": "blue", "ok": "green", "warning": "yellow", "failed": "red",
 }  # fmt: skip
 
 _LONG_WORD = 24
@@ -85,8 +85,9 @@ def has_colours(stream: Any = None) -> bool:
 
 
 def _coloured(text: str, style: str, stream: Any) -> str:
-    codes = {"yellow": "33", "red": "1;31", "green": "32", "dim": "2"}
-    if not has_colours(stream):
+    codes = {"yellow": "33", "red": "1;31", "green": "32", "blue": "34", "cyan": "36",
+             "bold": "1", "dim": "2"}  # fmt: skip
+    if not (text and style and has_colours(stream)):
         return text
     return f"\033[{codes[style]}m{text}\033[0m"
 
@@ -122,59 +123,46 @@ def _plain(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "") -> None:
-    """Print rows under their column names; if there are none, print `empty` to stderr."""
+    """Print rows under their column names; if there are none, print `empty` to stderr.
+
+    Where a terminal has no room, each cell gets a line of its own.
+    """
     if not rows:
-        note(empty)
-        return
-    if sys.stdout.isatty():
-        _draw(columns, rows)
-        return
+        return note(empty)
+    from itertools import zip_longest
+
     from dlctl.terminal.text import width_of
 
-    lines = [[printable(str(cell)) for cell in row] for row in [columns, *rows]]
-    widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = (c + " " * (w - width_of(c)) for c, w in zip(line, widths, strict=True))
-        print("  ".join(cells).rstrip())
-
-
-def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Draw a table; where it has no room, print each cell on a line of its own."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    drawn = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    cells = [[printable(str(c)) for c in row] for row in [columns, *rows]]
-    between = 2 * len(columns)
-    widths = _widths(list(zip(*cells, strict=True)), console.width - between)
+    head, *body = [[printable(str(cell)) for cell in row] for row in [columns, *rows]]
+    widths = _widths(list(zip(head, *body, strict=True)))
     if widths is None:
-        for row in cells[1:]:
-            pairs = zip(cells[0], row, strict=True)
-            for name, cell in pairs:
+        for row in body:
+            for name, cell in zip(head, row, strict=True):
                 if cell:
                     sentence(f"{name}: {cell}")
             print()
-        return
-    for column, width in zip(columns, widths, strict=True):
-        drawn.add_column(column, overflow="fold", width=width)
-    for row in cells[1:]:
-        drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    console.print(drawn)
+        return None
+    for row in [head, *body]:
+        parts = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for cells in zip_longest(*parts, fillvalue=""):
+            print("  ".join(
+                _coloured(cell, "bold" if row is head else _STYLES.get(cell, ""), sys.stdout)
+                + " " * (width - width_of(cell))
+                for cell, width in zip(cells, widths, strict=True)
+            ).rstrip())  # fmt: skip
+    return None
 
 
-def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Return widths that break no word but very long ones; None: there is no room for that.
-
-    Args:
-        columns: All cells of each.
-        room: For all of them together.
-    """
+def _widths(columns: Sequence[Sequence[str]]) -> list[int] | None:
+    """Return widths; on a terminal they break no word but very long ones; None: it has no room."""
     from dlctl.terminal.text import width_of
 
     whole = [max(map(width_of, cells)) for cells in columns]
+    if not sys.stdout.isatty():
+        return whole
+    import shutil
+
+    room = shutil.get_terminal_size().columns - 2 * (len(columns) - 1)
     words = [max(width_of(w) for cell in cells for w in cell.split() or [""]) for cells in columns]
     longest = max(words)
     while sum(words := [min(word, longest) for word in words]) > room:
@@ -186,6 +174,20 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
     return [
         word + (width - word) * spare // wanted for width, word in zip(whole, words, strict=True)
     ]
+
+
+def _folded(text: str, room: int) -> list[str]:
+    """Return a cell as several lines; a word that is longer than one is broken."""
+    from dlctl.terminal.text import cut
+
+    lines = []
+    for line in _filled(text, room):
+        rest = line
+        while len(head := cut(rest, room) or rest[:1]) < len(rest):
+            lines.append(head)
+            rest = rest[len(head) :]
+        lines.append(rest)
+    return lines
 
 
 def _wrapped(text: str, indent: int, stream: Any = None) -> list[str]:

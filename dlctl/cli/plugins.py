@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -113,14 +112,6 @@ def end_if_wrong(wrong: Sequence[DlctlError]) -> None:
         raise typer.Exit(wrong[0].exit_code)
 
 
-class Where(str, enum.Enum):
-    """From where data stores are asked."""
-
-    HERE = "here"
-    LOGIN = "login"
-    NODE = "node"
-
-
 def list_stores(as_json: bool = JSON) -> None:
     """List the types of data stores: dlctl's and yours.
 
@@ -166,8 +157,8 @@ def show_store(
 
 def check(
     manifest: Path = MANIFEST, site: str = SITE,
-    where: Where = typer.Option(
-        Where.HERE, "--from", help="Who asks: this machine, the site's login node, or one of its "
+    where: Literal["here", "login", "node"] = typer.Option(
+        "here", "--from", help="Who asks: this machine, the site's login node, or one of its "
         "nodes in a job of its own.",
     ),
     as_json: bool = JSON,
@@ -182,8 +173,8 @@ def check(
 
     with opened(site) as session:
         request = prepare(manifest, Overrides(), session.site)
-        there = ask_there(session, request.plan, on_node=where is Where.NODE)
-        found = check_stores(request, ask_here if where is Where.HERE else there)
+        there = ask_there(session, request.plan, on_node=where == "node")
+        found = check_stores(request, ask_here if where == "here" else there)
     rows = [[c.store, c.container, c.state, c.seen, c.hint] for c in found]
     columns = ["store", "container", "state", "seen", "do"]
     output.report(found, as_json, lambda _: output.table(columns, rows, "no store needs a check"))

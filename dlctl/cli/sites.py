@@ -23,11 +23,7 @@ def list_(as_json: bool = JSON) -> None:
     """
     from dlctl.sites.files import list_sites
 
-    known = [
-        {"name": s.name, "kind": "example" if s.example else "shipped" if s.shipped else "yours",
-         "file": str(s.path)}
-        for s in list_sites()
-    ]  # fmt: skip
+    known = [each.plain() for each in list_sites()]
     rows = [[each["name"], each["kind"], each["file"]] for each in known]
     output.report(known, as_json, lambda _: output.table(["site", "kind", "file"], rows))
 

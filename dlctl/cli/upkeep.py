@@ -11,6 +11,7 @@ from dlctl.cli import output
 from dlctl.cli.common import (
     DRY_RUN,
     JSON,
+    YES,
     ago,
     ask_nothing_in_json,
     client,
@@ -89,7 +90,7 @@ def prune(
     keep_results: bool = typer.Option(False, "--keep-results", help="Remove only checkpoints and "
                                       "copies of data; results, logs and metrics stay."),
     dry_run: bool = DRY_RUN,
-    yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask; required without a terminal."),
+    yes: bool = YES,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Remove trainings that ended long ago; asks first.

@@ -184,11 +184,7 @@ async def list_sites(_: Call) -> Response:
     """Return the sites."""
     from dlctl.sites.files import list_sites as known
 
-    kinds = {(True, True): "example", (True, False): "example", (False, True): "shipped"}
-    return answer({"items": [
-        {"name": each.name, "file": str(each.path),
-         "kind": kinds.get((each.example, each.shipped), "yours")} for each in known()
-    ], "next": None})  # fmt: skip
+    return answer({"items": [each.plain() for each in known()], "next": None})
 
 
 def show_site(call: Call) -> Response:

@@ -16,7 +16,7 @@ from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record.batches import Key
 from dlctl.record.used import known
 from dlctl.request.left_out import listing, rows
-from dlctl.suggest.far_off import far_off
+from dlctl.suggest.evidence import far_off
 from dlctl.tell import SILENT, Tell
 from dlctl.units import format_duration
 

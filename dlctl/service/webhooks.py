@@ -32,32 +32,15 @@ AT_MOST = 16
 """Endpoints of a training: each dead one costs a look seconds."""
 
 
-def endpoints(session: Session, record: Record, event: str | None = None) -> list[Endpoint]:
-    """Return the endpoints that are told of an event, or of any.
+def endpoints(session: Session, record: Record) -> list[Endpoint]:
+    """Return the endpoints that are told of a training's events.
 
     Raises:
-        Misused: there is no such event.
         TransportError
     """
-    if event is not None:
-        _check(event)
     path = contract.endpoints_file(session.site.root, record.training_id)
     text = (read_texts(session.transport, [path])[path] or b"").decode(errors="replace")
-    return [each for each in contract.parse_endpoints(text) if event in (None, each.event)]
-
-
-def endpoint(session: Session, record: Record, event: str, endpoint_id: str) -> Endpoint:
-    """Return an endpoint.
-
-    Raises:
-        Misused: there is no such event.
-        RecordError: there is no such endpoint.
-        TransportError
-    """
-    for each in endpoints(session, record, event):
-        if each.id == endpoint_id:
-            return each
-    raise RecordError(f"{record.training_id} has no endpoint {endpoint_id!r} for {event!r}")
+    return contract.parse_endpoints(text)
 
 
 def register(session: Session, record: Record, wanted: Endpoint) -> Endpoint:
@@ -70,7 +53,10 @@ def register(session: Session, record: Record, wanted: Endpoint) -> Endpoint:
         RecordError: the training has ended.
         TransportError
     """
-    _check(wanted.event, wanted.id)
+    if wanted.event not in contract.EVENTS:
+        raise Misused(f"{wanted.event!r} is no event; {', '.join(contract.EVENTS)} are")
+    if not contract.ENDPOINT_ID.fullmatch(wanted.id):
+        raise Misused("an endpoint's id has up to 64 letters, digits, '_' and '-'")
     if record.state.final:
         raise RecordError(f"{record.training_id} is {record.state}: nothing will happen to it")
     try:
@@ -84,17 +70,13 @@ def register(session: Session, record: Record, wanted: Endpoint) -> Endpoint:
     return wanted
 
 
-def unregister(session: Session, record: Record, event: str, endpoint_id: str) -> Endpoint:
-    """Tell an endpoint no more, and return it.
+def unregister(session: Session, record: Record, known: Endpoint) -> None:
+    """Tell an endpoint no more.
 
     Raises:
-        Misused: there is no such event.
-        RecordError: there is no such endpoint.
         TransportError
     """
-    known = endpoint(session, record, event, endpoint_id)
-    _append(session, record, Endpoint(endpoint_id, event))
-    return known
+    _append(session, record, Endpoint(known.id, known.event))
 
 
 def try_notices(manifest: Manifest, folder: Path, site: str) -> Iterator[str]:
@@ -131,13 +113,6 @@ def try_notices(manifest: Manifest, folder: Path, site: str) -> Iterator[str]:
         except contract.NotSent as error:
             raise DlctlError(f"{way}: {error.message}", hint=error.hint) from None
         yield way
-
-
-def _check(event: str, endpoint_id: str = "x") -> None:
-    if event not in contract.EVENTS:
-        raise Misused(f"{event!r} is no event; {', '.join(contract.EVENTS)} are")
-    if not contract.ENDPOINT_ID.fullmatch(endpoint_id):
-        raise Misused("an endpoint's id has up to 64 letters, digits, '_' and '-'")
 
 
 def _append(session: Session, record: Record, line: Endpoint) -> None:

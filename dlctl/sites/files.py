@@ -60,6 +60,11 @@ class SiteFile:
         """Return whether the site is an example, which is only there to be copied."""
         return self.shipped and self.name.endswith("-example")
 
+    def plain(self) -> dict[str, str]:
+        """Return it as JSON has it."""
+        kind = "example" if self.example else "shipped" if self.shipped else "yours"
+        return {"name": self.name, "kind": kind, "file": str(self.path)}
+
 
 def user_directory() -> Path:
     """Return the folder of the user's own site files."""

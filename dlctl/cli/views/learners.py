@@ -201,9 +201,5 @@ def rates(learners: list[Status], plan: Plan) -> str:
     pushes = f"{sum(running):.3g} pushes/s in all" if sum(running) else ""
     if not plan.framework.job or not plan.parameter_server or not pushes:
         return pushes
-    # Plans made before batch_samples was decided there have none.
-    batch = plan.parameter_server.batch_samples or -(
-        -plan.training.batch_size // plan.resources.learners
-    )
-    samples = sum(running) * plan.parameter_server.push_every * batch
+    samples = sum(running) * plan.parameter_server.push_every * plan.parameter_server.batch_samples
     return f"{samples:.0f} samples/s · {pushes}"

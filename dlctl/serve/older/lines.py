@@ -73,8 +73,8 @@ def log_rows(desk: Desk, record: Record) -> list[Json]:
 def metric_rows(desk: Desk, record: Record) -> list[Json]:
     """Return what was measured, with times that grow strictly."""
     rows, newest_ms = list[Json](), 0
-    for data in metric_data(measured(desk.mine, record)):
-        newest_ms = max(newest_ms + 1, data["time_ms"])
+    for time_ms, data in metric_data(measured(desk.mine, record)):
+        newest_ms = max(newest_ms + 1, time_ms)
         rows.append({
             "meta": _meta(record, newest_ms, len(rows)), "grouplabel": data["type"],
             "etimes": {"iteration": {"type": "INT", "value": str(data["iteration"])}},
@@ -92,22 +92,17 @@ def _meta(record: Record, time_ms: int, number: int) -> Json:
     return {"training_id": record.training_id, "user_id": "", "time": time_ms, "rindex": number}
 
 
-def metric_data(entries: Iterable[Entry]) -> Iterator[Json]:
-    """Yield their MetricData, with the time as a number beside it."""
+def metric_data(entries: Iterable[Entry]) -> Iterator[tuple[int, Json]]:
+    """Yield times in milliseconds, each with what these clients call MetricData."""
     for entry in (each for whole in entries for each in by_group(whole)):
         line = entry.line
         if line.event or entry.origin.source is Source.NODE:
             continue
-        yield {
+        yield round((line.time or 0.0) * 1000), {
             "type": line.group or "train", "timestamp": date_of(line.time or 0.0),
             "iteration": 0 if line.step == NO_STEP else line.step,
-            "Values": line.values | line.texts, "time_ms": round((line.time or 0.0) * 1000),
+            "Values": line.values | line.texts,
         }  # fmt: skip
-
-
-def without_time(data: Json) -> Json:
-    """Return their MetricData as they know it."""
-    return {name: value for name, value in data.items() if name != "time_ms"}
 
 
 # Streams ------------------------------------------------------------------------------------------
@@ -167,9 +162,9 @@ def _frames(text: str) -> Iterator[str]:
 async def send_metrics(desk: Desk, record: Record, follows: bool) -> AsyncIterator[str]:
     """Yield what is measured, each as a frame."""
     if not follows:
-        for each in await desk.at_sites(lambda: [*metric_data(measured(desk.mine, record))]):
-            yield json.dumps(without_time(each))
+        for _, each in await desk.at_sites(lambda: [*metric_data(measured(desk.mine, record))]):
+            yield json.dumps(each)
         return
     async for batch in desk.followers.follow(record, MetricsSource(record)):
-        for each in metric_data(batch.pieces if batch else ()):
-            yield json.dumps(without_time(each))
+        for _, each in metric_data(batch.pieces if batch else ()):
+            yield json.dumps(each)

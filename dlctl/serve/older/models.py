@@ -25,7 +25,6 @@ from dlctl.serve.older.lines import (
     send_logs,
     send_metrics,
     socket_of,
-    without_time,
 )
 from dlctl.serve.older.shapes import older
 from dlctl.serve.operations import Call, answer
@@ -84,8 +83,8 @@ def _show(call: Call) -> Response:
 
     with call.training() as (session, record):
         (known,) = refresh(session, [record], call.desk.mine.store)
-    newest = list(metric_data(measured(call.desk.mine, known)))[-1:]
-    return answer(_model(known) | {"metrics": [without_time(each) for each in newest]})
+    told = [each for _, each in metric_data(measured(call.desk.mine, known))]
+    return answer(_model(known) | {"metrics": told[-1:]})
 
 
 def _halt(call: Call) -> Response:
@@ -195,7 +194,7 @@ def _change_endpoint(call: Call) -> Response:
                 f"{record.training_id} has no endpoint {name!r} for {call.part('type')!r}"
             )
         for each in known if method == "DELETE" else ():
-            webhooks.unregister(session, record, each.event, name)
+            webhooks.unregister(session, record, each)
         return answer(_endpoint(known[0]))
 
 

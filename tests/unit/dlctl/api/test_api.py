@@ -18,9 +18,9 @@ import pytest
 from zygote import wait_for
 
 import dlctl
+from dlctl.api.functions import file_of
 from dlctl.api.room import listed
 from dlctl.api.shown import Line, html_of
-from dlctl.api.starting import file_of
 from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.errors import Misused
 from dlctl.manifest.overrides import overrides_of

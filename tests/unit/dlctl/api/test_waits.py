@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from dlctl import lifecycle
-from dlctl.api.jobs import Training
-from dlctl.api.waiting import is_there, states
+from dlctl.api.jobs import Training, is_there, states
 from dlctl.contract import State
 from dlctl.errors import ConnectionLost, HostKeyError, TrainingFailed
 from dlctl.record import Record
@@ -41,7 +40,7 @@ def training_that(monkeypatch, *answers: Any, most: int = 4) -> Training:
         return [replace(RECORD, state=answer)]
 
     monkeypatch.setattr(lifecycle, "refresh", refresh)
-    monkeypatch.setattr("dlctl.api.waiting._FIRST_S", 0.001)
+    monkeypatch.setattr("dlctl.api.jobs._FIRST_S", 0.001)
     return Training(RECORD, Client(store, SILENT, pool=Pool(opened, most=most)))
 
 

@@ -78,6 +78,14 @@ def test_a_search_without_a_trial(dlctl, known):
     fails(dlctl("logs", ONE, "-t", "0"), 8, "there is no trial 0")
 
 
+def test_lines_of_a_trial_are_not_chosen_by_learner_or_age(dlctl, known):
+    write_search(known, 4)
+    for options in (["--rank", "0"], ["--attempt", "1"], ["--since", "1h"], ["--tail", "1"]):
+        refused = dlctl("logs", ONE, "--trial", "2", *options)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "of a trial all lines are printed" in refused.stderr
+
+
 def test_show_tells_space_trials_and_why_they_wait(dlctl, known):
     write_search(known, 12, 9)
     text = dlctl("show", ONE, ok=True).stdout

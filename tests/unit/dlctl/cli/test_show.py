@@ -122,7 +122,7 @@ def test_a_narrow_terminal_breaks_no_word_of_the_metrics(on_terminal):
     assert speed in shown
     assert shown.count("validation_top5_accuracy  nan") == 1
     assert all(len(line) <= 60 for line in shown.splitlines())
-    assert "\n 1        node001" in shown
+    assert "\n1        node001" in shown
 
 
 def test_json_holds_objects_and_one_form_of_time():
@@ -226,12 +226,8 @@ def test_of_a_program_only_the_pushes_are_known(capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "3 pushes/s in all"
 
 
-def test_samples_a_second_of_batches_that_the_learners_divide_unevenly():
+def test_with_the_built_in_loop_samples_are_those_of_all_pushes():
     plan = with_server("push_every: 2, shards: 1").told.plan
-    plan = replace(
-        plan, training=replace(plan.training, batch_size=64),
-        resources=replace(plan.resources, learners=6),
-        parameter_server=replace(plan.parameter_server, batch_samples=0),
-    )  # fmt: skip
+    plan = replace(plan, parameter_server=replace(plan.parameter_server, batch_samples=11))
     learner = process("learner", 0, "n1", pushes_per_s=10.0)
     assert rates([learner], plan) == "220 samples/s · 10 pushes/s in all"

@@ -1,4 +1,4 @@
-"""`dlctl show` tells the whole story of a training on a screen of 80 × 24."""
+"""`dlctl show`: the story of a training on a screen of 80 × 24, its verdict, and its chain."""
 
 import time
 from dataclasses import replace
@@ -7,12 +7,15 @@ import pytest
 from made_details import make_details, process
 from scheduler_plan import make_plan
 
-from dlctl.cli.views.training import print_story
-from dlctl.contract import Action, Evidence, Next, State, Verdict
+from dlctl.cli import output
+from dlctl.cli.output import Shown
+from dlctl.cli.views.training import _asked, print_story, verdict_fields
+from dlctl.contract import Action, Evidence, Lifecycle, Next, State, Verdict, VerdictKind
 from dlctl.lifecycle.orders import Ordered
 from dlctl.outputs.insight import Insight
 from dlctl.series.answers import Answer
 from dlctl.series.pace import TimeLeft
+from dlctl.service.submit import _say_links
 from dlctl.terminal.text import width_of
 
 NOW, PLAN = time.time(), make_plan()
@@ -99,3 +102,76 @@ def test_a_warning_is_not_repeated_by_the_hint(capsys):
     printed = " ".join(capsys.readouterr().err.split())
     assert printed.count("To send it") == 1
     assert "gpu_type is ignored" in printed
+
+
+def shown(**more):
+    verdict = Verdict(1, "7", State.FAILED, "It failed.", **more)
+    fields = verdict_fields(make_details(verdict=verdict))
+    return {name: text for name, text in fields.items() if text}
+
+
+def test_a_fault_its_evidence_and_the_retry():
+    told = shown(
+        kind=VerdictKind.GPU_ERROR,
+        evidence=Evidence("learner", 1, "n2", 3, None, ["broken"], "RUNNING", ""),
+        action=Action(
+            Next.RETRY, "retry 1 of 3, from the newest checkpoint", 2, "job", exclude=["n2"],
+            memory_factor=1.5, not_before=time.time() + 100,
+        ),
+    )  # fmt: skip
+    assert told["kind"] == "gpu_error"
+    assert told["evidence"] == "learner 1 on n2, exit code 3; the scheduler says RUNNING"
+    assert told["next"].startswith(
+        "attempt 2, submitted by the ending job: retry 1 of 3, from the newest checkpoint; "
+        "not on n2; with 1.5 times the memory; in "
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, {}),
+        ({"evidence": Evidence(scheduler_state="TIMEOUT", scheduler_reason="TimeLimit")},
+         {"evidence": "the scheduler says TIMEOUT (TimeLimit)"}),
+        ({"evidence": Evidence("learner", 0, "", None, 9)}, {"evidence": "learner 0, signal 9"}),
+        ({"action": Action(Next.STOP, "it would happen again")},
+         {"next": "no attempt: it would happen again"}),
+        ({"action": Action(Next.NOTHING, "a person ended it")}, {}),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_left_out(more, told):
+    assert shown(**more) == told
+
+
+def test_without_a_verdict_nothing_is_said():
+    assert not any(verdict_fields(make_details()).values())
+    assert not any(verdict_fields(make_details(verdict=None)).values())
+
+
+def test_it_fits_a_terminal_of_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(output.sys.stdout, "isatty", lambda: True, raising=False)
+    action = Action(
+        Next.STOP, "an error in the program, its data or the manifest would happen again"
+    )
+    verdict = Verdict(1, "7", State.FAILED, "", kind="user_error", action=action)
+    output.fields(verdict_fields(make_details(verdict=verdict)))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_chain_is_told_at_submission_and_later(capsys):
+    plan = make_plan(time_s=4 * 3600)
+    plan = replace(plan, batch=replace(plan.batch, partition="short"))
+    _say_links(plan, Shown())
+    _say_links(replace(plan, lifecycle=Lifecycle(links=1)), Shown())
+    assert capsys.readouterr().err == ""
+    chain = replace(plan, lifecycle=Lifecycle(links=85))
+    _say_links(chain, Shown())
+    said = " ".join(capsys.readouterr().err.split())
+    assert said == (
+        "the partition short allows 4h a job: a chain of about 85 jobs, the next one "
+        "submitted by the ending job"
+    )
+    assert _asked(chain).endswith("4h in each of about 85 jobs")
+    assert _asked(plan).endswith("at most 4h")

@@ -8,7 +8,7 @@ from made_past import GIB, MIB, past
 
 from dlctl.contract.measured.interval import best_interval_s, sensible_interval_s
 from dlctl.suggest import waits
-from dlctl.suggest.far_off import far_off
+from dlctl.suggest.evidence import far_off
 from dlctl.suggest.judge import judge
 
 SITE = make_site(more="failures: {node_mtbf: 30d}")

@@ -1,4 +1,4 @@
-"""Submit a training, or start a search, from a program."""
+"""The functions of the module: find, submit and start."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dlctl.api.searches import Search
 from dlctl.errors import ManifestError
 from dlctl.manifest.overrides import overrides_of, plain
 from dlctl.request.ignore import MADE_MANIFEST
+from dlctl.service.client import Filter, checked_tags
 
 
 def submit(
@@ -45,7 +46,6 @@ def submit(
         KeyTaken: the token is another request's.
     """
     from dlctl.request.variants import variants
-    from dlctl.service.client import checked_tags
     from dlctl.service.submit import submit_variants
 
     overrides = overrides_of({
@@ -75,6 +75,61 @@ def start_search(path: str | Path = "search.yml", *, site: str | None = None) ->
     with closing(known.open(site_named(site))) as session:
         sent = start(session, loaded, known.store, known.tell)
     return Search(sent.settled(), known)
+
+
+def trainings(
+    *, name: str | None = None, state: str | Sequence[str] = (), tag: str | Sequence[str] = (),
+) -> list[Training]:  # fmt: skip
+    """Return the trainings and searches that fit, the newest last; asks no site.
+
+    A search is a `Search`.
+
+    Args:
+        name: A pattern of the shell, such as `digits*`, for the name or the id.
+        state: One or several states, as last known.
+        tag: Tags that each has.
+
+    Raises:
+        Misused: a word is no state.
+    """
+    states, tags = listed(state), listed(tag)
+    known, wanted = mine(), Filter(name, states, tags)
+    return [(Search if record.is_search else Training)(record, known)
+            for record in known.store.all() if wanted.fits(record)]  # fmt: skip
+
+
+def searches(
+    *, name: str | None = None, state: str | Sequence[str] = (), tag: str | Sequence[str] = (),
+) -> list[Search]:  # fmt: skip
+    """Return the searches that fit, as `trainings` does."""
+    found = trainings(name=name, state=state, tag=tag)
+    return [each for each in found if isinstance(each, Search)]
+
+
+def training(training_id: str | None = None) -> Training:
+    """Return a training by its id, or a unique beginning or end of it.
+
+    Args:
+        training_id: None: the latest of the working directory.
+
+    Raises:
+        RecordError: there is none, or several.
+    """
+    known = mine()
+    return Training(known.store.find(training_id), known)
+
+
+def search_of(search_id: str | None = None) -> Search:
+    """Return a search by its id, or a unique beginning or end of it.
+
+    Args:
+        search_id: None: the latest search of the working directory.
+
+    Raises:
+        RecordError: there is none, or several.
+    """
+    known = mine()
+    return Search(known.store.find_search(search_id), known)
 
 
 def file_of(manifest: str | Path | Mapping[str, Any], folder: str | Path | None) -> Path:
