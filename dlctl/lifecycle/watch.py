@@ -12,7 +12,7 @@ from dataclasses import replace
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.ground.safe_text import lines_of
-from dlctl.contract.programs import last_words
+from dlctl.contract.programs import verdict_rules
 from dlctl.contract.programs.verdict_rules import without_checkpoint
 from dlctl.errors import (
     DlctlError,
@@ -279,7 +279,7 @@ def _explain(session: Session, records: list[Record], seen: dict[str, Observatio
     ]  # fmt: skip
     explained = {}
     for record, lines in zip(unclear, last_lines(session, unclear), strict=False):
-        if told := last_words.explain(lines, record.training_id, record.site):
+        if told := verdict_rules.explain(lines, record.training_id, record.site):
             explained[record.training_id] = replace(record, reason=told.reason, hint=told.hint)
     return [explained.get(record.training_id, record) for record in records]
 
@@ -307,7 +307,7 @@ def last_lines(session: Session, records: list[Record]) -> list[list[str]]:
     paths = [f"{record.job_dir}/{contract.job_output(record.attempt)}" for record in records]
     names = " ".join(shlex.quote(path) for path in paths)
     mark = f"<{secrets.token_hex(16)}>"
-    tail = f"tail -n {last_words.LINES} \"$f\" 2>/dev/null; printf '%s' '{mark}'"
+    tail = f"tail -n {verdict_rules.JOB_LINES} \"$f\" 2>/dev/null; printf '%s' '{mark}'"
     end = ask(session.transport, f"for f in {names}; do {tail}; done", timeout_s=90.0)
     return [lines_of(text) for text in end.text.split(mark)[: len(records)]]
 

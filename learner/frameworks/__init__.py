@@ -13,9 +13,8 @@ from pathlib import Path
 from dlctl.contract import Plan
 from learner.errors import UserFault
 from learner.frameworks.base import FrameworkRunner, Traits
-from learner.frameworks.command import UserCommand
 from learner.frameworks.pytorch import PyTorch, loop_module
-from learner.frameworks.script import TrainScript
+from learner.frameworks.script import TrainScript, UserCommand
 
 COMMAND: FrameworkRunner = UserCommand()
 """A command as it is, of a plan without a recipe."""

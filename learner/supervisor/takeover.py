@@ -21,7 +21,7 @@ from dlctl import contract
 from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictKind, to_json
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.programs import answers
-from dlctl.contract.programs.last_words import explain
+from dlctl.contract.programs.verdict_rules import explain
 from learner.job.batch import batch_system
 from learner.job.context import job_id, read_plan
 from learner.job.directives import is_there

@@ -334,7 +334,7 @@ def _read(plan: Plan, lines: list[str], exit_code: int | None, rank: int) -> Rea
         return Reading(known[0].kind if known else VerdictKind.USER_ERROR, *mistake)
     if exit_code in EXIT_CODES:
         told = EXIT_CODES[exit_code]
-        what = told.sentence
+        what = told.words
         what += f": {lines[-1].strip()}" if lines and exit_code in (AGAIN, NEVER, 127) else "."
         return Reading(told.kind, what, told.hint.format(id=plan.training_id, rank=rank))
     if found := first_match(Place.LEARNER, lines):

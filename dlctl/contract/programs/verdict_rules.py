@@ -11,6 +11,7 @@ import enum
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dlctl.contract.programs.tracebacks import last_chain
 from dlctl.contract.states import VerdictKind
@@ -229,26 +230,27 @@ CONSEQUENCES = frozenset({KIND.NETWORK, KIND.HUNG})
 
 
 @dataclass(frozen=True)
-class SignalRule:
-    """The meaning of a signal that killed a learner which printed no line of `RULES`."""
+class End:
+    """The meaning of a signal or an exit code."""
 
     kind: VerdictKind
     words: str
     hint: str = SEE_LOG
 
 
-SIGNALS: dict[int, SignalRule] = {
-    NodeSignal.SIGILL: SignalRule(
+SIGNALS: dict[int, End] = {
+    NodeSignal.SIGILL: End(
         KIND.USER_ERROR, "illegal instruction: the program is built for another kind of CPU"
     ),
     # A driver's or MPI's fault as well as the program's: it may be retried.
-    NodeSignal.SIGABRT: SignalRule(KIND.UNKNOWN, "abort"),
-    NodeSignal.SIGBUS: SignalRule(KIND.OUT_OF_MEMORY, "bus error: often a full /dev/shm"),
-    NodeSignal.SIGFPE: SignalRule(KIND.USER_ERROR, "arithmetic error"),
-    NodeSignal.SIGSEGV: SignalRule(KIND.UNKNOWN, "segmentation fault"),
-    NodeSignal.SIGTERM: SignalRule(KIND.SCHEDULER, "SIGTERM", GO_ON),  # sent on purpose
+    NodeSignal.SIGABRT: End(KIND.UNKNOWN, "abort"),
+    NodeSignal.SIGBUS: End(KIND.OUT_OF_MEMORY, "bus error: often a full /dev/shm"),
+    NodeSignal.SIGFPE: End(KIND.USER_ERROR, "arithmetic error"),
+    NodeSignal.SIGSEGV: End(KIND.UNKNOWN, "segmentation fault"),
+    NodeSignal.SIGTERM: End(KIND.SCHEDULER, "SIGTERM", GO_ON),  # sent on purpose
 }
-OTHER_SIGNAL = SignalRule(KIND.UNKNOWN, "see its log")
+"""What a signal means that killed a learner which printed no line of `RULES`."""
+OTHER_SIGNAL = End(KIND.UNKNOWN, "see its log")
 SENT_ON_PURPOSE = frozenset(
     {NodeSignal.SIGKILL, NodeSignal.SIGTERM, NodeSignal.SIGINT, NodeSignal.SIGHUP}
 )
@@ -261,33 +263,22 @@ def signal_in(exit_code: int | None) -> int | None:
     return number if number in SIGNALS or number == NodeSignal.SIGKILL else None
 
 
-@dataclass(frozen=True)
-class ExitRule:
-    """The meaning of an exit code, whatever the program printed."""
-
-    kind: VerdictKind
-    sentence: str
-    hint: str
-
-
 AGAIN, NEVER = 75, 78
 """EX_TEMPFAIL and EX_CONFIG of sysexits.h: a program's own word on another attempt."""
 
 EXIT_CODES = {
-    AGAIN: ExitRule(KIND.TRY_AGAIN, "the program asks for another attempt", GO_ON),
-    NEVER: ExitRule(
-        KIND.USER_ERROR, "the program says that another attempt would fail, too", SEE_LOG
-    ),
-    126: ExitRule(
+    AGAIN: End(KIND.TRY_AGAIN, "the program asks for another attempt", GO_ON),
+    NEVER: End(KIND.USER_ERROR, "the program says that another attempt would fail, too"),
+    126: End(
         KIND.USER_ERROR, "the program is not executable",
         "Run: chmod +x on it, and submit again.",
     ),
-    127: ExitRule(
+    127: End(
         KIND.USER_ERROR, "command not found",
         "Check `framework.command`, and the modules of the site file.",
     ),
 }  # fmt: skip
-
+"""What an exit code means, whatever the program printed."""
 
 _TOLD_BEFORE = frozenset({KIND.GPU_ERROR, KIND.DISK_FULL, KIND.SITE, KIND.OUT_OF_MEMORY})
 """Kinds that a program may tell of before it fails in another way."""
@@ -319,3 +310,29 @@ def blamed_host(rule: Rule, line: str) -> str:
     """Return the host that a line names, or an empty text."""
     found = rule.pattern.search(line)
     return (found.groupdict().get("host") or "") if found else ""
+
+
+JOB_LINES = 20
+"""How many lines of the output of a job without a verdict are read."""
+_MEMORY = re.compile(r"exceeded (?:job )?memory limit \((\d+) > (\d+)\)")
+
+
+class Explanation(NamedTuple):
+    """Why a job ended, and what to do next."""
+
+    reason: str
+    hint: str
+    kind: VerdictKind
+
+
+def explain(lines: list[str], training_id: str, site: str) -> Explanation | None:
+    """Return why a job ended, or None if the last lines of its output don't say it."""
+    found = first_match(Place.JOB, lines)
+    if found is None:
+        return None
+    rule, line = found
+    reason = rule.sentence[:1].lower() + rule.sentence[1:] or line.strip()
+    if memory := _MEMORY.search(line):
+        used, limit = (int(text) // 2**20 for text in memory.groups())
+        reason += f" ({used} MiB; asked for {limit} MiB)"
+    return Explanation(reason, rule.hint.format(id=training_id, site=site), rule.kind)

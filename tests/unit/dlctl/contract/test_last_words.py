@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dlctl.contract.programs.last_words import explain
+from dlctl.contract.programs.verdict_rules import explain
 from learner.system.disk_reserve import SIZE_BYTES, Reserve, is_full
 
 

@@ -16,7 +16,7 @@ from dlctl import contract
 from dlctl.contract import Directive, Preflight, State
 from dlctl.contract.launchers import Ranks
 from learner.errors import UserFault
-from learner.frameworks.command import PRELUDE, users_python_path
+from learner.frameworks.script import PRELUDE, users_python_path
 from learner.job.context import find_ranks
 from learner.job.directives import SUPERVISOR_LOST_VARIABLE
 from learner.job.environment import quiet_mpi

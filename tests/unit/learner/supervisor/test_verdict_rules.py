@@ -9,7 +9,6 @@ import pytest
 from node_job import Job, status
 
 from dlctl.contract import Launch, LeftOut, State, VerdictKind
-from dlctl.contract.programs.last_words import explain as explain_job
 from dlctl.contract.programs.verdict_rules import (
     EXIT_CODES,
     GO_ON,
@@ -19,6 +18,7 @@ from dlctl.contract.programs.verdict_rules import (
     first_match,
     rules_for,
 )
+from dlctl.contract.programs.verdict_rules import explain as explain_job
 from learner.job.batch import UNEXPLAINED
 from learner.job.outcome import failed, last_verdict
 from learner.job.status import last_lines
