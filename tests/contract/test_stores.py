@@ -170,10 +170,3 @@ def test_a_late_attempt_wins_against_no_successor(bench):
         storage.save(plan, results, index,
                      storage.Publication(1, bench.tick, sleep_through_the_successor))  # fmt: skip
     assert bench.stored()["model.pt"] == b"new"
-
-
-def test_an_unknown_store_type_is_one_sentence(bench):
-    with pytest.raises(UserFault, match="'tape'"):
-        storage.load(bench.plan(DataStore("s", "tape")), bench.job, bench.tick)
-    (problem,) = storage.data_problems(bench.plan(DataStore("s", "tape")))
-    assert "'tape'" in problem.split("\n")[0]

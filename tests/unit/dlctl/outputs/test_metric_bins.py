@@ -97,7 +97,8 @@ def test_bins_hold_every_point_of_many_metrics_and_of_rare_ones(tmp_path, names,
 
 
 def test_a_file_of_more_series_than_bins_can_have_is_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("learner.job.bins.MOST_BYTES", 8)
+    for limit in ("USUAL_BYTES", "MOST_BYTES"):
+        monkeypatch.setattr(f"learner.job.bins.{limit}", 8)
     file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
     for step in range(1, 5001):
         file.append(step, 1, {f"m{n}": float(step) for n in range(8 + (step > 4500))})
