@@ -138,12 +138,12 @@ def test_dear_tests_are_listed_and_too_dear_ones_refused(monkeypatch):
     monkeypatch.setenv(tiers.TIER_VARIABLE, "first")
     monkeypatch.delenv("COVERAGE_RUN", raising=False)
     told = told_of(cheap=(0.2, 3, 5.0), scripts=(0.5, 61, 5.0), dear=(2.0, 0, 5.0),
-                   road=(9.0, 0, 20.0), worse=(5.1, 0, 5.0), slow=(60.0, 0, None))  # fmt: skip
+                   road=(9.0, 0, 20.0), worse=(10.1, 0, 5.0), slow=(60.0, 0, None))  # fmt: skip
     assert [name.partition("::")[2] for name, _ in told.dear()] == [
-        "road", "worse", "dear", "scripts",
+        "worse", "road", "dear", "scripts",
     ]  # fmt: skip
     (line,) = told.too_dear()
-    assert "::worse: 5.1 s" in line and "make it cheaper or mark it" in line
+    assert "::worse: 10.1 s" in line and "make it cheaper or mark it" in line
     monkeypatch.setenv(tiers.TIER_VARIABLE, "all")
     assert told.too_dear() == []
     assert any(line.split()[:3] == ["unit/dlctl", "6", "tests"] for line in cost.summary(told))
