@@ -6,6 +6,7 @@ import errno
 import importlib
 import io
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -67,6 +68,15 @@ class _Commands(TyperGroup):
         if self.epilog:
             formatter.write_paragraph()
             formatter.write_text(self.epilog)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Answer an old spelling with the new one."""
+        words = args[0] if ctx.parent is None else f"{ctx.info_name} {args[0]}"
+        if args[0] not in self.commands and words in _OLD_SPELLINGS:
+            rest = ["--deep" if each == "--on-node" else each for each in args[1:]]
+            now = shlex.join(["dlctl", *_OLD_SPELLINGS[words].split(), *rest])
+            raise Misused(f"`dlctl {words}` is now: {now}")
+        return super().resolve_command(ctx, args)
 
     def panels(self) -> Iterator[list[tuple[str, str]]]:
         """Yield lists of names and texts."""
@@ -174,6 +184,12 @@ PANELS = {
                "upkeep.schema"),
 }  # fmt: skip
 """Where each command is: a function of a module of `dlctl.cli`, or a group in its `GROUPS`."""
+
+_OLD_SPELLINGS = {
+    "version": "--version", "checkpoint": "checkpoints save", "sites check": "doctor",
+    **{f"search {verb}": verb for verb in (
+        "status", "watch", "show", "logs", "halt", "resume", "cancel")},
+}  # fmt: skip
 
 
 def _name(place: str) -> str:

@@ -63,6 +63,18 @@ def test_the_whole_help_is_one_screen_in_groups(dlctl):
     assert not [line for line in lines if line.endswith("...") or line.startswith("   " * 8)]
 
 
+@pytest.mark.parametrize(("old", "new"), [
+    ("version", "--version"), ("sites check mine --on-node", "doctor mine --deep"),
+    ("checkpoint t-1", "checkpoints save t-1"), ("search halt s-1", "halt s-1"),
+    ("search show s-1 --trial 3", "show s-1 --trial 3"),
+])  # fmt: skip
+def test_an_old_spelling_is_answered_with_the_new_one(dlctl, old, new):
+    done = dlctl(*old.split())
+    words = " ".join(old.split()[: 1 if old[0] in "vc" else 2])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"error: `dlctl {words}` is now: dlctl {new}\n"
+
+
 def test_of_very_many_problems_the_first_ones_are_shown_and_the_others_counted(dlctl):
     manifest(dlctl)
     for number in range(25):
