@@ -179,6 +179,8 @@ def test_the_page_of_commands_is_current(generator):
     assert manual == generator.manual_page(), "run `make docs`"
     page = (DOCS / "json.md").read_text(encoding="utf-8")
     assert page == generator.json_page(), "run `make docs`"
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert readme == generator.readme(), "run `make docs`"
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff here")
