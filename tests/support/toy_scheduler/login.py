@@ -34,7 +34,7 @@ class Toy(Scheduler):
 
     @staticmethod
     def header(plan: contract.Plan) -> list[str]:
-        return [f"#TOY tasks={plan.resources.tasks}"]
+        return [f"#TOY tasks={plan.resources.learners}"]
 
     def questions(self) -> tuple[str, dict[str, str]]:
         return "", {"toy": "echo version=1"}
