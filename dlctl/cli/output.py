@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-_STYLES = {state.value: "cyan" for state in State if state.runs} | {
-    "COMPLETED": "green", "FAILED": "red", "CANCELLED": "yellow", "HALTED": "yellow",
-    "PENDING": "blue", "QUEUED": "blue", "ok": "green", "warning": "yellow", "failed": "red",
+_TONES = {"waits": "blue", "busy": "cyan", "good": "green", "warn": "yellow", "bad": "red"}
+_STYLES = {state.value: _TONES[state.tone] for state in State} | {
+    "ok": "green", "warning": "yellow", "failed": "red",
 }  # fmt: skip
 
 _LONG_WORD = 24

@@ -36,6 +36,13 @@ class State(str, enum.Enum):
         """Return whether a job of the training has begun and not ended."""
         return not self.final and self not in (State.QUEUED, State.PENDING)
 
+    @property
+    def tone(self) -> str:
+        """Return the tone in which views show it: waits, busy, good, warn or bad."""
+        if self.final:
+            return {State.COMPLETED: "good", State.FAILED: "bad"}.get(self, "warn")
+        return "busy" if self.runs else "waits"
+
     def __str__(self) -> str:
         return self.value
 

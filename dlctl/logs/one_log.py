@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-from dlctl.contract import TIMES_SUFFIX, parse_notes
+from dlctl.contract import TIMES_SUFFIX, State, parse_notes
 
 LONGEST_LINE_BYTES = 1024 * 1024
 """A line that is longer than this comes in parts."""
 _NAME = re.compile(r"(attempts/(\d+)/(?:(server|learner)-(\d+)|slurm))(\.log|\.out|\.times)")
 _KINDS = (None, "server", "learner")
 """In the order in which they are printed if they come at the same time."""
-_END = re.compile(rb"^\d\d:\d\d:\d\d (?:STORING|COMPLETED|FAILED|HALTED|CANCELLED): ", re.MULTILINE)
+_ENDS = "|".join(state for state in State if state.final or state is State.STORING)
+_END = re.compile(rf"^\d\d:\d\d:\d\d (?:{_ENDS}): ".encode(), re.MULTILINE)
 """Where the end begins in the job's output: everything that the learners say was said before."""
 
 Block = tuple[float, tuple[int, Any], tuple[int, str], bytes]

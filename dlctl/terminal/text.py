@@ -12,6 +12,8 @@ from dlctl.contract.ground import safe_text
 
 DIM, BOLD, RED, YELLOW, GREEN = -1, -2, 160, 178, 71
 """Styles; a number above 0 is a colour of the terminal's 256."""
+TONES = {"waits": 69, "busy": 80, "good": GREEN, "warn": YELLOW, "bad": RED}
+"""The styles of a state's tones."""
 CURVES = (75, 209, 114, 176, 222, 80, 203, 147)
 """Colours of curves: apart from one another on dark and on light ground."""
 _COLOURS = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")

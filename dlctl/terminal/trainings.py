@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import State, tell_output
 from dlctl.service.describe import starts
-from dlctl.terminal.text import BOLD, DIM, GREEN, RED, YELLOW, Line, page, width_of
+from dlctl.terminal.text import BOLD, DIM, TONES, YELLOW, Line, page, width_of
 from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
     from dlctl.record import Record
 
-_BLUE, _CYAN = 69, 80
-_STYLES = {
-    State.COMPLETED: GREEN, State.FAILED: RED, State.CANCELLED: YELLOW, State.HALTED: YELLOW,
-    State.PENDING: _BLUE, State.QUEUED: _BLUE,
-}  # fmt: skip
 COLUMNS = ("training", "state", "site", "progress", "left", "elapsed", "loss", "why")
 _FROM_WIDTH = {"progress": 50, "why": 60, "left": 70, "site": 80, "elapsed": 90, "loss": 110}
 """From how many columns of the terminal on a column is shown; the others always are."""
@@ -105,7 +100,7 @@ def _row(
     line = Line()
     for name, text in row.items():
         line.add("  " if line.pieces else "")
-        own = _STYLES.get(state, _CYAN) if state and name == "state" else style
+        own = TONES[state.tone] if state and name == "state" else style
         line.pieces += Line().add(text, own).padded(widths[name]).pieces
     return line
 

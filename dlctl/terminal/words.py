@@ -15,11 +15,10 @@ from dlctl.record import Record
 from dlctl.series.answers import BAD, GOOD, UNKNOWN, Answer
 from dlctl.series.readable import memory_size
 from dlctl.series.run import Run
-from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, cut, wrapped
+from dlctl.terminal.text import BOLD, DIM, GREEN, RED, TONES, YELLOW, Line, cut, wrapped
 from dlctl.units import format_span
 
 _SIGNS = {GOOD: ("✓", GREEN), BAD: ("!", RED), UNKNOWN: ("·", DIM)}
-_STATES = {State.FAILED: RED, State.COMPLETED: GREEN, State.HALTED: YELLOW, State.CANCELLED: YELLOW}
 _SHORT = {"learning_rate": "rate"}
 _MOST_REASONS = 3
 """Lines."""
@@ -58,7 +57,7 @@ class Shown:
 def heading(line: Line, record: Record, parts: Sequence[str], now: float) -> Line:
     """Add to a line a training's id, its state, its attempt, other parts, and since when."""
     line.add(record.training_id, BOLD).add(" ")
-    line.add(str(record.state), _STATES.get(record.state, CURVES[0]))
+    line.add(str(record.state), TONES[record.state.tone])
     attempt = f"attempt {record.attempt}" if record.attempt > 1 else ""
     for part in filter(None, [attempt, *parts]):
         line.add(f" · {part}")
