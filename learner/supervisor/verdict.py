@@ -243,9 +243,10 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
     if status.reason == UNFINISHED:
         hint = "Let `build` return, and let the loop end the process: don't exit in the program."
         return failed(VerdictKind.USER_ERROR, f"{who} {UNFINISHED}.", hint, evidence)
+    number = status.signal or signal_in(status.exit_code)
     if status.exit_code is None and status.signal is None or not status.last_lines:
         reason = status.reason or "failed"
-        if status.signal is None and status.exit_code not in EXIT_CODES:
+        if number is None and status.exit_code not in EXIT_CODES:
             kind = VerdictKind.UNKNOWN if status.exit_code is None else _kind_of_silence(plan)
             return failed(
                 kind, f"{who}: {reason.rstrip('.')}.", see_log(plan, status.rank), evidence
@@ -255,7 +256,6 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
         return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, evidence)
     if is_hub(plan) and status.exit_code == EXIT_WRONG:
         return _search_failed(plan, status)
-    number = status.signal or signal_in(status.exit_code)
     if number in SENT_ON_PURPOSE or number and not first_match(Place.LEARNER, status.last_lines):
         return _killed(plan, status, number, launcher_words)
     kind, what, hint = read_words(plan, status.last_lines, status.exit_code, status.rank)

@@ -153,6 +153,15 @@ def test_an_exit_code_says_what_it_means(plan, code, kind, reason):
     assert outcome.reason.endswith(reason)
 
 
+@pytest.mark.parametrize(("code", "kind", "reason"), [
+    (137, K.UNKNOWN, "was killed by signal 9, perhaps by its memory limit"),
+    (139, K.UNKNOWN, "was killed by signal 11 (segmentation fault)"),
+])  # fmt: skip
+def test_a_shells_exit_code_names_the_signal_though_nothing_was_printed(plan, code, kind, reason):
+    outcome = judge(plan, status(0, State.FAILED, exit_code=code))
+    assert outcome.kind == kind and reason in outcome.reason
+
+
 def test_a_search_fails_and_ends_with_the_words_of_its_model_and_hub(tmp_path):
     plan = Job(tmp_path, "x").plan
     plan = replace(plan, framework=replace(plan.framework, name="search"))
