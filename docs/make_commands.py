@@ -1,7 +1,8 @@
 """Write what is made from the commands' help texts: python docs/make_commands.py.
 
 These are docs/commands.md, the manual page docs/man/dlctl.1, which the wheel installs,
-docs/json.md, docs/openapi.json, and the list of commands in README.md. A test compares each with what its function here returns.
+docs/json.md, docs/openapi.json, and the list of commands in README.md. A test compares each with
+what its function here returns.
 """
 
 from __future__ import annotations
