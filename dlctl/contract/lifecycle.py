@@ -58,7 +58,7 @@ class Action:
     attempt: int = 0
     """The number of the next attempt; 0: there is none."""
     starter: str = ""
-    """Who starts it: `in_allocation`, `job`, `successor`, `requeue` or `client`."""
+    """Who starts it: `in_allocation`, `job`, `requeue` or `client`."""
     not_before: float = 0.0
     """When it may start, in Unix seconds."""
     exclude: list[str] = field(default_factory=list)
