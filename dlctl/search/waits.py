@@ -44,7 +44,7 @@ def why_trials_wait(seen: Overview, record: Record) -> list[str]:
 
 def _brokers(seen: Overview) -> list[str]:
     if not seen.brokers:
-        return ["no broker has told how much it has to do"]
+        return ["no broker has reported its tasks yet"]
     late = [(b, seen.now - b.time) for b in seen.brokers if seen.now and b.time]
     return [
         f"the broker {broker.broker} was last heard of {format_span(age_s)} ago"

@@ -192,4 +192,5 @@ def _measured(manifest: Manifest, here: Sequence[Past]) -> str | None:
 
 
 def _gain(faster: float) -> str:
-    return f"{faster:.2g} times as fast at {2 / faster:.2g} times the cost"
+    pace = "no faster," if faster < 1.05 else f"{faster:.2g} times as fast"
+    return f"{pace} at {2 / faster:.2g} times the cost"

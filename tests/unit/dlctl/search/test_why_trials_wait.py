@@ -82,7 +82,7 @@ def test_a_search_that_is_done_waits_for_nothing():
 def test_a_broker_that_is_silent_is_told():
     seen = overview_of(trials_of(2, 0), [worker("w1.0", 2)], age_s=40.0)
     assert why(seen) == ["the broker b0 was last heard of 40 s ago"]
-    assert why(Overview(trials_of(2, 0), now=T0))[0] == "no broker has told how much it has to do"
+    assert why(Overview(trials_of(2, 0), now=T0))[0] == "no broker has reported its tasks yet"
 
 
 def test_a_silent_scheduler_is_no_missing_worker():
