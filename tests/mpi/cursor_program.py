@@ -1,4 +1,4 @@
-"""Drain one FileCursor on all ranks: FOLDER. Run by test_cursor_mpi.py under mpiexec."""
+"""Drain one FileCursor on all ranks: FOLDER. Run by test_exchange.py under mpiexec."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from ddl_training import (
     STEPS,
@@ -13,6 +11,7 @@ from ddl_training import (
     distributed,
     loss_of,
     reference,
+    refuses,
     sgd,
     weights,
 )
@@ -20,16 +19,6 @@ from torch import nn
 
 from learner import ddl
 from learner.errors import UserFault
-
-
-def refuses(words: str, act: Callable[[], object]) -> None:
-    """Check that every learner is refused with these words; one learner alone continues."""
-    try:
-        act()
-    except UserFault as error:
-        assert words in str(error), error
-    else:
-        assert ddl.size() == 1, words
 
 
 def check_replaced() -> None:

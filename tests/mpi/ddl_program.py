@@ -1,6 +1,6 @@
 """Run by test_ddl.py under mpiexec, torchrun or alone; each check is made by every learner.
 
-Arguments: a JSON file with cases for allreduce_n; the exchange, where not auto.
+Argument: a JSON file with cases for allreduce_n.
 Not a test by itself.
 """
 
@@ -26,8 +26,6 @@ from learner.training import torch_compiler
 
 if "TORCHELASTIC_RUN_ID" not in os.environ:  # there all is as in a program of a user's own
     torch_compiler.import_late()
-
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def raises(text: str, call: Any, *args: Any, **kwargs: Any) -> None:
@@ -68,8 +66,7 @@ def check_init() -> None:
     mode = f"{size}x1" if set(nodes) == {"a"} else "2+1"
     raises(f"mode is 7x3, but the launcher has started {mode}", ddl.init, mode="7x3")
     raises("mode is 'big'", ddl.init, mode="big")
-    name = sys.argv[2] if len(sys.argv) > 2 else "auto"
-    found = ddl.init(mode=mode, exchange=name)
+    found = ddl.init(mode=mode)
     raises("called before", ddl.init)
     mine = nodes[ddl.rank()]
     assert (
@@ -81,7 +78,7 @@ def check_init() -> None:
     assert found.local_rank == ddl.local_rank() == nodes[: ddl.rank()].count(mine)
     assert sorted(ddl.api._state().exchange.collect(ddl.rank())) == list(range(size))
     assert ddl.local_gpuid() is None or torch.cuda.is_available()
-    expected = ("shm" if mode.endswith("x1") else "hierarchical") if name == "auto" else name
+    expected = "shm" if mode.endswith("x1") else "hierarchical"
     assert ddl.exchange() == ("single" if size == 1 else expected)
     ddl.barrier()
 

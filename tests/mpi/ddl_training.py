@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 from learner import ddl
+from learner.errors import UserFault
 
 STEPS = 4
 Options = dict[str, Any]
@@ -120,6 +121,16 @@ def assert_equal(model: nn.Module, expected: nn.Module, what: str, rtol: float =
     assert torch.allclose(mine, other, rtol=rtol, atol=1e-7), (what, (mine - other).abs().max())
     everyone = ddl.api._state().exchange.collect(float(mine.sum()))
     assert len(set(everyone)) == 1, (what, everyone)
+
+
+def refuses(words: str, act: Callable[[], object]) -> None:
+    """Check that every learner is refused with these words; one learner alone continues."""
+    try:
+        act()
+    except UserFault as error:
+        assert words in str(error), error
+    else:
+        assert ddl.size() == 1, words
 
 
 class Own(torch.optim.Optimizer):

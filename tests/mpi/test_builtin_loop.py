@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from curves import measured
 
 from dlctl import contract
@@ -219,18 +222,6 @@ def test_different_models_are_named(make_job: MakeJob) -> None:
     assert "rank 0 has parameter first.bias (16,) float32, rank 1 has" in done.stderr
 
 
-BATCH_NORM = PROGRAM.replace("nn.LayerNorm(16)", "nn.BatchNorm1d(16)")
-
-
-def test_batch_norm_halted_and_resumed_is_bit_equal(make_job: MakeJob) -> None:
-    whole, parts = (make_job(BATCH_NORM, 2, {"dropout": 0.2}) for _ in range(2))
-    assert whole.train().returncode == 0
-    assert parts.train(HALT_AT="8").returncode == 85
-    assert parts.train(attempt=2).returncode == 0
-    assert same_bits(whole.weights(), parts.weights())
-    assert whole.weights()["norm.running_mean"].abs().sum() > 0
-
-
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -258,3 +249,25 @@ def test_users_modules_shadow_nothing_and_can_be_imported(make_job: MakeJob) -> 
     (job.directory / "code" / "helper.py").write_text("VALUE = 1\n")
     done = job.train()
     assert done.returncode == 0, done.stderr
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+pytestmark = pytest.mark.mpi
+
+
+def train(make_job: Callable[..., Any], name: str, epochs: int) -> dict[str, float]:
+    manifest = yaml.safe_load((EXAMPLES / name / "manifest.yml").read_text())
+    settings = manifest["training"]
+    chosen = contract.Training(**{**settings, "epochs": epochs})
+    job = make_job("", manifest["learners"], manifest["framework"]["arguments"], training=chosen)
+    shutil.copytree(EXAMPLES / name, job.directory / contract.CODE, dirs_exist_ok=True)
+    done = job.train()
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads((job.directory / "results" / "metrics.json").read_text())
+    return dict(metrics["final"])
+
+
+@pytest.mark.long
+def test_char_lm_learns(make_job: Callable[..., Any]) -> None:
+    final = train(make_job, "char-lm", epochs=2)
+    assert final["validation_bits_per_character"] < 3.6  # one letter of 68 by chance: 6.1

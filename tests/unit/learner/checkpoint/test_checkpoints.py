@@ -445,10 +445,6 @@ def test_checkpoints_kept_forever_are_not_read_at_each_save(
     assert read == [layout.directory_name(60)]
 
 
-def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
-    assert newest_step(tmp_path / "none") is None
-
-
 def test_another_data_order_is_refused(tmp_path: Path) -> None:
     check_settings({**SETTINGS, "learners": 4}, {**SETTINGS, "learners": 2}, tmp_path)
     with pytest.raises(UserFault, match=r"training\.batch_size 10, but this attempt has 20"):
@@ -489,13 +485,6 @@ def test_pieces_that_do_not_cover_a_tensor_make_no_checkpoint(
     make_engine(tmp_path).save(2, {"a": hole})
     assert newest_step(tmp_path, said) == 1
     assert "['a'] has only its first 8 of 18 bytes" in said[1]
-
-
-def test_the_marker_is_readable_json(tmp_path: Path) -> None:
-    marker = json.loads((store(tmp_path, 10) / layout.MARKER_FILE).read_text())
-    assert marker["step"] == 10
-    assert marker["settings"] == {**SETTINGS, "learners": 1}
-    assert marker["files"][layout.share_file(0)]["size_bytes"] > 0
 
 
 def test_the_program_in_the_docs_reads_a_checkpoint_without_dlctl(tmp_path: Path) -> None:

@@ -73,12 +73,6 @@ def test_any_record_is_survived_and_can_be_written(record):
         assert read is not None and read.values.keys() == line.values.keys()
 
 
-def test_half_a_character_can_not_be_written_and_is_replaced():
-    (line,) = parse({"grouplabel": "\ud800", "values": {"\ud800": {"value": "\ud800"}}})
-    assert (line.group, line.texts) == ("?", {"?": "?"})
-    line.encode()
-
-
 def test_without_a_time_a_record_has_the_present():
     before = time.time()
     (line,) = parse({"values": {"x": {"type": 3, "value": 1}}, "meta": None})

@@ -299,18 +299,3 @@ def test_the_tightest_memory_limit_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert made.memory_left() == 30
     monkeypatch.setattr(program, "memory_left", dict)
     assert made.memory_left() is None
-
-
-@pytest.mark.slow
-def test_the_server_waits_for_learner_0_s_parameters_unless_they_are_unreadable(
-    server: Server, wait_until: Wait
-) -> None:
-    server.job.change(parameter_server=contract.ParameterServer("parallel_sgd", [0], timeout_s=0.2))
-    server.start()
-    status = server.job.directory / contract.status_file(1, "server", 0)
-    wait_until(lambda: status.exists() and "waits for" in server.status().reason, what="its status")
-    with pytest.raises(subprocess.TimeoutExpired):  # a build may take longer than the time limit
-        server.process.wait(0.4)
-    (server.job.directory / contract.parameters_file(1)).write_text("{")
-    assert server.process.wait(60) == 3
-    assert "can't be read for 0.2 s" in server.log.read_text()

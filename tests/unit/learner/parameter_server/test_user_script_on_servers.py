@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,6 +64,22 @@ def step_itself(server: parameter_server.Server, model: nn.Linear) -> None:
         nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
         server.step()
+
+
+@pytest.fixture
+def in_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., contract.Plan]:
+    """Make this process a learner of a job with a plan."""
+
+    def make(rank: int = 0, **fields: Any) -> contract.Plan:
+        plan = replace(make_plan(job_dir=str(tmp_path), learners=1 + rank), **fields)
+        (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
+        (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
+        for name, value in (("JOB_DIR", tmp_path), ("ATTEMPT", 1)):
+            monkeypatch.setenv(f"DLCTL_{name}", str(value))
+        monkeypatch.setenv("RANK", str(rank))
+        return plan
+
+    return make
 
 
 def test_weights_are_pushed_where_the_solver_takes_them() -> None:
@@ -137,14 +155,11 @@ def test_a_pushed_step_is_reported_done_at_once() -> None:
 
 
 def test_a_job_of_one_learner_uses_the_manifest_s_settings(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    in_job: Callable[..., contract.Plan],
 ) -> None:
     """Otherwise `dlctl resume --learners 1` would change the solver and the learning rate."""
     settings = ParameterServer("elastic_averaging", [0, 0], push_every=2, moving_rate=0.25)
-    plan = replace(make_plan(job_dir=str(tmp_path)), alone_on_server=settings)
-    (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
-    monkeypatch.setenv("DLCTL_JOB_DIR", str(tmp_path))
-    monkeypatch.setenv("DLCTL_ATTEMPT", "1")
+    in_job(alone_on_server=settings)
     model = nn.Linear(4, 1)
     with parameter_server.join(model, TRAIN, epochs=1, batch_size=5) as server:
         step_itself(server, model)
@@ -158,13 +173,10 @@ class Killed(Exception):
 
 
 def test_the_watchdog_removes_the_shard_of_a_killed_single_learner(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, in_job: Callable[..., contract.Plan]
 ) -> None:
     """It is most likely to be killed while making a large shard, when memory runs out."""
-    plan = replace(make_plan(job_dir=str(tmp_path)), training_id=f"t-{secrets.token_hex(4)}")
-    (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
-    monkeypatch.setenv("DLCTL_JOB_DIR", str(tmp_path))
-    monkeypatch.setenv("DLCTL_ATTEMPT", "1")
+    plan = in_job(training_id=f"t-{secrets.token_hex(4)}")
 
     def be_killed(*_: object, **__: object) -> None:
         raise Killed
@@ -182,44 +194,33 @@ def test_the_watchdog_removes_the_shard_of_a_killed_single_learner(
 
 
 def test_a_learner_does_not_wait_for_an_ended_learner_0(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    in_job: Callable[..., contract.Plan], tmp_path: Path
 ) -> None:
     """It would otherwise hold the job's resources until the time limit."""
-    plan = make_plan(job_dir=str(tmp_path), learners=2)
-    plan = replace(plan, parameter_server=ParameterServer("downpour_sgd", [0]))
+    in_job(1, parameter_server=ParameterServer("downpour_sgd", [0]))
     status = tmp_path / contract.status_file(1, "learner", 0)
     status.parent.mkdir(parents=True)
     ended = contract.Status("learner", 0, 1, contract.State.COMPLETED)
     status.write_text(contract.to_json(ended))
-    (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
-    for name, value in {"DLCTL_JOB_DIR": str(tmp_path), "DLCTL_ATTEMPT": "1", "RANK": "1"}.items():
-        monkeypatch.setenv(name, value)
     with pytest.raises(UserFault, match="learner 0 has ended, and never joined"):
         parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5, lr=0.1)
 
 
-@pytest.mark.parametrize(
-    "samples", ["3 epochs of 50 samples in the order of seed 0", "2 epochs of 40 samples in the "
-    "order of seed 0", "2 epochs of 50 samples in the order of seed 1"],
-)  # fmt: skip
+@pytest.mark.parametrize(("epochs", "samples", "seed"), [(3, 50, 0), (2, 40, 0), (2, 50, 1)])
 def test_learners_with_other_samples_are_refused(
-    samples: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    epochs: int, samples: int, seed: int, in_job: Callable[..., contract.Plan], tmp_path: Path
 ) -> None:
     """In another order some samples would be trained on twice, and others never."""
     settings, model = ParameterServer("downpour_sgd", [0]), nn.Linear(4, 1)
-    plan = replace(make_plan(job_dir=str(tmp_path), learners=2), parameter_server=settings)
-    said = [*describe_parameters(list(model.named_parameters())), samples]
+    in_job(1, parameter_server=settings)
+    others = f"{epochs} epochs of {samples} samples in the order of seed {seed}"
+    said = [*describe_parameters(list(model.named_parameters())), others]
     first = make_parameters(FlatParameters(model.parameters()), Downpour(), settings, said)
-    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     path = tmp_path / contract.parameters_file(1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(contract.to_json(first))
-    (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
-    for name, value in {"DLCTL_JOB_DIR": str(tmp_path), "DLCTL_ATTEMPT": "1", "RANK": "1"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(
-        UserFault, match=f"{samples}.*2 epochs of 50 samples in the order of seed 0"
-    ):
+    mine = "2 epochs of 50 samples in the order of seed 0"
+    with pytest.raises(UserFault, match=f"{others}.*{mine}"):
         parameter_server.join(model, TRAIN, epochs=2, batch_size=5, lr=0.1)
 
 

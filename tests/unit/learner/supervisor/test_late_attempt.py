@@ -97,45 +97,32 @@ def test_the_index_of_a_late_attempt_is_not_that_of_its_successor(tmp_path: Path
     assert [file.size_bytes for file in top.files] == [5]
 
 
+@pytest.mark.parametrize("between", ["nothing", "a full disk", "an early end"])
 def test_results_of_a_lost_attempt_are_copied_so_that_it_can_t_write_into_them(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str
 ) -> None:
-    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
-    (tmp_path / contract.attempt_dir(2)).mkdir()
-    first = take_over(tmp_path, 1, lambda: None)
-    with (first / "log.csv").open("w") as late:
-        late.write("1\n")
-        late.flush()
-        second = take_over(tmp_path, 2, lambda: None)
-        late.write("2\n")
-    assert (second / "log.csv").read_text() == "1\n"
-    assert not first.exists()
-    with pytest.raises(FileNotFoundError):
-        (first / "model.pt").write_text("late")
-
-
-def test_results_that_could_not_be_copied_are_copied_by_the_attempt_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk was full: attempt 2 failed with a verdict, and attempt 3 shared files with 1."""
+    """An attempt between that failed, with a verdict, changes nothing: it took nothing over."""
     for attempt in (1, 2, 3):
         (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
     first = take_over(tmp_path, 1, lambda: None)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     with (first / "log.csv").open("w") as late:
         late.write("1\n")
         late.flush()
-
-        def full(*_: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-            patched.setattr(shutil, "copy2", full)
-            take_over(tmp_path, 2, lambda: None)
-        verdict = Verdict(2, "8", State.FAILED, "The file system is full.")
-        contract.write_whole(tmp_path / contract.verdict_file(2), contract.to_json(verdict))
+        if between == "a full disk":
+            with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+                patched.setattr(shutil, "copy2", full)
+                take_over(tmp_path, 2, lambda: None)
+        if between != "nothing":
+            verdict = Verdict(2, "8", State.FAILED, "The file system is full.")
+            contract.write_whole(tmp_path / contract.verdict_file(2), contract.to_json(verdict))
         third = take_over(tmp_path, 3, lambda: None)
         late.write("2\n")
     assert (third / "log.csv").read_text() == "1\n"
+    assert not first.exists() or between != "nothing"
 
 
 @pytest.mark.slow
@@ -157,16 +144,6 @@ def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path: Path) 
     job.plan = plan  # the results are no longer those of attempt 1
     assert run_attempt(job, 4).state is State.COMPLETED
     assert (job.dir / contract.LOGS / "runs").read_text() == "x\nx\nx\n"
-
-
-def test_results_are_copied_if_any_attempt_since_their_owner_was_lost(tmp_path: Path) -> None:
-    for attempt in (1, 2, 3):
-        (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
-    with (take_over(tmp_path, 1, lambda: None) / "a").open("w") as late:
-        (tmp_path / contract.verdict_file(2)).write_text("it ended before it took anything over")
-        third = take_over(tmp_path, 3, lambda: None)
-        late.write("late")
-    assert (third / "a").read_text() == ""
 
 
 def test_a_result_that_can_t_be_read_is_left_out() -> None:
@@ -207,30 +184,25 @@ def _write_index_as_nobody(folder: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_superseded_attempt_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_superseded_attempt_says_so(tmp_path: Path, judged: bool) -> None:
+    """Unless the one who went on has judged it: that kind counts for the retries."""
     job = Job(tmp_path, "sleep 60")
+    theirs = Verdict(1, "7", State.FAILED, "The node n1 was lost.", kind="node_lost")
     with job.start() as process:
         wait_until((job.dir / contract.learner_log(1, 0)).exists)
-        (job.dir / contract.attempt_dir(2)).mkdir()
-        (job.dir / contract.submit_begin(2)).write_text("token")
-        process.communicate(timeout=PATIENCE_S)
-    verdict = contract.read_record(Verdict, job.dir / contract.verdict_file(1))
-    assert verdict is not None
-    assert verdict.kind == VerdictKind.SUPERSEDED
-
-
-def test_the_verdict_on_an_attempt_that_was_succeeded_stays(tmp_path: Path) -> None:
-    """The one who went on has judged it: its kind counts for the retries."""
-    job = Job(tmp_path, "sleep 60")
-    with job.start() as process:
-        wait_until((job.dir / contract.learner_log(1, 0)).exists)
-        judged = Verdict(1, "7", State.FAILED, "The node n1 was lost.", kind="node_lost")
-        contract.write_whole(job.dir / contract.verdict_file(1), contract.to_json(judged))
+        if judged:
+            contract.write_whole(job.dir / contract.verdict_file(1), contract.to_json(theirs))
         (job.dir / contract.attempt_dir(2)).mkdir()
         (job.dir / contract.submit_begin(2)).write_text("token")
         said, _ = process.communicate(timeout=PATIENCE_S)
-    assert contract.read_record(Verdict, job.dir / contract.verdict_file(1)) == judged
-    assert "was judged without this supervisor" in said
+    found = contract.read_record(Verdict, job.dir / contract.verdict_file(1))
+    assert found is not None
+    if judged:
+        assert found == theirs and "was judged without this supervisor" in said
+    else:
+        assert (found.kind, found.state) == (VerdictKind.SUPERSEDED, State.CANCELLED)
+        assert "later attempt has taken over" in found.reason
 
 
 def test_an_order_is_not_answered_by_an_attempt_that_was_succeeded(tmp_path: Path) -> None:

@@ -19,9 +19,6 @@ from scheduler_plan import make_plan
 from dlctl import contract
 from dlctl.contract import Notify, Plateau, State, StopRules, VerdictKind
 from dlctl.contract.metrics import EventKind, MetricsLine, Source, parse_line
-from dlctl.series.answers import Known, answers
-from dlctl.series.replays import Origin
-from dlctl.series.run import Run
 from learner.supervisor.oversight import plateau
 from learner.supervisor.oversight.guards import Overseer
 from learner.supervisor.oversight.plateau import PlateauWatch, Told, Watch
@@ -118,17 +115,6 @@ def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(
     assert len(training.train(range(6, 60), 1.0)) == 1
 
 
-def test_the_answer_shows_the_plateau_that_was_told(training: Training) -> None:
-    (told,) = training.train(range(1, 60), 1.0)
-    run = Run("t-1")
-    for step in range(1, 60):
-        value = {"validation_loss": 1.0 + math.exp(-step / 3)}
-        run.add(Origin(1, 0, Source.LOOP), MetricsLine(step, 1, 1.0, value))
-    run.add(Origin(1, 0, Source.JOB), training.events()[0])
-    answer = next(a for a in answers(run, Known(1.0)) if a.key == "plateau")
-    assert answer.state == "bad" and told.reason in answer.text
-
-
 @pytest.mark.slow
 def test_a_million_points_cost_little_memory_and_hide_no_trend() -> None:
     watch, draw = Watch(), random.Random(3)
@@ -159,7 +145,7 @@ def test_lines_are_read_bit_by_bit_and_a_half_one_waits(training: Training) -> N
     assert sum(each is not None for each in told) == 1
 
 
-ODD = [1.0, 1e308, -1.7e308, 5e-324, 0.0, None, 10**300, 10**400]
+ODD = [1.0, 1.7e308, -1.7e308, 5e-324, 0.0, None, 10**300, 10**400]
 
 
 @given(
@@ -186,15 +172,6 @@ def test_any_line_is_survived_and_each_event_can_be_written(lines) -> None:
             event = parse_line(watch.line(told).encode())
             assert event is not None
             watch.remember(event)
-
-
-def test_huge_values_are_followed_like_values_that_are_no_numbers() -> None:
-    watch = Watch()
-    for step in range(600):
-        line = MetricsLine(step, 1, 1.0, {"loss": 1.7e308 * (-1) ** step if step % 2 else 1.0})
-        watch.add(Source.PROGRAM, line)
-    told = watch.look()
-    assert told is not None and parse_line(watch.line(told).encode()) is not None
 
 
 def test_a_mistake_in_the_watch_ends_no_attempt(training: Training, monkeypatch) -> None:
@@ -272,15 +249,6 @@ def test_a_running_training_tells_of_its_plateau_and_goes_on(tmp_path: Path) -> 
     assert notice["reason"].startswith("still running; accuracy has hardly improved since step ")
     (file,) = (job.dir / contract.NOTICES).iterdir()
     assert file.name == f"0-plateau-{notice['since_step']}.command"
-
-
-@pytest.mark.slow
-def test_a_program_of_ones_own_ends_at_its_plateau(tmp_path: Path) -> None:
-    job = Job(tmp_path, f"exec {PYTHON} program.py", stop=StopRules(plateau=Plateau()))
-    (job.code / "program.py").write_text(PROGRAM_THAT_STANDS_STILL)
-    verdict = job.run()
-    assert verdict.kind == VerdictKind.PLATEAU, verdict
-    assert verdict.reason.startswith("Accuracy has hardly improved since step ")
 
 
 @pytest.mark.parametrize(("group", "is_told"), [("trials", False), ("", True)])

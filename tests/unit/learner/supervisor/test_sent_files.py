@@ -36,10 +36,6 @@ def job(tmp_path: Path) -> Job:
     return indexed(job)
 
 
-def test_whole_code_runs(job: Job) -> None:
-    assert job.run().state is State.COMPLETED
-
-
 @pytest.mark.parametrize("name", ["train.py", "data\n.txt"])
 def test_a_training_without_one_of_its_files_does_not_begin(job: Job, name: str) -> None:
     (job.code / name).unlink()

@@ -41,9 +41,7 @@ def test_a_checkpoint_is_due_as_the_policy_says(
     tmp_path: Path, policy: CheckpointPolicy, steps: list[int], epochs: list[int]
 ) -> None:
     now = [0.0]
-    keeper = CheckpointKeeper(
-        tmp_path, policy, SETTINGS, SingleExchange(), print, clock=lambda: now[0]
-    )
+    keeper = make_keeper(tmp_path, policy, clock=lambda: now[0])
     assert [n for n in range(1, 5) if keeper.due_after_step(n)] == steps
     assert [n for n in range(1, 5) if keeper.due_after_epoch(n)] == epochs
     now[0] = 61
@@ -88,10 +86,8 @@ def test_a_failed_checkpoint_is_retried_before_the_next_is_due(tmp_path: Path) -
                 raise OSError("no room")
 
     now, said, disk = [0.0], [], Full()
-    policy, exchange = CheckpointPolicy(every_s=7200), SingleExchange()
-    keeper = CheckpointKeeper(
-        tmp_path, policy, SETTINGS, exchange, said.append, disk=disk, clock=lambda: now[0]
-    )
+    policy = CheckpointPolicy(every_s=7200)
+    keeper = make_keeper(tmp_path, policy, said.append, disk=disk, clock=lambda: now[0])
     trained = make_trained()
     now[0] = 7200
     assert keeper.overdue()
@@ -112,10 +108,7 @@ def test_a_failed_checkpoint_is_retried_before_the_next_is_due(tmp_path: Path) -
 def test_a_postponed_checkpoint_does_not_pack_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
-    keeper = CheckpointKeeper(
-        tmp_path, CheckpointPolicy(), SETTINGS, SingleExchange(), print, clock=lambda: now[0]
-    )
+    keeper = make_keeper(tmp_path, clock=lambda: 0.0)
     trained = make_trained()
     assert keeper.ready(1)
     monkeypatch.setattr(keeper._engine, "ready", lambda: False)
@@ -131,9 +124,7 @@ def test_an_unreadable_state_costs_one_checkpoint(tmp_path: Path) -> None:
 
     now, said = [0.0], []
     policy, server = CheckpointPolicy(every_s=100), SimpleNamespace(state_dict=state_dict)
-    keeper = CheckpointKeeper(
-        tmp_path, policy, SETTINGS, SingleExchange(), said.append, clock=lambda: now[0]
-    )
+    keeper = make_keeper(tmp_path, policy, said.append, clock=lambda: now[0])
     trained = replace(make_trained(), server=server)
     now[0] = 100
     assert keeper.overdue() and not keeper.save(trained, Position(step=7))
@@ -154,15 +145,24 @@ def make_trained() -> Trained:
     return Trained(parts, schedule, torch.device("cpu"))
 
 
+def make_keeper(
+    folder: Path, policy: CheckpointPolicy | None = None, say: Any = print, **more: Any
+) -> CheckpointKeeper:
+    policy = policy or CheckpointPolicy()
+    return CheckpointKeeper(folder, policy, SETTINGS, SingleExchange(), say, **more)
+
+
+def drawn() -> list[float]:
+    return [random.random(), np.random.rand(), torch.rand(1).item()]
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_keeper_restores_everything(tmp_path: Path, beside: bool) -> None:
     said: list[str] = []
 
     def keeper(disk: Disk | None = None) -> CheckpointKeeper:
-        policy = CheckpointPolicy()
         writer = WriterProcess() if beside and disk is None else None
-        exchange = SingleExchange()
-        return CheckpointKeeper(tmp_path, policy, SETTINGS, exchange, said.append, writer, disk)
+        return make_keeper(tmp_path, None, said.append, writer=writer, disk=disk)
 
     trained = make_trained()
     model, optimizer = trained.parts.model, trained.parts.optimizer
@@ -182,11 +182,11 @@ def test_a_keeper_restores_everything(tmp_path: Path, beside: bool) -> None:
     assert one.save(trained, position, final=True)
     assert one.saved_step == 3
     one.close()
-    drawn = [random.random(), np.random.rand(), torch.rand(1).item()]
+    numbers = drawn()
 
     other, two = make_trained(), keeper()
     assert two.load(other) == position
-    assert [random.random(), np.random.rand(), torch.rand(1).item()] == drawn
+    assert drawn() == numbers
     assert same(dict(model.state_dict()), dict(other.parts.model.state_dict()))
     assert same(optimizer.state_dict(), other.parts.optimizer.state_dict())
     assert same(trained.schedule.state_dict(), other.schedule.state_dict())
@@ -201,28 +201,23 @@ def test_a_keeper_restores_everything(tmp_path: Path, beside: bool) -> None:
 
 
 def test_a_checkpoint_of_another_model_or_optimizer_is_refused(tmp_path: Path) -> None:
-    def keeper() -> CheckpointKeeper:
-        return CheckpointKeeper(tmp_path, CheckpointPolicy(), SETTINGS, SingleExchange(), print)
-
-    keeper().save(make_trained(), Position(step=1))
+    make_keeper(tmp_path).save(make_trained(), Position(step=1))
     other = make_trained()
     other.parts.model.append(torch.nn.Linear(4, 1))
     with pytest.raises(UserFault, match=r"another model: 2\.weight is missing"):
-        keeper().load(other)
+        make_keeper(tmp_path).load(other)
     changed = make_trained()
     changed.parts.optimizer = torch.optim.SGD(changed.parts.model.parameters())
     with pytest.raises(UserFault, match="of the optimizer Adam, but build returned SGD"):
-        keeper().load(changed)
+        make_keeper(tmp_path).load(changed)
 
 
 def test_validation_does_not_change_the_random_states() -> None:
     rng.seed_all(3, 1)
-    expected = [random.random(), np.random.rand(), torch.rand(1).item()]
+    expected = drawn()
     rng.seed_all(3, 1)
     with rng.preserved(torch.device("cpu")):
-        torch.rand(5)
-        random.random()
-        np.random.rand()
-    assert [random.random(), np.random.rand(), torch.rand(1).item()] == expected
+        drawn()
+    assert drawn() == expected
     rng.seed_all(3, 2)
-    assert torch.rand(1).item() != expected[2]
+    assert drawn()[2] != expected[2]

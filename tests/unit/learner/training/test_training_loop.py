@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import json
 import math
@@ -50,48 +51,56 @@ def make_parts(**changes: Any) -> dict[str, Any]:
 
 def make_trainer(
     tmp_path: Path,
-    parts: Parts,
-    settings: Training,
-    policy: CheckpointPolicy,
-    said: list[str],
+    settings: Training | None = None,
+    policy: CheckpointPolicy | None = None,
+    said: list[str] | None = None,
     progress: Progress | None = None,
+    **parts: Any,
 ) -> Trainer:
-    exchange = SingleExchange()
-    steps = math.ceil(len(parts.train) / settings.batch_size)
+    """Return a trainer of `make_parts`, but for these parts."""
+    made, settings, exchange = (
+        Parts(**make_parts(**parts)),
+        settings or Training(),
+        SingleExchange(),
+    )
+    say = print if said is None else said.append
+    steps = math.ceil(len(made.train) / settings.batch_size)
     schedule = ManifestSchedule(
-        parts.optimizer, settings.learning_rate_schedule, steps, settings.epochs
+        made.optimizer, settings.learning_rate_schedule, steps, settings.epochs
     )
-    keeper = CheckpointKeeper(
-        tmp_path / "checkpoints", policy, {"learners": 1}, exchange, said.append
-    )
-    metrics = MetricsFile(tmp_path / "metrics.jsonl")
-    reports = Reports(said.append, progress or Progress(None), metrics)
-    trained = Trained(parts, schedule, torch.device("cpu"))
-    optimizer = DistributedOptimizer(parts.optimizer, exchange, average=False, at_end=False)
+    policy = policy or CheckpointPolicy()
+    keeper = CheckpointKeeper(tmp_path / "checkpoints", policy, {"learners": 1}, exchange, say)
+    reports = Reports(say, progress or Progress(None), MetricsFile(tmp_path / "metrics.jsonl"))
+    trained = Trained(made, schedule, torch.device("cpu"))
+    optimizer = DistributedOptimizer(made.optimizer, exchange, average=False, at_end=False)
     return Trainer(settings, trained, optimizer, exchange, keeper, reports, HaltFlag())
+
+
+def of_model(model: nn.Module) -> dict[str, Any]:
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
 
 
 def test_an_epoch_equals_plain_torch(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    parts = Parts(**make_parts())
-    twin = nn.Linear(4, 2)
-    twin.load_state_dict(parts.model.state_dict())
+    model = nn.Linear(4, 2)
+    twin = copy.deepcopy(model)
     settings = Training(epochs=1, batch_size=23)
-    assert make_trainer(tmp_path, parts, settings, CheckpointPolicy(), []).run(Position())
+    assert make_trainer(tmp_path, settings, **of_model(model)).run(Position())
     inputs, targets = dataset().tensors
     nn.functional.mse_loss(twin(inputs), targets).backward()
-    for mine, theirs in zip(parts.model.parameters(), twin.parameters(), strict=True):
+    for mine, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert theirs.grad is not None
         torch.testing.assert_close(mine.detach(), theirs.detach() - 0.1 * theirs.grad)
 
 
 def test_metrics_and_history_hold_every_epoch(tmp_path: Path) -> None:
     said: list[str] = []
-    parts = Parts(**make_parts(validation=dataset(5)), metrics={"three": lambda o, t: 3})
     settings = Training(epochs=3, batch_size=10, log_every_steps=2, validate_every_epochs=2)
     progress = Progress(tmp_path / "progress")
-    policy = CheckpointPolicy(every_steps=4)
-    trainer = make_trainer(tmp_path, parts, settings, policy, said, progress)
+    trainer = make_trainer(
+        tmp_path, settings, CheckpointPolicy(every_steps=4), said, progress,
+        validation=dataset(5), metrics={"three": lambda o, t: 3},
+    )  # fmt: skip
     assert trainer.run(Position())
     lines = measured(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in lines] == [2, 3, 4, 6, 8, 9]
@@ -111,8 +120,7 @@ def test_metrics_and_history_hold_every_epoch(tmp_path: Path) -> None:
 def test_an_error_in_a_layer_of_torch_names_the_layer(tmp_path: Path) -> None:
     """Its frames are all in torch, but the layer is in the user's `build`."""
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(5, 2))
-    parts = Parts(**make_parts(model=model, optimizer=torch.optim.SGD(model.parameters())))
-    trainer = make_trainer(tmp_path, parts, Training(epochs=1), CheckpointPolicy(), [])
+    trainer = make_trainer(tmp_path, **of_model(model))
     with pytest.raises(RuntimeError) as failure:
         trainer.run(Position())
     layer = "(in the model's layer 2: Linear(in_features=5, out_features=2, bias=True))"
@@ -121,7 +129,7 @@ def test_an_error_in_a_layer_of_torch_names_the_layer(tmp_path: Path) -> None:
 
 def test_positions_done_on_a_parameter_server_are_skipped(tmp_path: Path) -> None:
     settings = Training(epochs=3, batch_size=4, log_every_steps=1)
-    trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, CheckpointPolicy(), [])
+    trainer = make_trainer(tmp_path, settings)
     position = Position(done=[(0, 23), (25, 35), (38, 40)], step=3)
     assert trainer.run(position)
     assert ["loss" in epoch for epoch in position.history] == [False, True, True]
@@ -132,10 +140,8 @@ def test_positions_done_on_a_parameter_server_are_skipped(tmp_path: Path) -> Non
 
 def test_batch_norm_trains_with_one_sample_left(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    parts = Parts(**make_parts(model=model, optimizer=optimizer))
     settings = Training(epochs=2, batch_size=11, log_every_steps=1)
-    assert make_trainer(tmp_path, parts, settings, CheckpointPolicy(), []).run(Position())
+    assert make_trainer(tmp_path, settings, **of_model(model)).run(Position())
     lines = measured(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
 
@@ -177,8 +183,7 @@ def test_a_postponed_checkpoint_waits_until_it_is_overdue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Training(epochs=1, batch_size=1)
-    policy = CheckpointPolicy(every_steps=3)
-    trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, policy, [])
+    trainer = make_trainer(tmp_path, settings, CheckpointPolicy(every_steps=3))
     asked = []
 
     def save(trained: Trained, position: Position, *, final: bool = False) -> bool:
@@ -193,8 +198,7 @@ def test_a_postponed_checkpoint_waits_until_it_is_overdue(
 
 def test_a_checkpoint_at_an_epochs_end_counts_for_the_next_steps(tmp_path: Path) -> None:
     settings = Training(epochs=3, batch_size=10)
-    policy = CheckpointPolicy(every_epochs=1)
-    trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, policy, [])
+    trainer = make_trainer(tmp_path, settings, CheckpointPolicy(every_epochs=1))
     assert trainer.run(Position())
     lines = measured(tmp_path / "metrics.jsonl")
     stalls = [line["checkpoint_stall_s"] for line in lines]
@@ -217,11 +221,10 @@ def test_without_a_step_no_times_are_reported() -> None:
 
 def test_an_infinite_loss_is_reported_once_and_null_in_json(tmp_path: Path) -> None:
     said: list[str] = []
-    parts = Parts(**make_parts(loss=lambda o, t: (o - t).mean() * math.nan))
-    progress = Progress(tmp_path / "progress")
     make_trainer(
-        tmp_path, parts, Training(epochs=2, batch_size=10), CheckpointPolicy(), said, progress
-    ).run(Position())
+        tmp_path, Training(epochs=2, batch_size=10), None, said, Progress(tmp_path / "progress"),
+        loss=lambda o, t: (o - t).mean() * math.nan,
+    ).run(Position())  # fmt: skip
     told = json.loads((tmp_path / "progress").read_text())
     assert told["warning"] == "the loss is nan since step 1"
     assert told["metrics"]["loss"] is None
@@ -231,19 +234,16 @@ def test_an_infinite_loss_is_reported_once_and_null_in_json(tmp_path: Path) -> N
 
 
 def test_a_loss_per_sample_is_refused(tmp_path: Path) -> None:
-    parts = Parts(**make_parts(loss=nn.MSELoss(reduction="none")))
-    trainer = make_trainer(tmp_path, parts, Training(), CheckpointPolicy(), [])
+    trainer = make_trainer(tmp_path, loss=nn.MSELoss(reduction="none"))
     with pytest.raises(UserFault, match="not a tensor with one element"):
         trainer.run(Position())
 
 
 def test_frozen_parameters_do_not_change(tmp_path: Path) -> None:
-    parts = Parts(**make_parts())
-    bias = parts.model.get_parameter("bias")
-    bias.requires_grad_(False)
-    before = bias.clone()
-    make_trainer(tmp_path, parts, Training(), CheckpointPolicy(), []).run(Position())
-    assert torch.equal(bias, before)
+    model = nn.Linear(4, 2)
+    before = model.bias.requires_grad_(False).clone()
+    make_trainer(tmp_path, **of_model(model)).run(Position())
+    assert torch.equal(model.bias, before)
 
 
 @pytest.mark.parametrize(
@@ -292,13 +292,9 @@ def test_progress_is_written_at_most_twice_a_second(tmp_path: Path) -> None:
         progress.update(step, 1, {"loss": math.inf, "accuracy": 0.5})
         said = json.loads((tmp_path / "p").read_text())
         assert said == {
-            "step": {1: 1, 2: 1, 3: 3, 4: 3}[step],
-            "epoch": 1,
-            "metrics": {"loss": None, "accuracy": 0.5},
-            "warning": "",
-            "done": None,
-            "listed": True,
-        }
+            "step": {1: 1, 2: 1, 3: 3, 4: 3}[step], "epoch": 1, "warning": "", "done": None,
+            "metrics": {"loss": None, "accuracy": 0.5}, "listed": True,
+        }  # fmt: skip
     progress.update(5, 1, {}, force=True)
     assert json.loads((tmp_path / "p").read_text())["step"] == 5
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
@@ -309,10 +305,9 @@ def test_a_full_disk_loses_metrics_and_lines_but_not_the_training(
 ) -> None:
     full = Path("/dev/full")
     warned: list[str] = []
-    parts = Parts(**make_parts())
     trainer = make_trainer(
-        tmp_path, parts, Training(epochs=2, batch_size=10), CheckpointPolicy(), [],
-        Progress(tmp_path / "no folder" / "progress"),
+        tmp_path, Training(epochs=2, batch_size=10),
+        progress=Progress(tmp_path / "no folder" / "progress"),
     )  # fmt: skip
     with full.open("w") as stream:
         monkeypatch.setattr("sys.stdout", stream)
