@@ -1,9 +1,5 @@
 """How much memory is left for snapshots, under which limits, for all learners of a node."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from learner.system.memory import MemoryRequest, have_room, memory_left
@@ -11,19 +7,19 @@ from learner.system.memory import MemoryRequest, have_room, memory_left
 BOOT = "0b3c"
 
 
-def write(root: Path, files: dict[str, str | int]) -> None:
+def write(root, files):
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"{content}\n")
 
 
-def left(root: Path) -> list[int]:
+def left(root):
     found = memory_left(root / "proc", root / "cgroup")
     assert all(name.startswith(BOOT) for name in found)
     return list(found.values())
 
 
-def make_node(root: Path, cgroup: str) -> None:
+def make_node(root, cgroup):
     write(
         root / "proc",
         {
@@ -34,7 +30,7 @@ def make_node(root: Path, cgroup: str) -> None:
     )
 
 
-def test_the_page_cache_counts_as_free_memory_under_a_limit(tmp_path: Path) -> None:
+def test_the_page_cache_counts_as_free_memory_under_a_limit(tmp_path):
     make_node(tmp_path, "0::/slurm/job_1/task_0")
     job = tmp_path / "cgroup" / "slurm" / "job_1"
     write(job, {"memory.max": 1000, "memory.current": 990, "task_0/memory.max": "max"})
@@ -42,7 +38,7 @@ def test_the_page_cache_counts_as_free_memory_under_a_limit(tmp_path: Path) -> N
     assert left(tmp_path) == [800 * 1024, 810]
 
 
-def test_a_limit_of_cgroups_version_1_counts(tmp_path: Path) -> None:
+def test_a_limit_of_cgroups_version_1_counts(tmp_path):
     make_node(tmp_path, "5:cpu,cpuacct:/\n4:memory:/slurm/job_1\n1:name=systemd:/a:b\n0::/")
     memory = tmp_path / "cgroup" / "memory"
     write(memory, {"memory.limit_in_bytes": 9223372036854771712, "memory.usage_in_bytes": 5})
@@ -52,7 +48,7 @@ def test_a_limit_of_cgroups_version_1_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seen", ["slurm/job_1", "job_1"])
-def test_a_limit_is_found_in_a_container(tmp_path: Path, seen: str) -> None:
+def test_a_limit_is_found_in_a_container(tmp_path, seen):
     """A container's mount shows only its own part; /proc shows the full path."""
     make_node(tmp_path, "4:memory:/machine/slurm/job_1/task_0\n0::/")
     names = {"memory.limit_in_bytes": 1000, "memory.usage_in_bytes": 600, "memory.stat": "x 1"}
@@ -60,12 +56,12 @@ def test_a_limit_is_found_in_a_container(tmp_path: Path, seen: str) -> None:
     assert left(tmp_path) == [800 * 1024, 400]
 
 
-def test_another_system_reports_no_limits(tmp_path: Path) -> None:
+def test_another_system_reports_no_limits(tmp_path):
     assert memory_left(tmp_path, tmp_path) == {}
     assert have_room([MemoryRequest(10**15)]) == [True]
 
 
-def test_the_learners_of_a_node_share_what_is_left() -> None:
+def test_the_learners_of_a_node_share_what_is_left():
     four = [MemoryRequest(10, {"node": 49 + n}) for n in range(4)]
     assert have_room(four[:3]) == [True] * 3
     assert have_room(four) == [False] * 4
@@ -77,6 +73,6 @@ def test_the_learners_of_a_node_share_what_is_left() -> None:
     assert have_room(own) == [True] * 4
 
 
-def test_this_node_reports_a_limit() -> None:
+def test_this_node_reports_a_limit():
     found = memory_left()
     assert all(left_bytes > 0 for left_bytes in found.values())

@@ -1,7 +1,5 @@
 """Parts of storing and loading: the progress, the layout in a store, the index, `data`."""
 
-from __future__ import annotations
-
 import errno
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -131,7 +129,7 @@ def test_a_file_system_without_locks_has_an_index_too(job_dir, monkeypatch):
 def load(tmp_path):
     """Load a job's data from stores of these names, as each attempt does."""
 
-    def load(*names: str) -> None:
+    def load(*names):
         stores = []
         for name in names:
             (tmp_path / "mounted" / name).mkdir(parents=True, exist_ok=True)

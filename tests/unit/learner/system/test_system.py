@@ -1,12 +1,8 @@
 """Folders that are put in place, a node's addresses, and folders in shared memory."""
 
-from __future__ import annotations
-
 import ipaddress
 import secrets
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from worker_group_job import WorkerGroupJob
@@ -62,7 +58,7 @@ def test_nothing_is_moved_by_one_whose_folder_was_taken(make, texts, tmp_path):
 
 
 def test_what_was_moved_is_put_back_if_the_own_folder_was_taken_meanwhile(make, texts, tmp_path):
-    def rename(source: Path, target: Path):
+    def rename(source, target):
         source.rename(target)
         if target.name == "aside":
             shutil.rmtree(tmp_path / "new")
@@ -85,7 +81,7 @@ HAVE = [
 
 
 @pytest.fixture(autouse=True)
-def have(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def have(request, monkeypatch):
     if "real" not in request.node.name:
         monkeypatch.setattr(networks, "own_addresses", lambda: HAVE)
 
@@ -94,19 +90,19 @@ def have(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     ("ib0", "10.1.7.5"), ("10.1.0.0/16", "10.1.7.5"), ("fd00::/8", "fd00::5"),
     ("10.0.0.5", "10.0.0.5"), ("10.0.0.9/24", "10.0.0.5"),
 ])  # fmt: skip
-def test_the_address_on_a_network_is_found(network: str, address: str) -> None:
+def test_the_address_on_a_network_is_found(network, address):
     assert address_on(network, "x") == address
 
 
 @pytest.mark.parametrize("network", ["ib1", "192.168.0.0/24", "ib"])
-def test_a_node_without_an_address_on_it_lists_what_it_has(network: str) -> None:
+def test_a_node_without_an_address_on_it_lists_what_it_has(network):
     seen = f"no address on the network '{network}'; it has eno1 10.0.0.5, ib0 10.1.7.5, ib0 fd00::5"
     with pytest.raises(UserFault, match=seen) as caught:
         address_on(network, "cluster")
     assert "site file of cluster" in caught.value.hint
 
 
-def test_real_interfaces_are_found(tmp_path: Path) -> None:
+def test_real_interfaces_are_found(tmp_path):
     lines = (
         "fd000000000000000000000000000002 02 40 00 80     eth0",
         "20010db8000000000000000000000002 02 40 00 80     eth0",
@@ -120,10 +116,10 @@ def test_real_interfaces_are_found(tmp_path: Path) -> None:
     assert all(name != "lo" for name, _ in found)
 
 
-def test_servers_bind_to_the_address_that_the_preflight_checks(tmp_path: Path) -> None:
+def test_servers_bind_to_the_address_that_the_preflight_checks(tmp_path):
     job = WorkerGroupJob(tmp_path, 4, nodes=2)
 
-    def problems(network: str) -> list[str]:
+    def problems(network):
         asked = {**vars(job.plan.parameter_server), "network": network}
         job.write_plan(parameter_server=contract.ParameterServer(**asked))
         return [problem for problem in find_problems(job.plan, job.dir) if "network" in problem]
@@ -135,14 +131,14 @@ def test_servers_bind_to_the_address_that_the_preflight_checks(tmp_path: Path) -
 
 
 @pytest.fixture
-def training_id() -> Iterator[str]:
+def training_id():
     found = f"test-{secrets.token_hex(8)}"
     yield found
     for folder in segment_folder(found, 1).parent.glob(segment_folder(found, "*").name):
         shutil.rmtree(folder)
 
 
-def test_a_folder_of_another_user_does_not_stop_the_shards(training_id: str, tmp_path) -> None:
+def test_a_folder_of_another_user_does_not_stop_the_shards(training_id, tmp_path):
     """Anybody may make the folder with the attempt's name; only its servers know the other."""
     path = tmp_path / contract.server_secret(1)
     path.parent.mkdir(parents=True)
@@ -160,7 +156,7 @@ def test_a_folder_of_another_user_does_not_stop_the_shards(training_id: str, tmp
     assert not folder.exists()
 
 
-def test_a_late_attempt_leaves_a_later_one_alone(training_id: str) -> None:
+def test_a_late_attempt_leaves_a_later_one_alone(training_id):
     for attempt in (2, 9, 10, 11):
         segment_folder(training_id, attempt).mkdir()
     (shards := segment_folder(training_id, "9-0a1b")).mkdir()
