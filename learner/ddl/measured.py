@@ -18,7 +18,7 @@ from learner.job.metrics import MetricsFile, Progress
 
 
 class _Log:
-    """What this process logs to; without a dlctl job there are none, and nothing is logged."""
+    """The files that this process logs to; outside a dlctl job there are none."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         directory, attempt = env.get(JOB_VARIABLE), env.get(ATTEMPT_VARIABLE, "")

@@ -45,17 +45,15 @@ _TAGS = 8192
 
 
 class MpiGroup:
-    """A Group over MPI.COMM_WORLD, or another communicator."""
+    """A Group over MPI.COMM_WORLD."""
 
-    def __init__(self, communicator: MPI.Intracomm | None = None) -> None:
+    def __init__(self) -> None:
         if MPI.Is_finalized():
             raise UserFault(
                 "MPI has ended in this process, and it can't be started twice",
                 hint="join the other learners once: one ddl.init(), one ddl.shutdown()",
             )
-        world = MPI.COMM_WORLD if communicator is None else communicator
-        self.is_world = communicator is None
-        self.comm = world.Dup()
+        self.comm = MPI.COMM_WORLD.Dup()
         """A private communicator: a user's messages on COMM_WORLD can't get mixed with ours."""
         self.rank = self.comm.Get_rank()
         self.size = self.comm.Get_size()
@@ -121,8 +119,7 @@ class MpiGroup:
         self.comm.Barrier()
         self._node.Free()
         self.comm.Free()
-        if self.is_world:
-            MPI.Finalize()
+        MPI.Finalize()
 
 
 def as_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:

@@ -48,21 +48,21 @@ def read_plan(directory: Path, attempt: int) -> contract.Plan:
     return plan
 
 
-def successor(env: Mapping[str, str] = os.environ) -> Path | None:
+def _job() -> tuple[Path, int] | None:
+    """Return the job directory and the attempt of this process, if it runs in a dlctl job."""
+    directory, attempt = os.environ.get(JOB_VARIABLE), os.environ.get(ATTEMPT_VARIABLE, "")
+    return (Path(directory), int(attempt)) if directory and attempt.isdecimal() else None
+
+
+def successor() -> Path | None:
     """Return the file that exists once a later attempt has begun; None outside a dlctl job."""
-    directory, attempt = env.get(JOB_VARIABLE), env.get(ATTEMPT_VARIABLE, "")
-    if not directory or not attempt.isdecimal():
-        return None
-    return Path(directory) / contract.submit_begin(int(attempt) + 1)
+    return job[0] / contract.submit_begin(job[1] + 1) if (job := _job()) else None
 
 
-def find_seat(env: Mapping[str, str] = os.environ) -> Seat | None:
+def find_seat() -> Seat | None:
     """Return the seat that the launcher gave this process; None outside a dlctl job."""
-    directory, attempt = env.get(JOB_VARIABLE), env.get(ATTEMPT_VARIABLE, "")
-    if not directory or not attempt.isdecimal():
-        return None
-    path = Path(directory)
-    return Seat(path, int(attempt), read_plan(path, int(attempt)), int(env.get("RANK", "0")))
+    job = _job()
+    return Seat(*job, read_plan(*job), int(os.environ.get("RANK", "0"))) if job else None
 
 
 RESTARTS_VARIABLE = "DLCTL_RESTARTS"

@@ -1,4 +1,4 @@
-"""What a learner writes while it trains: metrics as JSON lines, progress for the watchdog.
+"""The reports of a learner while it trains: metrics as JSON lines, progress for the watchdog.
 
 A full disk may lose lines; it never ends a training.
 """
@@ -50,13 +50,8 @@ class MetricsFile:
         warn: called once, when lines begin to be lost.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Callable[[], float] = time.time,
-        warn: Callable[[str], None] = tell,
-    ) -> None:
-        self._path, self._clock, self._warn = path, clock, warn
+    def __init__(self, path: Path, warn: Callable[[str], None] = tell) -> None:
+        self._path, self._warn = path, warn
         self._warned = False
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
@@ -67,7 +62,7 @@ class MetricsFile:
         self, step: int, epoch: int | None, values: Mapping[str, float], group: str = ""
     ) -> None:
         """Append one line; NaN and infinity become null."""
-        self.add(make_line(step, epoch, self._clock(), values, group))
+        self.add(make_line(step, epoch, time.time(), values, group))
 
     def tell(
         self,
@@ -79,8 +74,8 @@ class MetricsFile:
     ) -> None:
         """Append a line that says what happened at a step."""
         known = {name: finite(value) for name, value in (values or {}).items()}
-        time = round(self._clock(), 3)
-        self.add(MetricsLine(step, epoch, time, known, event=event, kind=kind.value))
+        now = round(time.time(), 3)
+        self.add(MetricsLine(step, epoch, now, known, event=event, kind=kind.value))
 
     def add(self, line: MetricsLine) -> None:
         """Append a line."""
@@ -127,7 +122,7 @@ class Progress:
         self._clock = clock
         self._written_at = -math.inf
         self._waiting: dict[str, object] | None = None
-        """What came too soon after the last write."""
+        """The newest report that came too soon after the last write."""
 
     def update(
         self,

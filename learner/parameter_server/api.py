@@ -124,7 +124,7 @@ def join(
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What the learners train on: the same samples in the same order on all of them."""
+    """The training data: the same samples in the same order on all learners."""
 
     dataset: Any
     """Map-style."""

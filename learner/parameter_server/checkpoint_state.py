@@ -1,4 +1,4 @@
-"""What the loop, the coordinator and a checkpoint share of a training on a parameter server."""
+"""The state of a training on a parameter server, for the loop, the coordinator and checkpoints."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class ServerTraining:
     server_model: ModelOnServers
     """The model's parameters, which the server holds."""
     saved: SavedServer
-    """What a checkpoint keeps of the server."""
+    """The server's state that checkpoints keep."""
     rate: UsedRate
     """The learning rate of pushes."""
     reports: Reports

@@ -56,15 +56,9 @@ class Coordinator:
         name_stragglers: Callable[[int], str] = lambda _: "other learners",
     ) -> None:
         trained, settings = training.trained, training.settings
-        self._settings = settings
-        self._trained = trained
+        self._training, self._cursor, self._keeper = training, cursor, keeper
+        self._settings, self._trained, self._reports = settings, trained, training.reports
         self._server_model = training.server_model
-        self._rate = training.rate
-        self._saved = training.saved
-        self._cursor = cursor
-        self._keeper = keeper
-        self._reports = training.reports
-        self._halt = training.halt
         self._note, self._timeout_s, self._name_stragglers = note, timeout_s, name_stragglers
         self._held_up: Wait | None = None
         """Set while this learner is beyond the end of an epoch that is not over."""
@@ -185,7 +179,7 @@ class Coordinator:
         if not over:
             return False
         if last == self._settings.epochs:
-            halted = WaitPolicy(self._timeout_s, late=lambda _: self._halt.is_set)
+            halted = WaitPolicy(self._timeout_s, late=lambda _: self._training.halt.is_set)
             self._wait_until_alone(halted)
         self._set_position(state)
         values = self._values_of(state)
@@ -196,7 +190,7 @@ class Coordinator:
         position.epoch, position.samples, position.sums = last, 0, {}
         # An attempt without a server, which may continue from here, steps the schedule only at
         # this point.
-        self._saved.step_schedule(self._trained.schedule, last)
+        self._training.saved.step_schedule(self._trained.schedule, last)
         final = final or last == self._settings.epochs
         if save_due or final or any(map(self._keeper.due_after_epoch, over)):
             self.save(final=final)  # before the validation
@@ -210,7 +204,7 @@ class Coordinator:
         """Return the values of the epochs that are over since the last call."""
         position = self.position
         values = {name: total / position.samples for name, total in position.sums.items()}
-        values["learning_rate"] = self._rate.now()
+        values["learning_rate"] = self._training.rate.now()
         (done, began), now = self._rate_since, time.monotonic()
         self._rate_since = (state.done_samples, now)
         if state.done_samples > done:  # otherwise it was over before this learner began
@@ -258,7 +252,7 @@ class Coordinator:
     def _halted(self) -> bool:
         """Return whether a halt has come; called at each batch, which is progress."""
         self._reports.progress.touch()
-        return self._halt.is_set
+        return self._training.halt.is_set
 
     def _record(self, step: int, values: dict[str, float], *, epoch: int | None = None) -> None:
         epoch = self.position.epoch + 1 if epoch is None else epoch
@@ -288,7 +282,7 @@ class Coordinator:
         if not final and not self._keeper.ready(self.position.step):
             return False
         self._server_model.join()
-        with self._server_model.as_on_server(), self._saved.saving(state):
+        with self._server_model.as_on_server(), self._training.saved.saving(state):
             return self._keeper.save(self._trained, self.position, final=final)
 
     def save_last(self, wait_policy: WaitPolicy) -> bool:

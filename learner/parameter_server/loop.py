@@ -47,17 +47,10 @@ class ServerLoop:
         coordinator: Coordinator | None,
     ) -> None:
         trained, settings = training.trained, training.settings
-        self._settings = settings
-        self._trained = trained
-        self._model = trained.parts.model
-        self._server_model = training.server_model
-        self._saved = training.saved
-        self._rate = training.rate
-        self._cursor = cursor
+        self._training, self._cursor, self._coordinator = training, cursor, coordinator
+        self._settings, self._trained, self._reports = settings, trained, training.reports
+        self._model, self._server_model = trained.parts.model, training.server_model
         self._samples, self._batch_samples = sizes
-        self._reports = training.reports
-        self._halt = training.halt
-        self._coordinator = coordinator
         self._evaluation = Evaluation(trained.parts, trained.device)
         self._steps = batch_count(cursor.samples, settings.batch_size)
         self._watch = LossWatch(training.reports.say)
@@ -89,10 +82,10 @@ class ServerLoop:
     def _all_chunks(self, loader: ChunkLoader) -> bool:
         if self._coordinator is not None:
             self._coordinator.finish_validation()
-        while not self._halt.is_set:
+        while not self._training.halt.is_set:
             for chunk, batches in loader.chunks():
                 self._train(chunk, batches, loader)
-                if self._halt.is_set:
+                if self._training.halt.is_set:
                     return False
             if self._cursor.finished:
                 return True
@@ -112,13 +105,13 @@ class ServerLoop:
     def _train(self, chunk: Chunk, batches: Iterator[Batch], loader: ChunkLoader) -> None:
         self._server_model.join()
         self._server_model.begin()
-        self._saved.step_schedule(self._trained.schedule, chunk.pass_number)
+        self._training.saved.step_schedule(self._trained.schedule, chunk.pass_number)
         totals = [0.0] * len(self._evaluation.names)
         for start, stop in chunk_ranges(chunk.start, chunk.stop, self._batch_samples):
             self._trained.schedule.before_step(self._step_at(chunk.pass_number, start))
             sums = self._step(next(batches), stop - start, last=stop == chunk.stop)
             totals = [a + b for a, b in zip(totals, sums, strict=True)]
-        self._server_model.exchange(self._rate.now())
+        self._server_model.exchange(self._training.rate.now())
         loader.done()
         self._report(chunk, totals, loader)
 
@@ -140,7 +133,7 @@ class ServerLoop:
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
         if weights:
             optimizer.step()
-        self._server_model.step(self._rate.now(), last=last)
+        self._server_model.step(self._training.rate.now(), last=last)
         self._batches += 1
         return self._evaluation.sums(loss, outputs, targets, samples)
 
@@ -151,7 +144,7 @@ class ServerLoop:
         values = {name: total / samples for name, total in zip(names, totals, strict=True)}
         step = self._step_at(chunk.pass_number, chunk.stop)
         self._watch.look(values["loss"], step)
-        values["learning_rate"] = self._rate.now()
+        values["learning_rate"] = self._training.rate.now()
         values["batches"] = float(self._batches)
         self._newest = (step, chunk.pass_number + 1, values)
         now = time.monotonic()

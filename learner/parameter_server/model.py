@@ -172,15 +172,14 @@ class ModelOnServers:
 class ServerStats:
     """Statistics of a learner's work with the server."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self.pushes = 0
         """All since this process began."""
         self._exchange_s = 0.0
         self._begin()
 
     def _begin(self) -> None:
-        self._since = self._clock()
+        self._since = time.monotonic()
         self._pushes = self._others = 0
         self._waited_s = 0.0
 
@@ -207,7 +206,7 @@ class ServerStats:
         `staleness`: pushes of others that the weights had had since this learner's pull, when it
         pushed; `wait_share`: the share of the time spent waiting for others and for the server.
         """
-        elapsed_s = max(self._clock() - self._since, 1e-9)
+        elapsed_s = max(time.monotonic() - self._since, 1e-9)
         values = {
             "pushes": float(self.pushes),
             "pushes_per_s": self._pushes / elapsed_s,

@@ -1,4 +1,4 @@
-"""What both built-in loops compute: forward pass, loss and metrics of a batch, and validation."""
+"""The computations of both built-in loops: forward pass, loss, metrics, and validation."""
 
 from __future__ import annotations
 

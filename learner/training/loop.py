@@ -48,7 +48,7 @@ class Reports:
 
 @dataclass(frozen=True)
 class _After:
-    """What is due after a step."""
+    """The actions that are due after a step."""
 
     halt: bool
     save: bool

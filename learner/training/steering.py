@@ -1,4 +1,4 @@
-"""What changes a training while it runs: orders of people, and the manifest's guards.
+"""Change a training while it runs: orders of people, and the manifest's guards.
 
 All learners decide alike, at the end of the same step: learner 0's orders and the sums of all
 losses travel with the exchange that each step has anyway.

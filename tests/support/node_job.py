@@ -104,7 +104,8 @@ class Job:
         script = root / "srun.py"
         script.write_text(FAKE_LAUNCHER)
         launch = contract.Launch("srun", [sys.executable, str(script), str(learners)])
-        return cls(root, command, launch=launch, resources={"learners": learners}, **changes)
+        resources = {"learners": learners, **changes.pop("resources", {})}
+        return cls(root, command, launch=launch, resources=resources, **changes)
 
     def write_plan(self, **changes: Any) -> None:
         self.plan = dataclasses.replace(self.plan, **changes)

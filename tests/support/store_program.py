@@ -50,6 +50,25 @@ class StoreProgram:
         assert process.returncode is not None
         return process.returncode, told
 
+    def done(self, verb: str, timeout_s: float = 100, **env: str) -> str:
+        """Run one verb, which ends well; return what it printed."""
+        code, told = self.run(verb, timeout_s, **env)
+        assert code == 0, told
+        return told
+
+    def load(self, container: str = "", **env: str) -> dict[str, bytes]:
+        """Load a container; return the files that the learners see."""
+        self.done("load", **({"STORE_CONTAINER": container} if container else {}), **env)
+        return self.contents()
+
+    def results(self, contents: dict[str, bytes]) -> Path:
+        """Make a folder with these files, to be stored."""
+        source = self.folder / "source"
+        for name, content in contents.items():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes(content)
+        return source
+
     def saving(
         self, source: Path, attempt: int = 1, state: str = "COMPLETED", **env: str
     ) -> dict[str, str]:

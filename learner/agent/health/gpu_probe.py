@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 _SHARE = 0.9
-"""Of the free memory."""
+"""The share of the free memory that is checked."""
 _CHUNK_BYTES = 1 << 30
 _PATTERNS = (0x5A5A5A5A, 0x25A5A5A5)
 _LEAST_FREE = 0.05

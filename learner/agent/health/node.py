@@ -92,7 +92,7 @@ _SHARED = Path("/dev/shm")  # noqa: S108 - a file system of its own
 _LEAST_SHARED_BYTES = 1 << 20
 """The need of a training is known later; less than this is as good as full."""
 _LEAST_SHARE = 0.5
-"""Of the memory asked for; Linux counts as available only what it can free at once."""
+"""The share of the memory asked for that must be available: what Linux can free at once."""
 _MEMORY = Path("/proc/meminfo")
 
 

@@ -35,8 +35,7 @@ class Answer:
 class HttpClient:
     """Requests to any server. One that the server closed meanwhile fails: `Patient` repeats it."""
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
         self._mine = threading.local()
 
     def request(
@@ -72,7 +71,7 @@ class HttpClient:
         if name not in kept:
             secure = parts.scheme == "https"
             cls = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-            kept[name] = cls(parts.hostname or "", parts.port, timeout=self._timeout_s)
+            kept[name] = cls(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
         return kept[name]
 
     def _once(

@@ -24,7 +24,7 @@ class Unfit:
     host: str
     """The scheduler's name for it."""
     rank: int
-    """Of the first learner there."""
+    """The rank of the first learner there."""
     fault: NodeFault
 
 

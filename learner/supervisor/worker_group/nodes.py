@@ -22,11 +22,8 @@ class Nodes:
         ask_left: returns the hosts that are left, None if that is not known; may take long.
     """
 
-    def __init__(
-        self, hosts: list[str], ask_left: Callable[[], list[str] | None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self.hosts, self._clock, self._ask_left = hosts, clock, ask_left
+    def __init__(self, hosts: list[str], ask_left: Callable[[], list[str] | None]) -> None:
+        self.hosts, self._ask_left = hosts, ask_left
         self._thread: threading.Thread | None = None
         self._asked_at = -ASK_EVERY_S
         self._gone: set[int] = set()
@@ -34,8 +31,8 @@ class Nodes:
     def ask(self) -> None:
         """Ask now, unless the last question is open or less than `ASK_EVERY_S` old."""
         is_open = self._thread is not None and self._thread.is_alive()
-        if not is_open and self._clock() - self._asked_at >= ASK_EVERY_S:
-            self._asked_at = self._clock()
+        if not is_open and time.monotonic() - self._asked_at >= ASK_EVERY_S:
+            self._asked_at = time.monotonic()
             self._thread = threading.Thread(target=self._ask, name="left hosts", daemon=True)
             self._thread.start()
 

@@ -1,18 +1,12 @@
 """The watchdog's side: the collector starts with the learner and never holds anything up."""
 
-from __future__ import annotations
-
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from node_job import Job, alive, wait_until
-from repository import REPOSITORY
 
-from dlctl import contract
 from dlctl.contract import State
 from learner.collect import companion as companion_module
 from learner.collect.companion import Companion
@@ -49,23 +43,16 @@ def test_a_killed_watchdog_takes_its_collector_with_it(job):
     assert job.finish(process).state is State.FAILED
 
 
-@pytest.mark.slow
-def test_a_collector_that_hangs_is_killed(tmp_path, job, monkeypatch):
+@pytest.mark.first("dies")
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
+def test_a_collector_that_dies_or_hangs_changes_nothing(tmp_path, job, fault):
     process = job.start_afresh()
     wait_until(lambda: collectors(job.dir))
     (collector,) = collectors(job.dir)
-    os.kill(collector, signal.SIGSTOP)
+    os.kill(collector, fault)
     (tmp_path / "go").touch()
     assert job.finish(process).state is State.COMPLETED
     assert not alive(collector)
-
-
-def test_a_collector_that_dies_changes_nothing(tmp_path, job):
-    process = job.start_afresh()
-    wait_until(lambda: collectors(job.dir))
-    os.kill(collectors(job.dir)[0], signal.SIGKILL)
-    (tmp_path / "go").touch()
-    assert job.finish(process).state is State.COMPLETED
 
 
 def test_a_collector_that_can_not_be_started_changes_nothing(tmp_path, monkeypatch):
@@ -92,18 +79,3 @@ def test_it_gets_of_the_learners_environment_only_what_it_needs(tmp_path, monkey
     lines = done.read_text().splitlines()
     assert {"LOCAL_RANK=3", "CUDA_VISIBLE_DEVICES=2"} <= set(lines)
     assert not any(line.startswith("SECRET=") for line in lines)
-
-
-def test_the_program_needs_three_numbers_and_a_folder():
-    done = subprocess.run(
-        [sys.executable, "-m", "learner.collect"], cwd=REPOSITORY, capture_output=True
-    )
-    assert done.returncode != 0
-
-
-def test_a_halted_learner_is_not_confused_with_its_collector(job):
-    process = job.start_afresh()
-    wait_until(lambda: collectors(job.dir))
-    job.ask(contract.HALT_REQUEST)
-    assert job.finish(process).state is State.HALTED
-    assert not collectors(job.dir)

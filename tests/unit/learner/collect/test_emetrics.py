@@ -1,7 +1,5 @@
 """FfDL's file of records, and the times that records hold."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import time
@@ -71,12 +69,6 @@ def test_any_record_is_survived_and_can_be_written(record):
     for line in parse(record):
         read = parse_line(line.encode())
         assert read is not None and read.values.keys() == line.values.keys()
-
-
-def test_half_a_character_can_not_be_written_and_is_replaced():
-    (line,) = parse({"grouplabel": "\ud800", "values": {"\ud800": {"value": "\ud800"}}})
-    assert (line.group, line.texts) == ("?", {"?": "?"})
-    line.encode()
 
 
 def test_without_a_time_a_record_has_the_present():

@@ -1,14 +1,13 @@
-from __future__ import annotations
-
+import itertools
 import pickle
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
+from learner.data.classes import LONGEST_S, count_classes
 from learner.data.hdf5 import Hdf5Dataset
 from learner.data.sampling import fetch
 from learner.errors import UserFault
@@ -19,7 +18,7 @@ LABELS = np.arange(ROWS)
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "data.h5"
     with h5py.File(path, "w") as made:
         made["plain/x"], made["y"] = IMAGES, LABELS
@@ -33,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["plain/x", "packed", "big_endian"])
-def test_rows_are_read_in_any_order(file: Path, name: str) -> None:
+def test_rows_are_read_in_any_order(file, name):
     dataset = Hdf5Dataset(file, name, "y")
     assert len(dataset) == ROWS
     for indices in ([5], [299, 0, 7, 7, 8, 150], list(range(100, 130)), []):
@@ -52,7 +51,7 @@ def test_rows_are_read_in_any_order(file: Path, name: str) -> None:
     dataset.close()
 
 
-def test_inputs_may_be_several_and_batches_are_writable(file: Path) -> None:
+def test_inputs_may_be_several_and_batches_are_writable(file):
     (first, second), targets = fetch(Hdf5Dataset(file, ["plain/x", "packed"], "y"), np.array([4]))
     assert torch.equal(first, second)
     first.zero_()
@@ -61,7 +60,7 @@ def test_inputs_may_be_several_and_batches_are_writable(file: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and newer
-def test_a_dataset_works_in_other_processes(file: Path) -> None:
+def test_a_dataset_works_in_other_processes(file):
     dataset = Hdf5Dataset(file, "packed", "y")
     assert dataset[3][1] == 3
     copy = pickle.loads(pickle.dumps(dataset))
@@ -84,12 +83,12 @@ def test_a_dataset_works_in_other_processes(file: Path) -> None:
         ("nothing", "nothing", "have no rows"),
     ],
 )
-def test_a_wrong_dataset_is_named(file: Path, inputs: str, targets: str, message: str) -> None:
+def test_a_wrong_dataset_is_named(file, inputs, targets, message):
     with pytest.raises(UserFault, match=message):
         Hdf5Dataset(file, inputs, targets)
 
 
-def test_a_wrong_file_is_named(tmp_path: Path, file: Path) -> None:
+def test_a_wrong_file_is_named(tmp_path, file):
     with pytest.raises(UserFault, match="there is no file"):
         Hdf5Dataset(tmp_path / "absent.h5", "x", "y")
     text = tmp_path / "text.h5"
@@ -100,3 +99,54 @@ def test_a_wrong_file_is_named(tmp_path: Path, file: Path) -> None:
     cut.write_bytes(file.read_bytes()[:-2000])
     with pytest.raises(UserFault, match="cut"):
         Hdf5Dataset(cut, "plain/x", "y")
+
+
+CLASSES = torch.tensor([0, 2, 1, 2, 0, 3])
+INPUTS = torch.zeros(6, 2)
+
+
+class WithTargets:
+    """As torchvision's datasets."""
+
+    def __init__(self, targets):
+        self.targets = targets
+
+
+@pytest.mark.parametrize(
+    ("dataset", "count"),
+    [
+        (TensorDataset(INPUTS, CLASSES), 4),
+        (Subset(TensorDataset(INPUTS, CLASSES), [0, 1]), 4),
+        (WithTargets(CLASSES), 4),
+        (WithTargets([0, 1, 1]), 2),
+        (TensorDataset(INPUTS, CLASSES.to(torch.uint8)), 4),
+        (TensorDataset(INPUTS, CLASSES.float()), None),
+        (TensorDataset(INPUTS, CLASSES - 1), None),
+        (TensorDataset(INPUTS, CLASSES * 1000), None),
+        (TensorDataset(INPUTS, CLASSES * 10**9), None),
+        (TensorDataset(INPUTS, torch.zeros(6, dtype=torch.int64)), None),
+        (TensorDataset(INPUTS, CLASSES.reshape(3, 2).repeat(2, 1)), None),
+        (WithTargets(None), None),
+        (WithTargets(["a"]), None),
+        ([1, 2], None),
+    ],
+)
+def test_what_is_counted(dataset, count):
+    assert count_classes(dataset) == count
+
+
+@pytest.mark.parametrize("chunks", [None, (2,)])
+def test_labels_in_an_hdf5_dataset(tmp_path, chunks):
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"] = INPUTS.numpy()
+        file.create_dataset("y", data=CLASSES.numpy(), chunks=chunks)
+    assert count_classes(Hdf5Dataset(tmp_path / "data.h5", "x", "y")) == 4
+
+
+def test_many_labels_are_counted_in_small_parts_until_it_takes_long():
+    labels = torch.from_numpy(np.arange(3_000_000) % 1000)
+    looks = itertools.repeat(0.0)
+    assert count_classes(TensorDataset(labels, labels), looks.__next__) == 1000
+    looks = iter([0.0, *[LONGEST_S] * 20, 2 * LONGEST_S])
+    assert count_classes(TensorDataset(labels, labels), looks.__next__) is None
+    assert next(looks, None) is None

@@ -1,16 +1,15 @@
 """What Slurm 22.05 said of real jobs at the moment in which it ended them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
 from node_job import Job
 
 from dlctl.contract import Batch, Evidence, Launch, State, VerdictKind
+from learner.errors import SiteFault, UserFault
 from learner.job.batch import UNEXPLAINED, batch_system
 from learner.job.batch.slurm import read_ending as read
-from learner.job.outcome import Outcome, Question, failed
+from learner.job.outcome import Outcome, Question, failed, fault_outcome
 
 K = VerdictKind
 HEAD = "JobId=3 JobName=words.sh UserId=dluser(20001) Priority=4294901757 Account=dl QOS=normal "
@@ -63,7 +62,7 @@ def _slow_machine(monkeypatch):
 HALTED = Outcome(State.HALTED, K.SCHEDULER, UNEXPLAINED.capitalize() + ", before all was saved.")
 
 
-def ask(tmp_path, script: str, outcome: Outcome, early_s: float = 0.0) -> Outcome:
+def ask(tmp_path, script, outcome, early_s=0.0):
     """Return an outcome after asking a `scontrol` that is this script."""
     for name, text in (("srun", "exit 0"), ("scontrol", script)):
         program = tmp_path / name
@@ -140,3 +139,16 @@ def test_a_signal_near_slurms_own_limit_is_its_warning(tmp_path, times, kind):
         assert told.reason == (
             "The scheduler signalled that the time limit is near, before all was saved."
         )
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (UserFault("train.py has no function build"), K.USER_ERROR),
+        (SiteFault("The node's Python lacks the module watchdog."), K.SITE),
+        (UserFault("'/data' can't be copied: No space left on device"), K.DISK_FULL),
+        (SiteFault("The results can't be indexed: Disk quota exceeded"), K.DISK_FULL),
+    ],
+)
+def test_a_fault_has_a_kind(fault, kind):
+    assert fault_outcome(fault).kind == kind

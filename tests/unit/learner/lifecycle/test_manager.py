@@ -1,11 +1,8 @@
 """Begin the next attempt: once, by the first who can, and never after a person's request."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +15,6 @@ from learner.lifecycle import manager
 from learner.lifecycle.history import newest_checkpoint
 from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.next_attempt import begin, reduced
-from learner.lifecycle.starters import Following
 
 SCRIPT = """\
 #!/bin/bash
@@ -31,12 +27,12 @@ set -u
 
 
 class Job:
-    def __init__(self, folder: Path, submit: str = "echo 8", **lifecycle: object) -> None:
+    def __init__(self, folder, submit="echo 8", **lifecycle):
         self.dir = folder
-        plan: Plan = make_plan(job_dir=str(folder))
+        plan = make_plan(job_dir=str(folder))
         self.plan = replace(
             plan, resources=replace(plan.resources, time_s=600, halt_margin_s=30),
-            lifecycle=Lifecycle(**{"backoff_s": 0.01, **lifecycle}),  # type: ignore[arg-type]
+            lifecycle=Lifecycle(**{"backoff_s": 0.01, **lifecycle}),
         )  # fmt: skip
         (folder / contract.attempt_dir(1)).mkdir(parents=True)
         (folder / contract.CONTROL).mkdir()
@@ -47,25 +43,44 @@ class Job:
         self.now = time.time()
         status = Status("supervisor", 0, 1, State.TRAINING, started_at=self.now - 50)
         contract.write_whole(folder / contract.status_file(1, "supervisor", 0), to_json(status))
-        self.said: list[str] = []
+        self.said = []
 
-    def end(
-        self, kind: VerdictKind, state: State = State.FAILED, left_s: float | None = 500.0
-    ) -> tuple[Verdict, Following | None]:
-        verdict = Verdict(1, "7", state, "why", kind=kind, finished_at=self.now)
-        verdict, following = conclude(self.dir, self.plan, verdict, left_s)
+    def conclude(
+        self,
+        kind,
+        left_s=500.0,
+        *,
+        in_job=True,
+        is_fresh=False,
+        **verdict,
+    ):
+        """Judge the first attempt, which has failed unless told otherwise."""
+        fields = {"state": State.FAILED, "reason": "why", "finished_at": self.now, **verdict}
+        self.verdict, following = conclude(
+            self.dir, self.plan, Verdict(1, "7", kind=kind, **fields),
+            left_s, in_job=in_job, is_fresh=is_fresh,
+        )  # fmt: skip
+        assert self.verdict.action is not None
+        return self.verdict.action, following
+
+    def end(self, kind, **more):
+        """Judge it, and begin what follows."""
+        action, following = self.conclude(kind, **more)
         self.runs_here = following is not None and follow(following, self.said.append)
-        return verdict, following
+        return action
 
-    def read(self, name: str) -> str:
+    def on(self, scheduler):
+        self.plan = replace(self.plan, batch=replace(self.plan.batch, scheduler=scheduler))
+        return self
+
+    def read(self, name):
         return (self.dir / name).read_text()
 
 
 def test_a_link_of_a_chain_is_submitted_by_the_job_that_ends(tmp_path):
     job = Job(tmp_path, total_time_s=300)
-    verdict, _ = job.end(VerdictKind.TIME_LIMIT, State.HALTED)
-    assert verdict.action is not None and verdict.action.starter == "job"
-    assert (verdict.progress, verdict.used_s, job.runs_here) == (7, 50, False)
+    assert job.end(VerdictKind.TIME_LIMIT, state=State.HALTED).starter == "job"
+    assert (job.verdict.progress, job.verdict.used_s, job.runs_here) == (7, 50, False)
     assert job.read("asked") == "2\n" and job.said[-1] == "It is job 8."
     assert job.read(contract.submit_begin(2)) == f"{job.plan.training_id}.2\n"
     assert job.read(contract.submit_answer(2)) == "0\n2\n8\n"
@@ -80,21 +95,18 @@ def test_a_supervisor_that_dies_while_it_stores_is_succeeded_without_a_checkpoin
     """It once said: there is no checkpoint to go on from; `retries: 3` would begin again."""
     job = Job(tmp_path)
     (tmp_path / contract.CHECKPOINTS / "step-000000000007").rmdir()
-    verdict, following = job.end(VerdictKind.UNKNOWN)
-    assert following is None and verdict.action is not None
-    assert "there is no checkpoint" in verdict.action.why
+    action, following = job.conclude(VerdictKind.UNKNOWN)
+    assert following is None and "there is no checkpoint" in action.why
     contract.write_whole(tmp_path / contract.plan_file(1), to_json(job.plan))
     done = Verdict(1, "7", State.COMPLETED, "All learners ended.")
     contract.write_whole(tmp_path / contract.trained_file(1), to_json(done))
-    verdict, following = job.end(VerdictKind.UNKNOWN)
-    assert verdict.action is not None and verdict.action.goes_on
-    assert verdict.action.why == "retry 1 of 3, which only stores the results"
+    action = job.end(VerdictKind.UNKNOWN)
+    assert action.goes_on and action.why == "retry 1 of 3, which only stores the results"
 
 
 def test_a_fault_is_retried_in_the_same_job(tmp_path):
     job = Job(tmp_path)
-    verdict, _ = job.end(VerdictKind.UNKNOWN)
-    assert verdict.action is not None and verdict.action.starter == "in_allocation"
+    assert job.end(VerdictKind.UNKNOWN).starter == "in_allocation"
     assert job.runs_here and job.read(contract.claim(2)) == "7\n"
     assert not (tmp_path / "asked").exists()
 
@@ -114,13 +126,6 @@ def test_a_node_that_may_not_submit_leaves_it_to_the_client(tmp_path):
     assert "Access denied" in job.said[-2] and "next dlctl command" in job.said[-1]
     assert not (tmp_path / contract.submit_begin(2)).exists()
     assert begin(tmp_path, 1, job.plan, contract.Action(contract.Next.RETRY, ""))
-
-
-def test_an_answer_that_was_lost_is_looked_for_by_name(tmp_path):
-    job = Job(tmp_path, "echo 'Socket timed out on send/recv operation' >&2; exit 1")
-    job.end(VerdictKind.NODE_LOST)
-    assert job.said[-1] == "It is job (not known yet)."
-    assert (tmp_path / contract.submit_begin(2)).exists()
 
 
 def test_only_one_begins_the_next_attempt(tmp_path):
@@ -144,8 +149,7 @@ def test_an_attempt_that_dlctl_has_claimed_does_not_run(tmp_path):
 @pytest.mark.parametrize("request_file", [contract.HALT_REQUEST, contract.CANCEL_REQUEST])
 def test_a_person_ends_the_chain(tmp_path, request_file):
     job = Job(tmp_path)
-    verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.UNKNOWN)
-    _, following = conclude(tmp_path, job.plan, verdict, 500.0)
+    _, following = job.conclude(VerdictKind.UNKNOWN)
     (tmp_path / request_file).write_text("")  # comes after the decision
     assert following is not None and not follow(following, job.said.append)
     assert job.said[-1] == "A person ended the training."
@@ -155,31 +159,27 @@ def test_a_person_ends_the_chain(tmp_path, request_file):
 def test_a_job_that_slurm_has_taken_from_the_node_begins_nothing(tmp_path, monkeypatch):
     """The node was cut from the network; Slurm runs the job again on another one."""
     job = Job(tmp_path)
-    bin_dir = tmp_path / "bin"
-    bin_dir.mkdir()
-    answers = tmp_path / "answers"
-    squeue = bin_dir / "squeue"
+    answers, squeue = tmp_path / "answers", tmp_path / "bin/squeue"
+    answers.mkdir()
+    squeue.parent.mkdir()
     squeue.write_text(f"#!/bin/sh\nfor f in {answers}/*; do . $f; rm $f; exit $code; done\n")
     squeue.chmod(0o755)
-    job.plan = replace(job.plan, launch=contract.Launch("srun", [f"{bin_dir}/srun"]))
+    job.plan = replace(job.plan, launch=contract.Launch("srun", [f"{tmp_path}/bin/srun"]))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    answers.mkdir()
-    silent = "echo 'Unable to contact slurm controller' >&2; code=1"
-    (answers / "1").write_text(silent)
-    (answers / "2").write_text("echo n2; code=0")
-    job.end(VerdictKind.UNKNOWN)
-    assert job.said[-1] == "Slurm has taken the job from this node: it goes on elsewhere."
-    (answers / "1").write_text("echo 'slurm_load_jobs error: Invalid job id specified' >&2; code=1")
-    job.end(VerdictKind.UNKNOWN)
-    assert job.said[-1] == "Slurm has taken the job from this node: it goes on elsewhere."
-    assert not (tmp_path / contract.submit_begin(2)).exists()
-    (answers / "1").write_text("echo n/a; code=0")  # it waits in the queue again
-    job.end(VerdictKind.UNKNOWN)
-    assert not job.runs_here
-    (answers / "1").write_text("echo n1; code=0")
-    job.end(VerdictKind.UNKNOWN)
-    assert job.runs_here
+    for said, elsewhere in (
+        (["echo 'Unable to contact slurm controller' >&2; code=1", "echo n2; code=0"], True),
+        (["echo 'slurm_load_jobs error: Invalid job id specified' >&2; code=1"], True),
+        (["echo n/a; code=0"], True),  # it waits in the queue again
+        (["echo n1; code=0"], False),
+    ):
+        for number, answer in enumerate(said):
+            (answers / f"{number}").write_text(answer)
+        job.end(VerdictKind.UNKNOWN)
+        assert job.runs_here is not elsewhere
+        if elsewhere:
+            assert job.said[-1] == "Slurm has taken the job from this node: it goes on elsewhere."
+            assert not (tmp_path / contract.submit_begin(2)).exists()
 
 
 def test_a_container_without_slurms_commands_holds_nothing_up(tmp_path, monkeypatch):
@@ -203,12 +203,16 @@ def test_options_of_a_batch_script_are_replaced_and_removed():
 
 
 def test_a_programs_own_checkpoints_count_by_their_time(tmp_path):
+    """One that is overwritten below a folder is progress; what is still being written is not."""
     assert newest_checkpoint(tmp_path) == (-1, 0.0)
-    (tmp_path / contract.CHECKPOINTS).mkdir()
-    assert newest_checkpoint(tmp_path) == (-1, 0.0)
-    (tmp_path / contract.CHECKPOINTS / "model.pt").write_text("")
-    mark, written_at = newest_checkpoint(tmp_path)
-    assert mark == int(written_at) > 1e9
+    file = tmp_path / contract.CHECKPOINTS / "last/model.pt"
+    file.parent.mkdir(parents=True)
+    hidden = file.with_name(".model.pt.new")
+    file.touch()
+    hidden.touch()
+    for path, written_s in ((hidden, 3e9), (file, 2e9), (file.parent, 1e9)):
+        os.utime(path, (written_s, written_s))
+    assert newest_checkpoint(tmp_path) == (2_000_000_000, 2e9)
 
 
 def test_an_attempt_with_fewer_learners_keeps_the_shape_of_the_rest():
@@ -248,16 +252,14 @@ def test_an_attempt_with_fewer_learners_keeps_the_shape_of_the_rest():
 @pytest.mark.parametrize("starters", [["in_allocation", "requeue", "client"], ["job"]])
 def test_the_login_side_submits_whatever_the_nodes_may(tmp_path, starters):
     job = Job(tmp_path, starters=starters)
-    verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.GPU_ERROR, finished_at=1.0)
-    _, following = conclude(tmp_path, job.plan, verdict, None, in_job=False)
-    assert following is not None and not follow(following, job.said.append)
+    job.end(VerdictKind.GPU_ERROR, left_s=None, in_job=False, finished_at=1.0)
+    assert not job.runs_here
     assert job.read("asked") == "2\n" and job.said[-1] == "It is job 8."
 
 
 def test_a_submit_command_that_is_gone_begins_nothing(tmp_path):
     job = Job(tmp_path)
-    verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.NODE_LOST, finished_at=1.0)
-    _, following = conclude(tmp_path, job.plan, verdict, 500.0)
+    _, following = job.conclude(VerdictKind.NODE_LOST, finished_at=1.0)
     assert following is not None
     (tmp_path / contract.SUBMIT_NEXT).unlink()
     follow(following, job.said.append)
@@ -265,10 +267,11 @@ def test_a_submit_command_that_is_gone_begins_nothing(tmp_path):
     assert not (tmp_path / contract.submit_begin(2)).exists()
 
 
-@pytest.mark.parametrize(
-    "error", ["Zero Bytes were transmitted or received", "Unexpected message received", "(killed)"]
-)
-def test_a_submission_whose_end_is_unknown_is_not_taken_back(tmp_path, error):
+@pytest.mark.parametrize("error", [
+    "Socket timed out on send/recv operation", "Zero Bytes were transmitted or received",
+    "Unexpected message received", "(killed)",
+])  # fmt: skip
+def test_a_submission_whose_end_is_unknown_is_looked_for_by_name(tmp_path, error):
     end = "kill -9 $$" if error == "(killed)" else f"echo 'sbatch: error: {error}' >&2; exit 1"
     job = Job(tmp_path, end)
     job.end(VerdictKind.NODE_LOST)
@@ -277,72 +280,48 @@ def test_a_submission_whose_end_is_unknown_is_not_taken_back(tmp_path, error):
 
 
 def test_a_local_job_does_not_wait_for_a_retry_that_comes_after_its_limit(tmp_path):
-    job = Job(tmp_path, backoff_s=300.0)
-    job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="local"))
-    verdict, _ = job.end(VerdictKind.NETWORK, left_s=100.0)
-    assert verdict.action is not None and verdict.action.starter == "client"
+    job = Job(tmp_path, backoff_s=300.0).on("local")
+    assert job.end(VerdictKind.NETWORK, left_s=100.0).starter == "client"
     assert "next dlctl command" in job.said[-1]
 
 
 def test_a_retry_that_is_overdue_waits_no_second_time(tmp_path):
-    job = Job(tmp_path, backoff_s=300.0)
     action = contract.Action(contract.Next.RETRY, "", 2, not_before=5.0)
-    verdict = Verdict(
-        1, "7", State.FAILED, "why", kind=VerdictKind.NETWORK, finished_at=1.0, action=action
+    concluded, _ = Job(tmp_path, backoff_s=300.0).conclude(
+        VerdictKind.NETWORK, None, in_job=False, finished_at=1.0, action=action
     )
-    concluded, _ = conclude(tmp_path, job.plan, verdict, None, in_job=False)
-    assert concluded.action is not None and concluded.action.not_before == 5.0
+    assert concluded.not_before == 5.0
 
 
 def test_an_attempt_in_the_same_job_ends_with_the_job_and_not_later(tmp_path):
-    job = Job(tmp_path, backoff_s=100.0)
-    verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.NETWORK, finished_at=1.0)
-    _, following = conclude(tmp_path, job.plan, verdict, 500.0)
+    _, following = Job(tmp_path, backoff_s=100.0).conclude(VerdictKind.NETWORK, finished_at=1.0)
     assert following is not None and following.left_s < 430.0
 
 
 def test_a_short_limit_stays_the_limit_of_the_next_job(tmp_path):
     job = Job(tmp_path, total_time_s=3000)
     job.plan = replace(job.plan, resources=replace(job.plan.resources, time_s=20))
-    _, following = job.end(VerdictKind.TIME_LIMIT, State.HALTED)
+    _, following = job.conclude(VerdictKind.TIME_LIMIT, state=State.HALTED)
     assert following is not None and following.plan.resources.time_s == 20
-
-
-def test_a_file_that_is_overwritten_below_a_folder_is_progress(tmp_path):
-    file = tmp_path / contract.CHECKPOINTS / "last/model.pt"
-    file.parent.mkdir(parents=True)
-    file.write_text("1")
-    hidden = file.with_name(".model.pt.new")
-    hidden.touch()
-    for path, written_s in ((hidden, 3e9), (file, 2e9), (file.parent, 1e9)):
-        os.utime(path, (written_s, written_s))
-    assert newest_checkpoint(tmp_path) == (2_000_000_000, 2e9)
 
 
 @pytest.mark.parametrize(("got", "starter"), [("n1", "client"), ("n2", "in_allocation")])
 def test_a_job_that_got_the_bad_node_again_does_not_go_on(tmp_path, monkeypatch, got, starter):
-    job = Job(tmp_path, starters=["requeue", "client"])
-    job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="slurm"))
+    job = Job(tmp_path, starters=["requeue", "client"]).on("slurm")
     monkeypatch.setattr("learner.job.batch.slurm.Slurm.hosts", lambda _: [got])
-    verdict = Verdict(
-        1, "7", State.FAILED, "why", kind=VerdictKind.GPU_ERROR, finished_at=time.time(),
-        evidence=contract.Evidence("learner", 0, "n1"), progress=7,
-    )  # fmt: skip
-    concluded, _ = conclude(tmp_path, job.plan, verdict, 500.0, is_fresh=True)
-    assert concluded.action is not None and concluded.action.starter == starter
+    blamed = contract.Evidence("learner", 0, "n1")
+    action, _ = job.conclude(VerdictKind.GPU_ERROR, is_fresh=True, evidence=blamed, progress=7)
+    assert action.starter == starter
 
 
 def test_a_job_that_is_ended_while_a_retry_waits_lets_another_job_begin_it(tmp_path, monkeypatch):
     job = Job(tmp_path, backoff_s=60.0)
-    verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.NETWORK, finished_at=1.0)
-    concluded, following = conclude(tmp_path, job.plan, verdict, 500.0)
-    assert concluded.action is not None and concluded.action.starter == "in_allocation"
-    job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="slurm"))
-    assert following is not None
+    action, following = job.conclude(VerdictKind.NETWORK, finished_at=1.0)
+    assert action.starter == "in_allocation" and following is not None
     monkeypatch.setattr(manager, "time", SimpleNamespace(
         time=time.time, monotonic=time.monotonic, sleep=lambda _: pytest.fail("it waited")
     ))  # fmt: skip
-    follow(replace(following, plan=job.plan), job.said.append, lambda: True)
+    follow(replace(following, plan=job.on("slurm").plan), job.said.append, lambda: True)
     assert "It can't be started by in_allocation: the scheduler ends the job" in job.said
     assert job.said[-1] == "It is job 8."
 
@@ -350,27 +329,23 @@ def test_a_job_that_is_ended_while_a_retry_waits_lets_another_job_begin_it(tmp_p
 @pytest.mark.parametrize("owner", ["", "8"])
 def test_a_job_that_runs_again_takes_over_what_it_has_begun_unless_another_job_has(tmp_path, owner):
     job = Job(tmp_path, "kill -9 $$")
-    first, _ = job.end(VerdictKind.NODE_LOST)
-    assert first.action is not None and first.action.starter == "job"
+    assert job.end(VerdictKind.NODE_LOST).starter == "job"
     assert job.read(contract.submit_answer(2)).startswith("-9\n") and not job.runs_here
     if owner:
         (tmp_path / contract.claim(2)).write_text(owner)
-    _, following = conclude(tmp_path, job.plan, first, 500.0, is_fresh=True)
+    _, following = conclude(tmp_path, job.plan, job.verdict, 500.0, is_fresh=True)
     assert following is not None
     assert follow(following, job.said.append) == (not owner)
     assert job.read(contract.claim(2)).strip() == (owner or "7")
 
 
 def test_a_signal_of_slurms_does_not_end_the_submission(tmp_path):
-    job = Job(tmp_path, "kill $$; echo 8")
-    job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="slurm"))
+    job = Job(tmp_path, "kill $$; echo 8").on("slurm")
     job.end(VerdictKind.NODE_LOST)
     assert job.said[-1] == "It is job 8."
 
 
 def test_a_local_job_at_its_limit_begins_the_next_link_at_once(tmp_path):
-    job = Job(tmp_path)
-    job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="local"))
-    verdict, _ = job.end(VerdictKind.TIME_LIMIT, State.HALTED, left_s=2.0)
-    assert verdict.action is not None and verdict.action.starter == "job"
+    job = Job(tmp_path).on("local")
+    assert job.end(VerdictKind.TIME_LIMIT, state=State.HALTED, left_s=2.0).starter == "job"
     assert job.said[-1] == "It is job 8."

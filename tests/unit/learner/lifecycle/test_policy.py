@@ -1,20 +1,22 @@
 """What follows an attempt that has ended."""
 
-from __future__ import annotations
-
+import dataclasses
+import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from node_job import Job
 
+from dlctl import contract
 from dlctl.contract import Action, Evidence, Lifecycle, Next, State, Verdict, VerdictKind
+from learner.lifecycle.next_attempt import remember_bad_nodes
 from learner.lifecycle.policy import decide
 
 NOW = 1000.0
 RETRY = Action(Next.RETRY, "")
 
 
-def ended(attempt: int, kind: VerdictKind, progress: int = 5, **more: Any) -> Verdict:
+def ended(attempt, kind, progress=5, **more):
     state = more.pop("state", State.FAILED)
     action = None if more.pop("newest", False) else RETRY
     return Verdict(
@@ -23,9 +25,7 @@ def ended(attempt: int, kind: VerdictKind, progress: int = 5, **more: Any) -> Ve
     )  # fmt: skip
 
 
-def after(
-    *verdicts: Verdict, by_a_person: bool = False, chance: float = 0.5, **lifecycle: Any
-) -> Action:
+def after(*verdicts, by_a_person=False, chance=0.5, **lifecycle):
     policy = Lifecycle(**lifecycle)
     return decide(policy, verdicts, NOW, chance, by_a_person=by_a_person)
 
@@ -72,6 +72,9 @@ def test_a_program_that_asks_for_another_attempt_needs_no_checkpoint():
     assert after(ended(1, busy, progress=-1), retries=0).why == "no retries are allowed"
     again = after(ended(1, busy, progress=-1), ended(2, busy, progress=-1), retries=1)
     assert again.why == "the one retry has been used"
+    alike = [ended(n, busy, progress=-1, step=1) for n in (1, 2, 3)]
+    assert after(*alike).why == "retry 3 of 3, from the beginning: there is no checkpoint"
+    assert after(*alike, ended(4, busy, progress=-1)).kind is Next.STOP
 
 
 @pytest.mark.parametrize("kind", [VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED])
@@ -87,26 +90,20 @@ def test_retries_are_counted_over_all_attempts():
     assert after(*faults).why == "all 3 retries have been used"
     assert after(*faults, retries=4).kind is Next.RETRY
     assert after(faults[0], retries=0).why == "no retries are allowed"
-
-
-def test_retries_are_counted_from_the_end_of_the_last_job_or_from_a_persons_resume():
-    faults = [ended(n, VerdictKind.NODE_LOST, n) for n in range(1, 5)]
-    for kind in (Next.CONTINUE, Next.STOP):
+    for kind in (Next.CONTINUE, Next.STOP):  # the last job's end, a person's resume
         faults[1] = replace(faults[1], action=Action(kind, ""))
         assert after(*faults).why == "retry 2 of 3, from the newest checkpoint"
 
 
 def test_the_delay_grows_exponentially_with_jitter():
-    faults = [ended(n, VerdictKind.DISK_FULL) for n in range(1, 4)]
-    delays = [after(*faults[:n], retries=99).not_before - NOW for n in range(1, 4)]
-    assert delays == [60, 240, 600]
-    faults = [ended(n, VerdictKind.NETWORK) for n in range(1, 4)]
-    delays = [after(*faults[:n], retries=99).not_before - NOW for n in range(1, 4)]
-    assert delays == [10, 40, 160]
+    for kind, expected in (
+        (VerdictKind.DISK_FULL, [60, 240, 600]), (VerdictKind.UNKNOWN, [0, 4, 16]),
+        (VerdictKind.NETWORK, [10, 40, 160]),
+    ):  # fmt: skip
+        faults = [ended(n, kind) for n in range(1, 4)]
+        delays = [after(*faults[:n], retries=99).not_before - NOW for n in range(1, 4)]
+        assert delays == expected
     assert after(*faults, ended(4, VerdictKind.NETWORK, 6), retries=99).not_before == NOW + 10
-    died = [ended(n, VerdictKind.UNKNOWN) for n in range(1, 4)]
-    delays = [after(*died[:n], retries=99).not_before - NOW for n in range(1, 4)]
-    assert delays == [0, 4, 16]
     assert after(faults[0], chance=0.0).not_before == NOW + 7.5
     assert after(faults[0], chance=1.0).not_before == NOW + 12.5
     assert after(faults[0], backoff_s=60.0).not_before == NOW + 60
@@ -132,7 +129,7 @@ def test_three_attempts_without_progress_end_it(kind):
 
 
 def test_memory_is_raised_once_if_the_manifest_says_so():
-    out = ended(1, VerdictKind.OUT_OF_MEMORY)
+    out = ended(1, VerdictKind.OUT_OF_MEMORY, progress=-1)  # no checkpoint is needed
     assert after(out).kind is Next.STOP
     action = after(out, memory_factor=1.5)
     assert (action.kind, action.memory_factor) == (Next.RETRY, 1.5)
@@ -169,18 +166,38 @@ def test_a_plan_of_an_older_version_starts_nothing():
     assert decide(None, [ended(1, VerdictKind.NODE_LOST)], NOW).kind is Next.STOP
 
 
-def test_a_program_that_asks_for_another_attempt_knows_better_than_its_checkpoint():
-    alike = [ended(n, VerdictKind.TRY_AGAIN, progress=-1, step=1) for n in (1, 2, 3)]
-    assert after(*alike).why == "retry 3 of 3, from the beginning: there is no checkpoint"
-    assert after(*alike, ended(4, VerdictKind.TRY_AGAIN, progress=-1)).kind is Next.STOP
-
-
-def test_more_memory_is_asked_for_without_a_checkpoint_too():
-    action = after(ended(1, VerdictKind.OUT_OF_MEMORY, progress=-1), memory_factor=1.5)
-    assert (action.kind, action.memory_factor) == (Next.RETRY, 1.5)
-
-
 def test_attempts_before_a_person_resumed_do_not_count_as_attempts_in_vain():
     stopped = ended(3, VerdictKind.PREEMPTED, action=Action(Next.STOP, "no progress"))
     before = [ended(1, VerdictKind.PREEMPTED), ended(2, VerdictKind.PREEMPTED), stopped]
     assert after(*before, ended(4, VerdictKind.PREEMPTED)).kind is Next.CONTINUE
+
+
+@pytest.mark.parametrize(
+    ("verdict", "hosts"),
+    [
+        ({"kind": "site", "bad_hosts": ["n1", "n2"]}, ["n1", "n2"]),
+        ({"kind": "gpu_error", "evidence": Evidence("learner", 1, "n3")}, ["n3"]),
+        ({"kind": "gpu_error", "evidence": Evidence()}, []),
+        ({"kind": "node_lost", "evidence": Evidence("learner", 1, "n3")}, []),
+        ({"kind": "user_error", "evidence": Evidence("learner", 1, "n3")}, []),
+        ({"kind": "site", "bad_hosts": ["../jobs"]}, []),
+    ],
+)
+def test_a_file_is_written_for_each_node_to_blame(tmp_path, verdict, hosts):
+    plan = Job(tmp_path, "true").plan
+    plan = dataclasses.replace(plan, batch=contract.Batch("slurm"))
+    found = Verdict(2, "7", State.FAILED, "It is dead.", **verdict)
+    remember_bad_nodes(plan, found)
+    files = sorted(tmp_path.glob(f"{contract.NODES}/*"))
+    assert [file.stem for file in files] == hosts
+    for file in files:
+        node = json.loads(file.read_text())
+        assert (node["reason"], node["attempt"]) == ("It is dead.", 2)
+        assert node["expires_at"] - node["seen_at"] == contract.BAD_NODE_S
+
+
+def test_a_machine_without_slurm_avoids_nothing(tmp_path):
+    plan = Job(tmp_path, "true").plan
+    found = Verdict(1, "7", State.FAILED, "It is dead.", kind="site", bad_hosts=["n1"])
+    remember_bad_nodes(plan, found)
+    assert not (tmp_path / contract.NODES).exists()

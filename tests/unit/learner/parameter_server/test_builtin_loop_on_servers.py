@@ -1,28 +1,24 @@
 """The built-in loop on a parameter server: real learners on one node, without a supervisor."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import server_job
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from server_job import DIGITS, ServedJob, make_served_job, resources
+from server_job import DIGITS, make_served_job, resources
 from torch import nn
-from zygote import Zygote, wait_for
+from zygote import wait_for
 
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, LearningRateSchedule, ParameterServer, Training
@@ -79,18 +75,16 @@ def build(arguments):
 """
 
 
-def program(**changes: Any) -> str:
+def program(**changes):
     words = {"samples": SAMPLES, "sleep_s": 0.004, "width": 8, "more": "", "change": ""}
     return PROGRAM.format(**{**words, **changes})
 
 
 @pytest.fixture
-def make_job(tmp_path: Path, zygote: Zygote) -> Iterator[Callable[..., ServedJob]]:
-    jobs: list[ServedJob] = []
+def make_job(tmp_path, zygote):
+    jobs = []
 
-    def make(
-        code: Path | str, learners: int, solver: str, fields: Any = None, **settings: Any
-    ) -> ServedJob:
+    def make(code, learners, solver, fields=None, **settings):
         server = ParameterServer(solver, settings.pop("shard_nodes", [0]), **settings)
         directory = tmp_path / f"job {len(jobs)}"
         jobs.append(make_served_job(directory, zygote, code, learners, server, **fields or {}))
@@ -101,13 +95,20 @@ def make_job(tmp_path: Path, zygote: Zygote) -> Iterator[Callable[..., ServedJob
         job.end()
 
 
-def seen(job: ServedJob) -> Counter[int]:
+def built(code):
+    """Return what the `build` of a program returns."""
+    names = {}
+    exec(code, names)
+    return dict(names["build"]({}))
+
+
+def seen(job):
     """How often each sample was read for training."""
     lines = (job.directory / "seen").read_text().splitlines()
     return Counter(int(line.split()[0]) for line in lines)
 
 
-def checkpoint(job: ServedJob) -> Any:
+def checkpoint(job):
     """The state in the newest checkpoint."""
     header = next(headers(job.directory / contract.CHECKPOINTS, print))
     loaded = Loaded(header)
@@ -124,29 +125,27 @@ def checkpoint(job: ServedJob) -> Any:
 @pytest.mark.parametrize(
     ("solver", "learners", "settings", "least"),
     [
-        ("parallel_sgd", 2, {"learning_rate": 0.1, "momentum": 0.9}, 0.95),
-        ("parallel_sgd", 4, {"learning_rate": 0.1, "momentum": 0.9, "staleness": 2}, 0.85),
-        ("downpour_sgd", 4, {"learning_rate": 0.005, "adagrad": True}, 0.9),
-        ("downpour_sgd", 2, {"learning_rate": 0.1, "push_every": 2, "pull_every": 4}, 0.8),
-        ("elastic_averaging", 2, {"push_every": 2, "moving_rate": 0.4}, 0.85),
-        ("model_averaging", 2, {"push_every": 4}, 0.9),
-        ("diloco", 2, {"push_every": 4}, 0.85),
+        ("parallel_sgd", 2, {"learning_rate": 0.1, "momentum": 0.9}, 0.8),
+        ("parallel_sgd", 4, {"learning_rate": 0.1, "momentum": 0.9, "staleness": 2}, 0.75),
+        ("downpour_sgd", 4, {"learning_rate": 0.005, "adagrad": True}, 0.8),
+        ("downpour_sgd", 2, {"learning_rate": 0.1, "push_every": 2, "pull_every": 4}, 0.4),
+        ("elastic_averaging", 2, {"push_every": 2, "moving_rate": 0.4}, 0.6),
+        ("model_averaging", 2, {"push_every": 4}, 0.8),
+        ("diloco", 2, {"push_every": 4}, 0.7),
     ],
 )
-def test_every_solver_learns_the_digits(
-    make_job: Callable[..., ServedJob], solver: str, learners: int, settings: Any, least: float
-) -> None:
+def test_every_solver_learns_the_digits(make_job, solver, learners, settings, least):
     training = Training(
-        epochs=5, batch_size=64, seed=1, log_every_steps=20,
+        epochs=2, batch_size=64, seed=1, log_every_steps=20,
         learning_rate_schedule=LearningRateSchedule("cosine"),
     )  # fmt: skip
     job = make_job(DIGITS, learners, solver, {"training": training}, shard_nodes=[0, 0], **settings)
     job.start()
     assert job.codes() == [0] * learners, job.say(0)
     metrics = job.metrics()
-    assert metrics["learners"] == learners and metrics["steps"] == 5 * 23
-    assert [epoch["epoch"] for epoch in metrics["history"]] == [1, 2, 3, 4, 5]
-    assert metrics["final"]["validation_accuracy"] >= least
+    assert metrics["learners"] == learners and metrics["steps"] == 2 * 23
+    assert [epoch["epoch"] for epoch in metrics["history"]] == [1, 2]
+    assert metrics["final"]["validation_accuracy"] >= least  # 0.1 by chance
     lines = job.lines()
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
     told = {"loss", "staleness", "pushes", "pushes_per_s", "wait_share", "step_s", "data_wait_s"}
@@ -156,21 +155,16 @@ def test_every_solver_learns_the_digits(
     assert checkpoint(job)["server"]["cursor"]["undone"] == []
 
 
-def test_parallel_sgd_has_the_bits_of_steps_for_whole_batches(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_parallel_sgd_has_the_bits_of_steps_for_whole_batches(make_job):
     change = "parts['model'] = model = nn.Sequential(model[0], nn.Tanh(), model[2]); " + (
         "parts['optimizer'] = torch.optim.SGD(model.parameters(), lr=0.05)"
     )
     code = program(sleep_s=0, change=change)
-    job = make_job(code, 2, "parallel_sgd", {"training": Training(3, 8, 5)}, shard_nodes=[0, 0])
+    job = make_job(code, 2, "parallel_sgd", {"training": Training(2, 8, 5)}, shard_nodes=[0, 0])
     job.start()
     assert job.codes() == [0, 0], job.say(0)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    parts = names["build"]({})
-    model, chunk = parts["model"], 4
-    for epoch in range(3):
+    model, chunk = built(code)["model"], 4
+    for epoch in range(2):
         order = epoch_order(SAMPLES, 5, epoch)
         for start in range(0, SAMPLES, 2 * chunk):
             gradients = []
@@ -192,9 +186,7 @@ def test_parallel_sgd_has_the_bits_of_steps_for_whole_batches(
 
 @pytest.mark.first("downpour*")
 @pytest.mark.parametrize("solver", ["downpour_sgd", "model_averaging"])
-def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
-    make_job: Callable[..., ServedJob], solver: str
-) -> None:
+def test_killed_learners_are_replaced_and_every_sample_is_trained_on(make_job, solver):
     training = Training(epochs=4, batch_size=12, log_every_steps=5)
     job = make_job(
         program(), 3, solver, {"training": training, "checkpoint": CheckpointPolicy(100)}
@@ -231,7 +223,7 @@ COUNTS_CHUNKS = """
 """The gradient of every batch is all ones."""
 
 
-def weights_of(job: ServedJob) -> set[float]:
+def weights_of(job):
     """Return the values of the weights of a model of one layer."""
     trained = torch.load(job.directory / "results/model.pt", weights_only=True)
     return set(trained["weight"].flatten().tolist())
@@ -263,12 +255,12 @@ Client.push, Client.push_pull = noted("push", Client.push), noted("push_pull", C
 """Notes the slow learner's calls when they begin, the other one's when they are done."""
 
 
-def calls(job: ServedJob) -> list[tuple[int, str, int]]:
+def calls(job):
     lines = [line.split() for line in (job.directory / "calls").read_text().splitlines()]
     return [(int(rank), name, int(clock)) for rank, name, clock in lines]
 
 
-def test_learners_push_and_pull_every_so_many_batches(make_job: Callable[..., ServedJob]) -> None:
+def test_learners_push_and_pull_every_so_many_batches(make_job):
     code = program(sleep_s=0.001, more=NOTES_CALLS, change=COUNTS_CHUNKS)
     settings = {"push_every": 3, "pull_every": 6}
     job = make_job(code, 2, "downpour_sgd", {"training": Training(2, 8, 5)}, **settings)
@@ -282,12 +274,12 @@ def test_learners_push_and_pull_every_so_many_batches(make_job: Callable[..., Se
     assert weights_of(job) == {-2.0 * SAMPLES / 4}  # including the slow learner's last push
 
 
-def test_no_learner_is_further_ahead_than_staleness(make_job: Callable[..., ServedJob]) -> None:
+def test_no_learner_is_further_ahead_than_staleness(make_job):
     code = program(sleep_s=0.001, more=NOTES_CALLS)
     job = make_job(code, 2, "downpour_sgd", {"training": Training(2, 8, 5)}, staleness=2)
     job.start()
     assert job.codes() == [0, 0], job.say(0)
-    clock, ahead = 0, list[int]()
+    clock, ahead = 0, []
     found = calls(job)
     last = max(number for number, (rank, _, _) in enumerate(found) if rank == 1)
     for rank, _, pushes in found[:last]:
@@ -327,9 +319,7 @@ TELLS_WHERE_IT_BEGINS = """
 """Added to COUNTS_CHUNKS: learner 0 pauses at its fifth batch, learner 1 at its first."""
 
 
-def test_a_restarted_learner_begins_with_the_server_s_weights(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_a_restarted_learner_begins_with_the_server_s_weights(make_job):
     code = program(sleep_s=0.001, change=COUNTS_CHUNKS + TELLS_WHERE_IT_BEGINS)
     job = make_job(code, 2, "downpour_sgd", {"training": Training(3, 8, 5)})
     job.start(0, 1)
@@ -361,7 +351,7 @@ torch.save(model.state_dict(), "../results/model.pt")
 
 
 @pytest.mark.parametrize("script", ["", COUNTING_SCRIPT], ids=["loop", "script"])
-def test_each_chunk_is_in_the_weights_once(make_job: Callable[..., ServedJob], script: str) -> None:
+def test_each_chunk_is_in_the_weights_once(make_job, script):
     code = program(sleep_s=0, more=DIES_BEFORE_A_PUSH, change=COUNTS_CHUNKS) + script
     job = make_job(code, 2, "downpour_sgd", {"training": Training(3, 8, 5)})
     job.start(program="train.py" if script else "")
@@ -371,82 +361,72 @@ def test_each_chunk_is_in_the_weights_once(make_job: Callable[..., ServedJob], s
     assert weights_of(job) == {-3.0 * SAMPLES / 4}
 
 
-def test_a_learner_that_joins_at_the_end_waits_for_no_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", SimpleNamespace(
-        sleep=lambda _: pytest.fail("it waited"), monotonic=time.monotonic
-    ))  # fmt: skip
-    with FileCursor(tmp_path / "cursor", 4, 1) as cursor:
-        assert (chunk := cursor.take(4)) is not None
-        cursor.done(chunk)
-        assert OrderedCursor(cursor, 1, 2, 4, lambda: False, 5.0).take(4) is None
+@pytest.fixture
+def cursor(tmp_path):
+    """The cursor of 4 epochs of 8 samples."""
+    with FileCursor(tmp_path / "cursor", 8, 4) as made:
+        yield made
+
+
+def set_clock(monkeypatch, sleep, now):
+    clock = SimpleNamespace(sleep=sleep, monotonic=now)
+    monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", clock)
+
+
+def test_a_learner_that_joins_at_the_end_waits_for_no_turn(cursor, monkeypatch):
+    set_clock(monkeypatch, lambda _: pytest.fail("it waited"), time.monotonic)
+    cursor.restore(cursor_at(8, 4, 4))
+    assert OrderedCursor(cursor, 1, 2, 4, lambda: False, 5.0).take(4) is None
 
 
 class FarCursor:
-    """A cursor of 62 learners over a network; for a long time it is rank 0's turn."""
+    """A cursor of 62 learners over a network; for ten seconds it is rank 0's turn."""
 
     samples, passes, finished = 10_000, 1, False
+    now = held_s = 0.0
+    asked = looked = 0
 
-    def __init__(self) -> None:
-        self.now = self.held_s = 0.0
-        self.asked = self.looked = 0
-
-    def _keep_off(self, seconds: float) -> None:
-        self.now += seconds
+    def _keep_off(self, seconds):
+        self.sleep(seconds)
         self.held_s = seconds
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.now += seconds
 
     @property
-    def next(self) -> int:
+    def next(self):
         self.asked += 1
         self._keep_off(0.001)
         return 0 if self.now < 10 else 61
 
-    def learners(self) -> list[LearnerEntry]:
+    def learners(self):
         self.looked += 1
         self._keep_off(0.06)
         return [LearnerEntry(number, True, 0, ()) for number in range(62)]
 
-    def take(self, samples: int, done: object) -> Chunk:
+    def take(self, samples, done):
         return Chunk(0, 61, 62)
 
 
-def test_a_learner_that_waits_for_its_turn_rarely_locks_the_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cursor = FarCursor()
-    monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", SimpleNamespace(
-        sleep=cursor.sleep, monotonic=lambda: cursor.now
-    ))  # fmt: skip
-    turns = OrderedCursor(cursor, 61, 62, 1, lambda: False, 5.0)  # type: ignore[arg-type]
-    assert turns.take(1) == Chunk(0, 61, 62) and turns.regular
-    assert cursor.now < 11 and cursor.asked < 100 and cursor.looked <= 2
-
-
-def test_a_halt_ends_the_wait_for_a_turn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("halt_at", "latest"), [(1e9, 11), (2, 3)])
+def test_a_wait_for_a_turn_rarely_locks_the_file_and_ends_with_a_halt(monkeypatch, halt_at, latest):
     """Even between two looks for the dead: the learner whose turn it is may have stopped."""
-    cursor = FarCursor()
-    monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", SimpleNamespace(
-        sleep=cursor.sleep, monotonic=lambda: cursor.now
-    ))  # fmt: skip
-    turns = OrderedCursor(cursor, 61, 62, 1, lambda: cursor.now > 2, 5.0)  # type: ignore[arg-type]
-    assert turns.take(1) == Chunk(0, 61, 62) and not turns.regular
-    assert cursor.now < 3 and cursor.looked <= 2
+    far = FarCursor()
+    set_clock(monkeypatch, far.sleep, lambda: far.now)
+    turns = OrderedCursor(far, 61, 62, 1, lambda: far.now > halt_at, 5.0)
+    assert turns.take(1) == Chunk(0, 61, 62)
+    assert turns.regular == (halt_at > 10)
+    assert far.now < latest and far.asked < 100 and far.looked <= 2
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 179))
-def test_no_turn_is_skipped_wherever_an_attempt_resumes(
-    samples: int, chunk: int, began: int
-) -> None:
+def test_no_turn_is_skipped_wherever_an_attempt_resumes(samples, chunk, began):
     """A skipped learner would wait for its next turn, and the others of its round for it."""
     began %= 3 * samples
-    cursor: Any = SimpleNamespace(
+    fake = SimpleNamespace(
         samples=samples, passes=3, held_s=0.0, learners=lambda: [LearnerEntry(1, True, 0, ())]
     )
-    turns = OrderedCursor(cursor, 0, 1, chunk, lambda: False, 5.0, began)
+    turns = OrderedCursor(fake, 0, 1, chunk, lambda: False, 5.0, began)
     numbers, position = [], began
     while position < 3 * samples:
         numbers.append(turns._number(position))
@@ -465,7 +445,7 @@ class Dies(torch.utils.data.Dataset):
 """
 
 
-def test_a_death_in_validation_loses_no_checkpoint(make_job: Callable[..., ServedJob]) -> None:
+def test_a_death_in_validation_loses_no_checkpoint(make_job):
     training = Training(epochs=2, batch_size=12)
     code = program(sleep_s=0, more=DIES, change="parts['validation'] = Dies()")
     job = make_job(code, 2, "downpour_sgd", {"training": training})
@@ -486,18 +466,12 @@ def test_a_death_in_validation_loses_no_checkpoint(make_job: Callable[..., Serve
     assert "validation_loss" in history[-1]
 
 
-def test_frozen_parameters_come_from_the_given_weights_at_every_start(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_frozen_parameters_come_from_the_given_weights_at_every_start(make_job):
     code = program(change="model[2].requires_grad_(False)", sleep_s=0)
     arguments = contract.Framework("pytorch", None, None, "train.py", {"weights": "given.pt"})
     fields = {"training": Training(epochs=1, batch_size=12), "framework": arguments}
     job = make_job(code, 3, "downpour_sgd", fields)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    state = {
-        n: torch.full_like(v, 0.5) for n, v in names["build"]({})["model"].state_dict().items()
-    }
+    state = {n: torch.full_like(v, 0.5) for n, v in built(code)["model"].state_dict().items()}
     weights = job.directory / contract.CODE / "given.pt"
     torch.save(state, weights)
     job.start(0)
@@ -521,59 +495,52 @@ def test_frozen_parameters_come_from_the_given_weights_at_every_start(
     assert trained["2.weight"].eq(0.5).all()
 
 
-def make_coordinator(cursor: FileCursor, save: Callable[..., bool], **keeper: Any) -> Coordinator:
+def make_coordinator(cursor, save, **keeper):
     """Learner 0 of 4 epochs of 8 samples, with a fake server and fake checkpoints."""
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = [(torch.ones(4), torch.ones(1))] * 8
     parts = Parts(model, optimizer, nn.MSELoss(), data, validation=data)
     made = {"due_after_epoch": lambda n: n == 2, "stall_s": 0.0, "saved_step": None, **keeper}
-    server_model: Any = SimpleNamespace(
+    server_model = SimpleNamespace(
         join=lambda: None, as_on_server=nullcontext, pull=lambda *, fresh: None,
         others_wait=False,
     )  # fmt: skip
-    saver: Any = SimpleNamespace(step_schedule=lambda *_: None, saving=lambda _: nullcontext())
+    saver = SimpleNamespace(step_schedule=lambda *_: None, saving=lambda _: nullcontext())
     training = ServerTraining(
-        Training(4, 4), Trained(parts, None, torch.device("cpu")),  # type: ignore[arg-type]
+        Training(4, 4), Trained(parts, None, torch.device("cpu")),
         server_model, saver, UsedRate(optimizer), Reports(print, Progress(None), None), HaltFlag(),
     )  # fmt: skip
     return Coordinator(
         training, cursor,
-        SimpleNamespace(save=save, ready=lambda _: True, **made),  # type: ignore[arg-type]
+        SimpleNamespace(save=save, ready=lambda _: True, **made),
         lambda _: None, 5.0,
     )  # fmt: skip
 
 
-def test_of_several_ended_epochs_only_the_last_is_validated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved: list[tuple[int, bool]] = []
-    clock = iter([0.0, 10.0, 14.0])
-    monkeypatch.setattr(
-        coordinator,
-        "time",
-        SimpleNamespace(monotonic=clock.__next__, perf_counter=time.perf_counter),
+def test_of_several_ended_epochs_only_the_last_is_validated(cursor, monkeypatch):
+    saved = []
+    clock = SimpleNamespace(
+        monotonic=iter([0.0, 10.0, 14.0]).__next__, perf_counter=time.perf_counter
     )
+    monkeypatch.setattr(coordinator, "time", clock)
 
-    def save(_: Any, position: Position, *, final: bool) -> bool:
+    def save(_, position, *, final):
         saved.append((position.epoch, "validation_loss" in position.history[-1]))
         return not final
 
-    with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        first = make_coordinator(cursor, save)
-        cursor.restore(cursor_at(8, 4, 0, 4))  # it continues from here
-        first.begin(Position())
-        cursor.restore(cursor_at(8, 4, 3, 0))
-        assert first.end_epochs() and not first.end_epochs()
+    first = make_coordinator(cursor, save)
+    cursor.restore(cursor_at(8, 4, 0, 4))  # it continues from here
+    first.begin(Position())
+    cursor.restore(cursor_at(8, 4, 3, 0))
+    assert first.end_epochs() and not first.end_epochs()
     assert saved == [(3, False)]
     history = first.position.history
     assert ["validation_loss" in epoch for epoch in history] == [False, False, True]
     assert history[-1]["samples_per_s"] == 20 / 4
 
 
-def test_learner_0_names_stragglers_at_the_end_of_an_epoch(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_learner_0_names_stragglers_at_the_end_of_an_epoch(make_job):
     """Until then nothing is validated, and no checkpoint is taken at an epoch's end."""
     fields = {"training": Training(epochs=4, batch_size=12)}
     job = make_job(program(sleep_s=0.02), 2, "elastic_averaging", fields, timeout_s=1.0)
@@ -590,66 +557,60 @@ def test_learner_0_names_stragglers_at_the_end_of_an_epoch(
     assert job.say(0).count(said) == 1
 
 
-def test_an_epoch_that_was_over_before_learner_0_began_has_no_rate(tmp_path: Path) -> None:
+def test_an_epoch_that_was_over_before_learner_0_began_has_no_rate(cursor):
     """The others finished it while learner 0 was starting, so a rate of 0 would be wrong."""
-    with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        first = make_coordinator(cursor, lambda *_, final: not final)
-        cursor.restore(cursor_at(8, 4, 1, 0))
-        first.begin(Position())
-        assert first.end_epochs()
+    first = make_coordinator(cursor, lambda *_, final: not final)
+    cursor.restore(cursor_at(8, 4, 1, 0))
+    first.begin(Position())
+    assert first.end_epochs()
     assert "samples_per_s" not in first.position.history[-1]
 
 
-def test_the_last_checkpoint_waits_for_pushes_of_leaving_learners(tmp_path: Path) -> None:
-    entries = [[SimpleNamespace(learner=9, alive=alive)] for alive in (True, True, False, False)]
-    left: list[int] = []
+def test_the_last_checkpoint_waits_for_pushes_of_leaving_learners(cursor):
+    alive, left, saved = [True, True, False, False], [], []
 
-    def learners() -> Any:
+    def learners():
         left.append(len(left))
-        return entries[left[-1]]
+        return [SimpleNamespace(learner=9, alive=alive[left[-1]])]
 
-    saved: list[int] = []
-    with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        cursor.restore(cursor_at(8, 4, 4, 0))
-        cursor.learners = learners  # type: ignore[method-assign]
-        first = make_coordinator(cursor, lambda *_, final: not saved.append(len(left)) and final)
-        first.begin(Position())
-        assert first.end_epochs()
-        assert saved == [3]
-        first._keeper.saved_step = first.position.step  # type: ignore[misc]
-        assert first.finish() and saved == [3]  # once is enough
+    cursor.restore(cursor_at(8, 4, 4, 0))
+    cursor.learners = learners
+    first = make_coordinator(cursor, lambda *_, final: not saved.append(len(left)) and final)
+    first.begin(Position())
+    assert first.end_epochs()
+    assert saved == [3]
+    first._keeper.saved_step = first.position.step
+    assert first.finish() and saved == [3]  # once is enough
 
 
-def test_learner_0_leaves_the_round_before_it_waits_for_the_others(tmp_path: Path) -> None:
+def test_learner_0_leaves_the_round_before_it_waits_for_the_others(cursor):
     """They wait for the end of their last round, in which this learner may have no chunk."""
-    done: list[str] = []
-    with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        cursor.restore(cursor_at(8, 4, 4, 0))
-        learners = cursor.learners
-        cursor.learners = lambda: done.append("alone?") or learners()  # type: ignore[method-assign, func-returns-value]
-        first = make_coordinator(cursor, lambda *_, final: not done.append("saved") and final)
-        server_model: Any = first._server_model
-        server_model.others_wait = True
-        server_model.leave, server_model.join = (
-            lambda: done.append("left"),
-            lambda: done.append("joined"),
-        )
-        first.begin(Position())
-        assert first.finish()
+    done = []
+    cursor.restore(cursor_at(8, 4, 4, 0))
+    learners = cursor.learners
+    cursor.learners = lambda: done.append("alone?") or learners()
+    first = make_coordinator(cursor, lambda *_, final: not done.append("saved") and final)
+    server_model = first._server_model
+    server_model.others_wait = True
+    server_model.leave, server_model.join = (
+        lambda: done.append("left"),
+        lambda: done.append("joined"),
+    )
+    first.begin(Position())
+    assert first.finish()
     assert done[:5] == ["joined", "left", "alone?", "joined", "saved"] and done[-1] == "joined"
 
 
-def test_a_postponed_checkpoint_fetches_nothing(tmp_path: Path) -> None:
-    with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        first = make_coordinator(cursor, lambda *_, final: pytest.fail("saved"))
-        first._keeper.ready = lambda _: False  # type: ignore[method-assign]
-        first._server_model.as_on_server = lambda: pytest.fail("fetched")  # type: ignore[method-assign]
-        first.begin(Position())
-        assert not first.save()
+def test_a_postponed_checkpoint_fetches_nothing(cursor):
+    first = make_coordinator(cursor, lambda *_, final: pytest.fail("saved"))
+    first._keeper.ready = lambda _: False
+    first._server_model.as_on_server = lambda: pytest.fail("fetched")
+    first.begin(Position())
+    assert not first.save()
 
 
-def test_the_solver_s_rows_are_fetched_only_to_be_saved() -> None:
-    server_model: Any = SimpleNamespace(
+def test_the_solver_s_rows_are_fetched_only_to_be_saved():
+    server_model = SimpleNamespace(
         empty_rows=lambda: torch.empty(2, 3), solver_rows=lambda: torch.ones(2, 3)
     )
     saved = SavedServer("downpour_sgd", server_model, print, is_coordinator=True)
@@ -662,9 +623,7 @@ def test_the_solver_s_rows_are_fetched_only_to_be_saved() -> None:
 
 @pytest.mark.first("diloco")
 @pytest.mark.parametrize("solver", ["elastic_averaging", "diloco"])
-def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
-    make_job: Callable[..., ServedJob], solver: str
-) -> None:
+def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(make_job, solver):
     training = Training(epochs=3, batch_size=12, log_every_steps=5)
     change = "parts['optimizer'] = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9); " + (
         "seed = lambda *_: open('../seeds', 'a').write(f'{torch.initial_seed()}\\n') and None; "
@@ -694,17 +653,11 @@ def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
     assert len(set((job.directory / "seeds").read_text().split())) == 5
 
 
-@pytest.mark.parametrize(("solver", "push_every"), [("downpour_sgd", 1), ("model_averaging", 3)])
-def test_batch_norm_trains_where_one_sample_is_left_over(
-    make_job: Callable[..., ServedJob], solver: str, push_every: int
-) -> None:
-    training = Training(epochs=2, batch_size=12, log_every_steps=1)
-    code = program(samples=121, sleep_s=0)  # 20 * 6 + 1
-    job = make_job(code, 2, solver, {"training": training}, push_every=push_every)
-    job.start()
-    assert job.codes() == [0, 0], job.say(0) + job.say(1)
-    assert len(seen(job)) == 121 and set(seen(job).values()) == {2}
-    assert job.metrics()["steps"] == 20
+def halt_within(job, grace_s):
+    """Halt a job of one learner, as the supervisor does."""
+    halt = contract.Directive("halt", "halted on request", time.time(), grace_s=grace_s)
+    contract.write_whole(job.file(contract.directive_file), contract.to_json(halt))
+    job.kill(0, signal.SIGUSR2)
 
 
 @pytest.mark.parametrize(
@@ -718,25 +671,19 @@ def test_batch_norm_trains_where_one_sample_is_left_over(
         ("diloco", {}, ["has waited for the server of another node for as long as"]),
     ],
 )
-def test_a_halt_leaves_time_to_save_despite_dead_servers(
-    make_job: Callable[..., ServedJob], solver: str, settings: Any, said: list[str]
-) -> None:
+def test_a_halt_leaves_time_to_save_despite_dead_servers(make_job, solver, settings, said):
     job = make_job(program(), 1, solver, shard_nodes=[0, 1], **settings)
     job.replicas = (1,)
     job.start()
     wait_for((job.directory / "seen").exists)
-    halt = contract.Directive("halt", "halted on request", time.time(), grace_s=0.6)
-    contract.write_whole(job.file(contract.directive_file), contract.to_json(halt))
-    job.kill(0, signal.SIGUSR2)
+    halt_within(job, 0.6)
     assert job.codes() == [EXIT_HALTED], job.say(0)
     assert "with a checkpoint" in job.say(0) and checkpoint(job)["server"]["cursor"]["next"]
     for words in said:
         assert job.say(0).count(words) == 1, job.say(0)
 
 
-def test_an_unreachable_file_system_costs_the_checkpoint_only(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_an_unreachable_file_system_costs_the_checkpoint_only(make_job):
     fields = {"training": Training(1, 12), "checkpoint": CheckpointPolicy(every_steps=2)}
     job = make_job(
         program(), 1, "downpour_sgd", fields, shard_nodes=[0, 1], momentum=0.5, timeout_s=0.2
@@ -754,7 +701,7 @@ def test_an_unreachable_file_system_costs_the_checkpoint_only(
     assert "snapshots can't be requested in " in said and job.metrics()["steps"] == 10
 
 
-def test_a_learner_restarts_on_a_full_disk(make_job: Callable[..., ServedJob]) -> None:
+def test_a_learner_restarts_on_a_full_disk(make_job):
     job = make_job(program(), 2, "downpour_sgd", {"training": Training(2, 12)})
     job.start()
     number = job.directory / contract.cursor_learner_file(1, 1)
@@ -766,7 +713,7 @@ def test_a_learner_restarts_on_a_full_disk(make_job: Callable[..., ServedJob]) -
     assert job.codes() == [0, 0], job.say(0) + job.say(1)
 
 
-def test_a_removed_job_directory_is_not_made_again(make_job: Callable[..., ServedJob]) -> None:
+def test_a_removed_job_directory_is_not_made_again(make_job):
     fields = {"training": Training(2, 12), "checkpoint": CheckpointPolicy(every_steps=2)}
     job = make_job(program(), 2, "elastic_averaging", fields)
     job.start()
@@ -781,19 +728,17 @@ def test_a_removed_job_directory_is_not_made_again(make_job: Callable[..., Serve
 
 
 @pytest.mark.parametrize("away", ["for a moment", "for too long"])
-def test_a_starting_learner_waits_for_an_unreachable_file_system(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, away: str
-) -> None:
+def test_a_starting_learner_waits_for_an_unreachable_file_system(monkeypatch, tmp_path, away):
     fail, asked = Path.read_bytes, []
 
-    def read_bytes(path: Path) -> bytes:
+    def read_bytes(path):
         asked.append(path)
         if len(asked) < 3 or away == "for too long":
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return fail(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    seat: Any = SimpleNamespace(directory=tmp_path, attempt=1)
+    seat = SimpleNamespace(directory=tmp_path, attempt=1)
     if away == "for a moment":
         assert not has_begun(seat, 60) and len(asked) == 3
     else:
@@ -804,7 +749,7 @@ def test_a_starting_learner_waits_for_an_unreachable_file_system(
 STEP_LR = "from torch.optim.lr_scheduler import StepLR as step_lr"
 
 
-def test_from_a_server_to_allreduce_and_back(make_job: Callable[..., ServedJob]) -> None:
+def test_from_a_server_to_allreduce_and_back(make_job):
     training = Training(epochs=1, batch_size=12)
     job = make_job(
         program(change="parts['schedule'] = step_lr(parts['optimizer'], 1, 0.5)", more=STEP_LR), 2,
@@ -838,9 +783,7 @@ HELD_UP = "time.sleep(60 if os.environ['RANK'] == '1' else 0.004)"
 
 @pytest.mark.first("False")
 @pytest.mark.parametrize("halts", [False, True])
-def test_an_allreduce_skips_samples_that_a_server_training_did(
-    make_job: Callable[..., ServedJob], *, halts: bool
-) -> None:
+def test_an_allreduce_skips_samples_that_a_server_training_did(make_job, *, halts):
     """Learner 1 never finishes its first chunk; learner 0 gets into the second epoch."""
     training = Training(epochs=3, batch_size=12)
     job = make_job(
@@ -848,7 +791,7 @@ def test_an_allreduce_skips_samples_that_a_server_training_did(
         {"training": training, "resources": replace(resources(2), halt_margin_s=4)},
     )  # fmt: skip
 
-    def read(ranks: str = "0") -> Counter[int]:
+    def read(ranks="0"):
         """How often each sample was read, except by learner 1 of the first attempt."""
         lines = [line.split() for line in (job.directory / "seen").read_text().splitlines()]
         return Counter(int(number) for number, rank, _ in lines if rank in ranks)
@@ -877,7 +820,7 @@ def test_an_allreduce_skips_samples_that_a_server_training_did(
     assert [epoch["epoch"] for epoch in job.metrics()["history"]] == [1, 2, 3]
 
 
-def test_a_learner_with_another_model_is_refused(make_job: Callable[..., ServedJob]) -> None:
+def test_a_learner_with_another_model_is_refused(make_job):
     job = make_job(program(width="8 + int(os.environ['RANK'])"), 2, "downpour_sgd")
     job.start()
     assert job.codes() == [0, 1], job.say(0)
@@ -885,7 +828,7 @@ def test_a_learner_with_another_model_is_refused(make_job: Callable[..., ServedJ
     assert "'parameter 0.weight (9, 4) float32'" in job.say(1) and "Traceback" not in job.say(1)
 
 
-def test_unsupported_settings_are_reported(make_job: Callable[..., ServedJob]) -> None:
+def test_unsupported_settings_are_reported(make_job):
     schedule = "torch.optim.lr_scheduler.ReduceLROnPlateau(parts['optimizer'])"
     for change, words in (
         (f"parts['schedule'] = {schedule}", "needs the validation loss"),
@@ -896,28 +839,19 @@ def test_unsupported_settings_are_reported(make_job: Callable[..., ServedJob]) -
         assert job.codes() == [1] and words in job.say(0), job.say(0)
 
 
-def test_a_missing_server_is_reported(make_job: Callable[..., ServedJob]) -> None:
-    job = make_job(program(), 2, "downpour_sgd", timeout_s=0.3)
-    job._serve = lambda: None  # type: ignore[method-assign]
-    job.start()
-    assert job.codes() == [1, 1]
-    assert "no parameter server has made" in job.say(0), job.say(0)
-
-
-def test_a_build_of_learner_0_may_take_longer_than_the_time_limit(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_a_missing_server_is_reported_once_learner_0_has_built(make_job):
+    """A build may take longer than the time limit."""
     job = make_job(program(sleep_s=0), 2, "downpour_sgd", timeout_s=0.3)
-    job._serve = lambda: None  # type: ignore[method-assign]
+    job._serve = lambda: None
     job.start(1)
     time.sleep(0.5)
     job.start(0)
-    assert job.codes() == [1, 1] and "no parameter server has made" in job.say(1)
+    assert job.codes() == [1, 1]
+    for rank in (0, 1):
+        assert "no parameter server has made" in job.say(rank)
 
 
-def test_a_halt_in_the_build_of_learner_0_ends_all_at_once(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_a_halt_in_the_build_of_learner_0_ends_all_at_once(make_job):
     slow = "os.environ['RANK'] == '0' and open('../building', 'w').close() or time.sleep(0.3)"
     job = make_job(program(sleep_s=0, change=slow), 2, "diloco")
     job.start()
@@ -928,21 +862,15 @@ def test_a_halt_in_the_build_of_learner_0_ends_all_at_once(
     assert "halted before the training began" in job.say(0)
 
 
-def test_a_halt_while_shards_are_made_ends_all_in_its_time(
-    make_job: Callable[..., ServedJob],
-) -> None:
+def test_a_halt_while_shards_are_made_ends_all_in_its_time(make_job):
     """Shards of a large model take minutes. Nothing is trained yet, so nothing must be saved."""
     job = make_job(program(sleep_s=0), 1, "diloco", timeout_s=0.1)
     (folder := segment_folder(job.plan.training_id, job.attempt)).mkdir(mode=0o700)
     (folder / ".shard-0.1").touch()
-    job._serve = lambda: None  # type: ignore[method-assign]
+    job._serve = lambda: None
     job.start(0)
-    wait_for((job.directory / contract.parameters_file(job.attempt)).exists)
-    halt = contract.Directive("halt", "halted on request", time.time(), grace_s=0.4)
-    contract.write_whole(
-        job.directory / contract.directive_file(job.attempt), contract.to_json(halt)
-    )
-    job.kill(0, signal.SIGUSR2)
+    wait_for(job.file(contract.parameters_file).exists)
+    halt_within(job, 0.4)
     assert job.codes() == [EXIT_HALTED], job.say(0)
     assert "halted before the training began" in job.say(0)
 
@@ -960,10 +888,8 @@ class Signs(Solver):
 """
 
 
-def test_a_user_s_own_solver_trains(
-    make_job: Callable[..., ServedJob], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names: dict[str, Any] = {"torch": torch}
+def test_a_user_s_own_solver_trains(make_job, monkeypatch):
+    names = {"torch": torch}
     exec(SIGNS, names)
     monkeypatch.setitem(server_job.OWN_SOLVER, "own", names["Signs"])
     change = "parts['solver'] = Signs()"
@@ -996,24 +922,16 @@ print(server.rank, server.size, samples, error.item())
 """
 
 
-def test_a_script_in_a_job(make_job: Callable[..., ServedJob]) -> None:
-    job = make_job(SCRIPT, 2, "downpour_sgd", shard_nodes=[0, 0])
-    job.start(program="train.py")
-    assert job.codes() == [0, 0], job.say(0) + job.say(1)
-    said = [job.say(rank).split() for rank in (0, 1)]
-    assert [line[:2] for line in said] == [["0", "2"], ["1", "2"]]
-    assert sum(int(line[2]) for line in said) == 8 * 50
-    assert float(said[0][3]) < 0.2
-    told = json.loads((job.directory / "progress-0").read_text())
-    assert told["metrics"]["pushes"] > 0
-
-
-def test_a_script_that_joins_again(make_job: Callable[..., ServedJob]) -> None:
-    """All samples are done, so it would silently train on none."""
+def test_a_script_trains_in_a_job_and_may_not_join_again(make_job):
+    """All samples are done then, so it would silently train on none."""
     again = SCRIPT[SCRIPT.index("with parameter_server.join") :]
-    job = make_job(SCRIPT + again, 2, "downpour_sgd")
+    job = make_job(SCRIPT + again, 2, "downpour_sgd", shard_nodes=[0, 0])
     job.start(program="train.py")
     assert job.codes() == [1, 1]
+    lines = [job.say(rank).split() for rank in (0, 1)]
+    assert [line[:2] for line in lines] == [["0", "2"], ["1", "2"]]
+    assert sum(int(line[2]) for line in lines) == 8 * 50 and float(lines[0][3]) < 0.2
+    assert json.loads((job.directory / "progress-0").read_text())["metrics"]["pushes"] > 0
     for rank in (0, 1):
         assert "parameter_server.join() was called before" in job.say(rank)
         _, told, hint = read_words(job.plan, job.say(rank).splitlines(), 1)

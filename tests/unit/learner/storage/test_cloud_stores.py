@@ -63,19 +63,10 @@ def of_google(tmp_path, server, container):
 
 def there_and_back(program, size_bytes):
     """Store files, one of them of a size, and load them."""
-    source = program.folder / "source"
-    source.mkdir()
     contents = {"a b/ü#%20+": b"small", "empty": b"", "large": os.urandom(size_bytes)}
-    for name, content in contents.items():
-        (source / name).parent.mkdir(exist_ok=True)
-        (source / name).write_bytes(content)
     program.env["STORE_ETAGS"] = "opaque"
-    code, told = program.run("save", **program.saving(source))
-    assert code == 0, told
-    program.env["STORE_CONTAINER"] += "/t-1"
-    code, told = program.run("load")
-    assert code == 0, told
-    found = program.contents()
+    told = program.done("save", **program.saving(program.results(contents)))
+    found = program.load(f"{program.env['STORE_CONTAINER']}/t-1")
     assert {name: found[name] for name in contents} == contents
     assert program.env["STORE_PASSWORD"] not in told
 

@@ -1,5 +1,6 @@
 """Faults between a node and a real Swift, through both of its interfaces: each has its sentence."""
 
+import hashlib
 import json
 import os
 import re
@@ -31,14 +32,16 @@ def proxy(swift):
 
 @pytest.fixture(params=KINDS)
 def program(request, tmp_path, swift, proxy, container):
-    url = f"http://{proxy.host}" + ("/auth/v1.0" if request.param == "swift" else "")
-    return StoreProgram(tmp_path, request.param, url, swift, container)
+    return program_of(request.param, tmp_path, swift, proxy, container)
+
+
+def program_of(kind, tmp_path, swift, proxy, container):
+    url = f"http://{proxy.host}" + ("/auth/v1.0" if kind == "swift" else "")
+    return StoreProgram(tmp_path, kind, url, swift, container)
 
 
 def loaded(program):
-    code, told = program.run("load")
-    assert code == 0, told
-    assert program.contents() == {"big.bin": BIG, "small.txt": b"small", "empty": b""}
+    assert program.load() == {"big.bin": BIG, "small.txt": b"small", "empty": b""}
 
 
 def test_a_cut_connection_costs_what_was_on_its_way_and_no_more(program, proxy):
@@ -48,16 +51,12 @@ def test_a_cut_connection_costs_what_was_on_its_way_and_no_more(program, proxy):
     assert len(BIG) < proxy.served_bytes < len(BIG) + (3 << 20), "what had arrived came again"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_asks_for_a_pause_gets_it(kind, tmp_path, swift, proxy, container):
-    url = f"http://{proxy.host}" + ("/auth/v1.0" if kind == "swift" else "")
-    program = StoreProgram(tmp_path, kind, url, swift, container)
+def test_a_server_that_asks_for_a_pause_gets_it(program, proxy):
     proxy.answers = [RETRY, BROKEN]
     began = time.monotonic()
-    code, told = program.run("check")
-    assert (code, told) == (0, "3 objects, 41.9 MB\n")
+    assert program.done("check") == "3 objects, 41.9 MB\n"
     assert proxy.answers == []
-    if kind == "swift":  # obstore hides the header of S3
+    if program.kind == "swift":  # obstore hides the header of S3
         assert time.monotonic() - began >= 2.0
 
 
@@ -112,8 +111,7 @@ def test_an_object_that_changes_while_it_is_read_is_named(program, proxy, swift)
 
 def test_a_missing_object_is_named(program, swift):
     name = swift.container(f"missing_{program.kind}", {"a": b"1", "b": b"2"})
-    code, _ = program.run("load", STORE_CONTAINER=name)
-    assert code == 0
+    program.load(name)
     listing = program.job / "stores/0/listing.json"
     text = listing.read_text().replace('"key": "a"', '"key": "gone"')
     listing.write_text(text)
@@ -122,21 +120,18 @@ def test_a_missing_object_is_named(program, swift):
 
 
 @pytest.mark.first("s3")
-def test_a_killed_fetcher_is_taken_over_and_only_chunks_in_flight_come_again(program, proxy, swift):
+def test_a_killed_fetcher_is_taken_over_and_only_chunks_in_flight_come_again(
+    program, proxy, swift, wait_until
+):
     size_bytes = 160 << 20  # 20 chunks, 8 of which are in flight at a time
     name = swift.container(f"killed_{program.kind}", {"big.bin": BIG * 4})
     proxy.pause_s = 0.002
     process = program.start("load", STORE_CONTAINER=name)
-    until = time.monotonic() + 60
-    while proxy.served_bytes < size_bytes // 2:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: proxy.served_bytes > size_bytes // 2, what="half of it")
     process.kill()
     process.communicate()
     before, proxy.pause_s = proxy.served_bytes, 0.0
-    code, told = program.run("load", STORE_CONTAINER=name)
-    assert code == 0, told
-    assert program.contents() == {"big.bin": BIG * 4}
+    assert program.load(name) == {"big.bin": BIG * 4}
     assert proxy.served_bytes < size_bytes + 8 * (8 << 20) + (1 << 20)
     assert proxy.served_bytes - before < size_bytes - 3 * (8 << 20), "it began anew"
     assert not list(program.folder.glob("cache/*/objects/*/*.*")), "private files are left"
@@ -166,17 +161,13 @@ def test_the_next_training_asks_for_a_listing_and_no_more(program, proxy):
     assert re.search(r"3 objects, 41\.9 MB, from faults at http\S+: 0 B fetched", program.told)
 
 
-def test_a_stopped_fetcher_that_wakes_up_late_harms_nothing(program, proxy):
+def test_a_stopped_fetcher_that_wakes_up_late_harms_nothing(program, proxy, wait_until):
     proxy.pause_s = 0.005
     late = program.start("load")
-    until = time.monotonic() + 60
-    while proxy.served_bytes < len(BIG) // 4:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: proxy.served_bytes > len(BIG) // 4, what="a quarter of it")
     os.kill(late.pid, signal.SIGSTOP)
     proxy.pause_s = 0.0
-    code, told = program.run("load", DLCTL_STORE_LAPSE_S="1")
-    assert code == 0, told
+    program.load(DLCTL_STORE_LAPSE_S="1")
     os.kill(late.pid, signal.SIGCONT)
     told, _ = late.communicate(timeout=60)
     assert late.returncode == 0, told
@@ -213,49 +204,18 @@ def test_a_bucket_of_another_region_is_no_fault_of_the_network(tmp_path, swift, 
     assert code == 1 and "in another region" in told and "connection.region" in told
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_quota_that_is_used_up_is_named(kind, tmp_path, swift, proxy):
-    url = f"http://{proxy.host}" + ("/auth/v1.0" if kind == "swift" else "")
-    name = swift.container(f"quota_{kind}", {})
-    program = StoreProgram(tmp_path, kind, url, swift, name)
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source/a").write_bytes(b"1")
+def test_a_quota_that_is_used_up_is_named(program, swift, proxy):
+    program.env["STORE_CONTAINER"] = swift.container(f"quota_{program.kind}", {})
 
     def refuse(data):
         if data.startswith(b"PUT"):
-            said = (b"413 Too Large",) if kind == "swift" else (b"403 Forbidden", FULL)
+            said = (b"413 Too Large",) if program.kind == "swift" else (b"403 Forbidden", FULL)
             proxy.answers = [_answer(*said)]
 
     proxy.on_request = refuse
-    more = program.saving(tmp_path / "source")
-    code, told = program.run("save", **more, DLCTL_STORE_PATIENCE_S="0")
+    more = program.saving(program.results({"a": b"1"}), DLCTL_STORE_PATIENCE_S="0")
+    code, told = program.run("save", **more)
     assert code == 1 and "the quota is used up" in told, told
-
-
-def test_a_marker_never_names_files_that_are_being_replaced(program, proxy, swift, tmp_path):
-    name = swift.container(f"replaced_{program.kind}", {})
-    source = tmp_path / "source"
-    source.mkdir()
-
-    def save(attempt):
-        more = program.saving(source, attempt, "HALTED", STORE_CONTAINER=name)
-        code, told = program.run("save", **more, DLCTL_STORE_PATIENCE_S="0")
-        return code, json.loads(swift.get(f"{name}/t-1/_complete.json")), told
-
-    (source / "a").write_text("first")
-    assert save(1)[0] == 0
-
-    def refuse(data):
-        if data.startswith(b"PUT") and b"t-1/a" in data.split(b"\r\n")[0]:
-            proxy.answers = [BROKEN]
-
-    proxy.on_request = refuse
-    (source / "a").write_text("second")
-    code, mark, told = save(2)
-    assert (code, mark["state"], mark["attempt"], mark["files"]) == (75, "STORING", 2, []), told
-    proxy.on_request = lambda _: None
-    code, mark, told = save(2)
-    assert (code, mark["state"], len(mark["files"])) == (0, "HALTED", 1), told
 
 
 def _lines(program):
@@ -266,24 +226,11 @@ def _lines(program):
         return []
 
 
-def _await(told, what, timeout_s=60):
-    until = time.monotonic() + timeout_s
-    while not told():
-        assert time.monotonic() < until, what
-        time.sleep(0.02)
-    return told()
-
-
-def test_bytes_are_told_before_the_first_chunk_is_there(program, proxy):
+def test_bytes_are_told_before_the_first_chunk_is_there(program, proxy, wait_until):
     proxy.pause_s = 0.1  # 5 MB/s over eight connections: no chunk of 8 MiB is there for 12 s
     with program.start("load") as process:
-
-        def first():
-            told = re.match(r"training data of data store 'mine': (\S+ [kM]B) of 41.9 MB",
-                            "".join(_lines(program)[:1]))  # fmt: skip
-            return told and told[1]
-
-        _await(first, _lines(program))
+        first = r"training data of data store 'mine': \S+ [kM]B of 41.9 MB"
+        wait_until(lambda: re.match(first, "".join(_lines(program)[:1])), what=first)
         sentence, share, tries = _lines(program)
         (chunks,) = program.folder.glob("cache/*/objects/*/*.chunks")
         assert chunks.read_text() == "", "whole chunks are there: the test proves nothing"
@@ -292,13 +239,14 @@ def test_bytes_are_told_before_the_first_chunk_is_there(program, proxy):
         assert process.wait(60) == 0
 
 
-def test_a_store_that_dies_while_it_sends_is_told_until_it_is_back(program, proxy, swift):
+def test_a_store_that_dies_while_it_sends_is_told_until_it_is_back(program, proxy, wait_until):
     proxy.pause_s = 0.01
     with program.start("load", DLCTL_STORE_PATIENCE_S="60") as process:
-        _await(lambda: proxy.served_bytes > 10 << 20, "nothing was sent")
+        wait_until(lambda: proxy.served_bytes > 10 << 20, what="bytes")
         proxy.is_dead = True
-        failing = _await(lambda: [line for line in _lines(program)[:1] if "(3rd time" in line],
-                         "the fault is told nowhere")  # fmt: skip
+        failing = wait_until(
+            lambda: [line for line in _lines(program)[:1] if "(3rd time" in line], what="the fault"
+        )
         assert re.search(r"'mine': [\d.]+ MB of 41.9 MB, trying again \(3rd time, in [\d.]+ s\): "
                          r".*connection", failing[0]), failing  # fmt: skip
         assert _lines(program)[2] == "3"
@@ -308,30 +256,69 @@ def test_a_store_that_dies_while_it_sends_is_told_until_it_is_back(program, prox
     assert _lines(program)[2] == "", "it is over"
 
 
-def _saving(program, name, content):
-    source = program.folder / "source"
-    source.mkdir()
-    (source / "model.pt").write_bytes(content)
-    return program.saving(source, STORE_CONTAINER=name)
-
-
-@pytest.mark.slow
-def test_what_the_server_has_taken_is_told_while_it_is_stored(program, proxy, swift):
-    more = _saving(program, swift.container(f"stored_{program.kind}", {}), BIG * 4)
-    proxy.on_request = lambda _: time.sleep(0.004)
-    shares = set()
-    with program.start("save", **more) as process:
-        while process.poll() is None:
-            shares.add(_lines(program)[1] if _lines(program) else "0")
-            time.sleep(0.05)
-        assert process.returncode == 0, process.communicate()
-    assert [share for share in shares if 0 < float(share) < 1], shares
-    assert _lines(program)[1] == "1.0000"
-
-
 def test_a_file_that_changes_while_it_is_stored_is_named(program, proxy, swift):
-    more = _saving(program, swift.container(f"torn_{program.kind}", {}), BIG)
-    proxy.on_request = lambda _: os.utime(program.folder / "source/model.pt")
-    code, told = program.run("save", **more)
+    name = swift.container(f"torn_{program.kind}", {})
+    source = program.results({"model.pt": BIG})
+    proxy.on_request = lambda _: os.utime(source / "model.pt")
+    code, told = program.run("save", **program.saving(source, STORE_CONTAINER=name))
     assert code == 1 and "The file 'model.pt' changed while it was being stored." in told
-    assert "t-1/_complete.json" not in swift.names(more["STORE_CONTAINER"])
+    assert "t-1/_complete.json" not in swift.names(name)
+
+
+FILES = ("a", "deep/b", "empty")
+WRITES = len(FILES) + 2
+"""The marker STORING, the files, the marker that names them."""
+
+
+@pytest.mark.first("True")
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_kill_at_any_write_leaves_no_marker_that_names_what_is_not_there(
+    tmp_path, swift, arrives
+):
+    """The killed program's write arrives at the server, or it does not."""
+    name = swift.container(f"killed_{arrives}", {})
+    source = tmp_path / "source"
+    (source / "deep").mkdir(parents=True)
+    with faulty_proxy(swift.port) as proxy:
+        program = StoreProgram(tmp_path, "swift", f"http://{proxy.host}/auth/v1.0", swift, name)
+
+        def save(attempt, killed_at):
+            writes = 0
+
+            def kill(data):
+                nonlocal writes
+                if data.startswith(b"PUT"):
+                    writes += 1
+                    if writes == killed_at:
+                        os.kill(process.pid, signal.SIGKILL)
+                        if not arrives:
+                            raise ConnectionResetError
+
+            for file in FILES[:2]:
+                (source / file).write_text(f"{file} of attempt {attempt}")
+            # Each is another one: a file that the killed attempt left as it was is not sent again.
+            (source / "empty").write_text("" if attempt % 2 else f"no more in {attempt}")
+            proxy.on_request = kill
+            more = program.saving(source, attempt, "HALTED")
+            with program.start("save", **more) as process:
+                told = process.communicate(timeout=60)
+            assert process.returncode in (0, -signal.SIGKILL), told
+            return process.returncode
+
+        def mark():
+            found = json.loads(swift.get(f"{name}/t-1/_complete.json"))
+            for file in found["files"]:
+                content = swift.get(f"{name}/t-1/{file['name']}")
+                assert len(content) == file["size_bytes"], found
+                assert hashlib.sha256(content).hexdigest() == file["sha256"], found
+            return found
+
+        assert save(1, 0) == 0
+        assert (mark()["state"], len(mark()["files"])) == ("HALTED", len(FILES))
+        for attempt in range(2, 2 + WRITES):
+            assert save(attempt, attempt - 1) == -signal.SIGKILL, attempt
+            found = mark()  # the killed program's last write may arrive after this
+            if found["state"] == "STORING":
+                assert found["files"] == []
+        assert save(2 + WRITES, 0) == 0
+        assert (mark()["attempt"], len(mark()["files"])) == (2 + WRITES, len(FILES))

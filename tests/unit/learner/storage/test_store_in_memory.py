@@ -16,7 +16,7 @@ from learner.storage.listing import digest, list_container
 from learner.storage.objects import Place
 from learner.storage.objects.base import Digests
 from learner.storage.progress import Progress
-from learner.storage.upload import Superseded, Upload, save
+from learner.storage.upload import Upload, save
 
 CHUNK = 8
 
@@ -50,14 +50,6 @@ def saved(tmp_path, store, attempt):
     (source / "a").write_text(f"of attempt {attempt}")
     upload = Upload(source, "t-1/", "t-1", attempt, "COMPLETED")
     return save(upload, store, Progress(None, "stores"), lambda: None)
-
-
-def test_a_late_attempt_replaces_nothing_of_a_later_one(tmp_path):
-    store = Memory({})
-    saved(tmp_path, store, 2)
-    with pytest.raises(Superseded):
-        saved(tmp_path, store, 1)
-    assert store.contents["t-1/a"] == b"of attempt 2"
 
 
 def test_no_marker_names_files_that_are_not_there_yet(tmp_path):

@@ -1,28 +1,37 @@
 """The guards that the supervisor applies: hours over all attempts, and what learners report."""
 
-from __future__ import annotations
-
+import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from scheduler_plan import make_plan
 
 from dlctl import contract
-from dlctl.contract import Plateau, State, Status, Stopped, StopRules, VerdictKind
+from dlctl.contract import (
+    Directive,
+    Plateau,
+    State,
+    Status,
+    Stopped,
+    StopRules,
+    VerdictKind,
+    to_json,
+)
 from learner.job.guards import write_stopped
 from learner.job.outcome import Outcome, failed
-from learner.lifecycle.history import measured
+from learner.lifecycle.history import halting_s, measured
+from learner.supervisor.control import Control
 from learner.supervisor.oversight.guards import Overseer, guarded, held_before_s
+from learner.system.signals import HaltFlag
 
 
-def plan_with(rules: StopRules, **resources: int) -> contract.Plan:
+def plan_with(rules, **resources):
     plan = make_plan()
     asked = replace(plan.resources, learners=2, nodes=2, gpus_per_learner=4, **resources)
     return replace(plan, stop=rules, resources=asked)
 
 
-def attempt(job_dir: Path, number: int, plan: contract.Plan, held_s: float) -> None:
+def attempt(job_dir, number, plan, held_s):
     status = Status("supervisor", 0, number, State.FAILED, started_at=100.0,
                     heartbeat_at=100.0 + held_s)  # fmt: skip
     for name, record in (
@@ -41,9 +50,7 @@ def attempt(job_dir: Path, number: int, plan: contract.Plan, held_s: float) -> N
         (StopRules(max_gpu_hours=4.0, max_node_hours=0.6), (0.6 * 3600 - 2 * 900) / 2),
     ],
 )
-def test_hours_are_counted_over_all_attempts(
-    tmp_path: Path, rules: StopRules, left_s: float
-) -> None:
+def test_hours_are_counted_over_all_attempts(tmp_path, rules, left_s):
     plan = plan_with(rules)
     attempt(tmp_path, 1, plan, 600)
     attempt(tmp_path, 2, plan, 300)
@@ -58,11 +65,11 @@ def test_hours_are_counted_over_all_attempts(
     assert request.state is State.HALTED
 
 
-def learner(step: int, **metrics: float | None) -> list[Status]:
+def learner(step, **metrics):
     return [Status("learner", 0, 1, State.TRAINING, step=step, metrics=dict(metrics))]
 
 
-def test_a_report_that_is_no_number_ends_the_attempt_as_failed(tmp_path: Path) -> None:
+def test_a_report_that_is_no_number_ends_the_attempt_as_failed(tmp_path):
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     now = iter(range(100))
     overseer = Overseer(plan_with(StopRules(not_a_number=True)), tmp_path, 1, lambda: next(now))
@@ -75,7 +82,7 @@ def test_a_report_that_is_no_number_ends_the_attempt_as_failed(tmp_path: Path) -
     assert outcome.reason == "The loss is nan at step 2."
 
 
-def test_the_same_report_counts_once_for_a_plateau(tmp_path: Path) -> None:
+def test_the_same_report_counts_once_for_a_plateau(tmp_path):
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     now = iter(range(100))
     rules = StopRules(plateau=Plateau("accuracy", 2, "higher"))
@@ -88,7 +95,7 @@ def test_the_same_report_counts_once_for_a_plateau(tmp_path: Path) -> None:
     assert "accuracy has not improved in 2 reports (best 0.5)" in request.reason
 
 
-def test_a_guards_word_beats_the_launchers_and_a_persons_beats_the_guard(tmp_path: Path) -> None:
+def test_a_guards_word_beats_the_launchers_and_a_persons_beats_the_guard(tmp_path):
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     stopped = Stopped(str(VerdictKind.LOSS_SPIKE), 7, "the loss jumped at step 7", "Lower it.")
     write_stopped(tmp_path, 1, stopped)
@@ -98,3 +105,82 @@ def test_a_guards_word_beats_the_launchers_and_a_persons_beats_the_guard(tmp_pat
     assert guarded(cancelled, tmp_path, 1) == cancelled
     verdict = contract.Verdict(1, "1", State.FAILED, "The loss jumped")
     assert measured(tmp_path, plan_with(StopRules()), verdict, []).step == 7
+
+
+class Job:
+    """A job of an hour whose plan keeps two minutes for saving; time is what the test says."""
+
+    def __init__(self, folder, time_s=3600, margin_s=120):
+        self.now = 0.0
+        (folder / contract.CONTROL).mkdir(parents=True)
+        (folder / contract.attempt_dir(1)).mkdir(parents=True)
+        self.signals = HaltFlag()
+        plan = make_plan(job_dir=str(folder), time_s=time_s, halt_margin_s=margin_s, kind="local")
+        self.control = Control(folder, plan, self.signals, lambda: self.now)
+
+    def at(self, now):
+        self.now = now
+        return self.control.request()
+
+
+@pytest.mark.parametrize(
+    ("saving_s", "halts_at"), [(None, 3480), (1, 3587), (30, 3500), (200, 2990), (2000, 2700)]
+)
+def test_the_margin_follows_what_saving_costs(tmp_path, saving_s, halts_at):
+    job = Job(tmp_path)
+    job.control.saving_s = saving_s
+    assert job.at(halts_at - 1) is None
+    request = job.at(halts_at)
+    assert (request.action, request.kind) == ("halt", VerdictKind.TIME_LIMIT)
+
+
+def test_slurms_early_signal_waits_for_the_clock(tmp_path):
+    """Slurm sends it up to a minute before the margin that it was asked for."""
+    job = Job(tmp_path)
+    job.control.saving_s = 1
+    job.signals.received.append(signal.SIGUSR2)
+    assert job.at(3600 - 120 - 60) is None
+    assert job.at(3586) is None
+    request = job.at(3587)
+    assert (request.reason, request.kind) == (
+        "the scheduler signalled that the time limit is near", VerdictKind.TIME_LIMIT,
+    )  # fmt: skip
+
+
+def test_a_signal_long_before_the_limit_is_a_persons(tmp_path):
+    job = Job(tmp_path)
+    job.signals.received.append(signal.SIGUSR2)
+    request = job.at(3600 - 120 - 61)
+    assert (request.action, request.reason) == ("halt", "halted by a signal")
+
+
+def test_without_a_known_limit_the_signal_is_all_there_is(tmp_path):
+    job = Job(tmp_path, time_s=None)
+    assert job.at(1e6) is None
+    job.signals.received.append(signal.SIGUSR2)
+    assert job.at(1e6 + 1).kind is VerdictKind.TIME_LIMIT
+
+
+def test_a_program_without_times_of_its_own_is_measured_by_its_last_halt(tmp_path):
+    plan = make_plan(job_dir=str(tmp_path), learners=2, halt_margin_s=120)
+
+    def ended(attempt, action, *states):
+        (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
+        directive = to_json(Directive(action, "", 1000.0, 60.0))
+        contract.write_whole(tmp_path / contract.directive_file(attempt), directive)
+        for rank, state in enumerate(states):
+            status = Status("learner", rank, attempt, state, heartbeat_at=1003.0 + rank)
+            path = tmp_path / contract.status_file(attempt, "learner", rank)
+            contract.write_whole(path, to_json(status))
+
+    assert halting_s(tmp_path, plan, 1) is None
+    ended(1, "halt", State.HALTED, State.HALTED)
+    ended(2, "halt", State.HALTED, State.DEPLOYING)
+    ended(3, "stop", State.CANCELLED, State.CANCELLED)
+    (tmp_path / contract.attempt_dir(4)).mkdir()
+    (tmp_path / contract.directive_file(4)).write_text("{")
+    assert halting_s(tmp_path, plan, 5) == 4.0
+    ended(5, "halt", State.HALTED, State.TRAINING)
+    assert halting_s(tmp_path, plan, 6) == 120.0, "at least the plan's margin was too short"
+    ended(6, "halt", State.HALTED, State.HALTED)
+    assert halting_s(tmp_path, plan, 7) == 4.0

@@ -1,18 +1,15 @@
 """An attempt that was given up wakes up late: it must not win against its successor."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno
 import os
 import shutil
 import signal
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from node_job import PATIENCE_S, Job, Started, wait_until
+from node_job import PATIENCE_S, Job, wait_until
 
 from dlctl import contract
 from dlctl.contract import DataStore, ResultsIndex, State, Verdict, VerdictKind
@@ -21,7 +18,7 @@ from learner.storage.index import write_index
 from learner.storage.ownership import take_over
 
 
-def run_attempt(job: Job, attempt: int, **framework: str) -> Verdict:
+def run_attempt(job, attempt, **framework):
     """Run a later attempt, as the job script of a resumption does."""
     (job.dir / contract.attempt_dir(attempt)).mkdir(exist_ok=True)
     (job.dir / contract.submit_begin(attempt)).write_text("token")
@@ -35,13 +32,13 @@ def run_attempt(job: Job, attempt: int, **framework: str) -> Verdict:
     return verdict
 
 
-def index_of(job: Job, attempt: int) -> dict[str, int]:
+def index_of(job, attempt):
     index = contract.read_record(ResultsIndex, job.dir / contract.results_index(attempt))
     assert index is not None
     return {file.path: file.size_bytes for file in index.files}
 
 
-def group_of(process: Started) -> list[int]:
+def group_of(process):
     """Return a supervisor and its descendants, which lead sessions of their own."""
     found = [process.pid]
     for pid in found:
@@ -50,14 +47,14 @@ def group_of(process: Started) -> list[int]:
     return found
 
 
-def signal_all(number: int, pids: Iterable[int]) -> None:
+def signal_all(number, pids):
     """Send a signal to processes; one that waits for a moment (`sleep`) may have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
-def test_an_attempt_that_slept_in_training_publishes_nothing(tmp_path: Path) -> None:
+def test_an_attempt_that_slept_in_training_publishes_nothing(tmp_path):
     """SIGSTOP, NODE_FAIL, resume, COMPLETED, SIGCONT: `fetch` once brought the old model."""
     store = DataStore("s", "mount_volume", str(tmp_path), None, "out")
     old = ('touch "$LOG_DIR/began"; while [ ! -e "$LOG_DIR/go" ]; do sleep 0.05; done; '
@@ -81,7 +78,7 @@ def test_an_attempt_that_slept_in_training_publishes_nothing(tmp_path: Path) -> 
     assert (tmp_path / "out" / job.plan.training_id / "model.pt").read_text() == "newer"
 
 
-def test_the_index_of_a_late_attempt_is_not_that_of_its_successor(tmp_path: Path) -> None:
+def test_the_index_of_a_late_attempt_is_not_that_of_its_successor(tmp_path):
     job = Job(tmp_path, 'echo old >"$RESULT_DIR/model.pt"')
     assert job.run().state is State.COMPLETED
     before = index_of(job, 1)
@@ -97,49 +94,36 @@ def test_the_index_of_a_late_attempt_is_not_that_of_its_successor(tmp_path: Path
     assert [file.size_bytes for file in top.files] == [5]
 
 
+@pytest.mark.parametrize("between", ["nothing", "a full disk", "an early end"])
 def test_results_of_a_lost_attempt_are_copied_so_that_it_can_t_write_into_them(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
-    (tmp_path / contract.attempt_dir(2)).mkdir()
-    first = take_over(tmp_path, 1, lambda: None)
-    with (first / "log.csv").open("w") as late:
-        late.write("1\n")
-        late.flush()
-        second = take_over(tmp_path, 2, lambda: None)
-        late.write("2\n")
-    assert (second / "log.csv").read_text() == "1\n"
-    assert not first.exists()
-    with pytest.raises(FileNotFoundError):
-        (first / "model.pt").write_text("late")
-
-
-def test_results_that_could_not_be_copied_are_copied_by_the_attempt_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk was full: attempt 2 failed with a verdict, and attempt 3 shared files with 1."""
+    tmp_path, monkeypatch, between
+):
+    """An attempt between that failed, with a verdict, changes nothing: it took nothing over."""
     for attempt in (1, 2, 3):
         (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
     first = take_over(tmp_path, 1, lambda: None)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     with (first / "log.csv").open("w") as late:
         late.write("1\n")
         late.flush()
-
-        def full(*_: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-            patched.setattr(shutil, "copy2", full)
-            take_over(tmp_path, 2, lambda: None)
-        verdict = Verdict(2, "8", State.FAILED, "The file system is full.")
-        contract.write_whole(tmp_path / contract.verdict_file(2), contract.to_json(verdict))
+        if between == "a full disk":
+            with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+                patched.setattr(shutil, "copy2", full)
+                take_over(tmp_path, 2, lambda: None)
+        if between != "nothing":
+            verdict = Verdict(2, "8", State.FAILED, "The file system is full.")
+            contract.write_whole(tmp_path / contract.verdict_file(2), contract.to_json(verdict))
         third = take_over(tmp_path, 3, lambda: None)
         late.write("2\n")
     assert (third / "log.csv").read_text() == "1\n"
+    assert not first.exists() or between != "nothing"
 
 
 @pytest.mark.slow
-def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path: Path) -> None:
+def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path):
     (tmp_path / "out").write_text("no folder")
     store = DataStore("s", "mount_volume", str(tmp_path), None, "out")
     job = Job(tmp_path, 'echo x >>"$LOG_DIR/runs"; echo 1 >"$RESULT_DIR/y"', data_stores=[store])
@@ -159,17 +143,7 @@ def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path: Path) 
     assert (job.dir / contract.LOGS / "runs").read_text() == "x\nx\nx\n"
 
 
-def test_results_are_copied_if_any_attempt_since_their_owner_was_lost(tmp_path: Path) -> None:
-    for attempt in (1, 2, 3):
-        (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
-    with (take_over(tmp_path, 1, lambda: None) / "a").open("w") as late:
-        (tmp_path / contract.verdict_file(2)).write_text("it ended before it took anything over")
-        third = take_over(tmp_path, 3, lambda: None)
-        late.write("late")
-    assert (third / "a").read_text() == ""
-
-
-def test_a_result_that_can_t_be_read_is_left_out() -> None:
+def test_a_result_that_can_t_be_read_is_left_out():
     """It once made a finished training FAILED, and `resume` train again."""
     folder = Path("/var/tmp", f"dlctl-test-{os.getpid()}")  # whose parents anybody may search
     (folder / contract.RESULTS / "closed").mkdir(parents=True)
@@ -191,7 +165,7 @@ def test_a_result_that_can_t_be_read_is_left_out() -> None:
         shutil.rmtree(folder)
 
 
-def _write_index_as_nobody(folder: Path) -> None:
+def _write_index_as_nobody(folder):
     """Write the index as a user whom permissions bind: root reads everything."""
     for path in [folder, *folder.rglob("*")]:
         os.chown(path, 65534, 65534)
@@ -207,33 +181,28 @@ def _write_index_as_nobody(folder: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_superseded_attempt_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_superseded_attempt_says_so(tmp_path, judged):
+    """Unless the one who went on has judged it: that kind counts for the retries."""
     job = Job(tmp_path, "sleep 60")
+    theirs = Verdict(1, "7", State.FAILED, "The node n1 was lost.", kind="node_lost")
     with job.start() as process:
         wait_until((job.dir / contract.learner_log(1, 0)).exists)
-        (job.dir / contract.attempt_dir(2)).mkdir()
-        (job.dir / contract.submit_begin(2)).write_text("token")
-        process.communicate(timeout=PATIENCE_S)
-    verdict = contract.read_record(Verdict, job.dir / contract.verdict_file(1))
-    assert verdict is not None
-    assert verdict.kind == VerdictKind.SUPERSEDED
-
-
-def test_the_verdict_on_an_attempt_that_was_succeeded_stays(tmp_path: Path) -> None:
-    """The one who went on has judged it: its kind counts for the retries."""
-    job = Job(tmp_path, "sleep 60")
-    with job.start() as process:
-        wait_until((job.dir / contract.learner_log(1, 0)).exists)
-        judged = Verdict(1, "7", State.FAILED, "The node n1 was lost.", kind="node_lost")
-        contract.write_whole(job.dir / contract.verdict_file(1), contract.to_json(judged))
+        if judged:
+            contract.write_whole(job.dir / contract.verdict_file(1), contract.to_json(theirs))
         (job.dir / contract.attempt_dir(2)).mkdir()
         (job.dir / contract.submit_begin(2)).write_text("token")
         said, _ = process.communicate(timeout=PATIENCE_S)
-    assert contract.read_record(Verdict, job.dir / contract.verdict_file(1)) == judged
-    assert "was judged without this supervisor" in said
+    found = contract.read_record(Verdict, job.dir / contract.verdict_file(1))
+    assert found is not None
+    if judged:
+        assert found == theirs and "was judged without this supervisor" in said
+    else:
+        assert (found.kind, found.state) == (VerdictKind.SUPERSEDED, State.CANCELLED)
+        assert "later attempt has taken over" in found.reason
 
 
-def test_an_order_is_not_answered_by_an_attempt_that_was_succeeded(tmp_path: Path) -> None:
+def test_an_order_is_not_answered_by_an_attempt_that_was_succeeded(tmp_path):
     (tmp_path / contract.CONTROL).mkdir()
     (tmp_path / contract.attempt_dir(2)).mkdir(parents=True)
     for number in (1, 2):

@@ -11,7 +11,6 @@ from node_job import Job, status
 from dlctl.contract import Launch, LeftOut, State, VerdictKind
 from dlctl.contract.programs.verdict_rules import (
     EXIT_CODES,
-    GO_ON,
     RULES,
     SIGNALS,
     Place,
@@ -20,7 +19,6 @@ from dlctl.contract.programs.verdict_rules import (
 )
 from dlctl.contract.programs.verdict_rules import explain as explain_job
 from learner.job.batch import UNEXPLAINED
-from learner.job.outcome import failed, last_verdict
 from learner.job.status import last_lines
 from learner.supervisor.control import EndRequest
 from learner.supervisor.statuses import Observed
@@ -39,14 +37,14 @@ class Recording:
     head: dict[str, str] = field(default_factory=dict)
 
     @property
-    def place(self) -> Place:
+    def place(self):
         return PLACES[self.head["place"]]
 
-    def number(self, key: str) -> int | None:
+    def number(self, key):
         return int(self.head[key]) if key in self.head else None
 
 
-def read(file: Path) -> Recording:
+def read(file):
     head, _, text = file.read_text().partition("\n\n")
     return Recording(text, dict(line.split(": ", 1) for line in head.splitlines()))
 
@@ -218,22 +216,22 @@ def test_srun_says_why_the_learners_were_killed(plan):
     assert judge(plan, *killed, words=["srun: error: n1: Terminated"]).kind == K.SCHEDULER
 
 
+def traceback(error):
+    return "Traceback (most recent call last):", '  File "train.py", line 9, in <module>', error
+
+
+GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:5"
+RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 LAST_WORDS = {
     "a warning that was survived": (
         K.USER_ERROR,
         "WARNING:urllib3: Retrying after connection broken by: Network is unreachable",
-        "Traceback (most recent call last):",
-        '  File "train.py", line 3, in <module>',
-        "KeyError: 'label'",
+        *traceback("KeyError: 'label'"),
     ),
     "a worker's file": (
         K.NETWORK,
-        "Traceback (most recent call last):",
-        '  File "resource_sharer.py", line 3, in _serve',
-        "FileNotFoundError: [Errno 2] No such file or directory",
-        "Traceback (most recent call last):",
-        '  File "train.py", line 9, in <module>',
-        "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:5",
+        *traceback("FileNotFoundError: [Errno 2] No such file or directory"),
+        *traceback(GLOO),
     ),
     "a plugin that NCCL does not need": (
         K.NETWORK,
@@ -242,49 +240,31 @@ LAST_WORDS = {
         "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, ncclSystemError",
     ),
     "a loss that was skipped": (
-        K.NETWORK,
-        "step 40: loss is nan, skipped this batch",
-        "Traceback (most recent call last):",
-        '  File "train.py", line 9, in <module>',
-        "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:5",
+        K.NETWORK, "step 40: loss is nan, skipped this batch", *traceback(GLOO)
     ),
     "a smaller batch": (
-        K.NETWORK,
-        "CUDA out of memory: batch 8 -> 4, going on",
-        "Traceback (most recent call last):",
-        '  File "train.py", line 9, in <module>',
-        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        K.NETWORK, "CUDA out of memory: batch 8 -> 4, going on", *traceback(RESET)
     ),
     "an exception that another one explains": (
         K.NETWORK,
-        "Traceback (most recent call last):",
-        '  File "train.py", line 9, in get',
-        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        *traceback(RESET),
         "",
         "The above exception was the direct cause of the following exception:",
         "",
-        "Traceback (most recent call last):",
-        '  File "train.py", line 12, in <module>',
-        "RuntimeError: the batch could not be read",
+        *traceback("RuntimeError: the batch could not be read"),
     ),
     "an exception that Python ignores": (
         K.NOT_A_NUMBER,
-        "Traceback (most recent call last):",
-        '  File "train.py", line 9, in <module>',
-        "FloatingPointError: loss is nan",
+        *traceback("FloatingPointError: loss is nan"),
         "Exception ignored in: <function Pool.__del__ at 0x7f>",
-        "Traceback (most recent call last):",
-        '  File "pool.py", line 12, in __del__',
-        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        *traceback(RESET),
     ),
     "a disk that was full before": (
         K.DISK_FULL,
         "OSError: [Errno 28] No space left on device: 'log'",
-        "Traceback (most recent call last):",
-        '  File "train.py", line 9, in <module>',
-        "RuntimeError: the checkpoint is incomplete",
+        *traceback("RuntimeError: the checkpoint is incomplete"),
     ),
-}
+}  # fmt: skip
 
 
 def judge_words(plan, lines):
@@ -347,12 +327,3 @@ def test_a_file_that_was_not_sent_is_named(plan):
                   last_lines=[words, "OSError: No space left on device"])  # fmt: skip
     assert judge(plan, full).kind == K.DISK_FULL
     assert "not sent" not in judge(plan, full).hint
-
-
-def test_no_hint_offers_a_checkpoint_that_does_not_exist(tmp_path):
-    outcome = failed(K.NODE_LOST, "n1 was lost.", GO_ON.format(id="t-1"))
-    told = last_verdict(tmp_path, 1, outcome)
-    assert told.hint == "Resume from the beginning (there is no checkpoint): dlctl resume t-1"
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints/model.pt").write_text("w")
-    assert last_verdict(tmp_path, 1, outcome).hint == outcome.hint

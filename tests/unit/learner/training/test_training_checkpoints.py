@@ -1,13 +1,9 @@
 """What a training saves in its checkpoints, when one is due, and how it is restored."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,20 +33,16 @@ from learner.training.checkpoints import CheckpointKeeper, Position, StateMissin
         (CheckpointPolicy(auto=True), [], []),
     ],
 )
-def test_a_checkpoint_is_due_as_the_policy_says(
-    tmp_path: Path, policy: CheckpointPolicy, steps: list[int], epochs: list[int]
-) -> None:
+def test_a_checkpoint_is_due_as_the_policy_says(tmp_path, policy, steps, epochs):
     now = [0.0]
-    keeper = CheckpointKeeper(
-        tmp_path, policy, SETTINGS, SingleExchange(), print, clock=lambda: now[0]
-    )
+    keeper = make_keeper(tmp_path, policy, clock=lambda: now[0])
     assert [n for n in range(1, 5) if keeper.due_after_step(n)] == steps
     assert [n for n in range(1, 5) if keeper.due_after_epoch(n)] == epochs
     now[0] = 61
     assert keeper.overdue() is (policy.every_s is not None or policy.auto)
 
 
-def test_the_automatic_interval_follows_from_cost_and_failures() -> None:
+def test_the_automatic_interval_follows_from_cost_and_failures():
     now = [0.0]
     interval = Interval(CheckpointPolicy(auto=True, mtbf_s=1e5), lambda: now[0])
     assert interval.wanted_s() == 60
@@ -66,7 +58,7 @@ def test_the_automatic_interval_follows_from_cost_and_failures() -> None:
     assert never.wanted_s() == 24 * 3600
 
 
-def test_a_postponed_checkpoint_is_taken_when_the_writer_is_free() -> None:
+def test_a_postponed_checkpoint_is_taken_when_the_writer_is_free():
     now = [0.0]
     interval = Interval(CheckpointPolicy(every_epochs=1), lambda: now[0])
     assert not interval.overdue(busy=False)
@@ -79,19 +71,17 @@ def test_a_postponed_checkpoint_is_taken_when_the_writer_is_free() -> None:
     assert not interval.overdue(busy=False)
 
 
-def test_a_failed_checkpoint_is_retried_before_the_next_is_due(tmp_path: Path) -> None:
+def test_a_failed_checkpoint_is_retried_before_the_next_is_due(tmp_path):
     class Full(Disk):
         full = True
 
-        def sync(self, descriptor: int) -> None:
+        def sync(self, descriptor):
             if self.full:
                 raise OSError("no room")
 
     now, said, disk = [0.0], [], Full()
-    policy, exchange = CheckpointPolicy(every_s=7200), SingleExchange()
-    keeper = CheckpointKeeper(
-        tmp_path, policy, SETTINGS, exchange, said.append, disk=disk, clock=lambda: now[0]
-    )
+    policy = CheckpointPolicy(every_s=7200)
+    keeper = make_keeper(tmp_path, policy, said.append, disk=disk, clock=lambda: now[0])
     trained = make_trained()
     now[0] = 7200
     assert keeper.overdue()
@@ -109,13 +99,8 @@ def test_a_failed_checkpoint_is_retried_before_the_next_is_due(tmp_path: Path) -
     assert len(said) == 2
 
 
-def test_a_postponed_checkpoint_does_not_pack_the_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    keeper = CheckpointKeeper(
-        tmp_path, CheckpointPolicy(), SETTINGS, SingleExchange(), print, clock=lambda: now[0]
-    )
+def test_a_postponed_checkpoint_does_not_pack_the_state(tmp_path, monkeypatch):
+    keeper = make_keeper(tmp_path, clock=lambda: 0.0)
     trained = make_trained()
     assert keeper.ready(1)
     monkeypatch.setattr(keeper._engine, "ready", lambda: False)
@@ -125,15 +110,13 @@ def test_a_postponed_checkpoint_does_not_pack_the_state(
     assert keeper.overdue()  # as soon as the writer is free
 
 
-def test_an_unreadable_state_costs_one_checkpoint(tmp_path: Path) -> None:
-    def state_dict() -> dict[str, Any]:
+def test_an_unreadable_state_costs_one_checkpoint(tmp_path):
+    def state_dict():
         raise StateMissing("the file system is away")
 
     now, said = [0.0], []
     policy, server = CheckpointPolicy(every_s=100), SimpleNamespace(state_dict=state_dict)
-    keeper = CheckpointKeeper(
-        tmp_path, policy, SETTINGS, SingleExchange(), said.append, clock=lambda: now[0]
-    )
+    keeper = make_keeper(tmp_path, policy, said.append, clock=lambda: now[0])
     trained = replace(make_trained(), server=server)
     now[0] = 100
     assert keeper.overdue() and not keeper.save(trained, Position(step=7))
@@ -145,7 +128,7 @@ def test_an_unreadable_state_costs_one_checkpoint(tmp_path: Path) -> None:
     assert keeper.save(trained, Position(step=8), final=True) and not keeper.overdue()
 
 
-def make_trained() -> Trained:
+def make_trained():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).bfloat16()
     model[0].register_buffer("hidden", torch.zeros(2), persistent=False)
     optimizer = torch.optim.Adam(model.parameters())
@@ -154,15 +137,22 @@ def make_trained() -> Trained:
     return Trained(parts, schedule, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_keeper_restores_everything(tmp_path: Path, beside: bool) -> None:
-    said: list[str] = []
+def make_keeper(folder, policy=None, say=print, **more):
+    policy = policy or CheckpointPolicy()
+    return CheckpointKeeper(folder, policy, SETTINGS, SingleExchange(), say, **more)
 
-    def keeper(disk: Disk | None = None) -> CheckpointKeeper:
-        policy = CheckpointPolicy()
+
+def drawn():
+    return [random.random(), np.random.rand(), torch.rand(1).item()]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_keeper_restores_everything(tmp_path, beside):
+    said = []
+
+    def keeper(disk=None):
         writer = WriterProcess() if beside and disk is None else None
-        exchange = SingleExchange()
-        return CheckpointKeeper(tmp_path, policy, SETTINGS, exchange, said.append, writer, disk)
+        return make_keeper(tmp_path, None, said.append, writer=writer, disk=disk)
 
     trained = make_trained()
     model, optimizer = trained.parts.model, trained.parts.optimizer
@@ -182,11 +172,11 @@ def test_a_keeper_restores_everything(tmp_path: Path, beside: bool) -> None:
     assert one.save(trained, position, final=True)
     assert one.saved_step == 3
     one.close()
-    drawn = [random.random(), np.random.rand(), torch.rand(1).item()]
+    numbers = drawn()
 
     other, two = make_trained(), keeper()
     assert two.load(other) == position
-    assert [random.random(), np.random.rand(), torch.rand(1).item()] == drawn
+    assert drawn() == numbers
     assert same(dict(model.state_dict()), dict(other.parts.model.state_dict()))
     assert same(optimizer.state_dict(), other.parts.optimizer.state_dict())
     assert same(trained.schedule.state_dict(), other.schedule.state_dict())
@@ -200,29 +190,24 @@ def test_a_keeper_restores_everything(tmp_path: Path, beside: bool) -> None:
     assert "WARNING: no checkpoint at step 4" in said[-1]
 
 
-def test_a_checkpoint_of_another_model_or_optimizer_is_refused(tmp_path: Path) -> None:
-    def keeper() -> CheckpointKeeper:
-        return CheckpointKeeper(tmp_path, CheckpointPolicy(), SETTINGS, SingleExchange(), print)
-
-    keeper().save(make_trained(), Position(step=1))
+def test_a_checkpoint_of_another_model_or_optimizer_is_refused(tmp_path):
+    make_keeper(tmp_path).save(make_trained(), Position(step=1))
     other = make_trained()
     other.parts.model.append(torch.nn.Linear(4, 1))
     with pytest.raises(UserFault, match=r"another model: 2\.weight is missing"):
-        keeper().load(other)
+        make_keeper(tmp_path).load(other)
     changed = make_trained()
     changed.parts.optimizer = torch.optim.SGD(changed.parts.model.parameters())
     with pytest.raises(UserFault, match="of the optimizer Adam, but build returned SGD"):
-        keeper().load(changed)
+        make_keeper(tmp_path).load(changed)
 
 
-def test_validation_does_not_change_the_random_states() -> None:
+def test_validation_does_not_change_the_random_states():
     rng.seed_all(3, 1)
-    expected = [random.random(), np.random.rand(), torch.rand(1).item()]
+    expected = drawn()
     rng.seed_all(3, 1)
     with rng.preserved(torch.device("cpu")):
-        torch.rand(5)
-        random.random()
-        np.random.rand()
-    assert [random.random(), np.random.rand(), torch.rand(1).item()] == expected
+        drawn()
+    assert drawn() == expected
     rng.seed_all(3, 2)
-    assert torch.rand(1).item() != expected[2]
+    assert drawn()[2] != expected[2]

@@ -1,10 +1,6 @@
 """The worker group when steps end or can't start and nodes are lost, with scripted steps."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
 
 import pytest
 from worker_group_job import WorkerGroupJob
@@ -25,20 +21,20 @@ from learner.supervisor.worker_group.shard_placement import make_secret
 class FakeStep:
     """A step that ends when it is terminated, or when a test ends it."""
 
-    def __init__(self, *_: object) -> None:
-        self.exit_code: int | None = None
-        self.said: list[str] = []
+    def __init__(self, *_):
+        self.exit_code = None
+        self.said = []
 
-    def words(self) -> list[str]:
+    def words(self):
         return self.said
 
-    def terminate(self) -> None:
+    def terminate(self):
         self.end(143)
 
-    def kill(self) -> None:
+    def kill(self):
         self.end(137)
 
-    def end(self, code: int, *words: str) -> None:
+    def end(self, code, *words):
         if self.exit_code is None:
             self.exit_code, self.said = code, [*words]
 
@@ -46,48 +42,46 @@ class FakeStep:
 class FakeNodes:
     """Hosts, none of which is lost."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes):
         self.hosts = [f"n{node}" for node in range(nodes)]
 
-    def ask(self) -> None:
+    def ask(self):
         pass
 
-    def gone(self) -> set[int]:
+    def gone(self):
         return set()
 
 
 class Played:
     """A worker group whose steps and clock the test controls."""
 
-    def __init__(self, root: Path, learners: int, nodes: int, **server: Any) -> None:
+    def __init__(self, root, learners, nodes, **server):
         self.job = WorkerGroupJob(root, learners, nodes=nodes)
         asked = {**vars(self.job.plan.parameter_server), **server}
         self.job.write_plan(parameter_server=contract.ParameterServer(**asked))
         self.now = 0.0
-        self.said: list[str] = []
-        self.cant_start: set[str] = set()
-        self.took_over: list[bool] = []
+        self.said = []
+        self.cant_start = set()
+        self.took_over = []
         """For each started server: does it take over existing shards?"""
-        self.overlapped: list[bool] = []
+        self.overlapped = []
         """For each started learner: does it share cores with ended steps?"""
-        self.cleaned_by: list[list[str]] = []
-        self.steps: dict[str, list[FakeStep]] = defaultdict(list)
+        self.cleaned_by = []
+        self.steps = defaultdict(list)
         (self.job.dir / contract.status_file(1, "server", 0)).parent.mkdir(parents=True)
         self.statuses = Statuses(self.job.dir, 1)
         self.group = WorkerGroup(
-            self.job.plan, self.job.dir, self.statuses, FakeNodes(nodes),  # type: ignore[arg-type]
+            self.job.plan, self.job.dir, self.statuses, FakeNodes(nodes),
             self.said.append, lambda: self.now,
         )  # fmt: skip
 
-    def start(self, name: str) -> FakeStep:
+    def start(self, name):
         if name in self.cant_start:
             raise UserFault("The launcher 'srun' can't be started: no memory.")
         self.steps[name].append(FakeStep())
         return self.steps[name][-1]
 
-    def poll(
-        self, seconds: float = 1.0, *, halting: bool = False, terminated: bool = False
-    ) -> None:
+    def poll(self, seconds=1.0, *, halting=False, terminated=False):
         request = (
             EndRequest("halt", "halted on request", 9.0, terminated=terminated)
             if halting or terminated
@@ -97,15 +91,15 @@ class Played:
             self.now += 1.0
             self.group.poll(request, silent=False)
 
-    def status(self, role: str, rank: int) -> Status | None:
+    def status(self, role, rank):
         return self.statuses.read(role, rank)
 
-    def say(self, role: str, rank: int, state: State, **more: Any) -> None:
+    def say(self, role, rank, state, **more):
         more.setdefault("started_at", self.now)
         path = self.job.dir / contract.status_file(1, role, rank)
         contract.write_whole(path, contract.to_json(Status(role, rank, 1, state, **more)))
 
-    def end_learner(self, rank: int, state: State = State.COMPLETED, **more: Any) -> None:
+    def end_learner(self, rank, state=State.COMPLETED, **more):
         self.say("learner", rank, state, **more)
         self.steps[f"learner {rank}"][-1].end(0)
 
@@ -113,25 +107,27 @@ class Played:
 @pytest.fixture
 def play(tmp_path, monkeypatch):
     """Makes worker groups with scripted steps."""
-    made: list[Played] = []
+    made = []
 
     class Made(Played):
-        def __init__(self, *args: Any, **server: Any) -> None:
+        def __init__(self, *args, begun=True, **server):
             made.append(self)
             super().__init__(tmp_path, *args, **server)
+            if begun:
+                self.poll()
 
-    def learner(*args: Any, overlaps: bool) -> FakeStep:
+    def learner(*args, overlaps):
         made[-1].overlapped.append(overlaps)
         return made[-1].start(f"learner {args[4]}")
 
-    def server(*args: Any) -> FakeStep:
+    def server(*args):
         made[-1].took_over.append(args[5])
         return made[-1].start(f"server {args[3]}")
 
     monkeypatch.setattr(group_module, "learner_step", learner)
     monkeypatch.setattr(group_module, "server_step", server)
 
-    def cleaner(_plan: Any, argv: list[str], *_: Any) -> FakeStep:
+    def cleaner(_plan, argv, *_):
         made[-1].cleaned_by.append(argv)
         return made[-1].start("cleaner")
 
@@ -140,7 +136,7 @@ def play(tmp_path, monkeypatch):
 
 
 def test_servers_are_started_before_learners(play):
-    job = play(2, 2)
+    job = play(2, 2, begun=False)
     assert sorted(job.steps) == ["server 0", "server 1"]
     job.poll()
     assert sorted(job.steps) == ["learner 0", "learner 1", "server 0", "server 1"]
@@ -161,7 +157,6 @@ def test_servers_are_started_before_learners(play):
 def test_a_server_lost_while_halting_fails_the_training_unless_saved(play, state, more, saved):
     """If learner 0 can still save, the training halts; if not, it fails."""
     job = play(4, 2)
-    job.poll()
     job.steps["server 0"][0].end(EXIT_NO_RESTART, "/dev/shm can't hold the shards")
     job.poll(5, halting=True)
     assert [job.steps[f"learner {rank}"][0].exit_code for rank in range(4)] == [None] * 4
@@ -177,7 +172,6 @@ def test_a_server_lost_while_halting_fails_the_training_unless_saved(play, state
 def test_a_death_is_announced_once_the_file_system_is_back(play):
     """A restarted learner would wait for its turn, and the others of its round for that learner."""
     job = play(2, 1)
-    job.poll()
     told = job.job.dir / contract.restarted_file(1)
     told.symlink_to("/proc/none/restarted")  # it can't be made
     job.end_learner(1, State.FAILED, signal=9, pid=1)
@@ -188,21 +182,27 @@ def test_a_death_is_announced_once_the_file_system_is_back(play):
     assert told.exists()
 
 
-def test_too_few_learners_left_by_a_lost_node_end_the_training(play):
+@pytest.mark.parametrize("halting", [False, True])
+def test_too_few_learners_left_by_a_lost_node_end_the_training(play, halting):
+    """While halting, they stop nobody from saving."""
     job = play(4, 2, min_learners=3)
-    job.poll()
     for rank in (2, 3):
         job.steps[f"learner {rank}"][0].end(1, "srun: error: Node failure on n1")
-    job.poll(60)
-    assert job.group.exit_code == 1
-    assert "2 of 4 learners are left, min_learners is 3" in job.group.failure.reason
-    assert "dlctl resume" in job.group.failure.hint
+    if halting:
+        job.poll(halting=True)
+        assert job.steps["learner 0"][0].exit_code is None and job.group.failure is None
+        for rank in (0, 1):
+            job.end_learner(rank, State.HALTED)
+    job.poll(60, halting=halting)
+    assert job.group.exit_code == int(not halting) and set(job.group.lost) == {2, 3}
+    if not halting:
+        assert "2 of 4 learners are left, min_learners is 3" in job.group.failure.reason
+        assert "dlctl resume" in job.group.failure.hint
 
 
 def test_learners_that_die_after_a_node_was_lost_wait_for_no_cores(play):
     """Slurm no longer knows which cores are free."""
     job = play(3, 3)
-    job.poll()
     job.say("learner", 0, State.FAILED, pid=5, signal=9)
     job.steps["learner 0"][-1].end(137)
     job.poll(3)
@@ -226,7 +226,6 @@ def test_chunks_of_a_learner_on_a_lost_node_are_given_out_again(play, monkeypatc
 
     monkeypatch.setattr(group_module, "expel", expel)
     job = play(2, 2)
-    job.poll()
     (job.job.dir / contract.cursor_learner_file(1, 1)).write_text("7\n")
     step = job.steps["learner 1"][-1]
     step.terminate = step.kill = lambda: None
@@ -236,46 +235,24 @@ def test_chunks_of_a_learner_on_a_lost_node_are_given_out_again(play, monkeypatc
     assert expelled == [("cursor", 7)] * 2
 
 
-def test_a_node_lost_while_halting_stops_no_learner_from_saving(play):
-    job = play(4, 2, min_learners=3)
-    job.poll()
-    for rank in (2, 3):
-        job.steps[f"learner {rank}"][0].end(1, "srun: error: Node failure on n1")
-    job.poll(halting=True)
-    assert job.steps["learner 0"][0].exit_code is None
-    assert job.group.failure is None
-    for rank in (0, 1):
-        job.end_learner(rank, State.HALTED)
-    job.poll(60, halting=True)
-    assert job.group.exit_code == 0
-    assert set(job.group.lost) == {2, 3}
-
-
-def test_a_step_that_cannot_start_at_once_is_retried(play):
-    job = play(3, 1, min_learners=2)
+@pytest.mark.parametrize("later", [True, False])
+def test_a_step_that_cannot_start_is_retried_and_then_given_up(play, later):
+    job = play(3, 1, begun=False, min_learners=2)
     job.cant_start = {"learner 1"}
     job.poll()
-    job.cant_start.clear()
-    job.poll(2)
-    assert len(job.steps["learner 1"]) == 1
-    assert job.said == [
-        "learner 1 on n0 waits 0.5 s: The launcher 'srun' can't be started: no memory."
-    ]
-
-
-def test_a_learner_that_can_never_be_started_is_given_up(play):
-    job = play(3, 1, min_learners=2)
-    job.cant_start = {"learner 1"}
+    why = "The launcher 'srun' can't be started: no memory"
+    assert job.said == [f"learner 1 on n0 waits 0.5 s: {why}."]
+    if later:
+        job.cant_start.clear()
     job.poll(20)
-    why = "could not be started: The launcher 'srun' can't be started: no memory"
-    assert job.group.lost == {1: why}
-    assert job.group.failure is None
-    assert job.job.homes() == contract.Homes(2, [0], lost_learners=[1])
+    assert len(job.steps["learner 1"]) == later and job.group.failure is None
+    if not later:
+        assert job.group.lost == {1: f"could not be started: {why}"}
+        assert job.job.homes() == contract.Homes(2, [0], lost_learners=[1])
 
 
 def test_a_server_that_cannot_start_fails_the_training_and_leaves_no_secret(play):
     job = play(2, 1)
-    job.poll()
     job.steps["server 0"][0].end(137)
     job.cant_start = {"server 0"}
     job.poll(120)
@@ -287,32 +264,22 @@ def test_a_server_that_cannot_start_fails_the_training_and_leaves_no_secret(play
     assert not (job.job.dir / contract.server_secret(1)).exists()
 
 
-def test_a_server_that_never_serves_is_given_up_however_long_it_lives(play):
-    job = play(2, 1)
-    job.poll()
-    for life in range(5):
-        assert job.group.failure is None
-        job.poll(40)  # waits that grow, and a life that is longer than 30 s
-        job.steps["server 0"][life].end(1)
-        job.poll()
-    assert "5 times in a row" in job.group.failure.reason
-    assert job.status("server", 0).state is State.FAILED
-
-
-def crash(job, lives, seconds):
-    """Let node 0's server serve for a time and end, and repeat that."""
+def crash(job, lives, seconds, *, serves=True):
+    """Let node 0's server live for a time and end, and repeat that."""
     for _ in range(lives):
         assert job.group.failure is None
-        job.say("server", 0, State.TRAINING, reason="serves")
+        if serves:
+            job.say("server", 0, State.TRAINING, reason="serves")
         job.poll(seconds)
         job.steps["server 0"][-1].end(1, "[server 0 on n0] it is all wrong")
         job.poll(40)  # waits that grow
 
 
-def test_a_server_that_serves_for_a_while_and_always_ends_is_given_up(play):
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_server_that_always_ends_is_given_up(play, serves):
+    """One that never serves is given up however long it lives."""
     job = play(2, 1)
-    job.poll()
-    crash(job, 5, 300)
+    crash(job, 5, 300, serves=serves)
     failure = job.group.failure
     assert failure.reason == (
         "The server on n0 failed 5 times in a row, each time within 10 min of its start, "
@@ -328,7 +295,6 @@ def test_a_server_that_serves_for_a_while_and_always_ends_is_given_up(play):
 
 def test_a_server_that_dies_rarely_is_always_restarted(play):
     job = play(2, 1)
-    job.poll()
     for _ in range(3):
         crash(job, 4, 300)
         crash(job, 1, 601)
@@ -336,7 +302,7 @@ def test_a_server_that_dies_rarely_is_always_restarted(play):
 
 
 def test_the_status_of_a_server_shows_its_death(play):
-    job = play(2, 1)
+    job = play(2, 1, begun=False)
     job.say("server", 0, State.TRAINING, reason="serves", pid=7)
     job.poll(40)
     job.steps["server 0"][0].end(137)
@@ -354,7 +320,7 @@ def test_the_status_of_a_server_shows_its_death(play):
 
 
 def test_the_server_of_a_lost_node_ends_as_failed(play):
-    job = play(4, 2)
+    job = play(4, 2, begun=False)
     job.say("server", 1, State.TRAINING, reason="serves")
     job.poll()
     job.steps["learner 3"][0].end(1, "srun: error: Node failure on n1")
@@ -371,7 +337,6 @@ def test_the_server_of_a_lost_node_ends_as_failed(play):
 
 def test_a_step_whose_predecessor_holds_its_memory_is_retried_for_two_minutes(play):
     job = play(2, 1, min_learners=1)
-    job.poll()
     full = "srun: error: Unable to create step for job 7: Memory required by task is not available"
     job.steps["learner 1"][-1].end(1, full)  # counts as a death: it has never run
     job.poll(10)
@@ -390,7 +355,6 @@ def test_a_step_whose_predecessor_holds_its_memory_is_retried_for_two_minutes(pl
 def test_a_server_takes_over_if_one_has_served_and_learners_run(play):
     """Without learners, or before it has served, a server creates the memory itself."""
     job = play(2, 1)
-    job.poll()
     job.steps["server 0"][-1].end(137)
     job.poll(2)
     job.say("server", 0, State.TRAINING)
@@ -410,7 +374,6 @@ def test_a_server_takes_over_if_one_has_served_and_learners_run(play):
 def test_a_server_that_removed_its_own_shards_creates_them_again(play):
     """Nobody needed its shards while the supervisor was silent."""
     job = play(2, 1)
-    job.poll()
     for state, code in ((State.TRAINING, 137), (State.CANCELLED, 0)):
         job.say("server", 0, state)
         job.steps["server 0"][-1].end(code)
@@ -422,7 +385,6 @@ def test_a_server_that_removed_its_own_shards_creates_them_again(play):
 def test_the_death_of_a_begun_step_counts_whatever_srun_prints(play, role):
     """srun complains about a busy controller at each end; without this, restarts never stop."""
     job = play(2, 1)
-    job.poll()
     busy = "srun: error: slurm_receive_msg: Socket timed out on send/recv operation"
     for _ in range(10):
         job.say(role, 0, State.DEPLOYING, pid=77)
@@ -435,7 +397,6 @@ def test_the_death_of_a_begun_step_counts_whatever_srun_prints(play, role):
 @pytest.mark.parametrize("name", ["learner 0", "server 0"])
 def test_a_step_that_cannot_begin_while_the_controller_is_away_is_no_death(play, name):
     job = play(2, 1)
-    job.poll()
     away = (
         "srun: error: Unable to confirm allocation for job 58: Unable to contact slurm controller"
     )
@@ -448,7 +409,6 @@ def test_a_step_that_cannot_begin_while_the_controller_is_away_is_no_death(play,
 
 def test_nothing_is_restarted_once_the_whole_job_gets_sigterm(play):
     job = play(3, 2, min_learners=2)
-    job.poll()
     job.poll(terminated=True)
     job.say("learner", 0, State.FAILED, signal=15, reason="killed by signal 15")
     job.steps["learner 0"][0].end(143, "srun: forcing job termination")
@@ -481,7 +441,7 @@ def test_nothing_is_restarted_once_the_whole_job_gets_sigterm(play):
 )  # fmt: skip
 def test_a_learner_that_keeps_dying_is_given_up(play, words, life_s, deaths, said):
     """Even if each life trains on a chunk, that is seconds in a training of weeks."""
-    job = play(3, 1, min_learners=2)
+    job = play(3, 1, min_learners=2, begun=False)
     for count in range(deaths or 30):
         job.poll(life_s)
         assert (len(job.steps["learner 1"]), job.group.lost) == (count + 1, {})
@@ -494,11 +454,53 @@ def test_a_learner_that_keeps_dying_is_given_up(play, words, life_s, deaths, sai
     assert job.group.failure is None
 
 
+@pytest.mark.parametrize(
+    ("rank", "least", "failure", "lost"),
+    [
+        (2, 2, "", [2]),
+        (2, 3, "2 of 3 learners are left, min_learners is 3", [2]),
+        (0, 1, "without finishing a chunk: it validates and saves.", [0]),
+    ],
+)
+def test_a_learner_that_dies_without_progress_is_given_up(play, rank, least, failure, lost):
+    job = play(3, 1, min_learners=least, begun=False)
+    for _ in range(3):
+        job.poll(5)
+        job.end_learner(rank, State.FAILED, pid=5, signal=9)
+    job.poll()
+    assert list(job.group.lost) == lost
+    assert bool(job.group.failure) == bool(failure)
+    if failure:
+        evidence = job.group.failure.evidence
+        assert failure in job.group.failure.reason and "--memory" in job.group.failure.hint
+        assert (evidence.rank, evidence.signal) == (rank, 9)
+    assert "3 times in a row without finishing a chunk" in job.group.lost[rank]
+
+
+def test_a_user_error_ends_all_learners(play):
+    job = play(2, 1)
+    job.end_learner(1, State.FAILED, exit_code=1, last_lines=["ValueError: so it goes"])
+    job.poll(60)
+    assert len(job.steps["learner 1"]) == 1
+    assert job.steps["learner 0"][0].exit_code == 143
+    assert any(line.endswith("ending the others.") for line in job.said)
+
+
+@pytest.mark.parametrize(("rank", "lives"), [(0, 2), (1, 1)])
+def test_only_learner_0_is_restarted_while_halting(play, rank, lives):
+    """A halt needs only learner 0, which saves. A watchdog that was killed, too, says nothing."""
+    job = play(2, 1)
+    job.say("learner", rank, State.TRAINING, pid=5)
+    job.steps[f"learner {rank}"][0].end(137)
+    job.poll(5, halting=True)
+    assert len(job.steps[f"learner {rank}"]) == lives
+    assert any("vanished: restarting it" in line for line in job.said) == (rank == 0)
+
+
 @pytest.mark.parametrize("back", [True, False])
 def test_removal_of_shared_memory_is_retried_or_reported(play, back):
     """Slurm's controller is away when a server is killed and the training ends."""
     job = play(2, 1)
-    job.poll()
     job.cant_start = {"server 0"}
     job.steps["server 0"][-1].end(137)
     for rank in range(2):
@@ -521,7 +523,7 @@ def test_the_next_attempt_removes_what_a_killed_supervisor_left(tmp_path):
     (job.dir / contract.snapshot_file(1, 0)).touch()
     (job.dir / contract.attempt_dir(2)).mkdir()
     make_secret(job.dir, 2)
-    supervisor = Supervisor(job.dir, 2, job.plan, None)  # type: ignore[arg-type]
+    supervisor = Supervisor(job.dir, 2, job.plan, None)
     supervisor._make_folders()
     assert list((job.dir / contract.server_dir(1)).iterdir()) == []
     assert (job.dir / contract.server_secret(2)).exists()
