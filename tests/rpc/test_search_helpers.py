@@ -2,7 +2,7 @@
 
 import signal
 
-from event_loops import run_loop
+from event_loops import in_loop
 from search_processes import Search, patient_task
 
 
@@ -19,19 +19,16 @@ def start_worker_at(search: Search, broker: str, name: str) -> str:
     raise AssertionError(f"no worker went to {broker}")
 
 
-def test_a_helper_without_workers_gives_back_what_it_borrowed(search: Search) -> None:
+@in_loop
+async def test_a_helper_without_workers_gives_back_what_it_borrowed(search: Search) -> None:
     """It renewed its lease for ever, with nobody to run the task."""
     search.start_with_helper()
-
-    async def run() -> None:
-        model, may_end = search.model("b2"), search.job_dir / "may end"
-        await model.submit([patient_task(may_end)])
-        search.wait_for(lambda: list((search.job_dir / "search/tasks").glob("*/log")))
-        other = start_worker_at(search, "b2", "w2")
-        search.kill("w1")
-        may_end.touch()
-        (result,) = await model.collect(1)
-        assert (result.worker, result.error) == (other, "")
-        model.check()
-
-    run_loop(run())
+    model, may_end = search.model("b2"), search.job_dir / "may end"
+    await model.submit([patient_task(may_end)])
+    search.wait_for(lambda: list((search.job_dir / "search/tasks").glob("*/log")))
+    other = start_worker_at(search, "b2", "w2")
+    search.kill("w1")
+    may_end.touch()
+    (result,) = await model.collect(1)
+    assert (result.worker, result.error) == (other, "")
+    model.check()

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from event_loops import run_loop
+from event_loops import in_loop
 from search_keys import write_keys
 
 from dlctl.contract import search as files
@@ -28,19 +28,18 @@ class Nameserver:
         return m.LookupReply(broker="b")
 
 
-def serve(job_dir: Path, use: Callable[[str], Awaitable[None]], role: str = "nameserver") -> None:
+@in_loop
+async def serve(
+    job_dir: Path, use: Callable[[str], Awaitable[None]], role: str = "nameserver"
+) -> None:
     """Run `use` with the address of a nameserver."""
-
-    async def run() -> None:
-        handlers = [make_handler("Nameserver", Nameserver())]
-        server, address = open_server("127.0.0.1", Credentials.load(job_dir, role), handlers)
-        await server.start()
-        try:
-            await use(address)
-        finally:
-            await server.stop(None)
-
-    run_loop(run())
+    handlers = [make_handler("Nameserver", Nameserver())]
+    server, address = open_server("127.0.0.1", Credentials.load(job_dir, role), handlers)
+    await server.start()
+    try:
+        await use(address)
+    finally:
+        await server.stop(None)
 
 
 @pytest.fixture
