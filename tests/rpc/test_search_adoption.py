@@ -1,4 +1,4 @@
-"""A broker is gone for good: a peer adopts its log, and only one peer does."""
+"""Brokers help each other: one that is gone is adopted by one peer, loans go back to the owner."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from broker_in_process import broker_in
 from event_loops import in_loop
-from search_processes import Search, python_task
+from search_processes import Search, patient_task, python_task
 
 from dlctl import contract
 from dlctl.contract import search as files
@@ -260,3 +260,31 @@ def broker_beside(worker: int) -> list[int]:
         for pid in pids
         if b"search.broker" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     ]
+
+
+def start_worker_at(search: Search, broker: str, name: str) -> str:
+    """Start a worker that takes tasks from one of two brokers; return its name."""
+    for number in range(20):
+        search.start("worker", f"{name}.{number}", "--slots", "1")
+        log = search.job_dir / f"{name}.{number}.log"
+        search.wait_for(lambda log=log: "takes tasks" in log.read_text())
+        if f"broker {broker}" in log.read_text():
+            return f"{name}.{number}"
+        search.processes[f"{name}.{number}"].send_signal(signal.SIGTERM)
+        search.processes[f"{name}.{number}"].wait()
+    raise AssertionError(f"no worker went to {broker}")
+
+
+@in_loop
+async def test_a_helper_without_workers_gives_back_what_it_borrowed(search: Search) -> None:
+    """It renewed its lease for ever, with nobody to run the task."""
+    search.start_with_helper()
+    model, may_end = search.model("b2"), search.job_dir / "may end"
+    await model.submit([patient_task(may_end)])
+    search.wait_for(lambda: list((search.job_dir / "search/tasks").glob("*/log")))
+    other = start_worker_at(search, "b2", "w2")
+    search.kill("w1")
+    may_end.touch()
+    (result,) = await model.collect(1)
+    assert (result.worker, result.error) == (other, "")
+    model.check()

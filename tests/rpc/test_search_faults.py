@@ -1,8 +1,10 @@
 """Processes of a search are killed: every acknowledged task still has exactly one result."""
 
 import asyncio
+import itertools
 import json
 import os
+import random
 import resource
 import signal
 import time
@@ -42,9 +44,7 @@ async def test_a_worker_is_killed(search: Search) -> None:
 async def test_the_task_of_a_killed_worker_runs_again_without_a_time_out(search: Search) -> None:
     """The broken connection tells the broker, which would bear silence for an hour."""
     search.bear_silence(3600)
-    search.broker()
-    search.start("worker", "w1", "--slots", "1")
-    model, may_end = search.model(), search.job_dir / "may end"
+    model, may_end = search.with_worker("--slots", "1"), search.job_dir / "may end"
     await model.submit([patient_task(may_end)])
     folder = search.job_dir / files.TASKS
     search.wait_for(lambda: list(folder.glob("*/log")))
@@ -60,9 +60,7 @@ async def test_the_task_of_a_killed_worker_runs_again_without_a_time_out(search:
 @pytest.mark.first
 @in_loop
 async def test_a_killed_worker_leaves_no_process(search: Search) -> None:
-    search.broker()
-    search.start("worker", "w1", "--slots", "1")
-    model = search.model()
+    model = search.with_worker("--slots", "1")
     await model.submit([python_task("mine:Bad", how="sleeps_deaf")])
     log = search.job_dir / files.TASKS
     search.wait_for(lambda: list(log.glob("*/log")))
@@ -78,9 +76,7 @@ async def test_a_killed_worker_leaves_no_process(search: Search) -> None:
 async def test_the_broker_is_killed_and_its_successor_adopts_the_log(search: Search) -> None:
     """Nobody waits for a time-out: a successor would bear silence for an hour."""
     search.bear_silence(3600)
-    search.broker()
-    search.start("worker", "w1", "--slots", "2")
-    model = search.model()
+    model = search.with_worker("--slots", "2")
     await model.submit([python_task("mine:Square", **SLOW) for _ in range(60)])
     for at in (10, 25, 40):
         await model.collect(at)
@@ -95,9 +91,7 @@ async def test_the_broker_is_killed_and_its_successor_adopts_the_log(search: Sea
 @pytest.mark.first
 @in_loop
 async def test_results_that_no_model_has_taken_survive_the_broker(search: Search) -> None:
-    search.broker()
-    search.start("worker", "w1", "--slots", "2")
-    model = search.model()
+    model = search.with_worker("--slots", "2")
     await model.submit([python_task("mine:Square", x=3) for _ in range(5)])
     await model.wait_for(lambda status: status.accepted >= 5)
     search.kill("w1")
@@ -255,9 +249,7 @@ async def test_workers_of_an_idle_broker_help_another_one(search: Search) -> Non
 @pytest.mark.first
 @in_loop
 async def test_a_repeated_submission_adds_nothing(search: Search) -> None:
-    search.broker()
-    search.start("worker", "w1", "--slots", "2")
-    model = search.model()
+    model = search.with_worker("--slots", "2")
     tasks = [python_task("mine:Square", x=number) for number in range(10)]
     await model.submit(tasks)
     await model.submit(tasks)
@@ -272,9 +264,7 @@ async def test_a_repeated_submission_adds_nothing(search: Search) -> None:
 @in_loop
 async def test_the_broker_is_away_while_a_worker_finishes(search: Search) -> None:
     """The result waits in the outbox, on disk; nobody runs the task again."""
-    search.broker()
-    search.start("worker", "w1", "--slots", "1")
-    model, may_end = search.model(), search.job_dir / "may end"
+    model, may_end = search.with_worker("--slots", "1"), search.job_dir / "may end"
     await model.submit([patient_task(may_end)])
     search.wait_for(lambda: list((search.job_dir / files.TASKS).glob("*/log")))
     search.kill("b1")
@@ -442,3 +432,43 @@ def test_a_broker_whose_folder_can_not_be_written_says_so(search: Search) -> Non
     assert said.startswith("broker b1: the broker b1 can't use its folder: ")
     assert "Traceback" not in said
     del search.processes["b1"]
+
+
+BROKERS = ("b0", "b1", "b2")
+ROUNDS = 8
+EACH = 25
+
+
+@in_loop
+async def test_each_task_has_one_result_whatever_is_killed(search: Search) -> None:
+    """Brokers and workers are killed at random, for a quarter of a minute."""
+    chance = random.Random(1)
+    numbers = itertools.count()
+    for broker in BROKERS:
+        search.broker(broker, "--segment-bytes", "10000")
+    workers = [f"w{next(numbers)}" for _ in range(3)]
+    for worker in workers:
+        search.start("worker", worker, "--slots", "2")
+    model = search.model("b0")
+    dead: list[str] = []
+    for number in range(ROUNDS):
+        tasks = [python_task("mine:Square", x=3, sleep_s=0.02) for _ in range(EACH)]
+        await model.submit(tasks)
+        worker = workers.pop(0)
+        search.kill(worker)
+        workers.append(f"w{next(numbers)}")
+        search.start("worker", workers[-1], "--slots", "2")
+        if dead:  # for a whole round: its log was adopted
+            search.start("broker", dead.pop(), "--segment-bytes", "10000")
+        else:
+            victim = chance.choice(BROKERS if number else BROKERS[:1])
+            search.kill(victim)
+            dead.append(victim)
+            if chance.random() < 0.5:
+                search.start("broker", dead.pop(), "--segment-bytes", "10000")
+        await model.collect(EACH * number + chance.randrange(EACH))
+        await asyncio.sleep(chance.random())
+    await model.collect(EACH * ROUNDS)
+    model.check()
+    assert {r.outcome for r in model.results} == {m.SUCCEEDED}
+    assert "Traceback" not in search.logs()

@@ -10,6 +10,7 @@ import pytest
 from event_loops import in_loop
 from search_processes import Search, exec_task, python_task
 
+from dlctl import contract
 from dlctl.contract import search as files
 from search.protocol import messages as m
 
@@ -22,10 +23,10 @@ BAD = {
     "exits": (m.FAILED, "SystemExit: 3"),
     "crashes": (m.FAILED, "killed by SIGSEGV"),
     "is_killed": (m.FAILED, "killed by SIGKILL"),
-    "never_ends": (m.TIMED_OUT, "ran longer than its limit, 1.5 s"),
-    "sleeps_deaf": (m.TIMED_OUT, "ran longer than its limit, 1.5 s"),
+    "never_ends": (m.TIMED_OUT, "ran longer than its limit, 0.5 s"),
+    "sleeps_deaf": (m.TIMED_OUT, "ran longer than its limit, 0.5 s"),
     "prints_a_gigabyte": (m.FAILED, "printed more than 67108864 bytes"),
-    "returns_50_megabytes": (m.FAILED, "has 52428802 bytes; at most 33554432"),
+    "returns_33_megabytes": (m.FAILED, "has 33554434 bytes; at most 33554432"),
     "returns_nan": (m.FAILED, "NaN or infinity"),
     "returns_an_object": (m.FAILED, "can't be written as JSON"),
     "eats_memory": (m.OUT_OF_MEMORY, "more memory than its limit"),
@@ -57,7 +58,7 @@ async def test_each_bad_task_ends_alone(search: Search) -> None:
     for how in BAD:
         tasks[how] = python_task("mine:Bad", how=how, time_limit_s=30)
         if BAD[how][0] == m.TIMED_OUT:
-            tasks[how].time_limit_s = 1.5
+            tasks[how].time_limit_s = 0.5
         tasks[f"after {how}"] = python_task("mine:Square", x=3)
     await model.submit(tasks.values())
     results = {r.task_id: r for r in await model.collect(len(tasks), 60)}
@@ -77,9 +78,7 @@ async def test_each_bad_task_ends_alone(search: Search) -> None:
 @in_loop
 async def test_a_task_that_closes_all_files_ends_at_once(search: Search) -> None:
     """The kernel keeps the connection open while a thread of the slot waits for it."""
-    search.broker()
-    search.start("worker", "w1")
-    model = search.model()
+    model = search.with_worker()
     bad = python_task("mine:Bad", how="closes_everything", time_limit_s=60)
     await model.submit([bad, python_task("mine:Square", x=3)])
     results = {r.task_id: r.outcome for r in await model.collect(2)}
@@ -90,9 +89,7 @@ async def test_a_task_that_closes_all_files_ends_at_once(search: Search) -> None
 @pytest.mark.first
 @in_loop
 async def test_what_a_task_leaves_behind_is_ended(search: Search) -> None:
-    search.broker()
-    search.start("worker", "w1")
-    model = search.model()
+    model = search.with_worker()
     await model.submit([python_task("mine:Bad", how="leaves_a_child")])
     await model.collect(1)
     await model.submit([python_task("mine:Bad", how="leaves_the_folder")])
@@ -106,9 +103,7 @@ async def test_what_a_task_leaves_behind_is_ended(search: Search) -> None:
 
 @in_loop
 async def test_each_task_has_a_log_of_its_own(search: Search) -> None:
-    search.broker()
-    search.start("worker", "w1")
-    model = search.model()
+    model = search.with_worker()
     tasks = [python_task("mine:Prints", text=f"task {number}") for number in range(3)]
     await model.submit(tasks)
     await model.collect(3)
@@ -119,9 +114,7 @@ async def test_each_task_has_a_log_of_its_own(search: Search) -> None:
 
 @in_loop
 async def test_a_program_of_any_language_is_a_task(search: Search) -> None:
-    search.broker()
-    search.start("worker", "w1", "--slots", "2")
-    model = search.model()
+    model = search.with_worker("--slots", "2")
     tasks = {
         "good": exec_task("""echo working; read x; echo "{\\"got\\": $x}" """, lr=0.1),
         "code": exec_task("echo '{}'; exit 4"),
@@ -164,9 +157,7 @@ async def test_a_worker_that_must_leave_hands_its_tasks_back(search: Search, num
 
 @in_loop
 async def test_reports_reach_the_model_and_a_cancelled_task_stops(search: Search) -> None:
-    search.broker()
-    search.start("worker", "w1", "--slots", "1")
-    model = search.model()
+    model = search.with_worker("--slots", "1")
     runs, waits = python_task("mine:Reports", steps=5000), python_task("mine:Square", x=3)
     await model.submit([runs, waits])
     seen: dict[str, float] = {}
@@ -195,9 +186,7 @@ async def test_the_gpus_of_a_worker_are_divided_among_its_tasks(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,2,GPU-c")
-    search.broker()
-    search.start("worker", "w1", "--slots", "4", "--gpus", "3")
-    model = search.model()
+    model = search.with_worker("--slots", "4", "--gpus", "3")
     tasks = [python_task("mine:Sees", sleep_s=0.1) for _ in range(12)]
     for number, task in enumerate(tasks):
         task.needs.gpus = number % 3
@@ -215,3 +204,50 @@ async def test_the_gpus_of_a_worker_are_divided_among_its_tasks(
         assert (gpu in used) != bool(begins), "two tasks had it at once"
         used ^= {gpu}
     assert {gpu for _, _, gpu in events} == {"GPU-a", "2", "GPU-c"}
+
+
+@pytest.mark.first
+@in_loop
+async def test_200_tasks_on_two_workers(search: Search) -> None:
+    search.broker()
+    for name in ("w1", "w2"):
+        search.start("worker", name, "--slots", "2")
+    model = search.model()
+    tasks = [python_task("mine:Square", x=number) for number in range(200)]
+    await model.submit(tasks)
+    results = {r.task_id: r for r in await model.collect(200)}
+    for number, task in enumerate(tasks):
+        result = results[task.id]
+        assert result.outcome == m.SUCCEEDED, result
+        assert json.loads(result.value)["value"] == number**2
+    model.check()
+    assert {r.worker for r in model.results} == {"w1", "w2"}
+    pids = {json.loads(r.value)["pid"] for r in model.results}
+    assert len(pids) <= 4, "a slot stays warm"
+    assert not list((search.job_dir / files.TASKS).iterdir()), "they left nothing"
+    status = await model.status()
+    assert (status.owned, status.processing, status.accepted) == (0, 0, 200)
+
+
+@in_loop
+async def test_a_broker_tells_its_queues_and_workers_in_a_file(search: Search) -> None:
+    search.broker()
+    search.start(
+        "worker", "w1", "--slots", "1", "--cpus", "2", "--label", "fast", "--grace-s", "0.2"
+    )
+    path = search.job_dir / files.BROKERS / "b1" / files.BROKER_STATUS
+
+    def told() -> files.BrokerStatus | None:
+        return contract.read_record(files.BrokerStatus, path)
+
+    await search.model().submit(
+        [python_task("mine:Square", x=1, sleep_s=30.0), python_task("mine:Square", x=2)]
+    )
+    search.wait_for(lambda: (now := told()) and now.workers and now.workers[0].running)
+    now = told()
+    assert now is not None
+    (worker,) = now.workers
+    assert (now.owned + now.processing, worker.name, worker.running >= 1) == (2, "w1", True)
+    assert (worker.cpus, worker.labels) == (2, ["fast"]) and worker.memory_bytes > 0
+    later = now.time
+    search.wait_for(lambda: (now := told()) and now.time > later)

@@ -130,8 +130,8 @@ class Bad(BaseTask):
         time.sleep(5)
         return 1
 
-    def returns_50_megabytes(self):
-        return "x" * (50 << 20)
+    def returns_33_megabytes(self):
+        return "x" * (32 << 20)
 
     def returns_nan(self):
         return {"value": float("nan")}
