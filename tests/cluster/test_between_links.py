@@ -12,6 +12,7 @@ from trainings import (
     wait_for_state,
     write_counter,
 )  # fmt: skip
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -56,7 +57,7 @@ def assert_a_chain(dlctl, training_id, job_dir, starters):
     return jobs
 
 
-def test_a_controller_that_hangs_while_the_ending_job_submits(dlctl, cluster, start, wait_until):
+def test_a_controller_that_hangs_while_the_ending_job_submits(dlctl, cluster, start):
     """The job's sbatch times out, and the controller reads its request when it wakes up."""
     training_id, job_dir = start(250, 24, SAVES_ON_A_SIGN)
     wait_until((job_dir / contract.directive_file(1)).exists, 60)
@@ -67,14 +68,12 @@ def test_a_controller_that_hangs_while_the_ending_job_submits(dlctl, cluster, st
     cluster.ctld_resume()
     said = (job_dir / contract.submit_answer(2)).read_text()
     assert not said.startswith("0\n"), "sbatch was to time out"
-    assert (
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=150)["attempt"] >= 2
-    )
+    assert wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=150)["attempt"] >= 2
     jobs = assert_a_chain(dlctl, training_id, job_dir, ["job", "client"])
     assert jobs_of(cluster, training_id) <= jobs, "a job that no attempt ran in"
 
 
-def test_slurms_signal_alone_ends_a_link(dlctl, cluster, start, wait_until):
+def test_slurms_signal_alone_ends_a_link(dlctl, cluster, start):
     """Somebody shortens the job's limit to a minute: only Slurm knows of it, and signals."""
     training_id, job_dir = start(600, 600, time="10m")
     wait_until((job_dir / "checkpoints/count-0").exists, 60)
@@ -88,21 +87,19 @@ def test_slurms_signal_alone_ends_a_link(dlctl, cluster, start, wait_until):
     dlctl("cancel", training_id, ok=True)
 
 
-def test_a_requeue_by_an_administrator_is_no_failure(dlctl, cluster, start, wait_until):
+def test_a_requeue_by_an_administrator_is_no_failure(dlctl, cluster, start):
     """Slurm ends the job and queues it again: the training goes on in it, or in a new one, once."""
     training_id, job_dir = start(130, 600, retries=0)
     wait_until((job_dir / "checkpoints/count-0").exists, 60)
     job_id = (job_dir / contract.claim(1)).read_text().strip()
     cluster.exec("scontrol", "requeue", job_id)
     wait_until(lambda: verdict(job_dir, 1), 60)
-    assert (
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=200)["attempt"] == 2
-    )
+    assert wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=200)["attempt"] == 2
     assert verdict(job_dir, 1).kind == "preempted"
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_lost_node_ends_no_training_whichever_it_is(dlctl, cluster, start, wait_until, rank):
+def test_a_lost_node_ends_no_training_whichever_it_is(dlctl, cluster, start, rank):
     """Slurm runs the job again, because its first node is lost, or another one.
 
     In that moment the supervisor submits the next job, if it lives, and is killed with its sbatch.
@@ -116,7 +113,7 @@ def test_a_lost_node_ends_no_training_whichever_it_is(dlctl, cluster, start, wai
     claim = job_dir / contract.claim(2)
     wait_until(claim.exists, 150, what="attempt 2, with nobody looking")
     assert claim.read_text() == (job_dir / contract.claim(1)).read_text()
-    known = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=200)
+    known = wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=200)
     assert known["attempt"] == 2
     lost = verdict(job_dir, 1)
     assert (lost.kind, lost.action.kind, lost.action.starter) == ("node_lost", "retry", "requeue")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from trainings import submit, wait_for_state, write_training
+from trainings import complete, write_training
+from waiting import wait_until
 
 SIZE_BYTES = 200_000_000
 PROGRAM = f"""\
@@ -14,11 +15,10 @@ mkdir $CHECKPOINT_DIR/step-7; echo w >$CHECKPOINT_DIR/step-7/weights; echo saved
 
 
 @pytest.mark.cluster
-def test_a_killed_fetch_goes_on_in_mid_file(dlctl, cluster_site, tmp_path, wait_until):
+def test_a_killed_fetch_goes_on_in_mid_file(dlctl, cluster_site, tmp_path):
     """It takes seconds, because the file must be large enough to be killed in the middle."""
     folder = write_training(tmp_path / "job", {"command": PROGRAM})
-    training_id = submit(dlctl, cluster_site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    training_id = complete(dlctl, cluster_site, folder)
     to = tmp_path / "got"
 
     def arrived_bytes() -> int:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from trainings import count_of, node_of, submit, write_counter
+from trainings import begin, count_of, node_of, write_counter
+from waiting import wait_until
 
 from dlctl import contract
 from dlctl.contract import Plan, Verdict
 
 
-def test_those_that_are_left_go_on(dlctl, cluster_site, cluster, wait_until):
+def test_those_that_are_left_go_on(dlctl, cluster_site, cluster):
     keys = {"learners": 2, "nodes": 2, "retry": {"min_learners": 1, "backoff": "1s"}}
     folder = write_counter(dlctl.cwd, 100, **keys)
-    training_id = submit(dlctl, cluster_site, folder)
-    job_dir = cluster_site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, cluster_site, folder)
     wait_until(lambda: min(count_of(job_dir, rank) for rank in (0, 1)) > 5, 90)
     cluster.node_kill(node_of(dlctl, training_id, 1))
     wait_until((job_dir / contract.verdict_file(2)).exists, 120)

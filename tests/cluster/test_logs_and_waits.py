@@ -11,7 +11,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from trainings import submit, wait_for_state, write_training
+from trainings import complete, submit, wait_for_state, write_training
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -38,7 +39,7 @@ def lines_of(text: str) -> list[tuple[str, int]]:
 
 
 @pytest.mark.cluster
-def test_a_log_is_followed_through_a_halt_and_a_cut_link(dlctl, cluster_site, tmp_path, wait_until):
+def test_a_log_is_followed_through_a_halt_and_a_cut_link(dlctl, cluster_site, tmp_path):
     """Longer than five seconds: two attempts, and a connection that has to be made again."""
     files = {"count.py": PROGRAM}
     folder = write_training(tmp_path / "job", {"command": "python3 count.py"}, files, learners=2)
@@ -81,11 +82,10 @@ def test_a_log_is_followed_through_a_halt_and_a_cut_link(dlctl, cluster_site, tm
 
 
 @pytest.mark.cluster
-def test_a_thousand_learners_logs_need_few_files_here(dlctl, cluster_site, tmp_path, wait_until):
+def test_a_thousand_learners_logs_need_few_files_here(dlctl, cluster_site, tmp_path):
     """Longer than five seconds: a thousand logs are read, by a thousand processes in turn."""
     folder = write_training(tmp_path / "job", {"command": "true"})
-    training_id = submit(dlctl, cluster_site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    training_id = complete(dlctl, cluster_site, folder)
     attempt = Path(dlctl.record(training_id).job_dir, "attempts/1")
     for rank in range(1, 1001):
         log = attempt / f"learner-{rank}.log"
@@ -100,7 +100,7 @@ def test_a_thousand_learners_logs_need_few_files_here(dlctl, cluster_site, tmp_p
 
 
 @pytest.mark.cluster
-def test_a_job_says_why_it_waits_and_what_to_do(dlctl, cluster_site, tmp_path, wait_until):
+def test_a_job_says_why_it_waits_and_what_to_do(dlctl, cluster_site, tmp_path):
     cluster = cluster_site.cluster
     folder = write_training(tmp_path / "job", {"command": "true"}, time="5m")
 
@@ -136,4 +136,4 @@ def test_a_job_says_why_it_waits_and_what_to_do(dlctl, cluster_site, tmp_path, w
         assert "it asks for more time than its partition allows (PartitionTimeLimit)" in listed
     finally:
         partition("State=UP", "MaxTime=UNLIMITED")
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")

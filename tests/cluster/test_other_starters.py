@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from trainings import assert_no_step_twice, change_site, submit, verdict, write_counter
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def assert_one_chain(dlctl, training_id, job_dir, starter):
     return [each.job_id for each in links] + [known["job_id"]]
 
 
-def test_a_job_that_asks_slurm_for_another_run_is_both_links(dlctl, start, wait_until):
+def test_a_job_that_asks_slurm_for_another_run_is_both_links(dlctl, start):
     training_id, job_dir = start("requeue")
     wait_until(lambda: verdict(job_dir, 1), 60)
     known = dlctl("status", training_id, "--json", ok=True).json

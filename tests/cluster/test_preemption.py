@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from trainings import change_site, count_of, submit, write_counter
+from trainings import begin, change_site, count_of, write_counter
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -17,7 +18,7 @@ def scavenger(cluster_site, xdg):
     return change_site(cluster_site, xdg.config, partitions=partitions)
 
 
-def preempt(dlctl, cluster, training_id, job_dir, wait_until):
+def preempt(dlctl, cluster, training_id, job_dir):
     """Bring another job before this one, and wait until it has gone."""
     urgent = ["sbatch", "--parsable", "-p", "debug", "-w", "n1", "--exclusive", "--wrap", "true"]
     cluster.user(*urgent)
@@ -31,14 +32,12 @@ def preempt(dlctl, cluster, training_id, job_dir, wait_until):
         assert verdict.reason.startswith("The scheduler ended the job: ")
 
 
-def test_a_job_that_is_preempted_goes_on(dlctl, scavenger, cluster, wait_until):
+def test_a_job_that_is_preempted_goes_on(dlctl, scavenger, cluster):
     folder = write_counter(dlctl.cwd, 60, learners=2, cpus=2)
-    training_id = submit(dlctl, scavenger, folder, "--partition", "scavenge")
-    job_dir = scavenger.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, scavenger, folder, "--partition", "scavenge")
     wait_until(lambda: min(count_of(job_dir, rank) for rank in (0, 1)) > 3, 90)
-    preempt(dlctl, cluster, training_id, job_dir, wait_until)
-    done = dlctl("logs", training_id, "--follow", timeout_s=240)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    preempt(dlctl, cluster, training_id, job_dir)
+    done = dlctl("logs", training_id, "--follow", timeout_s=240, ok=True)
     for rank in (0, 1):
         began = re.findall(rf"learner-{rank} \| begins at (\d+)", done.stdout)
         assert int(began[-1]) > 0

@@ -18,7 +18,7 @@ TAPE = {
 
 
 def test_a_resumption_takes_the_credentials_of_the_shell_and_keeps_those_that_it_lacks(
-    dlctl, local_site, tmp_path, wait_until
+    dlctl, local_site, tmp_path
 ):
     (shelf := tmp_path / "shelf").mkdir()
     (shelf / "in").mkdir()
@@ -34,10 +34,10 @@ def test_a_resumption_takes_the_credentials_of_the_shell_and_keeps_those_that_it
     )  # fmt: skip
     old = {"COMBINATION": "old-combination", "SOME_TOKEN": "abc"}
     training_id = submit(dlctl, local_site, folder, env=old)
-    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    wait_for_state(dlctl, training_id, "FAILED")
     assert "wrong combination" in dlctl("show", training_id, "--all", ok=True).stdout
     dlctl("resume", training_id, ok=True, env={"COMBINATION": "new-combination"})
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     assert (shelf / "out/copy").read_text() == "forty two"
     (shelf / "out/copy").unlink()
     (shelf / "lock").write_text("newest-combination")

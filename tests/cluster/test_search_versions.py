@@ -11,7 +11,7 @@ from trainings import REPOSITORY, wait_for_state
 from dlctl.contract import search as names
 
 
-def test_workers_that_a_newer_dlctl_adds_run_the_version_of_the_hub(dlctl, local_site, wait_until):
+def test_workers_that_a_newer_dlctl_adds_run_the_version_of_the_hub(dlctl, local_site):
     search_id = start(dlctl, local_site, 30)
     newer = dlctl.cwd / "newer"
     for package in ("dlctl", "learner", "psrv", "search", "templates", "site_configs"):
@@ -26,4 +26,4 @@ def test_workers_that_a_newer_dlctl_adds_run_the_version_of_the_hub(dlctl, local
     runtime_dir = json.loads((job_dir / "plan.json").read_text())["runtime_dir"]
     script = (job_dir / names.WORKERS / "w/worker.sbatch").read_text()
     assert f"runtime_dir={runtime_dir}\n" in script
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    wait_for_state(dlctl, search_id, "COMPLETED")

@@ -19,6 +19,7 @@ from urllib.parse import quote, urljoin
 import pytest
 import websockets.sync.client
 from rest_server import RestServer, serving, wait_for_end, zipped
+from waiting import wait_until
 from websockets.exceptions import ConnectionClosedOK
 
 from dlctl import contract
@@ -297,9 +298,7 @@ def test_no_route_tells_a_secret(dlctl, site):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_a_server_that_is_killed_again_and_again_submits_each_training_once(
-    dlctl, site, wait_until
-):
+def test_a_server_that_is_killed_again_and_again_submits_each_training_once(dlctl, site):
     """Each client repeats its request with its key until it is answered."""
     clients, count, kills = 9, 24, 8
     ended, chance = threading.Event(), random.Random(7)  # noqa: S311

@@ -33,7 +33,7 @@ def follow(server: RestServer, path: str, into: list[tuple[str, str, Any]], **he
     into += server.events(path, **headers)
 
 
-def test_events_go_on_after_the_link_is_lost(dlctl, cluster_site, wait_until):
+def test_events_go_on_after_the_link_is_lost(dlctl, cluster_site):
     seen: list[tuple[str, str, Any]] = []
     with serving(dlctl, cluster_site) as server:
         training = server.send_form("/api/v1/trainings", parts(COUNTS)).json["training_id"]

@@ -7,7 +7,8 @@ test_full_disk.py (disk_full), test_hung_learners.py (hung), test_cgroups.py (ca
 from __future__ import annotations
 
 import pytest
-from trainings import count_of, node_of, submit, wait_for_state, write_counter, write_training
+from trainings import count_of, submit, wait_for_state, write_counter, write_training
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -29,7 +30,7 @@ def verdict_of(dlctl, training_id):
     return dlctl("show", training_id, "--json", ok=True).json["verdict"]
 
 
-def counting(dlctl, site, wait_until, count=600):
+def counting(dlctl, site, count=600):
     """Submit two learners that count on two nodes, and wait until they do; return the id."""
     folder = write_counter(dlctl.cwd, count, learners=2, cpus=2, retries=0)
     training_id = submit(dlctl, site, folder)
@@ -38,7 +39,7 @@ def counting(dlctl, site, wait_until, count=600):
 
 
 def test_what_a_learner_says_is_the_kind_and_slurm_calls_the_job_failed(
-    dlctl, cluster_site, cluster, wait_until
+    dlctl, cluster_site, cluster
 ):
     """All at once, one node each: a job takes a second or two."""
     sent = {}
@@ -46,7 +47,7 @@ def test_what_a_learner_says_is_the_kind_and_slurm_calls_the_job_failed(
         folder = write_training(dlctl.cwd / kind, {"command": command}, retries=0, memory="100MiB")
         sent[kind] = submit(dlctl, cluster_site, folder)
     for kind, training_id in sent.items():
-        known = wait_for_state(dlctl, wait_until, training_id, "FAILED")
+        known = wait_for_state(dlctl, training_id, "FAILED")
         verdict = verdict_of(dlctl, training_id)
         assert verdict["kind"] == kind, verdict["reason"]
         assert verdict["evidence"]["role"] == "learner"
@@ -56,43 +57,30 @@ def test_what_a_learner_says_is_the_kind_and_slurm_calls_the_job_failed(
         )
 
 
-def test_a_lost_node_is_named(dlctl, cluster_site, cluster, wait_until):
-    """The node of learner 1: the supervisor lives on, gets SIGTERM, and sees what srun says."""
-    training_id = counting(dlctl, cluster_site, wait_until)
-    node = node_of(dlctl, training_id, 1)
-    cluster.node_kill(node)
-    wait_for_state(dlctl, wait_until, training_id, "FAILED", timeout_s=150)
-    verdict = verdict_of(dlctl, training_id)
-    assert verdict["kind"] == "node_lost", verdict
-    assert verdict["evidence"]["host"] == f"n{node}"
-
-
-def test_a_cancelled_training(dlctl, cluster_site, wait_until):
-    training_id = counting(dlctl, cluster_site, wait_until)
+def test_a_cancelled_training(dlctl, cluster_site):
+    training_id = counting(dlctl, cluster_site)
     dlctl("cancel", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
+    wait_for_state(dlctl, training_id, "CANCELLED")
     verdict = verdict_of(dlctl, training_id)
     assert (verdict["kind"], verdict["state"]) == ("cancelled", "CANCELLED")
 
 
-def test_a_step_that_somebody_cancels_is_the_schedulers_doing(
-    dlctl, cluster_site, cluster, wait_until
-):
-    training_id = counting(dlctl, cluster_site, wait_until)
+def test_a_step_that_somebody_cancels_is_the_schedulers_doing(dlctl, cluster_site, cluster):
+    training_id = counting(dlctl, cluster_site)
     job_id = dlctl.record(training_id).job_id
     steps = cluster.user("squeue", "--steps", "-h", "-j", job_id, "-o", "%i").split()
     step = next(each for each in steps if each.split(".")[-1].isdecimal())
     cluster.user("scancel", step)
-    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    wait_for_state(dlctl, training_id, "FAILED")
     verdict = verdict_of(dlctl, training_id)
     assert verdict["kind"] == "scheduler", verdict
     assert verdict["action"]["why"] == "no retries are allowed"
 
 
 @pytest.mark.long  # Slurm looks at limits every 30 s
-def test_a_time_limit_that_an_administrator_shortens(dlctl, cluster_site, cluster, wait_until):
+def test_a_time_limit_that_an_administrator_shortens(dlctl, cluster_site, cluster):
     """Neither the plan nor the job's variables know it: only Slurm does."""
-    training_id = counting(dlctl, cluster_site, wait_until, count=3000)
+    training_id = counting(dlctl, cluster_site, count=3000)
     record = dlctl.record(training_id)
     cluster.exec("scontrol", "update", f"jobid={record.job_id}", "TimeLimit=1")
     verdict = cluster_site.job_dir(training_id) / contract.verdict_file(1)

@@ -26,8 +26,14 @@ PROOFS = {
         "tests/cluster/test_bad_nodes.py",
         "test_a_node_with_a_dead_gpu_is_named_avoided_and_remembered",
     ),
-    "disk_full": ("tests/cluster/test_full_disk.py", "test_a_disk_that_fills_up_while_training"),
-    "node_lost": (KINDS, "test_a_lost_node_is_named"),
+    "disk_full": (
+        "tests/cluster/test_full_disk.py",
+        "test_a_disk_that_is_full_for_a_while_is_waited_for",
+    ),
+    "node_lost": (
+        "tests/cluster/test_between_links.py",
+        "test_a_lost_node_ends_no_training_whichever_it_is",
+    ),
     "network": (KINDS, "test_what_a_learner_says_is_the_kind_and_slurm_calls_the_job_failed"),
     "hung": (
         "tests/cluster/test_hung_learners.py",
