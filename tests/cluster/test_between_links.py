@@ -1,4 +1,4 @@
-"""Faults of Slurm in the moment in which one job of a training ends and the next one begins."""
+"""One job of a training ends, the next one begins: faults of Slurm, nodes that submit nothing."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def jobs_of(cluster, training_id):
 def start(dlctl, cluster_site, xdg):
     """Submit a program that counts, in jobs of so many seconds; the ending job submits the next."""
 
-    def submitted(goal, limit_s, program=COUNTER, **keys):
+    def submitted(goal, limit_s, program=COUNTER, starters=(), **keys):
         limits = {"debug": {"max_time": f"{limit_s}s", "nodes": 4, "cpus_per_node": 2}}
-        site = change_site(cluster_site, xdg.config, partitions=limits)
+        only = {"scheduler": {"next_attempt": [*starters, "client"]}} if starters else {}
+        site = change_site(cluster_site, xdg.config, partitions=limits, **only)
         asked = {"time": "5m", "retry": {"backoff": "1s"}} | keys
         folder = write_counter(dlctl.cwd, goal, program, **asked)
         training_id = submit(dlctl, site, folder, "--partition", "debug")
@@ -120,3 +121,33 @@ def test_a_lost_node_ends_no_training_whichever_it_is(dlctl, cluster, start, ran
     assert (lost.evidence.host, lost.action.exclude) == (host, [host])
     log = dlctl("logs", training_id, ok=True).stdout
     assert log.count("begins at 0") == 2, "each learner began once from the beginning"
+
+
+def completed(job_dir):
+    """Return whether any attempt has completed; nobody asks dlctl, which would look."""
+    attempts = range(1, 1 + len(list(job_dir.glob("attempts/*"))))
+    return any((each := verdict(job_dir, n)) and each.state == "COMPLETED" for n in attempts)
+
+
+def test_a_job_that_asks_slurm_for_another_run_is_both_links(dlctl, start):
+    """On a busy machine a job needs half of its 30 s to begin, and there are more links."""
+    training_id, job_dir = start(260, 30, starters=["requeue"], time="3m")
+    wait_until(lambda: verdict(job_dir, 1), 60)
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert known["state"] in ("QUEUED", "PENDING", "DEPLOYING"), known
+    wait_until(lambda: completed(job_dir), 240)
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert known["state"] == "COMPLETED", known
+    links = [verdict(job_dir, number) for number in range(1, known["attempt"])]
+    assert {(each.kind, each.action.starter) for each in links} == {("time_limit", "requeue")}
+    assert {each.job_id for each in links} == {known["job_id"]}
+    assert_no_step_twice(dlctl("logs", training_id, ok=True).stdout)
+
+
+def test_a_node_is_asked_who_can_start_the_next_attempt(dlctl, cluster_site):
+    checks = dlctl("doctor", cluster_site.name, "--deep", "--json").json
+    told = {each["name"]: each for each in checks}
+    next_attempt, paths = told["chaining"], told["paths of the service"]
+    assert next_attempt["state"] == paths["state"] == "ok", told
+    assert "can submit jobs" in next_attempt["evidence"]
+    assert "programs can see /mnt/data, /mnt/results and /job on n" in paths["evidence"]

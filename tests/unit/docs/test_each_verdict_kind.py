@@ -40,10 +40,10 @@ PROOFS = {
         "test_a_learner_that_blocks_is_named_and_the_attempt_retried",
     ),
     "time_limit": (
-        "tests/cluster/test_other_starters.py",
+        "tests/cluster/test_between_links.py",
         "test_a_job_that_asks_slurm_for_another_run_is_both_links",
     ),
-    "preempted": ("tests/cluster/test_preemption.py", "test_a_job_that_is_preempted_goes_on"),
+    "preempted": (KINDS, "test_a_job_that_is_preempted_goes_on"),
     "try_again": (
         "tests/cluster/test_going_on.py",
         "test_a_cancel_between_two_links_ends_the_chain",
