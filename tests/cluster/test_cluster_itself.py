@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster import Cluster, ClusterError, parent_folder, wipe_leftovers
-from waiting import wait_until
 
 Wait = Callable[..., Any]
 
@@ -34,33 +29,6 @@ def test_a_node_has_its_own_name_address_and_tmp(cluster: Cluster) -> None:
 def test_the_clone_is_not_seen_in_there(cluster: Cluster) -> None:
     clone = Path(__file__).parent.parent.parent
     assert cluster.exec("ls", "-A", str(clone), node=1) == ""
-
-
-OWNER = """
-import sys, time
-from cluster import Cluster
-cluster = Cluster(nodes=1)
-print(cluster.folder, flush=True)
-cluster.start()
-print(cluster.port, flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.mark.long
-def test_two_clusters_at_once_and_one_dies_with_its_owner(cluster: Cluster) -> None:
-    environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parent))
-    argv = [sys.executable, "-c", OWNER]
-    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        folder = Path(owner.stdout.readline().strip())
-        try:
-            assert int(owner.stdout.readline()) != cluster.port
-            assert (folder / "run/booted").exists()
-            assert cluster.ssh("srun hostname").returncode == 0
-        finally:
-            owner.send_signal(signal.SIGKILL)
-    wait_until(lambda: not folder.exists(), 60)
 
 
 @pytest.mark.usefixtures("cluster_programs")

@@ -34,7 +34,7 @@ def test_a_worker_that_hung_changes_nothing_and_its_late_result_is_counted(dlctl
     assert_late_ones_are_counted(search)
 
 
-def assert_late_ones_are_counted(search: Killed, most_sent_twice: int = 1) -> None:
+def assert_late_ones_are_counted(search: Killed) -> None:
     """Each run beyond a trial's first was dropped and counted; an answer that was lost counts, too.
 
     Where no worker died, each run has brought a result.
@@ -44,25 +44,8 @@ def assert_late_ones_are_counted(search: Killed, most_sent_twice: int = 1) -> No
     dropped = sum(each["dropped"] for each in counted.values())
     print(f"{late} late runs, counted: {counted}", file=sys.stderr)
     assert late >= 1
-    assert late <= dropped <= late + most_sent_twice
+    assert late <= dropped <= late + 1
     assert (counted["b0"]["accepted"], counted["b0"]["failed"]) == (search.trials, 0)
-
-
-@pytest.mark.long
-def test_the_late_results_of_a_node_that_was_cut_off_and_healed_are_counted(
-    dlctl, cluster_site, cluster
-):
-    search = Killed(dlctl, cluster_site, "random", trials=400, per_broker=100)
-    search.wait_for_more()
-    hub = search.place("b0")
-    nodes = {int(name.removeprefix("n")) for name in
-             cluster.exec("squeue", "-h", "-t", "R", "-o", "%N").split()}  # fmt: skip
-    node = max(nodes - {hub})
-    cluster.node_cut(node)
-    wait_until(search.begun_twice, what="its trials at other workers")
-    cluster.node_heal(node)
-    search.check()
-    assert_late_ones_are_counted(search, 2)
 
 
 @pytest.mark.long
@@ -122,21 +105,3 @@ def test_forty_kills_of_a_search(dlctl, cluster_site, strategy):
         search.check()
         played += search.kills
     print(f"{strategy}: {runs} searches, {dict(collections.Counter(played))}", file=sys.stderr)
-
-
-@pytest.mark.long
-def test_workers_that_reach_their_time_limit_lose_nothing(dlctl, cluster_site, cluster):
-    """Slurm tells the workers in the middle of trials to leave, earlier than it had said."""
-    search = Killed(dlctl, cluster_site, "deterministic", trials=1000)
-    search.wait_for_more()
-    hub = (search.job_dir / contract.claim(1)).read_text().strip()
-
-    def running() -> set[str]:
-        return set(cluster.exec("squeue", "-h", "-t", "R", "-o", "%A").split()) - {hub}
-
-    limited = running()
-    for job_id in limited:
-        cluster.exec("scontrol", "update", f"JobId={job_id}", "TimeLimit=1")
-    wait_until(lambda: not limited & running(), 150, what="Slurm to end the workers")
-    assert not search.is_over(), "it ended before its workers"
-    search.check()
