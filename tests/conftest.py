@@ -404,7 +404,7 @@ class Dlctl:
         ok: bool = False,
     ) -> Result:
         """Run `dlctl ARGUMENTS` to its end; with `ok`, fail unless it exits with 0."""
-        done = self.server.run(
+        done = self.server.run_command(
             [str(argument) for argument in arguments],
             cwd=cwd or self.cwd,
             env=self.env | dict(env or {}),
