@@ -16,7 +16,6 @@ LASTS = "echo begun; until [ -e $JOB_STATE_DIR/end ]; do sleep 0.1; done; echo e
 def test_ten_that_follow_and_a_watch_share_one_connection_that_the_doctor_tells_of(
     dlctl, cluster_site, xdg, tmp_path
 ):
-    """Takes long because eleven commands start on two cores, and the doctor starts torch."""
     site = change_site(cluster_site, xdg.config, transport={"kind": "openssh"})
     folder = write_training(tmp_path / "job", {"command": LASTS})
     with hostile_link(dlctl, site, tmp_path) as link, contextlib.ExitStack() as stack:
@@ -63,7 +62,6 @@ def test_ten_that_follow_and_a_watch_share_one_connection_that_the_doctor_tells_
 
 
 def test_a_link_that_is_cut_in_the_middle_of_each_command(dlctl, cluster_site, xdg, tmp_path):
-    """Takes long because eleven commands are cut, and given again: each leaves what it should."""
     site = change_site(cluster_site, xdg.config)
     result = 'head -c 400000 /dev/urandom >"$RESULT_DIR/big"'
     quick = write_training(tmp_path / "quick", {"command": result}, name="quick")

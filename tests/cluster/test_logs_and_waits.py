@@ -41,7 +41,6 @@ def lines_of(text: str) -> list[tuple[str, int]]:
 
 @pytest.mark.cluster
 def test_a_log_is_followed_through_a_halt_and_a_cut_link(dlctl, cluster_site, tmp_path):
-    """Longer than five seconds: two attempts, and a connection that has to be made again."""
     files = {"count.py": PROGRAM}
     folder = write_training(tmp_path / "job", {"command": "python3 count.py"}, files, learners=2)
     training_id = submit(dlctl, cluster_site, folder)
@@ -84,7 +83,6 @@ def test_a_log_is_followed_through_a_halt_and_a_cut_link(dlctl, cluster_site, tm
 
 @pytest.mark.cluster
 def test_a_thousand_learners_logs_need_few_files_here(dlctl, cluster_site, tmp_path):
-    """Longer than five seconds: a thousand logs are read, by a thousand processes in turn."""
     folder = write_training(tmp_path / "job", {"command": "true"})
     training_id = complete(dlctl, cluster_site, folder)
     attempt = Path(dlctl.record(training_id).job_dir, "attempts/1")
@@ -148,7 +146,6 @@ mkdir $CHECKPOINT_DIR/step-7; echo w >$CHECKPOINT_DIR/step-7/weights; echo saved
 
 @pytest.mark.cluster
 def test_a_killed_fetch_goes_on_in_mid_file(dlctl, cluster_site, tmp_path):
-    """It takes seconds, because the file must be large enough to be killed in the middle."""
     folder = write_training(tmp_path / "job", {"command": LARGE})
     training_id = complete(dlctl, cluster_site, folder)
     to = tmp_path / "got"

@@ -38,7 +38,6 @@ def files(folder: Path) -> set[str]:
 def test_nothing_shared_goes_while_it_is_used_and_all_of_it_afterwards(
     dlctl, site, swift_for, wheels  # noqa: F811
 ):  # fmt: skip
-    """Takes long because a real training must use an environment and a cache while we prune."""
     root = site.root
     data = swift_for.container("shared", {"words": b"forty two"})
     folder, secret = of_commands(dlctl, swift_for, data, COMMAND)

@@ -27,7 +27,6 @@ def ids(laptop):
 
 @pytest.mark.cluster
 def test_both_submit_list_and_take_over(dlctl, second, cluster_site, tmp_path):
-    """Takes long because a training is halted, resumed and ends: what adoption is for."""
     site = cluster_site
     goal = "$(cat $JOB_STATE_DIR/goal || echo 100000)"
     counter = {"command": f"exec python count.py {goal}"}

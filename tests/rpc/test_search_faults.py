@@ -27,20 +27,6 @@ SLOW = {"x": 2, "sleep_s": 0.05}
 
 @pytest.mark.first
 @in_loop
-async def test_a_worker_is_killed(search: Search) -> None:
-    search.broker()
-    for name in ("w1", "w2"):
-        search.start("worker", name, "--slots", "2")
-    model = search.model()
-    await model.submit([python_task("mine:Square", **SLOW) for _ in range(40)])
-    await model.collect(10)
-    search.kill("w1")
-    await model.collect(40)
-    model.check()
-    assert all(r.outcome == m.SUCCEEDED for r in model.results)
-
-
-@in_loop
 async def test_the_task_of_a_killed_worker_runs_again_without_a_time_out(search: Search) -> None:
     """The broken connection tells the broker, which would bear silence for an hour."""
     search.bear_silence(3600)

@@ -169,14 +169,3 @@ class Grows(BaseTask):
         grown = 1 + (int(kept.read_text()) if kept.exists() else 0)
         kept.write_text(str(grown))
         return {"value": grown}
-
-
-class Tells(BaseTask):
-    """Reports once, and ends before its worker has renewed its lease."""
-
-    def __init__(self, x):
-        self.x = x
-
-    def run(self):
-        self.report(1, value=1.0)
-        return {"value": 1.0}

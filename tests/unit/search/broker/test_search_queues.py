@@ -134,13 +134,6 @@ def test_the_death_of_a_worker_that_was_to_leave_is_not_the_tasks() -> None:
     assert queues.tasks[make_task(1).id].task.deaths == 2  # the first and the last
 
 
-def test_a_worker_is_told_to_stop_what_somebody_else_has() -> None:
-    queues, _, old = leased()
-    queues.lapse(LEASE_S + 1)
-    queues.lease("w2", 1, ROOM, LEASE_S + 1)
-    assert queues.renew("w1", [report_of(old)], LEASE_S + 2) == {old.task.id: m.STOP}
-
-
 def test_renewed_leases_do_not_lapse() -> None:
     queues, _, lease = leased()
     for now in range(1, 60):
