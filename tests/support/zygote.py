@@ -175,9 +175,12 @@ class Forked:
             if not select.select([self._asked], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             self.returncode = int(self._answers.readline())
-            self._answers.close()
-            self._asked.close()
+            self.__del__()
         return self.returncode
+
+    def __del__(self) -> None:
+        self._answers.close()
+        self._asked.close()
 
     def poll(self) -> int | None:
         """Return its exit code, or None while it runs."""

@@ -66,7 +66,7 @@ def become_program(
         leaves: It ends as learners do, which is quick.
     """
     _begin(streams, cwd)
-    if argv[1] == "dlctl":
+    if argv[:2] == ["-m", "dlctl"]:
         return _command(argv[2:], env)
     _open_streams()
     work = _prepared(argv, env)
@@ -74,7 +74,7 @@ def become_program(
         return work
     from learner import train
 
-    if argv[1] == "learner.train":
+    if argv[:2] == ["-m", "learner.train"]:
         return lambda: train.leave(train.main(argv[2:]))
     return lambda: (work(), train.leave(0))
 
