@@ -98,10 +98,6 @@ class Bad(BaseTask):
         self.report(-1, loss=1.0)
         time.sleep(5)
 
-    def reports_no_step(self):
-        self.report(None, loss=1.0)
-        time.sleep(5)
-
     def leaves(self):
         os._exit(0)
 
@@ -132,12 +128,6 @@ class Bad(BaseTask):
 
     def returns_33_megabytes(self):
         return "x" * (32 << 20)
-
-    def returns_nan(self):
-        return {"value": float("nan")}
-
-    def returns_an_object(self):
-        return object()
 
     def eats_memory(self):
         eaten = []

@@ -292,6 +292,8 @@ def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folde
     for _ in range(3):
         other.push(torch.ones(170_000), 1.0)
     assert here.pushes_by_others() == 3
+    here.push(torch.ones(170_000), 1.0)
+    assert here.pushes_by_others() == 3  # its own does not count
     other.leave()
     here.leave()
 
