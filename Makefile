@@ -11,7 +11,7 @@ test-all: system-packages .venv/.all ; @.ci/test all $(if $(SHARD),--shard $(SHA
 test-near: system-packages .venv/.test ; @.ci/test near
 test-long: system-packages .venv/.all ; @.ci/test long
 test-frameworks: system-packages .venv/.test ; .ci/make-frameworks .venv/frameworks && .ci/test frameworks
-chaos: system-packages .venv/.test ; .venv/bin/python tests/cluster/chaos.py
+chaos: system-packages .venv/.test ; CHAOS_S=$${CHAOS_S:-1800} .venv/bin/python -m pytest -s tests/cluster/test_chaos.py
 check: .venv/.test ; @.ci/check
 weigh: ; @.ci/weigh $(REV)
 bench: .venv/.test ; .venv/bin/python -m benchmarks

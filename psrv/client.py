@@ -28,7 +28,7 @@ from psrv.solvers.solver import RoundSolver, Solver
 
 
 class Client:
-    """What a learner calls, in one thread at a time: POSIX locks belong to the process.
+    """A learner's view of the server, for one thread at a time: POSIX locks belong to the process.
 
     Flat tensors have the shape (count,) over all shards, in their order.
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import cost
 import pytest
 import tiers
+import waiting
 from cluster import Cluster, missing_programs, one_at_a_time, wipe_leftovers
 from command_server import CommandServer
 from hypothesis import Phase, settings
@@ -55,26 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
 # Waiting -----------------------------------------------------------------------------------------
 
 
-def _wait_until(
-    condition: Callable[[], T],
-    timeout_s: float = 120.0,
-    *,
-    interval_s: float = 0.05,
-    what: str = "",
-) -> T:
-    """Return the first true answer of `condition`; fail when the time is up."""
-    deadline = time.monotonic() + timeout_s
-    while not (answer := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"waited {timeout_s:g} s for {what or condition}; last answer: {answer!r}")
-        time.sleep(interval_s)
-    return answer
-
-
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., Any]:
     """`wait_until(condition, timeout_s=120, what="…")`: its limit is for hopeless cases."""
-    return _wait_until
+    return waiting.wait_until
 
 
 @pytest.fixture(scope="session")
@@ -419,7 +404,7 @@ class Dlctl:
         ok: bool = False,
     ) -> Result:
         """Run `dlctl ARGUMENTS` to its end; with `ok`, fail unless it exits with 0."""
-        done = self.server.run(
+        done = self.server.run_command(
             [str(argument) for argument in arguments],
             cwd=cwd or self.cwd,
             env=self.env | dict(env or {}),

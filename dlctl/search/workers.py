@@ -1,4 +1,4 @@
-"""The workers of a search: pools of jobs, which the hub fills, or else the next look at it."""
+"""The workers of a search: pools of jobs, filled by the hub, or by the next command that looks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def set_pool(
     session: Session, loaded: Loaded, record: Record, least: int, most: int,
     partition: str | None = None,
 ) -> names.Pool:  # fmt: skip
-    """Say how many workers there may be with this partition; submit and end what that takes.
+    """Set how many workers a partition may have; submit or end jobs to match.
 
     While the search is halted none is submitted: `dlctl resume` does that. If another
     client changes the pools meanwhile, its change is kept, and this one made again.

@@ -31,7 +31,7 @@ _SHORT_S = 0.1
 
 @dataclass(frozen=True)
 class LearnerEntry:
-    """What a cursor's file says about one learner."""
+    """A learner's entry in a cursor's file."""
 
     learner: int
     """The number that it drew when it opened the file (`FileCursor.learner`)."""

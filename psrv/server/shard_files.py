@@ -32,7 +32,7 @@ from psrv.solvers.solver import RoundSolver, Solver
 
 @dataclass(frozen=True)
 class Settings:
-    """What a node's server is started with.
+    """The settings of a node's server.
 
     dlctl.contract.ParameterServer describes the fields that have no description here.
     """

@@ -13,11 +13,10 @@ from dlctl.contract import Homes
 from psrv.push.snapshots import write_snapshot
 from psrv.server.connections import PeerConnections
 from psrv.server.forwarder import AtOnceForwarder, Forwarder, RoundsForwarder
-from psrv.server.link import AHEAD, Link
+from psrv.server.link import AHEAD, Link, Peer
 from psrv.server.outbox import Outbox
 from psrv.server.primary import Primary
 from psrv.server.queues import Queues, devices_for
-from psrv.server.reconnect import Peer
 from psrv.server.shard_files import Settings, ShardFiles
 from psrv.shard.format import PRIMARY
 from psrv.shard.shard import GROUP, Operation, ThreadedShard

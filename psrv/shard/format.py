@@ -62,7 +62,7 @@ _MAGIC = int.from_bytes(b"DLshard4", "little")
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """What a shard holds; the same on every learner."""
+    """The contents of a shard; the same on every learner."""
 
     count: int
     """Elements of a row."""

@@ -23,7 +23,7 @@ class ShardSet:
     folder: Path
     """In shared memory; holds this node's files, `shard-<number>`."""
     parameters: Parameters
-    """What all shards hold together."""
+    """The parameters of all shards together."""
     count: int
     """Number of shards."""
     attempt: int

@@ -62,7 +62,7 @@ HEADER = struct.Struct("=BxHIQqqdQ")
 
 
 class Purpose(enum.IntEnum):
-    """What a connection is for."""
+    """The purpose of a connection."""
 
     EXCHANGE = 1
     """Totals to a primary, and the answers."""

@@ -1,7 +1,7 @@
 """One incarnation of a broker, and the adoption of brokers that are gone.
 
-An incarnation takes over what the former one left, answers, and ends. Brokers that are gone for
-good are adopted, so that their tasks run and their results are taken.
+An incarnation takes over the state of the former one, answers calls, and ends. Brokers that are
+gone for good are adopted, so that their tasks run and their results are taken.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class Incarnation:
             )
 
     def _leaves_nothing(self, queues: Queues) -> bool:
-        """Return whether nobody needs the log any more: no model counts on its numbers either."""
+        """Return whether nobody needs the log any more, no model its numbers either."""
         return self._retired and not queues.results.mailboxes
 
     async def _watch_lease(self) -> None:
@@ -258,7 +258,7 @@ class Incarnation:
         raise SearchError(f"another incarnation of the broker {self.name} has begun: this one ends")
 
     async def _compact(self) -> None:
-        """Keep the log short, for ever: what its tasks and results have become is not needed."""
+        """Keep the log short, for ever: only the present state of tasks and results is needed."""
         segment, log = 0, self._log
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -275,7 +275,7 @@ class Incarnation:
                 empty_since = time.monotonic()
 
     async def _leave(self) -> None:
-        """Bring other brokers their tasks back, those that run here once their workers have."""
+        """Give other brokers their tasks back, those that run once their workers hand them back."""
         queues = self._service.queues
         end = time.monotonic() + _LEAVING_S
         self._service.leave()

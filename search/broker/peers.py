@@ -1,4 +1,4 @@
-"""What a broker asks others: the nameserver for peers, and peers for work when workers are idle."""
+"""A broker's calls: to the nameserver for peers, and to peers for work while workers are idle."""
 
 from __future__ import annotations
 

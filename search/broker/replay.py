@@ -1,4 +1,4 @@
-"""What a broker's queues leave in its log, and how they are made again. Pure."""
+"""A snapshot of a broker's queues for its log, and the replay of a log. Pure."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Mailbox:
         self._reports[entry.task.id] = entry.report()
 
     def take_reports(self) -> list[m.Report]:
-        """Return what was reported since the last call."""
+        """Return the reports since the last call."""
         taken = list(self._reports.values())
         self._reports.clear()
         return taken
@@ -99,7 +99,7 @@ class Results:
         return self.mailboxes.setdefault(model, Mailbox())
 
     def hear(self, entry: Entry, report: m.Report) -> None:
-        """Take in what a task says of itself, for its model if that sent it here."""
+        """Take in a report of a task, for its model if that sent it here."""
         if entry.hear(report) and not entry.owner:
             self.mailbox(entry.task.origin).report(entry)
 
@@ -160,7 +160,7 @@ HELPED = ord("H")
 GIVEN_BACK = ord("G")
 """A name, and a ReturnReply: that broker has these results."""
 COUNTS = ord("N")
-"""A StatusReply: what was counted so far."""
+"""A StatusReply: the counters so far."""
 
 _COUNTED = ("accepted", "failed", "dropped", "lent")
 _LENGTH = struct.Struct("<H")
@@ -185,13 +185,13 @@ def pack_results(name: str, accepted: Iterable[m.Accepted], last: int = 0) -> by
 
 
 def pack_again(tasks: Iterable[m.Task]) -> bytes:
-    """Pack what has changed about tasks that wait again."""
+    """Pack the changes of tasks that wait again."""
     changed = [m.Task(id=t.id, deaths=t.deaths, checkpoint=t.checkpoint) for t in tasks]
     return m.SubmitRequest(tasks=changed).SerializeToString()
 
 
 def pack_counts(counts: Mapping[str, int]) -> bytes:
-    """Pack what was counted."""
+    """Pack the counters."""
     told = m.StatusReply()
     for name in _COUNTED:
         setattr(told, name, counts.get(name, 0))

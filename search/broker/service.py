@@ -85,9 +85,9 @@ class BrokerService:
         """Notified when somebody may have to stop tasks."""
         self._seen: dict[str, float] = {}
         self._asked: dict[str, m.ExchangeRequest] = {}
-        """Worker → what it has, as it said last."""
+        """Worker → its resources, as of its last call."""
         self._idle: dict[str, m.ExchangeRequest] = {}
-        """What the workers asked for that wait in vain."""
+        """The requests of workers that wait for tasks."""
         self._leaving = False
 
     # Models --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A task that a broker keeps, what it needs, and what somebody who takes tasks has left. Pure."""
+"""A task that a broker keeps, its needs, and the room at whoever takes tasks. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from search.protocol import messages as m
 
 OUR_TYPES = ("python", "exec")
-"""What a worker runs that does not say it."""
+"""The types of tasks that a worker runs unless it names its own."""
 
 
 class Shape(NamedTuple):
-    """What a task needs."""
+    """The needs of a task."""
 
     cpus: int
     gpus: int
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
 @dataclass
 class Room:
-    """What somebody who takes tasks has left."""
+    """The room that a worker or a broker has for tasks."""
 
     cpus: int
     gpus: int

@@ -26,7 +26,7 @@ LONGEST_S = 1800.0
 IN_VAIN = 2
 """How often all workers may end without a trial before the hub pauses."""
 STARTS_S = 20.0
-"""What a worker's job takes to start on an idle node: work that ends sooner needs no more."""
+"""The time that a worker's job takes to start on an idle node: shorter work needs no more."""
 _TIMEOUT_S = 120.0
 _OURS = ("DLCTL_", "OMP_", "PYTHON")
 """Variables of the hub's job that a worker's job sets by itself."""
@@ -35,7 +35,7 @@ _BEGUN_ALREADY = 73
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do."""
+    """The work that is left."""
 
     outstanding: int
     """Trials that were asked for and have not ended."""

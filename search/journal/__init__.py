@@ -1,4 +1,4 @@
-"""What a broker has acknowledged, on disk: one log for each incarnation, and a lease on it.
+"""The changes that a broker has acknowledged: one log for each incarnation, and a lease on it.
 
 An incarnation appends to its own log alone. It acknowledges nothing before the record is on the
 disk, and nothing once its lease has lapsed. Its successor waits for that, reads the log, seals it

@@ -33,7 +33,7 @@ SNAPSHOT_COMPLETE = ord("S")
 
 @dataclass(frozen=True)
 class Adopted:
-    """What a new incarnation takes over."""
+    """The state that a new incarnation takes over."""
 
     incarnation: int
     """0: nothing; the broker never acknowledged anything."""
@@ -105,7 +105,7 @@ def boot_clock() -> float:
 
 @dataclass(frozen=True)
 class Holder:
-    """What a lease's file says."""
+    """The contents of a lease's file."""
 
     host: str
     boot: str

@@ -1,4 +1,4 @@
-"""What a model knows of its search, and how each call changes it. No RPC."""
+"""The state of a search in its model, and how each call changes it. No RPC."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class HopelessError(SearchError):
 
 @dataclass(frozen=True)
 class Ended:
-    """What a worker, or the broker, says of a trial."""
+    """The end of a trial, as a worker or the broker reports it."""
 
     outcome: str
     """A name of the protocol's `Outcome`."""
     value: Any = None
-    """What the trial's program returned."""
+    """The return value of the trial's program."""
     metrics: dict[str, float] | None = None
     """The newest report of each name."""
     error: str = ""

@@ -55,7 +55,7 @@ _SERVER = [
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a process shows to the others of its search, and by what it recognises them."""
+    """The certificate and key of a process, and the authority that it trusts."""
 
     role: str
     """`broker`, `nameserver`, `model`, `worker` or `client`: the name in its certificate."""

@@ -23,7 +23,7 @@ class Child:
 
     name: str
     arguments: list[str]
-    """What follows `python -m`."""
+    """The words after `python -m`."""
     logs: Path | None = None
     """The folder of its log; None: it writes where this process does."""
     final: frozenset[int] = frozenset()

@@ -1,4 +1,4 @@
-"""What a strategy is, and what passes between it and the model."""
+"""The interface between a strategy and the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Told:
-    """What came of a trial."""
+    """The result of a trial."""
 
     value: float | None
     """The metric, the smaller the better; None: the trial failed, or returned no number."""

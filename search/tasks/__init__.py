@@ -14,7 +14,7 @@ __all__ = ["BaseTask", "Order", "Reporter"]
 
 
 class Order(enum.IntEnum):
-    """What a running task is told in answer to a report."""
+    """The answer to a running task's report."""
 
     CONTINUE = 0
     STOP = 1

@@ -122,7 +122,7 @@ class Training(BaseTask):
 
 
 class Measured:
-    """What a training has measured, read bit by bit.
+    """The metrics that a training has measured so far, read as they come.
 
     Attributes:
         values: The last finite value of each name; of the metric one of a validation, if any.

@@ -43,7 +43,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a worker has for all of its tasks together."""
+    """The resources of a worker, for all of its tasks together."""
 
     cpus: int
     gpus: int

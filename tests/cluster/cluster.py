@@ -161,11 +161,6 @@ class Cluster:
         done = self.ssh("exec /bin/sh -s", stdin=script, timeout_s=timeout_s)
         return done.returncode, done.stdout, done.stderr
 
-    def node_states(self) -> dict[str, str]:
-        """Return each node's state in Slurm's words, e.g. `{"n1": "idle"}`."""
-        lines = self.exec("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T").splitlines()
-        return dict(line.split() for line in lines)
-
     def story(self) -> str:
         """Return what tells why a job did not start or end: the queue, the nodes, Slurm's log."""
         asked = "squeue -l; sinfo -N -l; tail -n 40 " + str(self.logs / "slurmctld.log")

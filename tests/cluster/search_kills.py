@@ -10,18 +10,18 @@ import random
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from test_searches import assert_each_once, events, told, wait_for_results
 from trainings import wait_for_state
+from waiting import wait_until
 
 from dlctl import contract
 from dlctl.contract import search as names
 from search.model.log import TrialLog
 from search.model.state import Ended, Search
-from search.protocol.endpoints import read_endpoint
 from search.strategies import make_strategy
 
 STRATEGIES = {
@@ -113,10 +113,10 @@ class Killed:
     """
 
     def __init__(
-        self, dlctl: Any, site: Any, wait_until: Callable[..., Any], strategy: str,
+        self, dlctl: Any, site: Any, strategy: str,
         trials: int = TRIALS, per_broker: int = 2,
     ) -> None:  # fmt: skip
-        self.dlctl, self.site, self.wait_until, self.trials = dlctl, site, wait_until, trials
+        self.dlctl, self.site, self.trials = dlctl, site, trials
         folder = dlctl.cwd / f"kills-{time.monotonic_ns()}"
         folder.mkdir()
         text = SEARCH.replace("%STRATEGY%", STRATEGIES[strategy])
@@ -133,7 +133,7 @@ class Killed:
     def wait_for_more(self, count: int = 6) -> None:
         """Wait until so many further trials have ended."""
         wanted = min(self.trials, len(told(self.job_dir)) + count)
-        wait_for_results(self.wait_until, self.job_dir, wanted)
+        wait_for_results(self.job_dir, wanted)
 
     def is_over(self) -> bool:
         """Return whether all trials have ended."""
@@ -141,7 +141,7 @@ class Killed:
 
     def kill(self, module: str, *words: str) -> None:
         """Kill one of the processes that run a module, with these words in the command line."""
-        found = self.wait_until(
+        found = wait_until(
             lambda: processes(module, self.job_dir, *words), 60, what=f"{module} {words}"
         )
         self.kills.append(" ".join((module, *words)))
@@ -151,14 +151,14 @@ class Killed:
     def kill_everything(self) -> None:
         """Kill all processes of the search; the hub's next attempt begins by itself."""
         self._kill_all_processes()
-        self.wait_until(lambda: self.state() and processes("search.hub", self.job_dir), 90)
+        wait_until(lambda: self.state() and processes("search.hub", self.job_dir), 90)
 
     def kill_everything_for_good(self) -> None:
         """Kill all processes and cancel all jobs of the search; go on with it as a person does."""
         self.site.cluster.cancel_all()  # nothing that dies now is started again
         self._kill_all_processes()
-        self.wait_until(lambda: not processes("", self.job_dir), 60, what="all processes to end")
-        self.wait_until(lambda: self.state() in ("FAILED", "CANCELLED", "HALTED"), 90)
+        wait_until(lambda: not processes("", self.job_dir), 60, what="all processes to end")
+        wait_until(lambda: self.state() in ("FAILED", "CANCELLED", "HALTED"), 90)
         self._settled.append((len(self.begun()), self._told_ids()))
         self.dlctl("resume", self.id, ok=True)
         self.kills.append("resume")
@@ -175,7 +175,7 @@ class Killed:
         """Kill the hub; the fourth time it is resumed by hand, as it has used its retries."""
         self.kill("search.hub")
         if self.kills.count("search.hub") % 4 == 0:
-            self.wait_until(lambda: self.state() == "FAILED", 90)
+            wait_until(lambda: self.state() == "FAILED", 90)
             self.dlctl("resume", self.id, ok=True)
             self.kills.append("resume")
 
@@ -196,26 +196,6 @@ class Killed:
         ids = {trial["number"]: trial["id"] for event in made for trial in event["trials"]}
         return {ids[event["number"]] for event in told(self.job_dir)}
 
-    def told_by(self, broker: str) -> names.BrokerStatus:
-        """Return what a broker has told last."""
-        path = self.job_dir / names.BROKERS / broker / names.BROKER_STATUS
-        return contract.read_record(names.BrokerStatus, path) or names.BrokerStatus(broker, 0, 0.0)
-
-    def has_work(self, broker: str) -> bool:
-        """Return whether a broker, as it is now, has tasks, its own or those of another one."""
-        known = self.told_by(broker)
-        endpoint = read_endpoint(self.job_dir, broker)
-        is_now = endpoint is not None and known.incarnation == endpoint.incarnation
-        return is_now and known.owned + known.helper + known.processing > 0
-
-    def has_workers(self, broker: str) -> bool:
-        """Return whether workers ask a broker for tasks, or have some of it."""
-        return any(each.waits or each.running for each in self.told_by(broker).workers)
-
-    def incarnations(self, broker: str) -> int:
-        """Return how often a broker's own process has begun to answer."""
-        return self._printed().count(f"\n{broker}: incarnation ")
-
     def _printed(self) -> str:
         """Return what brokers have printed, each line behind a newline."""
         logs = [self.job_dir / names.LOGS / "broker.log"]
@@ -227,7 +207,7 @@ class Killed:
 
         One that leaves nothing behind is the last that counts on: the next one begins at 0.
         """
-        self.wait_until(lambda: not processes("", self.job_dir), 60, what="workers to leave")
+        wait_until(lambda: not processes("", self.job_dir), 60, what="workers to leave")
         said = [found.groups() for found in map(ENDS.match, self._printed().splitlines()) if found]
         whole: dict[str, collections.Counter[str]] = {}
         newest: dict[str, collections.Counter[str]] = {}
@@ -257,7 +237,7 @@ class Killed:
 
     def check(self) -> None:
         """Wait for the end; compare the trials with those of the undisturbed run."""
-        wait_for_state(self.dlctl, self.wait_until, self.id, "COMPLETED")
+        wait_for_state(self.dlctl, self.id, "COMPLETED")
         assert_each_once(self.job_dir, self.trials)
         made = {event["number"]: event["metric"] for event in told(self.job_dir)}
         assert made == self._undisturbed()

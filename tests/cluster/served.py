@@ -6,11 +6,11 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trainings import write_training
+from waiting import wait_until
 
 from dlctl import contract
 from psrv.cursor.file import FileCursor
@@ -163,9 +163,7 @@ def chunks_of(job_dir: Path, rank: int) -> int:
     return (reported(job_dir / contract.cursor_file(1)) or {}).get(number, 0)
 
 
-def wait_for_learners(
-    wait_until: Callable[..., Any], job_dir: Path, count: int, attempt: int = 1
-) -> None:
+def wait_for_learners(job_dir: Path, count: int, attempt: int = 1) -> None:
     """Wait until so many learners have told of a step; an end before that fails the test."""
 
     def all_train() -> bool:

@@ -38,23 +38,21 @@ def gpu_site(cluster_site, xdg):
 
 
 @pytest.mark.parametrize("dead_gpu", [1], indirect=True)
-def test_a_node_with_a_dead_gpu_is_named_avoided_and_remembered(
-    dlctl, gpu_site, dead_gpu, wait_until
-):
+def test_a_node_with_a_dead_gpu_is_named_avoided_and_remembered(dlctl, gpu_site, dead_gpu):
     site = gpu_site
     folder = write_training(
         dlctl.cwd / "job", {"command": "echo trained on $(hostname)"}, learners=2, nodes=2, gpus=1
     )
     training_id = submit(dlctl, site, folder)
     job = site.root / "jobs" / training_id
-    first = json.loads(wait_for_file(wait_until, job / contract.verdict_file(1)))
+    first = json.loads(wait_for_file(job / contract.verdict_file(1)))
     assert (first["kind"], first["bad_hosts"]) == ("gpu_error", [dead_gpu]), first
     assert (
         f"The node {dead_gpu} has a GPU that does not answer (nvidia-smi: Unable to"
         in first["reason"]
     )
     assert first["action"]["exclude"] == [dead_gpu]
-    second = json.loads(wait_for_file(wait_until, job / contract.verdict_file(2)))
+    second = json.loads(wait_for_file(job / contract.verdict_file(2)))
     assert second["state"] == "COMPLETED", second
     reports = [
         json.loads((job / contract.preflight_file(2, rank)).read_text()) for rank in range(2)
@@ -67,6 +65,6 @@ def test_a_node_with_a_dead_gpu_is_named_avoided_and_remembered(
     assert [(node["host"], node["training_id"]) for node in known] == [(dead_gpu, training_id)]
     other = submit(dlctl, site, folder)
     verdict = site.root / "jobs" / other / contract.verdict_file(1)
-    assert json.loads(wait_for_file(wait_until, verdict))["state"] == "COMPLETED"
+    assert json.loads(wait_for_file(verdict))["state"] == "COMPLETED"
     dlctl("sites", "nodes", site.name, "--forget", dead_gpu, ok=True)
     assert dlctl("sites", "nodes", site.name, "--json", ok=True).json == []

@@ -1,4 +1,4 @@
-"""Faults of Slurm in the moment in which one job of a training ends and the next one begins."""
+"""One job of a training ends, the next one begins: faults of Slurm, nodes that submit nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from trainings import (
     wait_for_state,
     write_counter,
 )  # fmt: skip
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -33,9 +34,10 @@ def jobs_of(cluster, training_id):
 def start(dlctl, cluster_site, xdg):
     """Submit a program that counts, in jobs of so many seconds; the ending job submits the next."""
 
-    def submitted(goal, limit_s, program=COUNTER, **keys):
+    def submitted(goal, limit_s, program=COUNTER, starters=(), **keys):
         limits = {"debug": {"max_time": f"{limit_s}s", "nodes": 4, "cpus_per_node": 2}}
-        site = change_site(cluster_site, xdg.config, partitions=limits)
+        only = {"scheduler": {"next_attempt": [*starters, "client"]}} if starters else {}
+        site = change_site(cluster_site, xdg.config, partitions=limits, **only)
         asked = {"time": "5m", "retry": {"backoff": "1s"}} | keys
         folder = write_counter(dlctl.cwd, goal, program, **asked)
         training_id = submit(dlctl, site, folder, "--partition", "debug")
@@ -56,7 +58,7 @@ def assert_a_chain(dlctl, training_id, job_dir, starters):
     return jobs
 
 
-def test_a_controller_that_hangs_while_the_ending_job_submits(dlctl, cluster, start, wait_until):
+def test_a_controller_that_hangs_while_the_ending_job_submits(dlctl, cluster, start):
     """The job's sbatch times out, and the controller reads its request when it wakes up."""
     training_id, job_dir = start(250, 24, SAVES_ON_A_SIGN)
     wait_until((job_dir / contract.directive_file(1)).exists, 60)
@@ -67,14 +69,12 @@ def test_a_controller_that_hangs_while_the_ending_job_submits(dlctl, cluster, st
     cluster.ctld_resume()
     said = (job_dir / contract.submit_answer(2)).read_text()
     assert not said.startswith("0\n"), "sbatch was to time out"
-    assert (
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=150)["attempt"] >= 2
-    )
+    assert wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=150)["attempt"] >= 2
     jobs = assert_a_chain(dlctl, training_id, job_dir, ["job", "client"])
     assert jobs_of(cluster, training_id) <= jobs, "a job that no attempt ran in"
 
 
-def test_slurms_signal_alone_ends_a_link(dlctl, cluster, start, wait_until):
+def test_slurms_signal_alone_ends_a_link(dlctl, cluster, start):
     """Somebody shortens the job's limit to a minute: only Slurm knows of it, and signals."""
     training_id, job_dir = start(600, 600, time="10m")
     wait_until((job_dir / "checkpoints/count-0").exists, 60)
@@ -88,21 +88,19 @@ def test_slurms_signal_alone_ends_a_link(dlctl, cluster, start, wait_until):
     dlctl("cancel", training_id, ok=True)
 
 
-def test_a_requeue_by_an_administrator_is_no_failure(dlctl, cluster, start, wait_until):
+def test_a_requeue_by_an_administrator_is_no_failure(dlctl, cluster, start):
     """Slurm ends the job and queues it again: the training goes on in it, or in a new one, once."""
     training_id, job_dir = start(130, 600, retries=0)
     wait_until((job_dir / "checkpoints/count-0").exists, 60)
     job_id = (job_dir / contract.claim(1)).read_text().strip()
     cluster.exec("scontrol", "requeue", job_id)
     wait_until(lambda: verdict(job_dir, 1), 60)
-    assert (
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=200)["attempt"] == 2
-    )
+    assert wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=200)["attempt"] == 2
     assert verdict(job_dir, 1).kind == "preempted"
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_lost_node_ends_no_training_whichever_it_is(dlctl, cluster, start, wait_until, rank):
+def test_a_lost_node_ends_no_training_whichever_it_is(dlctl, cluster, start, rank):
     """Slurm runs the job again, because its first node is lost, or another one.
 
     In that moment the supervisor submits the next job, if it lives, and is killed with its sbatch.
@@ -116,10 +114,40 @@ def test_a_lost_node_ends_no_training_whichever_it_is(dlctl, cluster, start, wai
     claim = job_dir / contract.claim(2)
     wait_until(claim.exists, 150, what="attempt 2, with nobody looking")
     assert claim.read_text() == (job_dir / contract.claim(1)).read_text()
-    known = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=200)
+    known = wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=200)
     assert known["attempt"] == 2
     lost = verdict(job_dir, 1)
     assert (lost.kind, lost.action.kind, lost.action.starter) == ("node_lost", "retry", "requeue")
     assert (lost.evidence.host, lost.action.exclude) == (host, [host])
     log = dlctl("logs", training_id, ok=True).stdout
     assert log.count("begins at 0") == 2, "each learner began once from the beginning"
+
+
+def completed(job_dir):
+    """Return whether any attempt has completed; nobody asks dlctl, which would look."""
+    attempts = range(1, 1 + len(list(job_dir.glob("attempts/*"))))
+    return any((each := verdict(job_dir, n)) and each.state == "COMPLETED" for n in attempts)
+
+
+def test_a_job_that_asks_slurm_for_another_run_is_both_links(dlctl, start):
+    """On a busy machine a job needs half of its 30 s to begin, and there are more links."""
+    training_id, job_dir = start(260, 30, starters=["requeue"], time="3m")
+    wait_until(lambda: verdict(job_dir, 1), 60)
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert known["state"] in ("QUEUED", "PENDING", "DEPLOYING"), known
+    wait_until(lambda: completed(job_dir), 240)
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert known["state"] == "COMPLETED", known
+    links = [verdict(job_dir, number) for number in range(1, known["attempt"])]
+    assert {(each.kind, each.action.starter) for each in links} == {("time_limit", "requeue")}
+    assert {each.job_id for each in links} == {known["job_id"]}
+    assert_no_step_twice(dlctl("logs", training_id, ok=True).stdout)
+
+
+def test_a_node_is_asked_who_can_start_the_next_attempt(dlctl, cluster_site):
+    checks = dlctl("doctor", cluster_site.name, "--deep", "--json").json
+    told = {each["name"]: each for each in checks}
+    next_attempt, paths = told["chaining"], told["paths of the service"]
+    assert next_attempt["state"] == paths["state"] == "ok", told
+    assert "can submit jobs" in next_attempt["evidence"]
+    assert "programs can see /mnt/data, /mnt/results and /job on n" in paths["evidence"]

@@ -15,7 +15,8 @@ from served import (
     wait_for_learners,
     write_slow,
 )
-from trainings import REPOSITORY, submit, wait_for_state
+from trainings import REPOSITORY, begin, wait_for_state
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -50,38 +51,35 @@ def cluster(_cluster_with_cgroups):
     _cluster_with_cgroups.heal()
 
 
-def test_a_job_that_slurm_ends_saves_first(dlctl, cluster_site, cluster, wait_until):
+def test_a_job_that_slurm_ends_saves_first(dlctl, cluster_site, cluster):
     folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, time="10m")
-    training_id = submit(dlctl, cluster_site, folder)
-    job_dir = cluster_site.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 2)
+    training_id, job_dir = begin(dlctl, cluster_site, folder)
+    wait_for_learners(job_dir, 2)
     checkpoints = job_dir / contract.CHECKPOINTS
     wait_until(lambda: any(checkpoints.iterdir()), 90)
     cluster.user("scancel", "--user", cluster.user_name)
-    known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    known = wait_for_state(dlctl, training_id, "HALTED")
     why = "The scheduler ended the job: somebody cancelled it by scancel."
     assert known["reason"] == why, dlctl("logs", training_id).stdout
     verdict = dlctl("show", training_id, "--json", ok=True).json["verdict"]
     assert (verdict["kind"], verdict["evidence"]["scheduler_state"]) == ("cancelled", "CANCELLED")
     hurry(job_dir)
-    done = dlctl("resume", training_id, "--follow", timeout_s=240)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    done = dlctl("resume", training_id, "--follow", timeout_s=240, ok=True)
     assert "continuing from the checkpoint" in done.stdout
     assert_each_sample_was_done_once(job_dir, SLOW_SAMPLES, SLOW_EPOCHS, attempt=2)
 
 
 @pytest.mark.long
-def test_a_learner_whose_memory_never_suffices_is_given_up(dlctl, cluster_site, wait_until):
+def test_a_learner_whose_memory_never_suffices_is_given_up(dlctl, cluster_site):
     """Each of its lives does a chunk or two: without an end it would train for ever."""
     folder = write_slow(dlctl.cwd / "job", learners=2, memory="450MiB", time="10m")
     code = (folder / "train.py").read_text()
     (folder / "train.py").write_text(code.replace("        return self.line", HOARD))
-    training_id = submit(dlctl, cluster_site, folder)
-    job_dir = cluster_site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, cluster_site, folder)
     log = job_dir / contract.attempt_dir(1) / "slurm.out"
     why = "killed by signal 9, out of memory, 3 times in a row, each within 10 min of its start"
     said = f"Giving up learner 1 on n1: it was {why}"
     wait_until(lambda: log.exists() and said in log.read_text(), 120)
     hurry(job_dir)
-    known = wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    known = wait_for_state(dlctl, training_id, "COMPLETED")
     assert known["reason"] == f"1 of 2 learners ended with exit code 0; learner 1 was {why}."

@@ -8,12 +8,15 @@ import pytest
 from test_main_road import SLOW_TRAIN
 from trainings import (
     ON_THE_CLUSTER,
+    begin,
+    halt,
     run,
     submit,
     wait_for_file,
     wait_for_state,
     write_training,
 )
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -36,12 +39,12 @@ def slow_training(folder, **keys):
 
 
 @ON_THE_CLUSTER
-def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site, wait_until):
+def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site):
     folder = slow_training(dlctl.cwd)
     training_id = submit(dlctl, site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "TRAINING")
+    wait_for_state(dlctl, training_id, "TRAINING")
     job_dir = site.job_dir(training_id)
-    wait_for_file(wait_until, job_dir / contract.metrics_file(1, 0))
+    wait_for_file(job_dir / contract.metrics_file(1, 0))
     done = dlctl("tune", training_id, "lr=0.003", "batch_size=64", "--json", ok=True).json
     step = done["answer"]["step"]
     assert done["number"] == 1 and step >= 1 and not done["answer"]["problem"]
@@ -51,12 +54,11 @@ def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site, wait
     assert saved["number"] == 2 and saved["answer"]["step"] >= step
     refused = dlctl("tune", training_id, "colour=red")
     assert refused.exit_code == 8 and "is no setting that can be tuned" in refused.stderr
-    dlctl("halt", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    halt(dlctl, training_id)
     dlctl("tune", training_id, "lr=0.001", ok=True)
     (job_dir / contract.JOB_STATE / "hurry").touch()
     dlctl("resume", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     dlctl("fetch", "results", training_id, "--to", folder / "got", ok=True)
     lines = [json.loads(line) for line in (folder / "got/metrics.jsonl").read_text().splitlines()]
     events = {line["event"]: line["step"] for line in lines if "event" in line}
@@ -71,10 +73,10 @@ def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site, wait
     assert dlctl("tune", training_id, "lr=1").exit_code == 8
     shown = " ".join(dlctl("show", training_id, "--all", ok=True).stdout.split())
     assert f"lr=0.003, batch_size=64 since step {step}; a checkpoint at step " in shown
-    assert_hours(dlctl, site, training_id, wait_until)
+    assert_hours(dlctl, site, training_id)
 
 
-def assert_hours(dlctl, site, training_id, wait_until):
+def assert_hours(dlctl, site, training_id):
     """Check the ledger of a training that was halted and resumed; Slurm has an accounting."""
 
     def settled():
@@ -113,8 +115,7 @@ def test_a_plateau_ends_a_training_early_with_its_results(dlctl, site):
         stop={"plateau": {"metric": "loss", "patience": 2}},
         training={"epochs": 50, "batch_size": 64},
     )  # fmt: skip
-    done, training_id = run(dlctl, site, folder)
-    assert done.exit_code == 0, done.stderr
+    done, training_id = run(dlctl, site, folder, ok=True)
     verdict = dlctl("show", training_id, "--json", ok=True).json["verdict"]
     assert (verdict["state"], verdict["kind"]) == ("COMPLETED", "plateau")
     assert "loss has not improved in 2 epochs" in verdict["reason"]
@@ -123,8 +124,7 @@ def test_a_plateau_ends_a_training_early_with_its_results(dlctl, site):
 
 def test_hours_that_are_used_up_halt_the_training(dlctl, local_site):
     folder = slow_training(dlctl.cwd, stop={"max_node_hours": 2 / 3600})
-    done, training_id = run(dlctl, local_site, folder)
-    assert done.exit_code == 0, done.stderr
+    done, training_id = run(dlctl, local_site, folder, ok=True)
     verdict = dlctl("show", training_id, "--json", ok=True).json["verdict"]
     assert (verdict["state"], verdict["kind"]) == ("HALTED", "budget")
     assert verdict["action"]["kind"] == "stop"
@@ -142,23 +142,22 @@ JUMPS_ONCE = NAN_AT_7.replace(
 
 
 @ON_THE_CLUSTER
-def test_a_loss_that_jumps_is_rolled_back(dlctl, site, wait_until):
+def test_a_loss_that_jumps_is_rolled_back(dlctl, site):
     folder = write_training(
         dlctl.cwd, {"job": "train.py"}, {"train.py": JUMPS_ONCE}, learners=2,
         stop={"loss_spike": {"factor": 10}}, retry={"backoff": "1s"}, retries=2,
         training={"epochs": 3, "batch_size": 32, "log_every_steps": 1},
         checkpoint={"every": "8 steps"},
     )  # fmt: skip
-    training_id = submit(dlctl, site, folder)
-    job_dir = site.job_dir(training_id)
-    wait_for_file(wait_until, job_dir / contract.verdict_file(2))
+    training_id, job_dir = begin(dlctl, site, folder)
+    wait_for_file(job_dir / contract.verdict_file(2))
     first, second = (
         contract.read_record(contract.Verdict, job_dir / contract.verdict_file(n)) for n in (1, 2)
     )
     assert first.kind == "loss_spike" and "at step 20" in first.reason
     assert first.action.kind == "retry" and first.progress == 16
     assert second.state == "COMPLETED"
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     dlctl("fetch", "results", training_id, "--to", folder / "got", ok=True)
     lines = [json.loads(line) for line in (folder / "got/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 49))

@@ -123,11 +123,11 @@ def test_a_root_that_nodes_do_not_see(dlctl, cluster_site, xdg):
 
 
 def test_logs_of_failed_trainings_are_in_the_bundle_and_their_programs_words_are_not(
-    dlctl, cluster_site, tmp_path, wait_until
+    dlctl, cluster_site, tmp_path
 ):
     folder = write_training(tmp_path / "job", {"command": "echo my secret recipe; exit 3"})
     training_id = submit(dlctl, cluster_site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    wait_for_state(dlctl, training_id, "FAILED")
     dlctl("doctor", cluster_site.name, "--bundle", tmp_path / "r.tgz", ok=True)
     with tarfile.open(tmp_path / "r.tgz") as archive:
         names = archive.getnames()

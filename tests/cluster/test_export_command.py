@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from trainings import ON_THE_CLUSTER, submit, wait_for_state, write_training
+from trainings import ON_THE_CLUSTER, complete, write_training
 
 PROGRAM = """\
 import torch
@@ -41,14 +41,12 @@ TRAINING = {
 
 
 @pytest.fixture
-def completed(dlctl, site, wait_until):
+def completed(dlctl, site):
     """A short training, completed; its id."""
     folder = write_training(
         dlctl.cwd, {"job": "train.py"}, {"train.py": PROGRAM}, name="it's 1", **TRAINING
     )
-    training_id = submit(dlctl, site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
-    return training_id
+    return complete(dlctl, site, folder)
 
 
 @ON_THE_CLUSTER
@@ -87,10 +85,9 @@ def test_a_training_is_exported_and_fetched(dlctl, site, completed):
     assert dlctl("export", completed, "--format", "onxx").exit_code == 2
 
 
-def test_a_program_of_the_users_own_exports_by_itself(dlctl, local_site, wait_until):
+def test_a_program_of_the_users_own_exports_by_itself(dlctl, local_site):
     folder = write_training(dlctl.cwd, {"command": "true"}, learners=1)
-    training_id = submit(dlctl, local_site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    training_id = complete(dlctl, local_site, folder)
     done = dlctl("export", training_id, "--format", "onnx")
     assert done.exit_code == 9
     assert "from learner.export import export" in done.stderr

@@ -8,7 +8,7 @@ import re
 
 import pytest
 from repository import REPOSITORY
-from trainings import submit, wait_for_state, write_training
+from trainings import complete, write_training
 
 REPORTS = """\
 import json, os, pathlib, time
@@ -42,14 +42,13 @@ WRITER = (REPOSITORY / "tests/support/event_files.py").read_text()
     ("program", "listed"), [(REPORTS, True), (LOGS, True), (EVENTS, False)],
     ids=["reports", "logs", "events"],
 )  # fmt: skip
-def test_faces_agree_on_a_program(dlctl, site, tmp_path, wait_until, program, listed):
+def test_faces_agree_on_a_program(dlctl, site, tmp_path, program, listed):
     files = {"train.py": program, "event_files.py": WRITER}
     folder = write_training(
         tmp_path / "job", {"command": "exec python3 train.py"}, files,
         **({} if listed else {"evaluation_metrics": {"type": "tensorboard"}}),
     )  # fmt: skip
-    training_id = submit(dlctl, site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    training_id = complete(dlctl, site, folder)
     told = dlctl("metrics", training_id, "--names", "loss", "--csv", ok=True).stdout
     points = [(int(r["step"]), float(r["value"])) for r in csv.DictReader(io.StringIO(told))]
     (last, newest), (best_step, best) = points[-1], min(points, key=lambda point: point[1])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from repository import REPOSITORY
 from rest_server import serving, wait_for_end, zipped
+from test_serve import SEARCH, TRIALS
 
 SCHEMATHESIS = Path(sys.prefix, "servers/bin/st")
 SETTINGS = """\
@@ -33,25 +34,6 @@ for step in range(1, 5):
     print("step", step, flush=True)
 open(os.environ["RESULT_DIR"] + "/model.txt", "w").write("hello world")
 time.sleep(float(sys.argv[1]))
-"""
-SEARCH = """\
-name: fuzzed
-space: {x: {float: [0, 1]}}
-strategy: {name: genetic, seed: 1, population: 2}
-metric: {name: loss}
-budget: {trials: 2}
-task: {python: "trials:Valley", time: 1m, memory: 256MiB}
-workers: {jobs: 1, slots: 1, time: 5m}
-"""
-TRIALS = """\
-from search.tasks import BaseTask
-
-class Valley(BaseTask):
-    def __init__(self, x):
-        self.x = x
-
-    def run(self):
-        return {"loss": self.x}
 """
 
 

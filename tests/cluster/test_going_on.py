@@ -14,14 +14,15 @@ from trainings import (
     COUNTER,
     ON_THE_CLUSTER,
     assert_no_step_twice,
+    begin,
     change_site,
     count_of,
-    submit,
     verdict,
     wait_for_state,
     write_counter,
     write_training,
 )  # fmt: skip
+from waiting import wait_until
 
 from dlctl import contract
 from dlctl.contract import Status
@@ -47,15 +48,14 @@ def training(folder: Path, goal: int = 60, **keys: Any) -> Path:
 
 
 @ON_THE_CLUSTER
-def test_a_program_that_is_killed_goes_on_in_the_same_job(dlctl, site, wait_until):
+def test_a_program_that_is_killed_goes_on_in_the_same_job(dlctl, site):
     """The one learner that dies ends the attempt; nobody looks until the training has ended."""
     once = '[ -e "$JOB_STATE_DIR/died" ] || [ "$RANK" = 0 ] || { sleep 2; touch "$JOB_STATE_DIR/died"; kill -9 0; } & '  # noqa: E501
     folder = write_training(
         dlctl.cwd, {"command": f"{once}exec python3 counter.py 60"}, {"counter.py": COUNTER},
         learners=2, retries=2,
     )  # fmt: skip
-    training_id = submit(dlctl, site, folder)
-    job_dir = site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, site, folder)
     wait_until((job_dir / contract.verdict_file(2)).exists, 90)
     first, second = verdict(job_dir, 1), verdict(job_dir, 2)
     assert first is not None and second is not None and first.action is not None
@@ -71,15 +71,13 @@ def test_a_program_that_is_killed_goes_on_in_the_same_job(dlctl, site, wait_unti
 
 
 @ON_THE_CLUSTER
-def test_a_supervisor_that_is_killed_is_succeeded(dlctl, site, request, wait_until):
+def test_a_supervisor_that_is_killed_is_succeeded(dlctl, site, request):
     """Nobody is left to write a verdict: the next command that looks does, and goes on."""
     cluster = request.getfixturevalue("cluster") if site.is_cluster else None
-    training_id = submit(dlctl, site, training(dlctl.cwd))
-    job_dir = site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, site, training(dlctl.cwd))
     wait_until(lambda: count_of(job_dir) > 5, 90)
     kill_on(site, cluster, status(job_dir, 1, "supervisor", 0))
-    done = dlctl("logs", training_id, "--follow")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    dlctl("logs", training_id, "--follow", ok=True)
     first = verdict(job_dir, 1)
     assert first is not None and first.action is not None
     assert (first.state, first.action.starter) == ("FAILED", "job")
@@ -89,17 +87,14 @@ def test_a_supervisor_that_is_killed_is_succeeded(dlctl, site, request, wait_unt
 
 @pytest.mark.costs(12)
 @pytest.mark.first
-def test_a_training_that_is_longer_than_the_limit_is_a_chain_of_jobs(
-    dlctl, local_site, xdg, wait_until
-):
+def test_a_training_that_is_longer_than_the_limit_is_a_chain_of_jobs(dlctl, local_site, xdg):
     limits = {"all": {"max_time": "14s", "cpus_per_node": 8}}
     short = change_site(local_site, xdg.config, partitions=limits)
-    training_id = submit(dlctl, short, training(dlctl.cwd, 130, learners=1, time="90s"))
-    job_dir = local_site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, short, training(dlctl.cwd, 130, learners=1, time="90s"))
     plan = json.loads((job_dir / "plan.json").read_text())
     assert (plan["resources"]["time_s"], plan["lifecycle"]["links"]) == (14, 10)
     wait_until(lambda: any((job_dir / "results.json").parent.glob("attempts/*/trained.json")), 90)
-    known = wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    known = wait_for_state(dlctl, training_id, "COMPLETED")
     assert known["attempt"] >= 2
     links = [verdict(job_dir, n) for n in range(1, known["attempt"])]
     assert {(each.state, each.kind, each.action.starter) for each in links if each} == {
@@ -109,12 +104,11 @@ def test_a_training_that_is_longer_than_the_limit_is_a_chain_of_jobs(
 
 
 @pytest.mark.first
-def test_a_cancel_between_two_links_ends_the_chain(dlctl, local_site, wait_until):
+def test_a_cancel_between_two_links_ends_the_chain(dlctl, local_site):
     """The next attempt has been announced, and waits for its back-off."""
     program = {"command": "echo 1 >$CHECKPOINT_DIR/model; echo 'Connection timed out'; exit 75"}
     folder = write_training(dlctl.cwd, program, learners=1, retries=2, retry={"backoff": "10m"})
-    training_id = submit(dlctl, local_site, folder)
-    job_dir = local_site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, local_site, folder)
     wait_until(lambda: verdict(job_dir, 1), 90)
     before = dlctl("status", training_id, "--json", ok=True).json
     assert before["state"] in ("QUEUED", "PENDING"), before

@@ -8,6 +8,7 @@ import re
 
 from hostile_link import hostile_link
 from trainings import change_site, state_of, submit, wait_for_state, write_training
+from waiting import wait_until
 
 LASTS = "echo begun; until [ -e $JOB_STATE_DIR/end ]; do sleep 0.1; done; echo ended"
 
@@ -15,7 +16,6 @@ LASTS = "echo begun; until [ -e $JOB_STATE_DIR/end ]; do sleep 0.1; done; echo e
 def test_ten_that_follow_and_a_watch_share_one_connection_that_the_doctor_tells_of(
     dlctl, cluster_site, xdg, tmp_path
 ):
-    """Takes long because eleven commands start on two cores, and the doctor starts torch."""
     site = change_site(cluster_site, xdg.config, transport={"kind": "openssh"})
     folder = write_training(tmp_path / "job", {"command": LASTS})
     with hostile_link(dlctl, site, tmp_path) as link, contextlib.ExitStack() as stack:
@@ -61,10 +61,7 @@ def test_ten_that_follow_and_a_watch_share_one_connection_that_the_doctor_tells_
         assert broken(links(dlctl, site)) == []
 
 
-def test_a_link_that_is_cut_in_the_middle_of_each_command(
-    dlctl, cluster_site, xdg, tmp_path, wait_until
-):
-    """Takes long because eleven commands are cut, and given again: each leaves what it should."""
+def test_a_link_that_is_cut_in_the_middle_of_each_command(dlctl, cluster_site, xdg, tmp_path):
     site = change_site(cluster_site, xdg.config)
     result = 'head -c 400000 /dev/urandom >"$RESULT_DIR/big"'
     quick = write_training(tmp_path / "quick", {"command": result}, name="quick")
@@ -98,7 +95,7 @@ def test_a_link_that_is_cut_in_the_middle_of_each_command(
         (pruned,) = {path.name for path in (site.root / "jobs").iterdir()} - {done}
         running, unwanted = (submit(dlctl, site, lasts) for _ in range(2))
         for each in (done, pruned):
-            wait_for_state(dlctl, wait_until, each, "COMPLETED")
+            wait_for_state(dlctl, each, "COMPLETED")
 
         short = at_least("logs", done) - 250  # the log has more bytes
         middle = at_least("status", done) - 250
@@ -117,8 +114,8 @@ def test_a_link_that_is_cut_in_the_middle_of_each_command(
         dlctl("halt", running, ok=True)
         lost(cut("cancel", unwanted, after_bytes=middle))
         dlctl("cancel", unwanted, ok=True)
-        wait_for_state(dlctl, wait_until, running, "HALTED")
-        wait_for_state(dlctl, wait_until, unwanted, "CANCELLED")
+        wait_for_state(dlctl, running, "HALTED")
+        wait_for_state(dlctl, unwanted, "CANCELLED")
         lost(cut("delete", done, "--yes", after_bytes=middle))
         dlctl("delete", done, "--yes", ok=True)
         lost(cut("prune", "--older-than", "1s", "--yes", after_bytes=middle))
@@ -134,13 +131,13 @@ def test_a_link_that_is_cut_in_the_middle_of_each_command(
             unknown = cut(*one_more, cwd=quick, after_bytes=sent - earlier, surely=False)
             if unknown.exit_code:
                 break
-            wait_for_state(dlctl, wait_until, unknown.stdout.strip(), "COMPLETED")
+            wait_for_state(dlctl, unknown.stdout.strip(), "COMPLETED")
             dlctl("delete", unknown.stdout.strip(), "--yes", ok=True)
         assert unknown.exit_code in (6, 7) and "never submitted twice" in unknown.stderr, unknown
         (row,) = dlctl("list", "--json", ok=True).json
         if row["state"] == "QUEUED":
             dlctl("resume", row["training_id"], ok=True)
-        wait_for_state(dlctl, wait_until, row["training_id"], "COMPLETED")
+        wait_for_state(dlctl, row["training_id"], "COMPLETED")
         assert [path.name for path in (site.root / "jobs").iterdir()] == [row["training_id"]]
 
 

@@ -33,14 +33,14 @@ adopt EVIL|delete ID --dry-run|prune --older-than 1s --dry-run|tag ID EVIL"""
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_no_command_passes_orders_on_to_the_terminal(dlctl, local_site, wait_until, xdg):
+def test_no_command_passes_orders_on_to_the_terminal(dlctl, local_site, xdg):
     env = {"EVIL": EVIL}
     folder = write_training(
         dlctl.cwd, {"command": "python3 train.py"}, {"train.py": PROGRAM}, name="evil", env=env,
         description=EVIL,
     )  # fmt: skip
     training_id = submit(dlctl, local_site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED", "FAILED")
+    wait_for_state(dlctl, training_id, "COMPLETED", "FAILED")
     seen = {}
     for command in COMMANDS.replace("\n", "|").split("|"):
         words = [{"ID": training_id, "EVIL": EVIL}.get(word, word) for word in command.split()]

@@ -47,10 +47,10 @@ def build(arguments):
 """
 
 
-def hung_attempt(wait_until, job: Path) -> tuple[int, dict[str, Any]]:
+def hung_attempt(job: Path) -> tuple[int, dict[str, Any]]:
     """Return the attempt that hung: a loaded machine may lose one before, which is retried."""
     for n in (1, 2):
-        verdict = json.loads(wait_for_file(wait_until, job / contract.verdict_file(n)))
+        verdict = json.loads(wait_for_file(job / contract.verdict_file(n)))
         if verdict["kind"] == "hung":
             break
         by_load = ("unknown", "scheduler", "node_lost")
@@ -59,7 +59,7 @@ def hung_attempt(wait_until, job: Path) -> tuple[int, dict[str, Any]]:
     return n, verdict
 
 
-def test_a_learner_that_blocks_is_named_and_the_attempt_retried(dlctl, cluster_site, wait_until):
+def test_a_learner_that_blocks_is_named_and_the_attempt_retried(dlctl, cluster_site):
     folder = write_training(
         dlctl.cwd / "job", {"job": "train.py"}, {"train.py": TRAIN},
         learners=3, nodes=3, training={"batch_size": 30, "epochs": 1},
@@ -67,12 +67,12 @@ def test_a_learner_that_blocks_is_named_and_the_attempt_retried(dlctl, cluster_s
     )  # fmt: skip
     training_id = submit(dlctl, cluster_site, folder)
     job = cluster_site.root / "jobs" / training_id
-    n, hung = hung_attempt(wait_until, job)
+    n, hung = hung_attempt(job)
     node = "n2" if n == 1 else "n[234]"  # the attempt before may have lost a node
     assert re.search(rf"learner 1 on {node} was waited for, at train\.py:", hung["reason"]), hung
     assert "in wait_for_ever (the others are in the exchange)." in hung["reason"]
     assert (hung["action"]["kind"], hung["action"]["attempt"]) == ("retry", n + 1)
-    after = json.loads(wait_for_file(wait_until, job / contract.verdict_file(n + 1)))
+    after = json.loads(wait_for_file(job / contract.verdict_file(n + 1)))
     assert after["state"] == "COMPLETED", json.dumps(after, indent=1)
     stacks = [Path(job, contract.stacks_file(n, rank)).read_text() for rank in range(3)]
     assert "in wait_for_ever" in stacks[1]
@@ -81,7 +81,7 @@ def test_a_learner_that_blocks_is_named_and_the_attempt_retried(dlctl, cluster_s
 
 @pytest.mark.long
 def test_a_learner_on_a_parameter_server_that_blocks_is_named_once_the_others_are_done(
-    dlctl, cluster_site, wait_until
+    dlctl, cluster_site
 ):
     folder = write_training(
         dlctl.cwd / "job", {"job": "train.py"}, {"train.py": TRAIN},
@@ -91,8 +91,8 @@ def test_a_learner_on_a_parameter_server_that_blocks_is_named_once_the_others_ar
     )  # fmt: skip
     training_id = submit(dlctl, cluster_site, folder)
     job = cluster_site.root / "jobs" / training_id
-    first = json.loads(wait_for_file(wait_until, job / contract.verdict_file(1), timeout_s=120))
+    first = json.loads(wait_for_file(job / contract.verdict_file(1), timeout_s=120))
     assert first["kind"] == "hung", first
     assert "learner 1 on n2 was waited for, at train.py:" in first["reason"], first
-    second = json.loads(wait_for_file(wait_until, job / contract.verdict_file(2)))
+    second = json.loads(wait_for_file(job / contract.verdict_file(2)))
     assert second["state"] == "COMPLETED", json.dumps(second, indent=1)

@@ -12,11 +12,12 @@ from trainings import (
     ON_THE_CLUSTER,
     change_site,
     count_of,
+    halt,
     run,
     submit,
-    wait_for_state,
     write_training,
 )
+from waiting import wait_until
 
 NAMESPACE = "unshare --user --map-root-user --mount"
 """A container without an image: its programs see another user and mounts of their own."""
@@ -56,7 +57,7 @@ def test_a_module_that_an_environment_lacks_is_named(dlctl, local_site, xdg):
 
 
 @ON_THE_CLUSTER
-def test_a_learner_in_a_container_is_halted_and_goes_on(dlctl, site, xdg, wait_until):
+def test_a_learner_in_a_container_is_halted_and_goes_on(dlctl, site, xdg):
     """Its shell, its trap and its exit code pass through the container's programs.
 
     The nodes' own Python has no `only_here`, and this one has none of dlctl's packages.
@@ -75,13 +76,11 @@ python -c '{show}, os.environ["TWO"])'; exec python count.py 40"""
     folder = write_training(dlctl.cwd, framework, {"count.py": COUNTER})
     training_id = submit(dlctl, changed, folder)
     wait_until(lambda: count_of(site.job_dir(training_id)) > 3, 90)
-    dlctl("halt", training_id, ok=True)
-    known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    known = halt(dlctl, training_id)
     assert known["reason"] == "Halted on request."
     count = count_of(site.job_dir(training_id))
     assert f"saved {count}\n" in dlctl("logs", training_id, ok=True).stdout
-    done = dlctl("resume", training_id, "--follow")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    done = dlctl("resume", training_id, "--follow", ok=True)
     assert "learner-0 | user 0" in done.stdout
     assert f"learner-0 | 42 {place} hello there 2" in done.stdout
     assert f"learner-0 | begins at {count}\n" in done.stdout

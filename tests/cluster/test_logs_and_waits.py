@@ -1,9 +1,10 @@
-"""Logs over a real link, and why jobs wait in a real queue."""
+"""Logs and large files over a real link, and why jobs wait in a real queue."""
 
 from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from trainings import submit, wait_for_state, write_training
+from trainings import complete, submit, wait_for_state, write_training
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -38,8 +40,7 @@ def lines_of(text: str) -> list[tuple[str, int]]:
 
 
 @pytest.mark.cluster
-def test_a_log_is_followed_through_a_halt_and_a_cut_link(dlctl, cluster_site, tmp_path, wait_until):
-    """Longer than five seconds: two attempts, and a connection that has to be made again."""
+def test_a_log_is_followed_through_a_halt_and_a_cut_link(dlctl, cluster_site, tmp_path):
     files = {"count.py": PROGRAM}
     folder = write_training(tmp_path / "job", {"command": "python3 count.py"}, files, learners=2)
     training_id = submit(dlctl, cluster_site, folder)
@@ -81,11 +82,9 @@ def test_a_log_is_followed_through_a_halt_and_a_cut_link(dlctl, cluster_site, tm
 
 
 @pytest.mark.cluster
-def test_a_thousand_learners_logs_need_few_files_here(dlctl, cluster_site, tmp_path, wait_until):
-    """Longer than five seconds: a thousand logs are read, by a thousand processes in turn."""
+def test_a_thousand_learners_logs_need_few_files_here(dlctl, cluster_site, tmp_path):
     folder = write_training(tmp_path / "job", {"command": "true"})
-    training_id = submit(dlctl, cluster_site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    training_id = complete(dlctl, cluster_site, folder)
     attempt = Path(dlctl.record(training_id).job_dir, "attempts/1")
     for rank in range(1, 1001):
         log = attempt / f"learner-{rank}.log"
@@ -100,7 +99,7 @@ def test_a_thousand_learners_logs_need_few_files_here(dlctl, cluster_site, tmp_p
 
 
 @pytest.mark.cluster
-def test_a_job_says_why_it_waits_and_what_to_do(dlctl, cluster_site, tmp_path, wait_until):
+def test_a_job_says_why_it_waits_and_what_to_do(dlctl, cluster_site, tmp_path):
     cluster = cluster_site.cluster
     folder = write_training(tmp_path / "job", {"command": "true"}, time="5m")
 
@@ -136,4 +135,42 @@ def test_a_job_says_why_it_waits_and_what_to_do(dlctl, cluster_site, tmp_path, w
         assert "it asks for more time than its partition allows (PartitionTimeLimit)" in listed
     finally:
         partition("State=UP", "MaxTime=UNLIMITED")
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
+
+
+SIZE_BYTES = 200_000_000
+LARGE = f"""\
+head -c {SIZE_BYTES} /dev/urandom >$RESULT_DIR/model.bin; echo 1 >$RESULT_DIR/one
+mkdir $CHECKPOINT_DIR/step-7; echo w >$CHECKPOINT_DIR/step-7/weights; echo saved"""
+
+
+@pytest.mark.cluster
+def test_a_killed_fetch_goes_on_in_mid_file(dlctl, cluster_site, tmp_path):
+    folder = write_training(tmp_path / "job", {"command": LARGE})
+    training_id = complete(dlctl, cluster_site, folder)
+    to = tmp_path / "got"
+
+    def arrived_bytes() -> int:
+        return max((path.stat().st_size for path in to.glob(".dlctl-partial/*")), default=0)
+
+    with dlctl.start("fetch", training_id, "--to", to) as first:
+        wait_until(lambda: arrived_bytes() > SIZE_BYTES // 4, 60, what="a part of the file")
+        first.send_signal(signal.SIGKILL)
+    assert not (to / "model.bin").exists()
+    kept = arrived_bytes()
+    assert kept > SIZE_BYTES // 4
+    inode = next(p for p in to.glob(".dlctl-partial/*") if p.suffix != ".note").stat().st_ino
+    with (
+        dlctl.start("fetch", "all", training_id, "--to", to) as second,
+        dlctl.start("fetch", "all", training_id, "--to", to) as third,
+    ):
+        assert second.wait(120) == third.wait(120) == 0
+    there = cluster_site.job_dir(training_id)
+    assert (to / "model.bin").stat().st_ino == inode
+    assert (to / "model.bin").read_bytes() == (there / "results/model.bin").read_bytes()
+    assert (to / "checkpoints/step-7/weights").read_text() == "w\n"
+    assert list(to.rglob("*.local*")) == []
+    assert not (to / ".dlctl-partial").exists()
+    again = dlctl("fetch", "all", training_id, "--to", to, "--json", ok=True).json
+    assert {"model.bin", "one", "metrics.jsonl"} & set(again["files"]) >= {"model.bin", "one"}
+    assert again["kept"] == again["left_out"] == []

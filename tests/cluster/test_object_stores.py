@@ -19,12 +19,15 @@ from trainings import (
     ON_THE_CLUSTER,
     change_site,
     command_lines,
+    complete,
     files_tell,
+    halt,
     submit,
     verdict,
     wait_for_state,
     write_training,
 )
+from waiting import wait_until
 
 from dlctl import contract
 from dlctl.contract.stores import Listing, Stored, listing_file
@@ -67,7 +70,7 @@ def caffe(folder):
 
 @ON_THE_CLUSTER
 def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_there(
-    dlctl, site, tmp_path, swift_for, wait_until
+    dlctl, site, tmp_path, swift_for
 ):
     """Two learners train a net of Caffe, as in the paper."""
     files = caffe(folder := tmp_path / "mnist")
@@ -81,7 +84,7 @@ def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_the
     (folder / "manifest.yml").write_text(json.dumps(manifest))
     secret = {"STORE_USER": swift_for.user, "STORE_PASS": swift_for.password}
     training_id = submit(dlctl, site, folder, env=secret)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     job_dir = site.job_dir(training_id)
     listing = contract.read_record(Listing, job_dir / listing_file(0))
     assert {item.key: item.size_bytes for item in listing.objects} == {
@@ -117,7 +120,7 @@ def of_commands(dlctl, swift, data, command, **more):
     return folder, {"STORE_USER": swift.user, "STORE_PASS": swift.password}
 
 
-def test_the_cache_of_a_site_is_listed_and_emptied(dlctl, local_site, swift, wait_until):
+def test_the_cache_of_a_site_is_listed_and_emptied(dlctl, local_site, swift):
     name = swift.container("cached", {"words": b"forty two"})
     command = "while [ ! -e go ]; do sleep 0.05; done; cat $DATA_DIR/words"
     folder, secret = of_commands(dlctl, swift, name, f'cd "$JOB_STATE_DIR"; {command}')
@@ -129,7 +132,7 @@ def test_the_cache_of_a_site_is_listed_and_emptied(dlctl, local_site, swift, wai
     (used,) = dlctl("stores", "cache", "--clear", "--json", ok=True).json["held"]
     assert (used["container"], used["users"]) == (name, [training_id])
     (job_dir / "state/go").touch()
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     assert "cached" in dlctl("stores", "cache", ok=True).stdout
     left = dlctl("stores", "cache", "--keep", "1KiB", "--json", ok=True).json
     assert (len(left["held"]), left["total_bytes"]) == (1, 9)
@@ -138,9 +141,7 @@ def test_the_cache_of_a_site_is_listed_and_emptied(dlctl, local_site, swift, wai
     assert [each["container"] for each in gone["removed"]] == [name]
 
 
-def test_a_halted_training_is_stored_and_its_successor_replaces_it(
-    dlctl, local_site, swift, wait_until
-):
+def test_a_halted_training_is_stored_and_its_successor_replaces_it(dlctl, local_site, swift):
     name = swift.container("to_halt", {"words": b"forty two"})
     program = "trap 'echo halted >\"$RESULT_DIR/how\"; exit 85' USR2\n"
     program += '[ -e $CHECKPOINT_DIR/1 ] && { echo resumed >"$RESULT_DIR/how"; exit 0; }\n'
@@ -153,15 +154,14 @@ def test_a_halted_training_is_stored_and_its_successor_replaces_it(
     (folder / "manifest.yml").write_text(json.dumps(manifest))
     training_id = submit(dlctl, local_site, folder, env=secret)
     wait_until(lambda: any((local_site.job_dir(training_id) / "checkpoints").glob("*/step")))
-    dlctl("halt", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    halt(dlctl, training_id)
     there = f"my_training_results/{training_id}"
     mark = json.loads(swift.get(f"{there}/_complete.json"))
     assert (mark["state"], mark["attempt"]) == ("HALTED", 1)
     assert swift.get(f"{there}/how") == b"halted\n"
     assert swift.get(f"{there}/_checkpoints/1/step") == b"7\n"
     dlctl("resume", training_id, ok=True, env=secret)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     mark = json.loads(swift.get(f"{there}/_complete.json"))
     assert (mark["state"], mark["attempt"]) == ("COMPLETED", 2)
     assert swift.get(f"{there}/how") == b"resumed\n"
@@ -183,7 +183,7 @@ def on_the_page(script):
     return re.sub("^    ", "", block[1], flags=re.MULTILINE)
 
 
-def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path, wait_until):
+def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path):
     shelf = tmp_path / "shelf"
     (shelf / "in").mkdir(parents=True)
     (shelf / "out").mkdir()
@@ -198,8 +198,7 @@ def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path, wait_u
     assert "tape" in [each["type"] for each in listed]
     shown = dlctl("render", "manifest.yml", cwd=folder, ok=True).stdout
     assert "# stores/0/load.sh\n#!/bin/bash" in shown and "opensesame" not in shown
-    training_id = submit(dlctl, local_site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    training_id = complete(dlctl, local_site, folder)
     assert (shelf / f"out/{training_id}/copy").read_text() == "forty two"
     assert "done" in (shelf / f"out/{training_id}/learner-1/training-log.txt").read_text()
     again = dlctl("stores", "save", training_id, "--json", ok=True).json
@@ -240,9 +239,7 @@ def test_the_stores_of_a_manifest_are_checked_before_anything_is_sent(
 
 
 @pytest.mark.first
-def test_no_file_and_no_process_shows_the_password_while_a_training_runs(
-    dlctl, local_site, swift, wait_until
-):
+def test_no_file_and_no_process_shows_the_password_while_a_training_runs(dlctl, local_site, swift):
     name = swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
     hold = 'until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.05; done'
     folder, secret = of_commands(dlctl, swift, name, hold)
@@ -256,7 +253,7 @@ def test_no_file_and_no_process_shows_the_password_while_a_training_runs(
     wait_until(look, interval_s=0.01)
     job_dir = local_site.job_dir(training_id)
     (job_dir / "state/go").touch()
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     look()
     assert seen == []
     kept = [path for path in local_site.root.rglob("*") if path.is_file()
@@ -265,9 +262,7 @@ def test_no_file_and_no_process_shows_the_password_while_a_training_runs(
         ("data_stores.0.password", 0o600)]  # fmt: skip
 
 
-def test_a_supervisor_that_is_killed_while_it_stores_is_succeeded(
-    dlctl, local_site, swift, wait_until
-):
+def test_a_supervisor_that_is_killed_while_it_stores_is_succeeded(dlctl, local_site, swift):
     """The next attempt only stores, although the training has no checkpoint."""
     name = swift.container("interrupted", {"words": b"forty two"})
     storing, killed = threading.Event(), threading.Event()
@@ -294,7 +289,7 @@ def test_a_supervisor_that_is_killed_while_it_stores_is_succeeded(
     assert swift.get(f"my_training_results/{training_id}/times") == b"trained\n"
 
 
-def test_results_are_stored_again_when_they_are_fetched(dlctl, local_site, swift, wait_until):
+def test_results_are_stored_again_when_they_are_fetched(dlctl, local_site, swift):
     name = swift.container("unstorable", {"words": b"forty two"})
     with faulty_proxy(swift.port) as proxy:
         seen = dataclasses.replace(swift, seen_at=proxy.host)
@@ -308,7 +303,7 @@ def test_results_are_stored_again_when_they_are_fetched(dlctl, local_site, swift
 
         proxy.on_request = refuse
         training_id = submit(dlctl, local_site, folder, env=secret)
-        wait_for_state(dlctl, wait_until, training_id, "FAILED")
+        wait_for_state(dlctl, training_id, "FAILED")
         proxy.on_request = lambda _: None
         fetched = dlctl("fetch", training_id, "--restore", ok=True)
     assert "softlayer-object-storage: my_training_results: " in fetched.stderr
@@ -318,11 +313,11 @@ def test_results_are_stored_again_when_they_are_fetched(dlctl, local_site, swift
     assert swift.get(f"my_training_results/{training_id}/times") == b"trained\n"
 
 
-def test_a_failed_training_stores_its_logs(dlctl, local_site, swift, wait_until):
+def test_a_failed_training_stores_its_logs(dlctl, local_site, swift):
     name = swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
     folder, secret = of_commands(dlctl, swift, name, "echo so far; exit 3")
     training_id = submit(dlctl, local_site, folder, env=secret)
-    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    wait_for_state(dlctl, training_id, "FAILED")
     mark = json.loads(swift.get(f"my_training_results/{training_id}/_complete.json"))
     assert mark["state"] == "FAILED"
     log = swift.get(f"my_training_results/{training_id}/learner-1/training-log.txt")
@@ -330,7 +325,7 @@ def test_a_failed_training_stores_its_logs(dlctl, local_site, swift, wait_until)
 
 
 def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
-    dlctl, cluster_site, swift, xdg, wait_until
+    dlctl, cluster_site, swift, xdg
 ):
     """Only the login host reaches Swift here: at its own loopback address."""
     name = swift.container("by_login", {"words": b"forty two"})
@@ -345,14 +340,14 @@ def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
             seen = dlctl(*check, place, cwd=folder, env=secret, ok=True).json
             assert [each["state"] for each in seen] == [state, state], (place, seen)
         training_id = submit(dlctl, site, folder, env=secret)
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        wait_for_state(dlctl, training_id, "COMPLETED")
         assert training_id not in str(swift.names("my_training_results"))
         dlctl("stores", "save", training_id, ok=True)
     assert swift.get(f"my_training_results/{training_id}/copy") == b"forty two"
 
 
 def test_this_machine_moves_the_data_where_the_site_has_no_way_to_the_store(
-    dlctl, cluster_site, swift, xdg, wait_until
+    dlctl, cluster_site, swift, xdg
 ):
     """Neither nodes nor login node reach this machine's Swift."""
     site = change_site(cluster_site, xdg.config, data_via="laptop")
@@ -363,7 +358,7 @@ def test_this_machine_moves_the_data_where_the_site_has_no_way_to_the_store(
         command = 'cp -rL "$DATA_DIR/." "$RESULT_DIR/"; echo trained'
         folder, secret = of_commands(dlctl, seen, name, command)
         training_id = submit(dlctl, site, folder, env=secret)
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        wait_for_state(dlctl, training_id, "COMPLETED")
         assert training_id not in str(swift.names("my_training_results"))
         dlctl("fetch", training_id, "--restore", ok=True)
         there = f"my_training_results/{training_id}"
@@ -373,13 +368,11 @@ def test_this_machine_moves_the_data_where_the_site_has_no_way_to_the_store(
         before = proxy.served_bytes
         again = submit(dlctl, site, folder, env=secret)
         assert proxy.served_bytes - before < 20_000, "the site's cache has it already"
-        wait_for_state(dlctl, wait_until, again, "COMPLETED")
+        wait_for_state(dlctl, again, "COMPLETED")
     assert (site.job_dir(again) / "results/deep/big").read_bytes() == content
 
 
-def test_an_interrupted_submission_loads_when_it_is_resumed(
-    dlctl, local_site, swift, xdg, wait_until
-):
+def test_an_interrupted_submission_loads_when_it_is_resumed(dlctl, local_site, swift, xdg):
     site = change_site(local_site, xdg.config, data_via="login", root=str(local_site.root))
     name = swift.container("interrupted", {"words": b"forty two"})
     with faulty_proxy(swift.port) as proxy:
@@ -399,11 +392,11 @@ def test_an_interrupted_submission_loads_when_it_is_resumed(
         assert shown["state"] == "QUEUED" and "was interrupted" in shown["reason"]
         dlctl("resume", shown["training_id"], ok=True, env=secret)
     # The proxy is gone: only what was loaded before counts.
-    wait_for_state(dlctl, wait_until, shown["training_id"], "COMPLETED")
+    wait_for_state(dlctl, shown["training_id"], "COMPLETED")
 
 
 @pytest.fixture
-def loading(dlctl, local_site, swift, wait_until):
+def loading(dlctl, local_site, swift):
     """A training whose data comes slowly, through a proxy; and the proxy."""
     name = swift.container("slow", {f"{n}": os.urandom(1 << 20) for n in range(60)})
     with faulty_proxy(swift.port) as proxy:
@@ -421,7 +414,7 @@ def loading(dlctl, local_site, swift, wait_until):
         proxy.pause_s = 0.0
 
 
-def test_loading_tells_how_far_it_is_and_a_cancel_ends_it(dlctl, local_site, loading, wait_until):
+def test_loading_tells_how_far_it_is_and_a_cancel_ends_it(dlctl, local_site, loading):
     """No more data comes, so that nothing but the cancel can end it."""
     training_id, proxy, status = loading
     assert status.state.value == "DOWNLOADING"
@@ -430,7 +423,7 @@ def test_loading_tells_how_far_it_is_and_a_cancel_ends_it(dlctl, local_site, loa
     may_go_on = threading.Event()
     proxy.rewrite = lambda data: data if may_go_on.wait(600) else b""
     dlctl("cancel", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
+    wait_for_state(dlctl, training_id, "CANCELLED")
     may_go_on.set()
     told = verdict(local_site.job_dir(training_id), 1)
     assert told.reason == "Cancelled on request, before the learners started.", told
@@ -438,9 +431,7 @@ def test_loading_tells_how_far_it_is_and_a_cancel_ends_it(dlctl, local_site, loa
     assert not [p for p in Path("/proc").glob("[0-9]*/environ") if own in _read(p)]
 
 
-def test_a_store_that_dies_while_data_comes_is_told_of_everywhere(
-    dlctl, local_site, loading, wait_until
-):
+def test_a_store_that_dies_while_data_comes_is_told_of_everywhere(dlctl, local_site, loading):
     training_id, proxy, _ = loading
     (row,) = dlctl("list", "--json", ok=True).json
     assert row["state"] == "DOWNLOADING" and 0.0 < row["moved"] < 1.0
@@ -454,20 +445,67 @@ def test_a_store_that_dies_while_data_comes_is_told_of_everywhere(
     )
     assert re.search(failing, " ".join(shown.split())), shown
     proxy.is_dead, proxy.pause_s = False, 0.0
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
 
 
-def test_a_fetcher_that_is_killed_is_started_again(dlctl, local_site, loading, wait_until):
+def test_a_fetcher_that_is_killed_is_started_again(dlctl, local_site, loading):
     training_id, proxy, _ = loading
     mark = f"/jobs/{training_id}/stores/0".encode()
     (fetcher,) = [p.parent for p in Path("/proc").glob("[0-9]*/environ") if mark in _read(p)]
     assert b"learner.storage" in (fetcher / "cmdline").read_bytes()
     os.kill(int(fetcher.name), signal.SIGKILL)
     proxy.pause_s = 0.0
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
 
 
 def _read(path):
     with contextlib.suppress(OSError):
         return path.read_bytes()
     return b""
+
+
+LOCKED = (
+    '[ "$STORE_COMBINATION" = "$(cat "$STORE_SHELF/lock")" ] || { echo wrong combination; exit 1; }'
+)
+LOCKED_TAPE = {
+    "templates/stores/tape/store.yml": "description: A tape that is a folder.\n"
+    "connection:\n  shelf: {required: true}\n  combination: {required: true, secret: true}\n",
+    "templates/stores/tape/load.sh.j2": "#!/bin/bash\nset -eu\nmkdir -p \"$STORE_DATA\"\n"
+    f"{LOCKED}\ncp \"$STORE_SHELF/$STORE_CONTAINER\"/* \"$STORE_DATA\"/\n",
+    "templates/stores/tape/store.sh.j2": f"#!/bin/bash\nset -eu\n{LOCKED}\n"
+    "rm -rf \"$STORE_SHELF/out\"\ncp -rL \"$STORE_SOURCE\" \"$STORE_SHELF/out\"\n",
+}  # fmt: skip
+
+
+def test_a_resumption_takes_the_credentials_of_the_shell_and_keeps_those_that_it_lacks(
+    dlctl, local_site, tmp_path
+):
+    (shelf := tmp_path / "shelf").mkdir()
+    (shelf / "in").mkdir()
+    (shelf / "in/words").write_text("forty two")
+    (shelf / "lock").write_text("new-combination")
+    store = {"id": "t", "type": "tape", "training_data": {"container": "in"},
+             "training_results": {"container": "out"},
+             "connection": {"shelf": str(shelf), "combination": {"from_env": "COMBINATION"}},
+             }  # fmt: skip
+    folder = write_training(
+        dlctl.cwd, {"command": '[ "$TOKEN" = abc ] && cp "$DATA_DIR/words" "$RESULT_DIR/copy"'},
+        LOCKED_TAPE, data_stores=[store], env={"TOKEN": {"from_env": "SOME_TOKEN"}},
+    )  # fmt: skip
+    old = {"COMBINATION": "old-combination", "SOME_TOKEN": "abc"}
+    training_id = submit(dlctl, local_site, folder, env=old)
+    wait_for_state(dlctl, training_id, "FAILED")
+    assert "wrong combination" in dlctl("show", training_id, "--all", ok=True).stdout
+    dlctl("resume", training_id, ok=True, env={"COMBINATION": "new-combination"})
+    wait_for_state(dlctl, training_id, "COMPLETED")
+    assert (shelf / "out/copy").read_text() == "forty two"
+    (shelf / "out/copy").unlink()
+    (shelf / "lock").write_text("newest-combination")
+    refused = dlctl("stores", "save", training_id)
+    assert refused.exit_code == 9 and "wrong combination" in refused.stderr
+    dlctl("stores", "save", training_id, ok=True, env={"COMBINATION": "newest-combination"})
+    assert (shelf / "out/copy").read_text() == "forty two"
+    held = [path for path in local_site.root.rglob("*") if path.is_file()
+            and b"-combination" in path.read_bytes()]  # fmt: skip
+    assert [(p.name, p.stat().st_mode & 0o777) for p in held] == [
+        ("data_stores.0.combination", 0o600)]  # fmt: skip

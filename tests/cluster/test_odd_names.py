@@ -95,8 +95,7 @@ END
         name=ODD, description=DESCRIPTION, version="-1 $(v)",
         env={"ODD_VALUE": ODD, "ODD_LINES": MULTILINE, "ODD_DASH": "--help", "ODD_EMPTY": ""},
     )  # fmt: skip
-    done, training_id = run(dlctl, odd_site, folder)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    done, training_id = run(dlctl, odd_site, folder, ok=True)
     seen = fetch(dlctl, training_id, folder, "seen 0 $(x) ü.json")
     assert seen["argv"] == [ODD, "--two  words", ODD]
     assert seen["env"] == {
@@ -132,8 +131,7 @@ def test_arguments_and_files_named_like_ours(dlctl, odd_site):
         learners=2,
     )
     away = folder.parent
-    done, training_id = run(dlctl, odd_site, folder, cwd=away)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    done, training_id = run(dlctl, odd_site, folder, cwd=away, ok=True)
     for rank in (0, 1):
         seen = fetch(dlctl, training_id, away, f"seen {rank} $(x) ü.json")
         assert seen["arguments"] == arguments
@@ -153,8 +151,7 @@ def test_a_command_beside_files_named_like_ours(dlctl, site):
         },
         learners=2,
     )
-    done, _ = run(dlctl, site, folder, cwd=folder.parent)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    done, _ = run(dlctl, site, folder, cwd=folder.parent, ok=True)
     assert "learner-1 | mine" in done.stdout
 
 
@@ -169,7 +166,7 @@ exit 4
 
 @pytest.mark.first("cluster")
 @ON_THE_CLUSTER
-def test_secrets_reach_the_learner_and_nothing_else(dlctl, site, xdg, wait_until):
+def test_secrets_reach_the_learner_and_nothing_else(dlctl, site, xdg):
     values = [f"hunter2-{os.urandom(8).hex()}-{n}" for n in ("literal", "env", "file")]
     outside = dlctl.cwd.parent / "token file"
     outside.write_text(values[2] + "\n")
@@ -181,15 +178,15 @@ def test_secrets_reach_the_learner_and_nothing_else(dlctl, site, xdg, wait_until
     )  # fmt: skip
     training_id = submit(dlctl, site, folder, env={"THE_TOKEN": values[1]})
     results = site.job_dir(training_id) / "results"
-    wait_for_file(wait_until, results / "ready")
-    seen = wait_for_file(wait_until, results / "hash").split()[0]
+    wait_for_file(results / "ready")
+    seen = wait_for_file(results / "hash").split()[0]
     assert seen == hashlib.sha256("".join(f"{v}\n" for v in values).encode()).hexdigest()
     needles = [value.encode() for value in values]
     lines = command_lines()
     assert any(training_id.encode() in line for line in lines)
     assert not [line for line in lines if any(needle in line for needle in needles)]
     (results / "go").touch()
-    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    wait_for_state(dlctl, training_id, "FAILED")
     places = [site.root, xdg.state, xdg.config, xdg.data]
     found = {file for place in places for file in _files_with(place, needles)}
     secret_files = set(site.root.glob(f"secrets/{training_id}/*"))

@@ -1,31 +1,30 @@
-"""Going on with another number of learners, on both sites: each attempt by its own plan."""
+"""Going on with another number of learners, also after a node is lost, each attempt by its plan."""
 
 from __future__ import annotations
 
 import json
 import signal
 
-from trainings import ON_THE_CLUSTER, count_of, submit, wait_for_state, write_counter
+from trainings import ON_THE_CLUSTER, begin, count_of, halt, node_of, wait_for_state, write_counter
+from waiting import wait_until
 
 from dlctl import contract
+from dlctl.contract import Plan, Verdict
 
 GOAL = 80
 
 
 @ON_THE_CLUSTER
-def test_two_learners_then_one_then_three(dlctl, site, wait_until):
-    training_id = submit(dlctl, site, write_counter(dlctl.cwd, GOAL, learners=2))
-    job_dir = site.job_dir(training_id)
+def test_two_learners_then_one_then_three(dlctl, site):
+    training_id, job_dir = begin(dlctl, site, write_counter(dlctl.cwd, GOAL, learners=2))
     for learners, asked in ((2, None), (1, ["--learners", "1", "--memory", "600MiB"])):
         if asked:
             dlctl("resume", training_id, *asked, ok=True)
         last = learners - 1
         before = count_of(job_dir, last)
         wait_until(lambda n=last, before=before: count_of(job_dir, n) > before + 1, 90)
-        dlctl("halt", training_id, ok=True)
-        wait_for_state(dlctl, wait_until, training_id, "HALTED")
-    done = dlctl("resume", training_id, "--learners", "3", "--follow")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+        halt(dlctl, training_id)
+    done = dlctl("resume", training_id, "--learners", "3", "--follow", ok=True)
     assert f"learner-2 | done at {GOAL}" in done.stdout
     shown = dlctl("show", training_id, "--json", ok=True).json
     told = [(each["attempt"], each["resources"]["learners"]) for each in shown["attempts"]]
@@ -37,13 +36,11 @@ def test_two_learners_then_one_then_three(dlctl, site, wait_until):
     assert plan["resources"]["learners"] == 3
 
 
-def test_killed_while_resuming_runs_once_with_what_was_asked(dlctl, cluster_site, wait_until):
+def test_killed_while_resuming_runs_once_with_what_was_asked(dlctl, cluster_site):
     """kill -9 of `dlctl resume --learners 2` while it asks Slurm for the job."""
-    training_id = submit(dlctl, cluster_site, write_counter(dlctl.cwd, 10**6))
-    job_dir = cluster_site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, cluster_site, write_counter(dlctl.cwd, 10**6))
     wait_until(lambda: count_of(job_dir), 90)
-    dlctl("halt", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    halt(dlctl, training_id)
     asking = job_dir / contract.submit_begin(2)
     with dlctl.start("resume", training_id, "--learners", "2") as killed:
         wait_until(asking.exists, interval_s=0.001, what="the second attempt")
@@ -60,4 +57,24 @@ def test_killed_while_resuming_runs_once_with_what_was_asked(dlctl, cluster_site
     shown = dlctl("show", training_id, "--json", ok=True).json
     assert [each["resources"]["learners"] for each in shown["attempts"]] == [1, 2]
     dlctl("cancel", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
+    wait_for_state(dlctl, training_id, "CANCELLED")
+
+
+def test_those_that_are_left_go_on(dlctl, cluster_site, cluster):
+    keys = {"learners": 2, "nodes": 2, "retry": {"min_learners": 1, "backoff": "1s"}}
+    folder = write_counter(dlctl.cwd, 100, **keys)
+    training_id, job_dir = begin(dlctl, cluster_site, folder)
+    wait_until(lambda: min(count_of(job_dir, rank) for rank in (0, 1)) > 5, 90)
+    cluster.node_kill(node_of(dlctl, training_id, 1))
+    wait_until((job_dir / contract.verdict_file(2)).exists, 120)
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert (known["state"], known["attempt"]) == ("COMPLETED", 2), known
+    first = contract.read_record(Verdict, job_dir / contract.verdict_file(1))
+    assert first is not None
+    assert first.action is not None
+    assert (first.kind, first.action.starter) == ("node_lost", "in_allocation"), first
+    assert known["job_id"] == first.job_id
+    plan = contract.read_record(Plan, job_dir / contract.plan_file(2))
+    assert plan is not None
+    assert (plan.resources.learners, plan.resources.nodes) == (1, 1)
+    assert "learner-0 | done at 100" in dlctl("logs", training_id, ok=True).stdout

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zipfile
 
-from trainings import ON_THE_CLUSTER, run, submit, wait_for_state, write_training
+from trainings import ON_THE_CLUSTER, halt, run, submit, write_training
+from waiting import wait_until
 
 WHEEL = "wheel_of_a_test-1-py3-none-any.whl"
 SHOW = "import wheel_of_a_test as w; print(w.ANSWER, w.__file__)"
@@ -70,7 +71,7 @@ def export(plan, code, model, step, results):
 
 
 @ON_THE_CLUSTER
-def test_a_framework_beside_the_manifest_is_halted_and_goes_on(dlctl, site, wait_until):
+def test_a_framework_beside_the_manifest_is_halted_and_goes_on(dlctl, site):
     place = "templates/frameworks/counting"
     folder = write_training(
         dlctl.cwd, {"name": "counting", "job": "far.count", "arguments": {"by": 1}},
@@ -80,8 +81,7 @@ def test_a_framework_beside_the_manifest_is_halted_and_goes_on(dlctl, site, wait
     training_id = submit(dlctl, site, folder)
     saved = site.job_dir(training_id) / "checkpoints"
     wait_until((saved / "at-3").exists, 90)
-    dlctl("halt", training_id, ok=True)
-    known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    known = halt(dlctl, training_id)
     assert known["reason"] == "Halted on request."
     script = (site.job_dir(training_id) / "attempts/1/train.sh").read_text()
     assert "export GOAL=$(cat far.count)\npython3 counter.py --by 1\n" in script
@@ -96,8 +96,7 @@ def test_a_framework_beside_the_manifest_is_halted_and_goes_on(dlctl, site, wait
     }
     shown = dlctl("show", training_id, "--all", ok=True).stdout
     assert f"Yes, of step {newest}" in shown
-    done = dlctl("resume", training_id, "--follow")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    done = dlctl("resume", training_id, "--follow", ok=True)
     assert f"learner-0 | begins at {newest} ['--by', '1']" in done.stdout
     assert "learner-0 | ends at 60" in done.stdout
 
@@ -112,8 +111,7 @@ def test_the_built_in_loop_trains_what_a_users_framework_reads(dlctl, local_site
     }  # fmt: skip
     program = {"name": "line", "job": "a.line", "arguments": {"weights": "a.line"}}
     folder = write_training(dlctl.cwd, program, files)
-    done, training_id = run(dlctl, local_site, folder)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    done, training_id = run(dlctl, local_site, folder, ok=True)
     assert "not loaded from a.line: the slope" in done.stdout
     results = local_site.job_dir(training_id) / "results"
     assert (results / "model.line").read_text() == "4 steps of 2"
@@ -135,6 +133,5 @@ def test_pip_in_a_command_changes_nothing_at_the_site(dlctl, local_site):
         kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         wheel.writestr(f"{info}/WHEEL", kind)
         wheel.writestr(f"{info}/RECORD", "")
-    done, training_id = run(dlctl, local_site, folder)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    done, training_id = run(dlctl, local_site, folder, ok=True)
     assert f"42 {local_site.job_dir(training_id)}/state/packages/learner-1/" in done.stdout

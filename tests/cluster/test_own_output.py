@@ -6,7 +6,8 @@ import json
 import os
 import signal
 
-from trainings import submit, wait_for_state, write_training
+from trainings import begin, halt, submit, wait_for_state, write_training
+from waiting import wait_until
 
 MNIST = """\
 import json, os, pathlib, signal, sys, time
@@ -31,9 +32,7 @@ FILES = {"mnist.py": MNIST, "settings.json": "{}  "}
 COMMAND = {"command": "exec python3 mnist.py"}
 
 
-def test_what_a_script_saves_beside_itself_is_told_kept_and_fetched(
-    dlctl, site, tmp_path, wait_until
-):
+def test_what_a_script_saves_beside_itself_is_told_kept_and_fetched(dlctl, site, tmp_path):
     """Halted, resumed, completed, fetched and deleted: the model was in none of it."""
     folder = write_training(tmp_path / "job", COMMAND, FILES)
     sent = dlctl("submit", "manifest.yml", "--site", site.name, "--json", cwd=folder, ok=True)
@@ -41,14 +40,13 @@ def test_what_a_script_saves_beside_itself_is_told_kept_and_fetched(
     assert "neither RESULT_DIR nor CHECKPOINT_DIR" in sent.stderr
     code = site.job_dir(training_id) / "code"
     wait_until(lambda: (code / "out/epoch-2.txt").exists(), 60, what="the second epoch")
-    dlctl("halt", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    halt(dlctl, training_id)
     halted = dlctl("show", training_id, ok=True).stdout
     assert "progress.json: 1 B; not in RESULT_DIR" in " ".join(halted.split())
     assert "newest checkpoint" not in halted
     (code / "go").touch()
     dlctl("resume", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     told = "mnist_cnn.pt: 5.0 kB; out/: 3 files, 27 B"
     shown = dlctl("show", training_id, ok=True)
     assert told in " ".join(shown.stdout.split())
@@ -73,16 +71,14 @@ def test_what_a_script_saves_beside_itself_is_told_kept_and_fetched(
     dlctl("delete", training_id, "--yes", ok=True)
 
 
-def test_what_a_program_keeps_in_checkpoint_dir_is_named_and_fetched(
-    dlctl, site, tmp_path, wait_until
-):
+def test_what_a_program_keeps_in_checkpoint_dir_is_named_and_fetched(dlctl, site, tmp_path):
     """`show` said that there was no checkpoint, and `delete` that none had been fetched."""
     program = "mkdir $CHECKPOINT_DIR/best; echo w >$CHECKPOINT_DIR/best/model.pt; exit $CODE"
     folder = write_training(tmp_path / "job", {"command": program}, env={"CODE": "0"})
     sent = dlctl("submit", "manifest.yml", "--site", site.name, "--json", cwd=folder, ok=True)
     training_id = sent.json["training_id"]
     assert "sent" not in sent.stderr, "it has no file"
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     shown = dlctl("show", training_id, ok=True)
     told = " ".join(shown.stdout.split())
     assert "The program has saved best (2 B" in told
@@ -106,12 +102,12 @@ def test_what_a_program_keeps_in_checkpoint_dir_is_named_and_fetched(
     failed = submit(
         dlctl, site, write_training(tmp_path / "no", {"command": "sleep 1; kill -9 $$"})
     )
-    wait_for_state(dlctl, wait_until, failed, "FAILED")
+    wait_for_state(dlctl, failed, "FAILED")
     said = dlctl("show", failed, ok=True)
     assert "from the newest checkpoint" not in said.stdout + said.stderr
 
 
-def test_a_killed_supervisor_hides_nothing(dlctl, local_site, xdg, tmp_path, wait_until):
+def test_a_killed_supervisor_hides_nothing(dlctl, local_site, xdg, tmp_path):
     """It writes no verdict: whoever looks next finds what the program has written."""
 
     record = xdg.state / "dlctl/record.db"
@@ -129,15 +125,14 @@ def test_a_killed_supervisor_hides_nothing(dlctl, local_site, xdg, tmp_path, wai
     folder = write_training(
         tmp_path / "job", {"command": "echo w >model.pt; exec sleep 600"}, retries=0
     )
-    training_id = submit(dlctl, local_site, folder)
-    job_dir = local_site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, local_site, folder)
     wait_until(lambda: (job_dir / "code/model.pt").exists(), 60, what="the model")
     for role in ("supervisor", "learner"):
         status = json.loads((job_dir / f"attempts/1/status/{role}-0.json").read_text())
         os.kill(status["pid"], signal.SIGKILL)
     only = f"output (model.pt: 2 B; not in RESULT_DIR) (dlctl fetch output {training_id})"
     wait_until(lambda: f"{training_id}: not fetched to this machine: {only}" in adopt(), 60)
-    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    wait_for_state(dlctl, training_id, "FAILED")
     wait_until(lambda: f"{training_id}: NOT fetched: {only}" in prune(), 30)
     assert "model.pt: 2 B; not in RESULT_DIR" in dlctl("show", training_id, ok=True).stdout
     refused = dlctl("delete", training_id)

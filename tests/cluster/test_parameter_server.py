@@ -31,7 +31,15 @@ from served import (
     wait_for_learners,
     write_slow,
 )
-from trainings import REPOSITORY, change_site, command_lines, run, submit, wait_for_state
+from trainings import (
+    REPOSITORY,
+    begin,
+    change_site,
+    command_lines,
+    halt,
+    wait_for_state,
+)
+from waiting import wait_until
 
 from dlctl import contract
 from learner.supervisor.worker_group.worker import LEARNER_DEATHS
@@ -75,13 +83,13 @@ def accuracy_of(site, training_id):
     return [line["validation_accuracy"] for line in told if "validation_accuracy" in line][-1]
 
 
-@pytest.mark.first("3-5")
+@pytest.mark.first("3-3")
 @pytest.mark.costs(60)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("learners", "kills"), [(3, 5), pytest.param(4, 20, marks=pytest.mark.long)]
+    ("learners", "kills"), [(3, 3), pytest.param(4, 20, marks=pytest.mark.long)]
 )
-def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, learners, kills):
+def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, learners, kills):
     """One training on two nodes: it finishes, as good as without, and no sample is lost.
 
     Any of them dies at any moment from the training's begin on: while it starts, joins,
@@ -97,8 +105,7 @@ def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, 
         parameter_server={"push_every": 1},
     )
     append(folder, PAUSES)
-    training_id = submit(dlctl, cluster_site, folder)
-    job_dir = cluster_site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, cluster_site, folder)
     wait_until(lambda: learners_of(job_dir), 90, what="the first learner")
     secret = (job_dir / contract.server_secret(1)).read_bytes()
     assert not any(secret in line for line in command_lines())
@@ -119,7 +126,7 @@ def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, 
             killed.add(pid)
             print(f"killed learner {rank} after {chunks} chunks")
     hurry(job_dir)
-    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
+    found = wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=240)
     assert found["reason"] == f"All {learners} learners ended with exit code 0."
     output = (job_dir / contract.job_output(1)).read_text()
     assert output.count("was killed by signal 9: restarting it") == kills
@@ -133,9 +140,7 @@ def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, 
 
 
 @pytest.mark.timeout(600)  # a node is given up after a minute or two, as Slurm says
-def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
-    dlctl, cluster_site, cluster, wait_until
-):
+def test_a_node_that_lost_its_power_and_one_that_lost_its_network(dlctl, cluster_site, cluster):
     """The first node's learner continues; the one that is cut off computes and has no part in it.
 
     With its network that node loses sight of the shared files: what it sees are those of before,
@@ -146,9 +151,8 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     folder = write_slow(
         dlctl.cwd / "job", learners=3, cpus=2, time="10m", parameter_server=server
     )  # fmt: skip
-    training_id = submit(dlctl, cluster_site, folder)
-    job_dir = cluster_site.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 3)
+    training_id, job_dir = begin(dlctl, cluster_site, folder)
+    wait_for_learners(job_dir, 3)
     cut_off = learners_of(job_dir)[1]
     watchdog = learners_of(job_dir, "learner.agent")[1]
     os.kill(watchdog, signal.SIGSTOP)  # it would end the learner as soon as it may
@@ -181,7 +185,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     wait_until(lambda: watchdog not in learners_of(job_dir, "learner.agent").values(), 60)
     wait_until(lambda: cut_off not in learners_of(job_dir).values(), 60)
     hurry(job_dir)
-    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
+    found = wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=240)
     assert found["reason"] == (
         "1 of 3 learners ended with exit code 0; learner 1 was lost with node n2; "
         "learner 2 was lost with node n3."
@@ -194,16 +198,15 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
 
 
 @pytest.mark.long
-def test_learners_keep_their_gpus_after_a_node_is_lost(dlctl, cluster_site, cluster, wait_until):
+def test_learners_keep_their_gpus_after_a_node_is_lost(dlctl, cluster_site, cluster):
     """They share a step's GPUs with others then, and see their own only. (torch here sees none.)"""
     folder = write_slow(dlctl.cwd / "job", learners=3, gpus=1)
     asked = json.loads((folder / "manifest.yml").read_text())
     asked["framework"] = {"name": "custom", "command": 'exec python train.py "$DLCTL_JOB_DIR"'}
     (folder / "manifest.yml").write_text(json.dumps(asked))
     append(folder, ITS_OWN_LOOP)
-    training_id = submit(dlctl, cluster_site, folder)
-    job_dir = cluster_site.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 3)
+    training_id, job_dir = begin(dlctl, cluster_site, folder)
+    wait_for_learners(job_dir, 3)
     first = learners_of(job_dir, "train.py")
     had = {rank: gpus_of(first[rank]) for rank in (0, 1)}
     assert set(had.values()) == {"0", "1"}
@@ -221,7 +224,7 @@ def test_learners_keep_their_gpus_after_a_node_is_lost(dlctl, cluster_site, clus
     assert {rank: gpus_of(again[rank]) for rank in (0, 1)} == had
     assert not set(again.values()) & set(first.values())
     hurry(job_dir)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
+    wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=240)
     remains = f"rm -rf /dev/shm/*{training_id}*"  # Slurm has killed what could have removed it
     cluster.exec("sh", "-c", remains, node=int(lost[1:]))
     assert shared_memory(training_id, cluster_site) == []
@@ -233,30 +236,10 @@ def gpus_of(pid):
     return dict(word.partition("=")[::2] for word in words)["CUDA_VISIBLE_DEVICES"]
 
 
-@pytest.mark.long
-def test_too_little_shared_memory_is_said_before_training(dlctl, cluster_site, cluster):
-    folder = change_manifest(dlctl.cwd / "digits", learners=2, retries=0)
-    append(folder, "")
-    remount = ("mount", "-o")
-    try:
-        cluster.exec(*remount, "remount,size=1m", "/dev/shm", node=1)
-        done, training_id = run(dlctl, cluster_site, folder)
-    finally:
-        cluster.exec(*remount, "remount,size=50%", "/dev/shm", node=1)
-    assert done.exit_code == 10, (done.stdout, done.stderr)
-    shown = dlctl("show", training_id, "--json", ok=True).json
-    assert "/dev/shm" in shown["reason"]
-    assert len([w for w in shown["reason"].split() if any(c.isdigit() for c in w)]) >= 2
-    assert shown["hint"]
-    assert "epoch 1" not in done.stdout
-    assert shared_memory(training_id, cluster_site) == []
-
-
-def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site, wait_until):
+def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site):
     folder = write_slow(dlctl.cwd / "job", learners=2, retries=0)
-    training_id = submit(dlctl, local_site, folder)
-    job_dir = local_site.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 2)
+    training_id, job_dir = begin(dlctl, local_site, folder)
+    wait_for_learners(job_dir, 2)
     wait_until(lambda: any((job_dir / contract.CHECKPOINTS).iterdir()), 90)
     modules = ("supervisor", "agent", "parameter_server.server", "train")
     pids = [pid for name in modules for pid, _ in processes_of(job_dir, f"learner.{name}")]
@@ -265,34 +248,31 @@ def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site,
             os.kill(pid, number)
     left = shared_memory(training_id, local_site)
     assert len(left) == 1
-    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    wait_for_state(dlctl, training_id, "FAILED")
     hurry(job_dir)
-    done = dlctl("resume", training_id, "--follow")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    done = dlctl("resume", training_id, "--follow", ok=True)
     assert "continuing from the checkpoint" in done.stdout
     assert shared_memory(training_id, local_site) == []
 
 
 @pytest.mark.long
-def test_the_loss_of_the_batch_host_and_a_halt(dlctl, cluster_site, cluster, xdg, wait_until):
+def test_the_loss_of_the_batch_host_and_a_halt(dlctl, cluster_site, cluster, xdg):
     """The node that is left ends the job; a new attempt continues from the checkpoint."""
     changed = change_site(
         cluster_site, xdg.config, environment={"variables": {"DLCTL_SUPERVISOR_LOST_S": "8"}}
     )
     folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, time="10m", retries=0)
-    training_id = submit(dlctl, changed, folder)
-    job_dir = changed.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 2)
+    training_id, job_dir = begin(dlctl, changed, folder)
+    wait_for_learners(job_dir, 2)
     wait_until(lambda: any((job_dir / contract.CHECKPOINTS).iterdir()), 90)
     cluster.node_kill(1)
     wait_until(lambda: not learners_of(job_dir), 60)
     wait_until(lambda: not cluster.exec("squeue", "-h").strip(), 60)
-    found = wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    found = wait_for_state(dlctl, training_id, "FAILED")
     assert found["reason"].startswith("The first node of the job was lost")
     dlctl("resume", training_id, ok=True)
-    wait_for_learners(wait_until, job_dir, 2, attempt=2)
+    wait_for_learners(job_dir, 2, attempt=2)
     assert "continuing from the checkpoint" in (job_dir / contract.learner_log(2, 0)).read_text()
-    dlctl("halt", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    halt(dlctl, training_id)
     cluster.node_start(1)
     assert shared_memory(training_id, changed) == []

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 from third_party import python_of
-from trainings import REPOSITORY, change_site, submit, wait_for_state, write_training
+from trainings import REPOSITORY, begin, change_site, halt, write_training
+from waiting import wait_until
 
 
 class Stranger(NamedTuple):
@@ -68,7 +69,7 @@ def fetched(folder: Path) -> dict[str, bytes]:
     [pytest.param(name, marks=pytest.mark.frameworks if each.venv else pytest.mark.slow)
      for name, each in STRANGERS.items()],
 )  # fmt: skip
-def test_no_file_of_a_stranger_is_lost(name, dlctl, site, xdg, tmp_path, wait_until):
+def test_no_file_of_a_stranger_is_lost(name, dlctl, site, xdg, tmp_path):
     stranger = STRANGERS[name]
     if stranger.venv:
         python = python_of(stranger.venv, site)
@@ -78,12 +79,10 @@ def test_no_file_of_a_stranger_is_lost(name, dlctl, site, xdg, tmp_path, wait_un
     folder = write_training(tmp_path / "job", command, memory="1GiB")
     shutil.copy(REPOSITORY / "tests/cluster/strangers" / program, folder)
     sent = {"manifest.yml", program}
-    training_id = submit(dlctl, site, folder)
-    job_dir = site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, site, folder)
     log = job_dir / "attempts/1/learner-0.log"
     wait_until(lambda: log.exists() and stranger.saved in log.read_text(), 120)
-    dlctl("halt", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    halt(dlctl, training_id)
 
     halted = left_by(job_dir, sent)
     dlctl("fetch", "all", training_id, "--to", tmp_path / "halted", ok=True)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from trainings import wait_for_state, write_training
+from waiting import wait_until
 
 ROUNDS = 5
 PROGRAM = """\
@@ -30,14 +31,14 @@ def results_of(site, training_id):
 
 
 @pytest.fixture
-def failed(dlctl, site, wait_until):
+def failed(dlctl, site):
     """Trainings that have failed after they wrote results."""
     folder = write_training(dlctl.cwd, {"command": PROGRAM}, name="race", retries=0)
     sent = dlctl("submit", "manifest.yml", "--site", site.name, "--repeat", str(ROUNDS), "--json",
                  cwd=folder, ok=True).json  # fmt: skip
     ids = [each["training_id"] for each in sent]
     for training_id in ids:
-        wait_for_state(dlctl, wait_until, training_id, "FAILED")
+        wait_for_state(dlctl, training_id, "FAILED")
         assert results_of(site, training_id) == WHOLE
     return ids
 
@@ -60,9 +61,7 @@ def says_gone(end):
     return end.exit_code and any(words in end.stderr for words in GONE)
 
 
-def test_a_training_that_is_resumed_and_deleted_at_once_is_whole_or_gone(
-    dlctl, site, failed, wait_until
-):
+def test_a_training_that_is_resumed_and_deleted_at_once_is_whole_or_gone(dlctl, site, failed):
     """`delete` removed the folder of a job that `resume` had just submitted."""
     for training_id in failed:
         resumed, deleted = at_once(dlctl, ("resume", training_id), ("delete", training_id, "--yes"))
@@ -74,27 +73,25 @@ def test_a_training_that_is_resumed_and_deleted_at_once_is_whole_or_gone(
         assert resumed.exit_code == 0, (resumed, deleted)
         assert "while it runs" in deleted.stderr, deleted
         (job_dir / "state/go").touch()
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        wait_for_state(dlctl, training_id, "COMPLETED")
         assert results_of(site, training_id) == WHOLE
 
 
-def test_a_training_that_is_halted_and_deleted_at_once_is_halted_or_gone(
-    dlctl, site, failed, wait_until
-):
+def test_a_training_that_is_halted_and_deleted_at_once_is_halted_or_gone(dlctl, site, failed):
     for training_id in failed:
         dlctl("resume", training_id, ok=True)
-        wait_for_state(dlctl, wait_until, training_id, "PROCESSING", "TRAINING")
+        wait_for_state(dlctl, training_id, "PROCESSING", "TRAINING")
         halted, deleted = at_once(dlctl, ("halt", training_id), ("delete", training_id, "--yes"))
         assert halted.exit_code == 0 or says_gone(halted), halted
         if deleted.exit_code == 0:
             assert not site.job_dir(training_id).exists()
             continue
         assert "while it runs" in deleted.stderr, deleted
-        wait_for_state(dlctl, wait_until, training_id, "HALTED", "FAILED")
+        wait_for_state(dlctl, training_id, "HALTED", "FAILED")
         assert results_of(site, training_id) == WHOLE
 
 
-def test_a_fetch_beside_a_prune_brings_all_or_says_why(dlctl, site, failed, tmp_path, wait_until):
+def test_a_fetch_beside_a_prune_brings_all_or_says_why(dlctl, site, failed, tmp_path):
     prune = ("prune", "--older-than", "1s")  # by the site's clock, in whole seconds
 
     def all_are_old():

@@ -8,16 +8,15 @@ import sys
 
 import pytest
 from search_kills import STRATEGIES, Killed, descendants, processes, stopped
+from waiting import wait_until
 
 from dlctl import contract
 
 PARTS = ("worker", "broker", "nameserver", "model", "hub")
 
 
-def test_a_search_whose_every_part_was_killed_ends_as_the_undisturbed_one(
-    dlctl, cluster_site, wait_until
-):
-    search = Killed(dlctl, cluster_site, wait_until, "deterministic")
+def test_a_search_whose_every_part_was_killed_ends_as_the_undisturbed_one(dlctl, cluster_site):
+    search = Killed(dlctl, cluster_site, "deterministic")
     for part in PARTS:
         search.wait_for_more()
         search.kill(f"search.{part}")
@@ -26,10 +25,8 @@ def test_a_search_whose_every_part_was_killed_ends_as_the_undisturbed_one(
     search.check()
 
 
-def test_a_worker_that_hung_changes_nothing_and_its_late_result_is_counted(
-    dlctl, cluster_site, wait_until
-):
-    search = Killed(dlctl, cluster_site, wait_until, "random", trials=160)
+def test_a_worker_that_hung_changes_nothing_and_its_late_result_is_counted(dlctl, cluster_site):
+    search = Killed(dlctl, cluster_site, "random", trials=160)
     search.wait_for_more()
     with search.stop_a_worker():
         wait_until(search.begun_twice, what="its trial at another worker")
@@ -37,7 +34,7 @@ def test_a_worker_that_hung_changes_nothing_and_its_late_result_is_counted(
     assert_late_ones_are_counted(search)
 
 
-def assert_late_ones_are_counted(search: Killed, most_sent_twice: int = 1) -> None:
+def assert_late_ones_are_counted(search: Killed) -> None:
     """Each run beyond a trial's first was dropped and counted; an answer that was lost counts, too.
 
     Where no worker died, each run has brought a result.
@@ -47,59 +44,14 @@ def assert_late_ones_are_counted(search: Killed, most_sent_twice: int = 1) -> No
     dropped = sum(each["dropped"] for each in counted.values())
     print(f"{late} late runs, counted: {counted}", file=sys.stderr)
     assert late >= 1
-    assert late <= dropped <= late + most_sent_twice
+    assert late <= dropped <= late + 1
     assert (counted["b0"]["accepted"], counted["b0"]["failed"]) == (search.trials, 0)
 
 
 @pytest.mark.long
-def test_the_late_results_of_a_node_that_was_cut_off_and_healed_are_counted(
-    dlctl, cluster_site, cluster, wait_until
-):
-    search = Killed(dlctl, cluster_site, wait_until, "random", trials=400, per_broker=100)
-    search.wait_for_more()
-    hub = search.place("b0")
-    nodes = {int(name.removeprefix("n")) for name in
-             cluster.exec("squeue", "-h", "-t", "R", "-o", "%N").split()}  # fmt: skip
-    node = max(nodes - {hub})
-    cluster.node_cut(node)
-    wait_until(search.begun_twice, what="its trials at other workers")
-    cluster.node_heal(node)
-    search.check()
-    assert_late_ones_are_counted(search, 2)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_each_of_two_brokers_is_killed_ten_times(dlctl, cluster_site, wait_until):
-    """The one that owns the work, and the one that helps, while each has work."""
-    owner, helper = "b0", "b.w1.3"
-    search = Killed(dlctl, cluster_site, wait_until, "deterministic", trials=600, per_broker=4)
-    seen = {owner: 0, helper: 0}
-
-    def has_begun(broker: str) -> bool:
-        return search.incarnations(broker) > seen[broker]
-
-    for number in range(10):
-        for broker in (owner, helper):
-            what = f"{broker} with work, before kill {number + 1}"
-            wait_until(lambda b=broker: has_begun(b) and search.has_work(b), 60, what=what)
-            seen[broker] = search.incarnations(broker)
-            if broker == helper:
-                search.kill("search.broker", helper)
-                continue
-            with stopped(processes("search.hub", search.job_dir)):  # it would be back too soon
-                search.kill("search.broker", owner)
-                wait_until(lambda: search.has_workers(helper), 60, what="workers at the helper")
-    assert not search.is_over(), "it ended before its brokers were killed"
-    search.check()
-    print(dict(collections.Counter(search.kills)), file=sys.stderr)
-    assert_late_ones_are_counted(search, most_sent_twice=2 * len(search.kills))
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_everything_is_killed_for_good_and_resumed(dlctl, cluster_site, wait_until, strategy):
-    search = Killed(dlctl, cluster_site, wait_until, strategy)
+def test_everything_is_killed_for_good_and_resumed(dlctl, cluster_site, strategy):
+    search = Killed(dlctl, cluster_site, strategy)
     for _ in range(3):
         search.wait_for_more(random.randint(10, 25))
         search.kill_everything_for_good()
@@ -107,12 +59,12 @@ def test_everything_is_killed_for_good_and_resumed(dlctl, cluster_site, wait_unt
 
 
 @pytest.mark.long
-def test_two_hubs_at_once_change_nothing(dlctl, cluster_site, cluster, wait_until):
+def test_two_hubs_at_once_change_nothing(dlctl, cluster_site, cluster):
     """The first one hangs on a node that is cut off, from the others, not from the disk.
 
     It comes back while the second one works.
     """
-    search = Killed(dlctl, cluster_site, wait_until, "deterministic", trials=400)
+    search = Killed(dlctl, cluster_site, "deterministic", trials=400)
     search.wait_for_more()
     node = search.place("b0")
     (first,) = processes("search.hub", search.job_dir)
@@ -134,12 +86,12 @@ def test_two_hubs_at_once_change_nothing(dlctl, cluster_site, cluster, wait_unti
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_forty_kills_of_a_search(dlctl, cluster_site, wait_until, strategy):
+def test_forty_kills_of_a_search(dlctl, cluster_site, strategy):
     random.seed(1)
     played: list[str] = []
     runs = 0
     while len(played) < 40:
-        search = Killed(dlctl, cluster_site, wait_until, strategy)
+        search = Killed(dlctl, cluster_site, strategy)
         runs += 1
         while not search.is_over():
             search.wait_for_more(random.randint(1, 12))
@@ -153,21 +105,3 @@ def test_forty_kills_of_a_search(dlctl, cluster_site, wait_until, strategy):
         search.check()
         played += search.kills
     print(f"{strategy}: {runs} searches, {dict(collections.Counter(played))}", file=sys.stderr)
-
-
-@pytest.mark.long
-def test_workers_that_reach_their_time_limit_lose_nothing(dlctl, cluster_site, cluster, wait_until):
-    """Slurm tells the workers in the middle of trials to leave, earlier than it had said."""
-    search = Killed(dlctl, cluster_site, wait_until, "deterministic", trials=1000)
-    search.wait_for_more()
-    hub = (search.job_dir / contract.claim(1)).read_text().strip()
-
-    def running() -> set[str]:
-        return set(cluster.exec("squeue", "-h", "-t", "R", "-o", "%A").split()) - {hub}
-
-    limited = running()
-    for job_id in limited:
-        cluster.exec("scontrol", "update", f"JobId={job_id}", "TimeLimit=1")
-    wait_until(lambda: not limited & running(), 150, what="Slurm to end the workers")
-    assert not search.is_over(), "it ended before its workers"
-    search.check()

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from repository import REPOSITORY
-from trainings import ON_THE_CLUSTER, wait_for_state
+from trainings import ON_THE_CLUSTER, halt, wait_for_state
+from waiting import wait_until
 
 from dlctl.contract import search as names
 
@@ -72,7 +73,7 @@ def told(job_dir):
     return [event for event in events(job_dir) if event["event"] == "tell"]
 
 
-def wait_for_results(wait_until, job_dir, count):
+def wait_for_results(job_dir, count):
     try:
         wait_until(lambda: len(told(job_dir)) >= count, 90)
     except BaseException:
@@ -93,11 +94,11 @@ def assert_each_once(job_dir, trials):
 @pytest.mark.first("cluster")
 @pytest.mark.costs(15)
 @ON_THE_CLUSTER
-def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site, wait_until):
+def test_a_search_runs_to_its_end_and_is_fetched(dlctl, site):
     search_id = start(dlctl, site, 16)
     job_dir = site.job_dir(search_id)
     watched = dlctl("watch", search_id, "--json", ok=True).stdout.splitlines()
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    wait_for_state(dlctl, search_id, "COMPLETED")
     assert_each_once(job_dir, 16)
     seen = [json.loads(line) for line in watched]
     assert [each["trial"]["number"] for each in seen if each["event"] == "trial"] == [
@@ -142,7 +143,7 @@ def assert_shown(dlctl, search_id, best):
 @ON_THE_CLUSTER
 @pytest.mark.slow
 @pytest.mark.parametrize("seen", ["plan.json", "attempts/1/submit.end"])
-def test_a_start_that_was_killed_is_taken_up_by_the_same_command(dlctl, site, wait_until, seen):
+def test_a_start_that_was_killed_is_taken_up_by_the_same_command(dlctl, site, seen):
     """It left a hub without workers, or a second search beside the first."""
     command = ["search", "start", write(dlctl, 4), "--site", site.name]
     jobs = site.root / "jobs"
@@ -151,21 +152,20 @@ def test_a_start_that_was_killed_is_taken_up_by_the_same_command(dlctl, site, wa
         killed.send_signal(signal.SIGKILL)
     search_id = dlctl(*command, ok=True).stdout.strip()
     assert [path.name for path in jobs.iterdir()] == [search_id]
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    wait_for_state(dlctl, search_id, "COMPLETED")
     assert_each_once(site.job_dir(search_id), 4)
 
 
-def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wait_until):
+def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site):
     slow = '0.1 if (pathlib.Path(__file__).parents[1] / "hurry").exists() else 3'
     search_id = start(dlctl, site, 100, ", deterministic: true, window: 6", seconds=slow)
     job_dir = site.job_dir(search_id)
-    wait_for_results(wait_until, job_dir, 8)
+    wait_for_results(job_dir, 8)
     groups = sorted(path.name for path in (job_dir / names.WORKERS).glob("w?*"))
     assert "nothing to resume" in dlctl("resume", search_id).stderr
     shown = dlctl("show", search_id, "--json", ok=True).json["workers"]
     assert "CANCELLED" not in {worker["state"] for worker in shown}, "its workers stay"
-    dlctl("halt", search_id, ok=True)
-    wait_for_state(dlctl, wait_until, search_id, "HALTED")
+    halt(dlctl, search_id)
     dlctl("search", "scale", search_id, "--workers", "2", ok=True)
     assert sorted(path.name for path in (job_dir / names.WORKERS).glob("w?*")) == groups
     (why,) = dlctl("status", search_id, "--json", ok=True).json["waits"]
@@ -175,7 +175,7 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
     (dlctl.cwd / "job/search.yml").unlink()  # it goes on as it was sent
     (job_dir / "hurry").touch()
     dlctl("resume", search_id, ok=True)
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    wait_for_state(dlctl, search_id, "COMPLETED")
     assert_each_once(job_dir, 100)
     assert "needs no workers" in dlctl("search", "scale", search_id, "--workers", "2").stderr
     replayed = dlctl("search", "replay", search_id, "--json", ok=True).json
@@ -184,7 +184,7 @@ def test_a_search_that_is_halted_and_resumed_does_nothing_twice(dlctl, site, wai
 
 
 def test_a_search_whose_program_is_broken_ends_early_and_goes_on_with_a_mended_one(
-    dlctl, local_site, wait_until
+    dlctl, local_site
 ):
     folder = dlctl.cwd / "job"
     folder.mkdir()
@@ -194,7 +194,7 @@ def test_a_search_whose_program_is_broken_ends_early_and_goes_on_with_a_mended_o
     (folder / "trials.py").write_text(PROGRAM.replace("%SECONDS%", "0.1"))
     done = dlctl("search", "start", folder / "search.yml", "--site", local_site.name, ok=True)
     search_id = done.stdout.strip()
-    wait_for_state(dlctl, wait_until, search_id, "FAILED")
+    wait_for_state(dlctl, search_id, "FAILED")
     failed = len(told(local_site.job_dir(search_id)))
     assert 3 <= failed < 10
     status = " ".join(dlctl("status", search_id, ok=True).stdout.split())
@@ -205,7 +205,7 @@ def test_a_search_whose_program_is_broken_ends_early_and_goes_on_with_a_mended_o
     assert "search.yml: space is another one than that of " in refused.stderr
     (folder / "search.yml").write_text(text)
     dlctl("resume", search_id, "--code", ok=True)
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    wait_for_state(dlctl, search_id, "COMPLETED")
     ends = dlctl("status", search_id, "--json", ok=True).json
     assert ends["ended"] == 20
     assert failed <= ends["failed"] < 10, "a few had failed and were not told"
@@ -234,10 +234,10 @@ def processes(module, job_dir):
 
 
 @ON_THE_CLUSTER
-def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, site, wait_until):
+def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, site):
     search_id = start(dlctl, site, 80, workers="1..2", slots=1, seconds=1)
     job_dir = site.job_dir(search_id)
-    wait_for_results(wait_until, job_dir, 1)
+    wait_for_results(job_dir, 1)
     wait_until(lambda: (job_dir / names.WORKERS / "w2" / "submit.end").exists(), 60)
     assert (job_dir / names.WORKERS / "w2" / "submit.end").read_text().startswith("0\n")
     if site.is_cluster:
@@ -256,7 +256,7 @@ def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, sit
     assert set(counts.values()) == {1}
 
 
-def test_workers_scaled_from_several_places_at_once_are_all_kept(dlctl, local_site, wait_until):
+def test_workers_scaled_from_several_places_at_once_are_all_kept(dlctl, local_site):
     search_id = start(dlctl, local_site, 50, workers=1, seconds=1)
     words = [sys.executable, "-m", "dlctl", "search", "scale", search_id, "--workers", "0..3"]
     calls = [
@@ -271,7 +271,7 @@ def test_workers_scaled_from_several_places_at_once_are_all_kept(dlctl, local_si
 
 
 @ON_THE_CLUSTER
-def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_until):
+def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site):
     shutil.copytree(REPOSITORY / "examples/hpo-digits", folder := dlctl.cwd / "hpo")
     text = (folder / "search.yml").read_text()
     for old, new in (("learners: 1", "learners: 2"), ("epochs: 9", "epochs: 2"),
@@ -283,8 +283,8 @@ def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_u
     started = dlctl("search", "start", folder / "search.yml", "--site", site.name, ok=True)
     search_id = started.stdout.strip()
     job_dir = site.job_dir(search_id)
-    wait_for_results(wait_until, job_dir, 2)
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    wait_for_results(job_dir, 2)
+    wait_for_state(dlctl, search_id, "COMPLETED")
     assert_each_once(job_dir, 2)
     best = dlctl("search", "best", search_id, "--json", ok=True).json
     assert best["metric"] > 0.3, "better than guessing one of ten"
@@ -295,15 +295,13 @@ def test_trials_may_be_whole_trainings_with_several_learners(dlctl, site, wait_u
         assert len(learners) >= 2, learners
 
 
-def test_workers_go_on_while_the_hub_is_gone_and_its_successor_takes_over(
-    dlctl, cluster_site, wait_until
-):
+def test_workers_go_on_while_the_hub_is_gone_and_its_successor_takes_over(dlctl, cluster_site):
     """A broker in a worker's job adopts the log of the hub's; the next hub takes it back."""
     search_id = start(
         dlctl, cluster_site, 60, ", window: 40", slots=1, seconds=0.4, jobs=", per_broker: 1"
     )
     job_dir = cluster_site.job_dir(search_id)
-    wait_for_results(wait_until, job_dir, 5)
+    wait_for_results(job_dir, 5)
     endpoints = job_dir / names.ENDPOINTS
     wait_until(lambda: len(list(endpoints.glob("b.*.json"))) == 2, 60)
     shown = dlctl("show", search_id, "--json", ok=True).json["brokers"]
@@ -321,7 +319,7 @@ def test_workers_go_on_while_the_hub_is_gone_and_its_successor_takes_over(
     ran = job_dir / "ran"
     done = len(ran.read_text().splitlines())
     wait_until(lambda: len(ran.read_text().splitlines()) >= done + 5, 60)
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    wait_for_state(dlctl, search_id, "COMPLETED")
     assert_each_once(job_dir, 60)
     assert len(ran.read_text().splitlines()) <= 60 + 4, "what ran without a hub ran again"
 
@@ -346,7 +344,7 @@ ddl.log(1, score=args.depth + 0.1 * args.big, rate=args.rate, a=args.kind == "it
 
 
 def test_trials_of_other_frameworks_get_their_own_arguments_and_the_best_one_a_manifest(
-    dlctl, local_site, wait_until
+    dlctl, local_site
 ):
     folder = dlctl.cwd / "fit"
     folder.mkdir()
@@ -367,7 +365,7 @@ workers: {jobs: 1, slots: 2, time: 10m}
 """)
     search_id = dlctl("search", "start", folder / "search.yml", ok=True).stdout.strip()
     job_dir = local_site.job_dir(search_id)
-    wait_for_results(wait_until, job_dir, 3)
+    wait_for_results(job_dir, 3)
     rows = dlctl("search", "trials", search_id, "--json", ok=True).json
     for row in rows:
         point = {name.rpartition(".")[2]: value for name, value in row["point"].items()}
@@ -376,12 +374,30 @@ workers: {jobs: 1, slots: 2, time: 10m}
         assert row["metric"] == point["depth"] + 0.1 * point["big"]
         assert event["value"]["rate"] == point.get("rate", -1)
         assert event["value"]["a"] == (point["kind"] == "it's a")
-    wait_for_state(dlctl, wait_until, search_id, "COMPLETED")
+    wait_for_state(dlctl, search_id, "COMPLETED")
     best = dlctl("search", "best", search_id, "--json", ok=True).json
     dlctl("search", "best", search_id, "--manifest", folder / "best.yml", ok=True)
     training_id = dlctl("submit", folder / "best.yml", ok=True).stdout.strip()
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     csv = dlctl("metrics", training_id, "--names", "^score$", "--csv", ok=True).stdout
     assert float(csv.splitlines()[-1].rpartition(",")[2]) == best["metric"], csv
     shown = dlctl("show", search_id, "--trial", str(best["number"]), "--json", ok=True)
     assert shown.json["runs"] == 1 and shown.json["log"], shown.stdout
+
+
+def test_workers_that_a_newer_dlctl_adds_run_the_version_of_the_hub(dlctl, local_site):
+    search_id = start(dlctl, local_site, 30)
+    newer = dlctl.cwd / "newer"
+    for package in ("dlctl", "learner", "psrv", "search", "templates", "site_configs"):
+        shutil.copytree(REPOSITORY / package, newer / package)
+    with (newer / "search/errors.py").open("a") as file:
+        file.write("# newer\n")
+    added = ("search", "scale", search_id, "--workers", "3")
+    with dlctl.start(*added, env={"PYTHONPATH": str(newer)}) as command:
+        told = command.communicate(timeout=60)
+    assert command.returncode == 0, told
+    job_dir = local_site.job_dir(search_id)
+    runtime_dir = json.loads((job_dir / "plan.json").read_text())["runtime_dir"]
+    script = (job_dir / names.WORKERS / "w/worker.sbatch").read_text()
+    assert f"runtime_dir={runtime_dir}\n" in script
+    wait_for_state(dlctl, search_id, "COMPLETED")

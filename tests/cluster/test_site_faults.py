@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from trainings import (
     REPOSITORY,
+    begin,
     change_site,
     count_of,
     node_of,
@@ -21,6 +22,7 @@ from trainings import (
     write_counter,
     write_training,
 )
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -96,8 +98,7 @@ def test_a_noisy_bashrc_and_inherited_settings_change_nothing(dlctl, cluster_sit
         assert "Welcome" in cluster.ssh("true").stdout
         folder = write_training(dlctl.cwd, HELLO, learners=2)
         training_id = submit(dlctl, cluster_site, folder, env=inherited)
-        done = dlctl("logs", training_id, "--follow", env=inherited)
-        assert done.exit_code == 0, (done.stdout, done.stderr)
+        done = dlctl("logs", training_id, "--follow", env=inherited, ok=True)
         known = state_of(dlctl, training_id)
         assert known["state"] == "COMPLETED"
         job = dict(
@@ -117,18 +118,18 @@ def test_a_noisy_bashrc_and_inherited_settings_change_nothing(dlctl, cluster_sit
 # Slurm's daemons ---------------------------------------------------------------------------------
 
 
-def test_without_accounting_the_state_is_still_right(dlctl, cluster_site, wait_until):
+def test_without_accounting_the_state_is_still_right(dlctl, cluster_site):
     folder = write_training(
         dlctl.cwd, {"command": 'while [ ! -e "$RESULT_DIR/go" ]; do sleep 0.1; done'}
     )
     cluster_site.cluster.dbd_stop()
     training_id = submit(dlctl, cluster_site, folder)
-    wait_for_state(dlctl, wait_until, training_id, "TRAINING")
+    wait_for_state(dlctl, training_id, "TRAINING")
     (cluster_site.job_dir(training_id) / "results/go").touch()
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
 
 
-def test_a_node_that_is_cut_off_for_a_moment(dlctl, cluster_site, wait_until):
+def test_a_node_that_is_cut_off_for_a_moment(dlctl, cluster_site):
     """Shorter than Slurm's patience: the job continues and nothing is said wrong meanwhile."""
     cluster = cluster_site.cluster
     training_id = submit(dlctl, cluster_site, write_counter(dlctl.cwd, 120))
@@ -137,16 +138,13 @@ def test_a_node_that_is_cut_off_for_a_moment(dlctl, cluster_site, wait_until):
     cluster.node_cut(node)
     assert state_of(dlctl, training_id)["state"] == "TRAINING"
     cluster.node_heal(node)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
 
 
-def test_a_node_that_is_cut_off_computes_on_until_its_successor_trains(
-    dlctl, cluster_site, wait_until
-):
+def test_a_node_that_is_cut_off_computes_on_until_its_successor_trains(dlctl, cluster_site):
     """The old attempt sees the shared files all the time, and Slurm's controller never."""
     cluster = cluster_site.cluster
-    training_id = submit(dlctl, cluster_site, write_counter(dlctl.cwd, 320, retries=1))
-    job_dir = cluster_site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, cluster_site, write_counter(dlctl.cwd, 320, retries=1))
     wait_until(lambda: count_of(job_dir) > 3, 90)
     node = node_of(dlctl, training_id)
     found = subprocess.run(["pgrep", "-f", training_id], capture_output=True, text=True)
@@ -158,7 +156,7 @@ def test_a_node_that_is_cut_off_computes_on_until_its_successor_trains(
     wait_until((job_dir / contract.claim(2)).exists, 120)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old), 60)
     cluster.node_heal(node)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, training_id, "COMPLETED")
     first = contract.read_record(contract.Verdict, job_dir / contract.verdict_file(1))
     assert (first.kind, first.action.attempt) == ("node_lost", 2), first
     log = dlctl("logs", training_id, ok=True).stdout
@@ -168,7 +166,7 @@ def test_a_node_that_is_cut_off_computes_on_until_its_successor_trains(
 
 @pytest.mark.first
 @pytest.mark.costs(12)
-def test_a_job_that_was_given_up_and_wakes_up_late_changes_nothing(dlctl, cluster_site, wait_until):
+def test_a_job_that_was_given_up_and_wakes_up_late_changes_nothing(dlctl, cluster_site):
     """SIGSTOP, NODE_FAIL, resume, COMPLETED, SIGCONT: `fetch` brought the old model, exit 0."""
     cluster = cluster_site.cluster
     command = """\
@@ -178,8 +176,7 @@ fi
 echo "attempt $DLCTL_ATTEMPT" >"$RESULT_DIR/model.pt"
 """
     folder = write_training(dlctl.cwd, {"command": command})
-    training_id = submit(dlctl, cluster_site, folder)
-    job_dir = cluster_site.job_dir(training_id)
+    training_id, job_dir = begin(dlctl, cluster_site, folder)
     wait_until((job_dir / "logs/began").exists, 90)
     node = node_of(dlctl, training_id)
     found = subprocess.run(["pgrep", "-f", training_id], capture_output=True, text=True)
@@ -188,9 +185,8 @@ echo "attempt $DLCTL_ATTEMPT" >"$RESULT_DIR/model.pt"
     cluster.exec("pkill", "-STOP", "-x", "slurmd", node=node)
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
-    wait_for_state(dlctl, wait_until, training_id, "FAILED", timeout_s=150)
-    done = dlctl("resume", training_id, "--follow")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    wait_for_state(dlctl, training_id, "FAILED", timeout_s=150)
+    dlctl("resume", training_id, "--follow", ok=True)
     (job_dir / "logs/go").touch()
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)

@@ -6,7 +6,8 @@ import json
 
 import pytest
 import torch
-from trainings import ON_THE_CLUSTER, run
+from trainings import COUNTER, ON_THE_CLUSTER, halt, run, submit, write_training
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -58,8 +59,7 @@ def loss_of(weights):
 
 @ON_THE_CLUSTER
 def test_the_whole_way_of_a_model(dlctl, site, line):
-    done, first = run(dlctl, site, line)
-    assert done.exit_code == 0, done
+    done, first = run(dlctl, site, line, ok=True)
     made = dlctl("models", "create", "--from", first, "--name", "line", "--alias", "best",
                  "--json", ok=True).json  # fmt: skip
     model = made["model_id"]
@@ -130,3 +130,17 @@ def test_weights_that_are_no_longer_what_was_stored_end_the_job_before_it_trains
     dlctl("models", "update", model, folder, ok=True)
     resumed = dlctl("resume", second, "--follow")
     assert (resumed.exit_code, "some weights" in resumed.stdout) == (0, True), resumed
+
+
+def test_a_halted_training_without_results_says_what_brings_some(dlctl, local_site):
+    command = {"command": "python count.py 1000"}
+    folder = write_training(dlctl.cwd, command, {"count.py": COUNTER})
+    training_id = submit(dlctl, local_site, folder)
+    checkpoints = local_site.job_dir(training_id) / "checkpoints"
+    wait_until(lambda: checkpoints.is_dir() and any(checkpoints.iterdir()))
+    halt(dlctl, training_id)
+    refused = dlctl("models", "create", "--from", training_id)
+    assert refused.exit_code == 9
+    assert f"{training_id} (HALTED) has no results" in refused.stderr
+    assert f"dlctl resume {training_id}" in refused.stderr
+    assert "models" not in [path.name for path in local_site.root.iterdir()]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from trainings import ON_THE_CLUSTER, change_site, submit, wait_for_state, write_training
+from waiting import wait_until
 
 from dlctl import contract
 from learner.local_queue.records import Queue
@@ -34,17 +35,15 @@ def submitted_once(site, records):
     assert len(set(jobs)) == len(jobs), "no two trainings share a job"
 
 
-def ran_once(dlctl, site, wait_until, records):
+def ran_once(dlctl, site, records):
     for record in records:
-        wait_for_state(dlctl, wait_until, record["training_id"], "COMPLETED")
+        wait_for_state(dlctl, record["training_id"], "COMPLETED")
         runs = site.job_dir(record["training_id"]) / "state/runs"
         assert runs.read_text() == "ran\n"
 
 
 @ON_THE_CLUSTER
-def test_a_sweep_is_submitted_seen_and_fetched_by_one_command_each(
-    dlctl, site, folder, tmp_path, wait_until
-):
+def test_a_sweep_is_submitted_seen_and_fetched_by_one_command_each(dlctl, site, folder, tmp_path):
     grid = tmp_path / "grid.yml"
     grid.write_text("env.LR: ['0.1', '0.2']\n")
     sent = dlctl("submit", "manifest.yml", "--site", site.name, "--sweep", grid, "--repeat", "2",
@@ -55,7 +54,7 @@ def test_a_sweep_is_submitted_seen_and_fetched_by_one_command_each(
         f"LR={lr} seed={seed}" for lr in ("0.1", "0.2") for seed in (1, 2)
     ]
     submitted_once(site, records)
-    ran_once(dlctl, site, wait_until, records)
+    ran_once(dlctl, site, records)
     listed = dlctl("list", "--tag", "grid", "--json", ok=True).json
     ids = {each["training_id"] for each in records}
     assert {each["training_id"] for each in listed} == ids
@@ -71,7 +70,7 @@ def test_a_sweep_is_submitted_seen_and_fetched_by_one_command_each(
 @pytest.mark.first("cluster")
 @pytest.mark.costs(15)
 @ON_THE_CLUSTER
-def test_what_was_killed_is_taken_up_by_the_same_command(dlctl, site, folder, wait_until):
+def test_what_was_killed_is_taken_up_by_the_same_command(dlctl, site, folder):
     arguments = ["submit", "manifest.yml", "--site", site.name, "--repeat", str(COUNT), "--json"]
     jobs = site.root / "jobs"
     with dlctl.start(*arguments, cwd=folder) as killed:
@@ -82,13 +81,13 @@ def test_what_was_killed_is_taken_up_by_the_same_command(dlctl, site, folder, wa
     known = dlctl("list", "--json", ok=True).json
     assert len(known) == COUNT, "nothing is doubled, nothing forgotten"
     submitted_once(site, done.json)
-    ran_once(dlctl, site, wait_until, done.json)
+    ran_once(dlctl, site, done.json)
     assert {path.name for path in jobs.iterdir()} == {each["training_id"] for each in known}
 
 
 @pytest.mark.cluster
 def test_a_limit_of_the_site_leaves_the_rest_for_the_same_command(
-    dlctl, cluster, cluster_site, folder, wait_until
+    dlctl, cluster, cluster_site, folder
 ):
     def limit(jobs: int) -> None:
         cluster.exec("sacctmgr", "-i", "modify", "user", cluster.user_name, "set",
@@ -170,7 +169,7 @@ def test_many_clients_of_one_record_submit_at_once(dlctl, site, folder, xdg):
 
 @pytest.mark.cluster
 def test_a_small_colloquium_of_nine_people_and_twenty_trainings(
-    dlctl, cluster_site, folder, tmp_path, wait_until
+    dlctl, cluster_site, folder, tmp_path
 ):
     """All submit at once, each from a laptop of their own."""
     people, trainings = 9, 20

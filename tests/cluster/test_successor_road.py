@@ -88,9 +88,7 @@ os._exit(0)
 
 
 @pytest.mark.frameworks
-def test_a_manifest_of_the_successor_trains_from_its_bucket_to_its_bucket(
-    dlctl, cluster_site, xdg, wait_until
-):
+def test_a_manifest_of_the_successor_trains_from_its_bucket_to_its_bucket(dlctl, cluster_site, xdg):
     python = python_of("tf", cluster_site)
     folder = dlctl.cwd / "successor"
     folder.mkdir()
@@ -104,7 +102,7 @@ def test_a_manifest_of_the_successor_trains_from_its_bucket_to_its_bucket(
         environments = {"tf": {"frameworks": {"tensorflow": "2.21"}, "python": str(python)}}
         changed = change_site(cluster_site, xdg.config, endpoints=there, environments=environments)
         training_id = submit(dlctl, changed, folder)
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=200)
+        wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=200)
         log = dlctl("logs", training_id, ok=True).stdout
         assert "learner-0 | first of 2\n" in log
         job_dir = cluster_site.job_dir(training_id)

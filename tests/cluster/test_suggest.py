@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from test_rehearsal import TRAIN
 from trainings import ON_THE_CLUSTER, run, write_training
 
 MANIFEST = """\
@@ -23,8 +22,7 @@ def test_a_manifest_that_asks_for_ten_times_what_was_used_is_made_to_fit(dlctl, 
     training = {"epochs": 2, "batch_size": 16, "log_every_steps": 1}
     folder = write_training(dlctl.cwd / "small", {"job": "train.py"}, {"train.py": TRAIN},
                             learners=2, training=training, memory="700MiB")  # fmt: skip
-    done, training_id = run(dlctl, site, folder, cwd=dlctl.cwd)
-    assert done.exit_code == 0, done
+    done, training_id = run(dlctl, site, folder, cwd=dlctl.cwd, ok=True)
     big = dlctl.cwd / "big"
     big.mkdir()
     (big / "train.py").write_text(TRAIN)
@@ -85,8 +83,7 @@ def test_a_short_peak_of_a_learner_on_another_node_counts(dlctl, site):
     nodes = {"nodes": 2, "learners_per_node": 1} if site.is_cluster else {"learners": 2}
     folder = write_training(dlctl.cwd / "peak", {"command": "python peak.py"}, {"peak.py": PEAK},
                             memory="900MiB", **nodes)  # fmt: skip
-    done, training_id = run(dlctl, site, folder, cwd=dlctl.cwd)
-    assert done.exit_code == 0, done
+    done, training_id = run(dlctl, site, folder, cwd=dlctl.cwd, ok=True)
     found = dlctl("suggest", folder / "manifest.yml", "--site", site.name, "--json", ok=True).json
     (memory,) = [each for each in found["suggestions"] if each["key"] == "memory"]
     peak = int(re.search(r": (\d+) MiB", memory["evidence"])[1])
@@ -94,3 +91,42 @@ def test_a_short_peak_of_a_learner_on_another_node_counts(dlctl, site):
     dlctl("delete", training_id, "--yes", ok=True)
     again = dlctl("suggest", folder / "manifest.yml", "--site", site.name, "--json", ok=True).json
     assert memory in again["suggestions"], "it outlives the training"
+
+
+TRAIN = """\
+import torch
+from torch import nn
+
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self):
+        return 96
+    def __getitem__(self, n):
+        x = torch.randn(8, generator=torch.Generator().manual_seed(n))
+        return x, x.sum().reshape(1)
+
+def build(arguments):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    return {"model": model, "optimizer": optimizer, "loss": nn.MSELoss(), "train": Noisy()}
+"""
+
+
+@ON_THE_CLUSTER
+def test_a_restart_is_rehearsed_and_leaves_nothing_behind(dlctl, site):
+    """Nine steps, over the end of an epoch."""
+    folder = write_training(
+        dlctl.cwd, {"job": "train.py"}, {"train.py": TRAIN}, learners=2,
+        training={"epochs": 100, "batch_size": 16},
+    )  # fmt: skip
+    options = ("manifest.yml", "--site", site.name, "--steps", "9", "--json")
+    done = dlctl("rehearse", *options, cwd=folder, ok=True)
+    answer = done.json
+    found = answer["rehearsed"]
+    assert (found["equal"], found["differing"], found["halted_at"]) == (True, [], 3)
+    assert (found["killed_at"], found["steps"], found["total_steps"]) == (6, 9, 600)
+    measured = ("step_s", "samples_per_s", "checkpoint_s", "memory_bytes", "start_s", "restart_s")
+    assert all(found[name] > 0 for name in measured), found
+    assert answer["forecast"]["links"] == 1
+    assert done.stderr.count("follows: rehearsal, stage") == 3
+    assert not site.job_dir(answer["training_id"]).exists()
+    assert dlctl("logs").exit_code == 8, "it is no training of this folder"

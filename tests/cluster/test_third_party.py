@@ -15,7 +15,8 @@ import pytest
 import yaml
 from framework_runs import EXAMPLES, Learners
 from third_party import OF_TEST_ALL, python_of
-from trainings import ON_THE_CLUSTER, REPOSITORY, change_site, submit, wait_for_state
+from trainings import ON_THE_CLUSTER, REPOSITORY, begin, change_site, halt, submit, wait_for_state
+from waiting import wait_until
 
 OWN = {
     "mpi": ("steps", 300, "    for step in range(first + 1, options.steps + 1):\n", "step == 40"),
@@ -83,7 +84,7 @@ def prepare(name, folder, site):
     (folder / "manifest.yml").write_text(yaml.safe_dump(manifest))
 
 
-def halt_and_resume(dlctl, site, training_id, wait_until):
+def halt_and_resume(dlctl, site, training_id):
     """Halt a training that has saved, and resume it; return the saved step and the last command."""
     saved = site.job_dir(training_id) / "checkpoints"
     try:
@@ -92,14 +93,13 @@ def halt_and_resume(dlctl, site, training_id, wait_until):
         print(dlctl("show", training_id, "--all").stdout, dlctl("logs", training_id).stdout[-3000:])
         raise
     dlctl("halt", training_id, ok=True)
-    known = wait_for_state(dlctl, wait_until, training_id, "HALTED", timeout_s=120)
+    known = wait_for_state(dlctl, training_id, "HALTED", timeout_s=120)
     assert known["reason"] == "Halted on request."
     listed = dlctl("checkpoints", "list", training_id, "--json", ok=True).json
     assert listed[0]["complete"]
     assert listed[0]["step"] > 0
     dlctl("checkpoints", "verify", training_id, ok=True)
-    done = dlctl("resume", training_id, "--follow", timeout_s=250)
-    assert done.exit_code == 0, (done.stdout[-3000:], done.stderr)
+    done = dlctl("resume", training_id, "--follow", timeout_s=250, ok=True)
     assert float(re.findall(r"test accuracy ([\d.]+)", done.stdout)[-1]) > 0.9
     return listed[0]["step"], done
 
@@ -112,13 +112,13 @@ def named(name):
 
 @ON_THE_CLUSTER
 @pytest.mark.parametrize("name", [named(name) for name in EXAMPLES])
-def test_it_is_halted_and_goes_on_where_it_was(name, dlctl, site, xdg, wait_until, undisturbed):
+def test_it_is_halted_and_goes_on_where_it_was(name, dlctl, site, xdg, undisturbed):
     example = EXAMPLES[name]
     python = python_of(example.venv, site)
     prepare(name, folder := dlctl.cwd / "frameworks", site)
     changed = change_site(site, xdg.config, environment={"python": str(python)})
     training_id = submit(dlctl, changed, folder)
-    step, done = halt_and_resume(dlctl, site, training_id, wait_until)
+    step, done = halt_and_resume(dlctl, site, training_id)
     if name != "tensorflow":  # whose checkpoints are counted, not named by their steps
         first = (site.job_dir(training_id) / "attempts/1/learner-0.log").read_text()
         (halted,) = re.findall(r"halted after (?:step|epoch) (\d+)", first)
@@ -130,14 +130,14 @@ def test_it_is_halted_and_goes_on_where_it_was(name, dlctl, site, xdg, wait_unti
 
 @ON_THE_CLUSTER
 @pytest.mark.parametrize("name", OWN)
-def test_what_the_nodes_python_runs_is_halted_and_goes_on(name, dlctl, site, wait_until):
+def test_what_the_nodes_python_runs_is_halted_and_goes_on(name, dlctl, site):
     prepare(name, folder := dlctl.cwd / "frameworks", site)
-    step, done = halt_and_resume(dlctl, site, submit(dlctl, site, folder), wait_until)
+    step, done = halt_and_resume(dlctl, site, submit(dlctl, site, folder))
     assert f"continuing at step {step}" in done.stdout
 
 
 @ON_THE_CLUSTER
-def test_caffes_net_has_the_weights_of_an_undisturbed_training(dlctl, site, wait_until):
+def test_caffes_net_has_the_weights_of_an_undisturbed_training(dlctl, site):
     """Two trainings of Listing 1's net on dlctl's own caffe; the weights are equal to the bit."""
     shutil.copytree(REPOSITORY / "examples/frameworks", folder := dlctl.cwd / "caffe")
     manifest = (folder / "caffe.yml").read_text()
@@ -148,14 +148,12 @@ def test_caffes_net_has_the_weights_of_an_undisturbed_training(dlctl, site, wait
     solver.write_text(text.replace("snapshot: 100", "snapshot: 20"))
     weights = []
     for disturbed in (True, False):
-        training_id = submit(dlctl, site, folder)
-        job_dir = site.job_dir(training_id)
+        training_id, job_dir = begin(dlctl, site, folder)
         if disturbed:
             wait_until(lambda at=job_dir / "checkpoints": list(at.glob("step-*")), 120)
-            dlctl("halt", training_id, ok=True)
-            wait_for_state(dlctl, wait_until, training_id, "HALTED")
+            halt(dlctl, training_id)
             dlctl("resume", training_id, "--follow", timeout_s=250, ok=True)
         else:
-            wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+            wait_for_state(dlctl, training_id, "COMPLETED")
         weights.append((job_dir / "results/lenet_iter_900.caffemodel").read_bytes())
     assert weights[0] == weights[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from people import webhook
 from trainings import ON_THE_CLUSTER, change_site, run, state_of, write_training
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -12,7 +13,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 @ON_THE_CLUSTER
-def test_start_and_end_are_told_once_each(dlctl, site, xdg, wait_until):
+def test_start_and_end_are_told_once_each(dlctl, site, xdg):
     with webhook() as hook:
         refused = write_training(dlctl.cwd, {"command": "true"}, notify={"webhook": hook.url})
         done, _ = run(dlctl, site, refused)
@@ -25,8 +26,7 @@ def test_start_and_end_are_told_once_each(dlctl, site, xdg, wait_until):
             "on": ["started", "finished"],
         }
         folder = write_training(dlctl.cwd, {"command": "true"}, learners=2, notify=notify)
-        done, training_id = run(dlctl, site, folder)
-        assert done.exit_code == 0, done.stderr
+        done, training_id = run(dlctl, site, folder, ok=True)
         job_dir = site.job_dir(training_id)
 
         def told():
@@ -53,13 +53,12 @@ def test_start_and_end_are_told_once_each(dlctl, site, xdg, wait_until):
 
 
 @pytest.mark.cluster
-def test_slurm_sends_mails_where_there_is_no_mail_server(dlctl, cluster_site, wait_until):
+def test_slurm_sends_mails_where_there_is_no_mail_server(dlctl, cluster_site):
     mails = cluster_site.cluster.logs / "mails"
     folder = write_training(
         dlctl.cwd, {"command": "true"}, notify={"email": "me@example.org", "on": ["finished"]}
     )
-    done, training_id = run(dlctl, cluster_site, folder)
-    assert done.exit_code == 0, done.stderr
+    done, training_id = run(dlctl, cluster_site, folder, ok=True)
 
     def mail():
         lines = mails.read_text().splitlines() if mails.exists() else []

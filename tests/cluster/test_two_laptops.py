@@ -7,6 +7,7 @@ import time
 
 import pytest
 from trainings import COUNTER, files_tell, state_of, submit, verdict, wait_for_state, write_training
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -25,8 +26,7 @@ def ids(laptop):
 
 
 @pytest.mark.cluster
-def test_both_submit_list_and_take_over(dlctl, second, cluster_site, tmp_path, wait_until):
-    """Takes long because a training is halted, resumed and ends: what adoption is for."""
+def test_both_submit_list_and_take_over(dlctl, second, cluster_site, tmp_path):
     site = cluster_site
     goal = "$(cat $JOB_STATE_DIR/goal || echo 100000)"
     counter = {"command": f"exec python count.py {goal}"}
@@ -41,13 +41,13 @@ def test_both_submit_list_and_take_over(dlctl, second, cluster_site, tmp_path, w
     assert [row["training_id"] for row in found["added"]] == [first]
     assert ids(second) == {first, theirs} and ids(dlctl) == {first}
     second("halt", first, ok=True)
-    wait_for_state(second, wait_until, first, "HALTED")
+    wait_for_state(second, first, "HALTED")
     assert state_of(dlctl, first)["state"] == "HALTED"
     assert "begins at" in second("logs", first, ok=True).stdout
 
     (site.job_dir(first) / "state/goal").write_text("1")
     second("resume", first, ok=True)
-    wait_for_state(second, wait_until, first, "COMPLETED")
+    wait_for_state(second, first, "COMPLETED")
     known = state_of(dlctl, first)
     assert (known["state"], known["attempt"]) == ("COMPLETED", 2)
     assert "HALTED" in str(verdict(site.job_dir(first), 1))
@@ -61,11 +61,11 @@ def test_both_submit_list_and_take_over(dlctl, second, cluster_site, tmp_path, w
 
 
 @pytest.mark.cluster
-def test_a_training_that_was_deleted_behind_our_back(dlctl, cluster_site, tmp_path, wait_until):
+def test_a_training_that_was_deleted_behind_our_back(dlctl, cluster_site, tmp_path):
     folder = write_training(tmp_path / "quick", {"command": "true"})
     gone, stays = (submit(dlctl, cluster_site, folder) for _ in range(2))
     for training_id in (gone, stays):
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        wait_for_state(dlctl, training_id, "COMPLETED")
     cluster_site.cluster.user("rm", "-rf", str(cluster_site.job_dir(gone)))
     known = state_of(dlctl, gone)
     assert known["state"] == "COMPLETED" and "gone from the site" in known["reason"]

@@ -1,13 +1,24 @@
 """Each kind of verdict that can be made to happen on a real Slurm; others are in:
 
-test_user_faults.py (user_error, out_of_memory, site), test_preemption.py (preempted),
+test_user_faults.py (user_error, out_of_memory, site),
 test_full_disk.py (disk_full), test_hung_learners.py (hung), test_cgroups.py (cancelled by scancel).
 """
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from trainings import count_of, node_of, submit, wait_for_state, write_counter, write_training
+from trainings import (
+    begin,
+    change_site,
+    count_of,
+    submit,
+    wait_for_state,
+    write_counter,
+    write_training,
+)
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -29,7 +40,7 @@ def verdict_of(dlctl, training_id):
     return dlctl("show", training_id, "--json", ok=True).json["verdict"]
 
 
-def counting(dlctl, site, wait_until, count=600):
+def counting(dlctl, site, count=600):
     """Submit two learners that count on two nodes, and wait until they do; return the id."""
     folder = write_counter(dlctl.cwd, count, learners=2, cpus=2, retries=0)
     training_id = submit(dlctl, site, folder)
@@ -38,7 +49,7 @@ def counting(dlctl, site, wait_until, count=600):
 
 
 def test_what_a_learner_says_is_the_kind_and_slurm_calls_the_job_failed(
-    dlctl, cluster_site, cluster, wait_until
+    dlctl, cluster_site, cluster
 ):
     """All at once, one node each: a job takes a second or two."""
     sent = {}
@@ -46,7 +57,7 @@ def test_what_a_learner_says_is_the_kind_and_slurm_calls_the_job_failed(
         folder = write_training(dlctl.cwd / kind, {"command": command}, retries=0, memory="100MiB")
         sent[kind] = submit(dlctl, cluster_site, folder)
     for kind, training_id in sent.items():
-        known = wait_for_state(dlctl, wait_until, training_id, "FAILED")
+        known = wait_for_state(dlctl, training_id, "FAILED")
         verdict = verdict_of(dlctl, training_id)
         assert verdict["kind"] == kind, verdict["reason"]
         assert verdict["evidence"]["role"] == "learner"
@@ -56,47 +67,54 @@ def test_what_a_learner_says_is_the_kind_and_slurm_calls_the_job_failed(
         )
 
 
-def test_a_lost_node_is_named(dlctl, cluster_site, cluster, wait_until):
-    """The node of learner 1: the supervisor lives on, gets SIGTERM, and sees what srun says."""
-    training_id = counting(dlctl, cluster_site, wait_until)
-    node = node_of(dlctl, training_id, 1)
-    cluster.node_kill(node)
-    wait_for_state(dlctl, wait_until, training_id, "FAILED", timeout_s=150)
-    verdict = verdict_of(dlctl, training_id)
-    assert verdict["kind"] == "node_lost", verdict
-    assert verdict["evidence"]["host"] == f"n{node}"
-
-
-def test_a_cancelled_training(dlctl, cluster_site, wait_until):
-    training_id = counting(dlctl, cluster_site, wait_until)
+def test_a_cancelled_training(dlctl, cluster_site):
+    training_id = counting(dlctl, cluster_site)
     dlctl("cancel", training_id, ok=True)
-    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
+    wait_for_state(dlctl, training_id, "CANCELLED")
     verdict = verdict_of(dlctl, training_id)
     assert (verdict["kind"], verdict["state"]) == ("cancelled", "CANCELLED")
 
 
-def test_a_step_that_somebody_cancels_is_the_schedulers_doing(
-    dlctl, cluster_site, cluster, wait_until
-):
-    training_id = counting(dlctl, cluster_site, wait_until)
+def test_a_step_that_somebody_cancels_is_the_schedulers_doing(dlctl, cluster_site, cluster):
+    training_id = counting(dlctl, cluster_site)
     job_id = dlctl.record(training_id).job_id
     steps = cluster.user("squeue", "--steps", "-h", "-j", job_id, "-o", "%i").split()
     step = next(each for each in steps if each.split(".")[-1].isdecimal())
     cluster.user("scancel", step)
-    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    wait_for_state(dlctl, training_id, "FAILED")
     verdict = verdict_of(dlctl, training_id)
     assert verdict["kind"] == "scheduler", verdict
     assert verdict["action"]["why"] == "no retries are allowed"
 
 
-@pytest.mark.long  # Slurm looks at limits every 30 s
-def test_a_time_limit_that_an_administrator_shortens(dlctl, cluster_site, cluster, wait_until):
-    """Neither the plan nor the job's variables know it: only Slurm does."""
-    training_id = counting(dlctl, cluster_site, wait_until, count=3000)
-    record = dlctl.record(training_id)
-    cluster.exec("scontrol", "update", f"jobid={record.job_id}", "TimeLimit=1")
-    verdict = cluster_site.job_dir(training_id) / contract.verdict_file(1)
-    wait_until(verdict.exists, 150)
-    told = contract.read_record(contract.Verdict, verdict)
-    assert (told.kind, told.state) == ("time_limit", "HALTED"), told
-    dlctl("cancel", training_id, ok=True)
+@pytest.fixture
+def scavenger(cluster_site, xdg):
+    """The site with a partition whose jobs others preempt."""
+    partitions = {"scavenge": {"nodes": 2, "cpus_per_node": 2}}
+    return change_site(cluster_site, xdg.config, partitions=partitions)
+
+
+def preempt(dlctl, cluster, training_id, job_dir):
+    """Bring another job before this one, and wait until it has gone."""
+    urgent = ["sbatch", "--parsable", "-p", "debug", "-w", "n1", "--exclusive", "--wrap", "true"]
+    cluster.user(*urgent)
+    wait_until((job_dir / contract.submit_begin(2)).exists, 90)
+    verdict = contract.read_record(contract.Verdict, job_dir / contract.verdict_file(1))
+    assert verdict is not None
+    assert verdict.kind == "preempted", verdict
+    assert verdict.evidence is not None
+    if verdict.evidence.scheduler_state:  # Slurm leaves 2 s (KillWait), now and then too few
+        assert verdict.evidence.scheduler_state in ("PREEMPTED", "REQUEUED")
+        assert verdict.reason.startswith("The scheduler ended the job: ")
+
+
+def test_a_job_that_is_preempted_goes_on(dlctl, scavenger, cluster):
+    folder = write_counter(dlctl.cwd, 60, learners=2, cpus=2)
+    training_id, job_dir = begin(dlctl, scavenger, folder, "--partition", "scavenge")
+    wait_until(lambda: min(count_of(job_dir, rank) for rank in (0, 1)) > 3, 90)
+    preempt(dlctl, cluster, training_id, job_dir)
+    done = dlctl("logs", training_id, "--follow", timeout_s=240, ok=True)
+    for rank in (0, 1):
+        began = re.findall(rf"learner-{rank} \| begins at (\d+)", done.stdout)
+        assert int(began[-1]) > 0
+        assert f"learner-{rank} | done at 60" in done.stdout

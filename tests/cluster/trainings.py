@@ -7,12 +7,13 @@ import dataclasses
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -133,7 +134,7 @@ def submit(dlctl: Any, site: Any, folder: Path, *options: str, **how: Any) -> st
 
 
 def run(
-    dlctl: Any, site: Any, folder: Path, *options: str, cwd: Path | None = None
+    dlctl: Any, site: Any, folder: Path, *options: str, cwd: Path | None = None, ok: bool = False
 ) -> tuple[Any, str]:
     """Submit and follow to the end; return how the command ended, and the training id.
 
@@ -141,8 +142,27 @@ def run(
     """
     manifest = folder / "manifest.yml" if cwd else "manifest.yml"
     where = cwd or folder
-    done = dlctl("submit", manifest, "--site", site.name, "--follow", *options, cwd=where)
+    done = dlctl("submit", manifest, "--site", site.name, "--follow", *options, cwd=where, ok=ok)
     return done, done.stdout.split("\n", 1)[0]
+
+
+def complete(dlctl: Any, site: Any, folder: Path, *options: str) -> str:
+    """Submit a folder's manifest, and wait for the end; return the training id."""
+    training_id = submit(dlctl, site, folder, *options)
+    wait_for_state(dlctl, training_id, "COMPLETED")
+    return training_id
+
+
+def begin(dlctl: Any, site: Any, folder: Path, *options: str) -> tuple[str, Path]:
+    """Submit a folder's manifest; return the training id and the job directory."""
+    training_id = submit(dlctl, site, folder, *options)
+    return training_id, site.job_dir(training_id)
+
+
+def halt(dlctl: Any, training_id: str) -> dict[str, Any]:
+    """Halt a training, and return the record once it is halted."""
+    dlctl("halt", training_id, ok=True)
+    return wait_for_state(dlctl, training_id, "HALTED")
 
 
 def state_of(dlctl: Any, training_id: str) -> dict[str, Any]:
@@ -178,7 +198,6 @@ def files_tell(job_dir: Path, attempt: int, state: str) -> bool:
 
 def wait_for_state(
     dlctl: Any,
-    wait_until: Callable[..., Any],
     training_id: str,
     *states: str,
     timeout_s: float = 90,
@@ -205,7 +224,7 @@ def wait_for_state(
     return dict(found)
 
 
-def wait_for_file(wait_until: Callable[..., Any], file: Path, timeout_s: float = 90) -> str:
+def wait_for_file(file: Path, timeout_s: float = 90) -> str:
     """Return a file's content once it is there and not empty."""
     wait_until(lambda: file.exists() and file.stat().st_size, timeout_s, what=str(file))
     return file.read_text()

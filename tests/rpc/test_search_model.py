@@ -23,6 +23,7 @@ def started(tmp_path: Path) -> Iterator[Any]:
 
     def start(**spec: Any) -> Search:
         made.append(search := Search(tmp_path / "job", space=SPACE, **spec))
+        (search.job_dir / "code" / "theirs.py").write_text(STRATEGIES)
         search.start_with_model()
         return search
 
@@ -71,3 +72,29 @@ def test_a_population_goes_on_from_checkpoints(started: Any) -> None:
     for number, parent in parents.items():
         assert grown[number] == 1 + (0 if parent is None else grown[parent])
     assert max(grown.values()) >= 4, "a member's trials form a chain"
+
+
+STRATEGIES = """
+class TellRaises:
+    def __init__(self, space, seed):
+        pass
+
+    def ask(self, n):
+        return [{"x": (1, 2)}] * n
+
+    def tell(self, trial, told):
+        raise KeyError("no generation 7")
+"""
+
+
+@pytest.mark.first
+def test_a_fault_of_the_users_strategy_ends_the_model_with_a_sentence(started: Any) -> None:
+    """What else may go wrong: tests/unit/search/model/test_checked_strategy.py."""
+    search = started(
+        window=3, strategy="theirs:TellRaises", metric="value",
+        task=files.Task("python", "mine:Square"), budget=files.Budget(trials=5),
+    )  # fmt: skip
+    assert search.processes["model"].wait(60) == files.EXIT_WRONG, search.logs()
+    why = "can't be told a result: KeyError: 'no generation 7'"
+    said = (search.job_dir / "model.log").read_text()
+    assert f"dlctl: the strategy theirs:TellRaises {why}" in said

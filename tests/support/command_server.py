@@ -1,45 +1,32 @@
 """The command dlctl in processes of its own that take no time to start.
 
-One process has imported dlctl and forks each command (see command_program.py): a command that is
-started from scratch spends most of its time on imports.
+A command that is started from scratch spends most of its time on imports.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import select
-import signal
 import struct
 import subprocess
-import sys
 import termios
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from helper_process import close_helper
-from repository import REPOSITORY, SUPPORT
+from zygote import Forked, Zygote
 
-PROGRAM = SUPPORT / "command_program.py"
 _PIPE_BYTES = 65536
 
 
-class CommandServer:
-    """The process that forks commands."""
+class CommandServer(Zygote):
+    """The process that forks commands; several threads may run some."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
-        """Held for a question and its answer: several threads may run commands."""
-        self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM)], env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        super().__init__("dlctl")
 
-    def run(
+    def run_command(
         self,
         argv: Sequence[str],
         *,
@@ -53,19 +40,15 @@ class CommandServer:
         As there, what a command leaves running may not hold its standard output open.
         """
         deadline = time.monotonic() + timeout_s
-        pipes = [os.pipe() for _ in range(3)]
-        given, said, told = pipes
+        given, said, told = (os.pipe() for _ in range(3))
         theirs = [given[0], said[1], told[1]]
         assert len(stdin) < _PIPE_BYTES
         os.write(given[1], stdin.encode())
-        pid = self._ask(
-            argv=list(argv), env=dict(env), cwd=str(cwd),
-            streams=[f"/proc/{os.getpid()}/fd/{number}" for number in theirs],
-        )  # fmt: skip
+        command = self.fork(theirs, ["-m", "dlctl", *argv], env, cwd)
         for number in (*theirs, given[1]):
             os.close(number)
         out, err = _read_all((said[0], told[0]), deadline)
-        code = self._wait(pid, deadline)
+        code = _end(command, deadline)
         if code is None:
             raise subprocess.TimeoutExpired(["dlctl", *argv], timeout_s, out, err)
         return subprocess.CompletedProcess(["dlctl", *argv], code, out.decode(), err.decode())
@@ -78,8 +61,7 @@ class CommandServer:
         deadline = time.monotonic() + timeout_s
         ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        terminal = f"/proc/{os.getpid()}/fd/{theirs}"
-        pid = self._ask(argv=list(argv), env=dict(env), cwd=str(cwd), streams=[terminal] * 3)
+        command = self.fork([theirs] * 3, ["-m", "dlctl", *argv], env, cwd)
         os.close(theirs)
         printed = b""
         while select.select([ours], [], [], _left_s(deadline))[0]:
@@ -88,30 +70,18 @@ class CommandServer:
             except OSError:  # the end
                 break
         os.close(ours)
-        return self._wait(pid, deadline), printed
+        return _end(command, deadline), printed
 
-    def _wait(self, pid: int, deadline: float) -> int | None:
-        """Return the exit code of a command; None if it was killed because its time was up."""
-        descriptor = os.pidfd_open(pid)
-        try:
-            ended = select.select([descriptor], [], [], _left_s(deadline))[0]
-        finally:
-            os.close(descriptor)
-        if not ended:
-            os.kill(pid, signal.SIGKILL)
-        code: int = self._ask(wait=pid)
-        return code if ended and _left_s(deadline) else None
 
-    def _ask(self, **request: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with self._turn:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it; its commands end with it."""
-        close_helper(self._process)
+def _end(command: Forked, deadline: float) -> int | None:
+    """Return the exit code of a command; None if it was killed because its time was up."""
+    try:
+        code = command.wait(_left_s(deadline))
+    except subprocess.TimeoutExpired:
+        command.kill()
+        command.wait()
+        return None
+    return code if _left_s(deadline) else None
 
 
 def _left_s(deadline: float) -> float:

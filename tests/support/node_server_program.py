@@ -17,19 +17,42 @@ from pathlib import Path
 
 import torch
 from quadratic import SOLVERS, take_step
-from server_nodes import Training, ended, until, wait_for
+from server_nodes import Training, ended, fork, until, wait_for
 
 from dlctl import contract
 from learner.system.processes import end_with_parent
 from psrv.client import Client
 from psrv.server.server import digest
 from psrv.shard.shard import Shard
-from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD
+from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD, RoundSolver, Solver
 from psrv.transport.base import Greeting, Purpose, RefusedError
 from psrv.transport.tcp import dial
 
 FOLDER = Path(sys.argv[2])
 ROUNDS = 60
+KILLS = 9
+
+
+def begin(
+    solver: Solver | RoundSolver, count: int = 700_000, learners: Sequence[int] = (2, 2),
+    shard_nodes: Sequence[int] = (0, 1), *, folder: Path = FOLDER, bounded: bool = False,
+) -> Training:  # fmt: skip
+    """Start the servers of a training, and write the first snapshots: zeros."""
+    training = Training(folder, solver, count, list(shard_nodes), list(learners), bounded)
+    for node in range(len(learners)):
+        training.serve(node)
+    training.begin(torch.zeros(count))
+    return training
+
+
+def weights_on(training: Training, node: int) -> torch.Tensor:
+    """Return the weights that a new learner of a node finds."""
+    client = training.join(sum(training.learners_per_node[:node]))
+    client.refresh(60)
+    weights = torch.empty(training.count)
+    client.pull(weights)
+    client.leave()
+    return weights
 
 
 def draw_to_one(training: Training, name: str, steps: int) -> Callable[[Client], None]:
@@ -50,22 +73,15 @@ def draw_to_one(training: Training, name: str, steps: int) -> Callable[[Client],
 def show_ones(training: Training) -> None:
     """Say whether the weights have come to 1, on each node that has a server."""
     for node in sorted(training.servers):
-        client = training.join(sum(training.learners_per_node[:node]))
-        client.refresh(60)
-        weights = torch.empty(training.count)
-        client.pull(weights)
+        weights = weights_on(training, node)
         print(f"node {node} at 1:", float((weights - 1).abs().max()) < 0.05)
-        client.leave()
 
 
 def solvers(_: str) -> None:
     """Two nodes with two learners each reach the minimum, with every solver."""
     for name in SOLVERS:
         (folder := FOLDER / name).mkdir()
-        training = Training(folder, SOLVERS[name], 150_000, learners_per_node=[2, 2])
-        for node in (0, 1):
-            training.serve(node)
-        training.begin(torch.zeros(training.count))
+        training = begin(SOLVERS[name], 150_000, folder=folder)
         wait_for(*[training.learn(rank, draw_to_one(training, name, 80)) for rank in range(4)])
         print(name)
         show_ones(training)
@@ -86,12 +102,8 @@ def one_each(training: Training, steps: int) -> Callable[[Client], None]:
 def show_counts(training: Training, of: int = 1) -> None:
     """Say how many pushes each element has had, on each node that has a server."""
     for node in sorted(training.servers):
-        client = training.join(sum(training.learners_per_node[:node]))
-        client.refresh(60)
-        weights = torch.empty(training.count)
-        client.pull(weights)
-        print(f"node {node}:", *sorted({-float(weight) / of for weight in weights.unique()}))
-        client.leave()
+        counts = {-float(weight) / of for weight in weights_on(training, node).unique()}
+        print(f"node {node}:", *sorted(counts))
 
 
 def play(training: Training, fault: str, learners: list[int], most: int) -> None:
@@ -120,10 +132,7 @@ def exact(fault: str) -> None:
 
     A learner is killed in the middle of a push, when its replica passes earlier ones on.
     """
-    training = Training(FOLDER, Downpour(), count=700_000, learners_per_node=[2, 3])
-    for node in (0, 1):
-        training.serve(node)
-    training.begin(torch.zeros(training.count))
+    training = begin(Downpour(), learners=(2, 3))
 
     def work(client: Client, rank: int) -> None:
         gradient, weights, pushes = torch.ones(training.count), torch.empty(training.count), 0
@@ -149,10 +158,7 @@ def exact(fault: str) -> None:
 
 def drawn(_: str) -> None:
     """Center and learners of both nodes draw each other; their sum stays."""
-    training = Training(FOLDER, ElasticAveraging(0.2), 300_000, learners_per_node=[2, 2])
-    for node in (0, 1):
-        training.serve(node)
-    training.begin(torch.zeros(training.count))
+    training = begin(ElasticAveraging(0.2), 300_000)
 
     def work(client: Client, rank: int) -> None:
         mine = torch.full((training.count,), float(rank))
@@ -161,10 +167,7 @@ def drawn(_: str) -> None:
         torch.save(mine, FOLDER / f"{rank}.pt")
 
     wait_for(*[training.learn(rank, partial(work, rank=rank)) for rank in range(4)])
-    client, center = training.join(0), torch.empty(training.count)
-    client.refresh(60)
-    client.pull(center)
-    client.leave()
+    center = weights_on(training, 0)
     ends = [torch.load(FOLDER / f"{rank}.pt") for rank in range(4)]
     print("sum:", float((center + sum(ends) - sum(range(4))).abs().max()) < 1e-3)
     training.end()
@@ -176,10 +179,7 @@ def rounds(fault: str) -> None:
     Where the primary is, on node 0 or on node 1, the ranks add one by one; another node adds a sum.
     """
     solver = ParallelSGD(momentum=0.5)
-    training = Training(FOLDER, solver, 700_000, learners_per_node=[2, 2])
-    for node in (0, 1):
-        training.serve(node)
-    training.begin(torch.zeros(training.count))
+    training = begin(solver)
 
     def work(client: Client, rank: int) -> None:
         draw, weights = torch.Generator().manual_seed(rank), torch.empty(training.count)
@@ -200,12 +200,7 @@ def rounds(fault: str) -> None:
     half = 5 * 65_536  # of 11 blocks
     expected = torch.cat([on_0[0][:half], on_1[0][half:]])
     for node in (0, 1):
-        client = training.join(2 * node)
-        client.refresh(60)
-        weights = torch.empty(training.count)
-        client.pull(weights)
-        print(f"node {node} has the bits:", torch.equal(weights, expected))
-        client.leave()
+        print(f"node {node} has the bits:", torch.equal(weights_on(training, node), expected))
     training.end()
 
 
@@ -220,10 +215,7 @@ class Sum(ParallelSGD):
 
 def left(_: str) -> None:
     """Who leaves another node after its push, without a pull, is in that round all the same."""
-    training = Training(FOLDER, Sum(), 700_000, [0])
-    for node in (0, 1):
-        training.serve(node)
-    training.begin(torch.zeros(training.count))
+    training = begin(Sum(), learners=(1, 1), shard_nodes=[0])
     gradient = torch.ones(training.count)
 
     def stay(client: Client) -> None:
@@ -242,10 +234,7 @@ def left(_: str) -> None:
 
 def lost(name: str) -> None:
     """A node is lost with its learner; its shard moves, and the others continue."""
-    training = Training(FOLDER, SOLVERS[name], 500_000, [0, 1, 2], [1, 1, 1])
-    for node in range(3):
-        training.serve(node)
-    training.begin(torch.zeros(training.count))
+    training = begin(SOLVERS[name], 500_000, (1, 1, 1), (0, 1, 2))
     work = draw_to_one(training, name, 150)
     learners = [training.learn(rank, work) for rank in range(3)]
     time.sleep(1.5)
@@ -261,10 +250,7 @@ def lost(name: str) -> None:
 
 def moved(_: str) -> None:
     """A shard moves to a node that had seen less of it than another one, which only pulls then."""
-    training = Training(FOLDER, Downpour(), 300_000, [0, 1, 2], [1, 1, 1])
-    for node in range(3):
-        training.serve(node)
-    training.begin(torch.zeros(training.count))
+    training = begin(Downpour(), 300_000, (1, 1, 1), (0, 1, 2))
 
     def push(rank: int, value: float) -> None:
         gradient = torch.full((training.count,), value)
@@ -276,23 +262,13 @@ def moved(_: str) -> None:
     training.lose(1, [0, 2, 2])
     until(lambda: "primary of shard 1 now" in training.log(2), "the new primary")
     push(2, 1.0)  # as many pushes as node 0 has seen, but others
-    seen = []
-    for rank in (0, 2):
-        client, weights = training.join(rank), torch.empty(training.count)
-        client.refresh(60)
-        client.pull(weights)
-        client.leave()
-        seen.append(weights)
-    print("the same on both nodes:", torch.equal(*seen))
+    print("the same on both nodes:", torch.equal(*(weights_on(training, n) for n in (0, 2))))
     training.end()
 
 
 def fenced(_: str) -> None:
     """A node that was given up continues; nothing of what it pushes then comes to the others."""
-    training = Training(FOLDER, Downpour(), 700_000, [0, 1, 2], [1, 1, 1])
-    for node in range(3):
-        training.serve(node)
-    training.begin(torch.zeros(training.count))
+    training = begin(Downpour(), 700_000, (1, 1, 1), (0, 1, 2))
     wait_for(*[training.learn(rank, one_each(training, 5)) for rank in range(3)])
     show_counts(training)
     cut_off = training.servers.pop(1)
@@ -318,10 +294,7 @@ def fenced(_: str) -> None:
 
 def staleness_bound(slow: str) -> None:
     """With a staleness of 3 nobody is more than so many pushes ahead of a slow one elsewhere."""
-    training = Training(FOLDER, Downpour(scale=0.5), bounded=True)
-    for node in (0, 1):
-        training.serve(node)
-    training.begin(torch.zeros(training.count))
+    training = begin(Downpour(scale=0.5), 300_000, (1, 1), bounded=True)
     shown = FOLDER / "pushes"
     shown.write_text("0")
 
@@ -379,21 +352,91 @@ def refused(_: str) -> None:
     print("logged:", training.log(0).count("refused 127.0.0.1"), "5ec7e7" in training.log(0))
 
 
-SCENARIOS: dict[str, Callable[[str], None]] = {
-    "solvers": solvers,
-    "exact": exact,
-    "drawn": drawn,
-    "rounds": rounds,
-    "left": left,
-    "lost": lost,
-    "moved": moved,
-    "fenced": fenced,
-    "staleness_bound": staleness_bound,
-    "refused": refused,
-}
+class Whole(Sum):
+    """Checks that all elements of a sum are alike, also where learners of a round were killed."""
+
+    def step(
+        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
+    ) -> None:
+        assert total.eq(count).all(), "a block was torn, or came twice, or not at all"
+        super().step(server, total, count, rate)
+
+
+def alone(_: str) -> None:
+    """All have left, and the last chunk is trained again: nobody else ends the round before."""
+    training = begin(Sum(), learners=(1, 1))
+    wait_for(*[training.learn(rank, one_each(training, 3)) for rank in (0, 1)])
+    for rank in (0, 1):
+        wait_for(training.learn(rank, one_each(training, 1)))
+    show_counts(training)
+    training.end()
+
+
+def often(_: str) -> None:
+    """No push is lost while learners join and leave, as long as none dies."""
+    training = begin(Sum(), learners=(1, 2))
+
+    def work(rank: int) -> None:
+        draw, client = random.Random(rank), training.join(rank)
+        gradient, weights = torch.ones(training.count), torch.empty(training.count)
+        for _ in range(60):
+            if draw.random() < 0.5:
+                client.push_pull(gradient, weights, 1.0)
+            else:
+                client.push(gradient, 1.0)
+            if draw.random() < 0.1:
+                client.leave()
+                time.sleep(draw.uniform(0, 0.05))
+                client = training.join(rank)
+        client.leave()
+
+    wait_for(*[fork(f"learner {rank}", partial(work, rank)) for rank in range(3)])
+    show_counts(training, of=3 * 60)
+    training.end()
+
+
+def killed(_: str) -> None:
+    """Learners of both nodes, and servers, are killed at random: all the others' rounds end."""
+    training, draw = begin(Whole()), random.Random(int(os.environ.get("SEED", "3")))
+
+    def work(client: Client, rank: int) -> None:
+        gradient, weights = torch.ones(training.count), torch.empty(training.count)
+        while not (FOLDER / "enough").exists():
+            client.push_pull(gradient, weights, 1.0)
+            (FOLDER / f"pushed-{rank}").touch()
+
+    def start(rank: int) -> int:
+        return training.learn(rank, partial(work, rank=rank))
+
+    def pushed(ranks: Sequence[int]) -> bool:
+        return all((FOLDER / f"pushed-{rank}").exists() for rank in ranks)
+
+    learners = [start(rank) for rank in range(4)]
+    until(lambda: pushed(range(4)), "first rounds")
+    for number in range(KILLS):
+        victims = [2, 3] if number == KILLS // 2 else draw.sample(range(4), draw.choice((1, 2)))
+        for rank in victims:
+            os.kill(learners[rank], signal.SIGKILL)
+            os.waitpid(learners[rank], 0)
+            (FOLDER / f"pushed-{rank}").unlink(missing_ok=True)
+        if number % 3 == 0:
+            node = draw.randrange(2)
+            training.kill(node)
+            training.serve(node)
+        time.sleep(draw.uniform(0.0, 0.1))
+        for rank in victims:
+            learners[rank] = start(rank)
+        if number % 2:
+            until(partial(pushed, victims), f"rounds after kill {number}")
+    (FOLDER / "enough").touch()
+    wait_for(*learners)
+    same = torch.equal(*(weights_on(training, node) for node in (0, 1)))
+    print("nodes have the same weights:", same)
+    training.end()
+
 
 if __name__ == "__main__":
     end_with_parent()
     torch.set_num_threads(1)
     scenario, _, argument = sys.argv[1].partition(":")
-    SCENARIOS[scenario](argument)
+    globals()[scenario](argument)

@@ -89,6 +89,12 @@ class Search:
             )
         )
 
+    def with_worker(self, *arguments: str) -> Model:
+        """Start the broker b1 and the worker w1; return a model."""
+        self.broker()
+        self.start("worker", "w1", *arguments)
+        return self.model()
+
     def start_with_helper(self, *arguments: str) -> None:
         """Start the broker b1 with the worker w1, and b2, which the model of a test talks to."""
         self.broker("b1")

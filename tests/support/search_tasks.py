@@ -98,10 +98,6 @@ class Bad(BaseTask):
         self.report(-1, loss=1.0)
         time.sleep(5)
 
-    def reports_no_step(self):
-        self.report(None, loss=1.0)
-        time.sleep(5)
-
     def leaves(self):
         os._exit(0)
 
@@ -130,14 +126,8 @@ class Bad(BaseTask):
         time.sleep(5)
         return 1
 
-    def returns_50_megabytes(self):
-        return "x" * (50 << 20)
-
-    def returns_nan(self):
-        return {"value": float("nan")}
-
-    def returns_an_object(self):
-        return object()
+    def returns_33_megabytes(self):
+        return "x" * (32 << 20)
 
     def eats_memory(self):
         eaten = []
@@ -169,14 +159,3 @@ class Grows(BaseTask):
         grown = 1 + (int(kept.read_text()) if kept.exists() else 0)
         kept.write_text(str(grown))
         return {"value": grown}
-
-
-class Tells(BaseTask):
-    """Reports once, and ends before its worker has renewed its lease."""
-
-    def __init__(self, x):
-        self.x = x
-
-    def run(self):
-        self.report(1, value=1.0)
-        return {"value": 1.0}

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any
 
 from curves import measured
 from repository import REPOSITORY
-from zygote import TIME_LIMIT_S, Zygote, wait_for
+from zygote import ENV, TIME_LIMIT_S, Forked, Zygote, wait_for
 
 from dlctl import contract
 from learner.system.segments import remove_segment_folder, server_folder
@@ -36,8 +37,8 @@ class ServedJob:
     plan: contract.Plan
     zygote: Zygote
     attempt: int = 1
-    pids: dict[int, int] = field(default_factory=dict)
-    """Of the newest life of each rank."""
+    lives: dict[int, Forked] = field(default_factory=dict)
+    """The newest process of each rank."""
     replicas: tuple[int, ...] = ()
     """Shards whose primary is another node, whose server is dead: nothing is forwarded."""
     _server: threading.Thread | None = None
@@ -46,7 +47,7 @@ class ServedJob:
     def change(self, attempt: int = 1, **fields: Any) -> None:
         """Set the plan of an attempt."""
         self.attempt = attempt
-        self.pids.clear()
+        self.lives.clear()
         self.plan = plan = replace(self.plan, **fields)
         if plan.parameter_server is not None:  # as dlctl.plan decides it
             batch_samples = -(-plan.training.batch_size // plan.resources.learners)
@@ -75,16 +76,17 @@ class ServedJob:
         for rank in ranks or range(self.plan.resources.learners):
             log = self.log(rank)
             log.parent.mkdir(parents=True, exist_ok=True)
-            if rank in self.pids:  # as the supervisor does
+            if rank in self.lives:  # as the supervisor does
                 self.file(contract.restarted_file).touch()
             script = self.directory / contract.CODE / program
-            loop = [str(self.directory), str(self.attempt)]
-            self.pids[rank] = self.zygote.ask(
-                start=[str(script)] if program else loop, log=str(log), cwd=str(REPOSITORY),
-                env={"RANK": str(rank), "LOCAL_RANK": str(rank), "DLCTL_JOB_DIR": loop[0],
-                     "DLCTL_ATTEMPT": loop[1],
-                     "DLCTL_PROGRESS_FILE": str(self.directory / f"progress-{rank}")},
-            )  # fmt: skip
+            loop = ["-m", "learner.train", str(self.directory), str(self.attempt)]
+            env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "DLCTL_JOB_DIR": loop[2],
+                   "DLCTL_ATTEMPT": loop[3],
+                   "DLCTL_PROGRESS_FILE": str(self.directory / f"progress-{rank}")}  # fmt: skip
+            with log.open("a") as said:
+                self.lives[rank] = self.zygote.start(
+                    *([script] if program else loop), env=ENV | env, stdout=said, leaves=True
+                )
 
     def _serve(self) -> None:
         """Make the shards once learner 0 has said what they hold, as a node's server does."""
@@ -124,17 +126,17 @@ class ServedJob:
 
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
         """Send a learner a signal."""
-        os.kill(self.pids[rank], number)
+        os.kill(self.lives[rank].pid, number)
 
     def codes(self, timeout_s: float = TIME_LIMIT_S) -> list[int]:
         """Wait for the end of all learners; return their exit codes, or minus the signals."""
         deadline = time.monotonic() + timeout_s
         ends = []
-        for _, pid in sorted(self.pids.items()):
-            while (end := self.zygote.ask(poll=pid)) is None:
-                assert time.monotonic() < deadline, "".join(self.say(n) for n in self.pids)
-                time.sleep(0.02)
-            ends.append(end["code"])
+        for _, process in sorted(self.lives.items()):
+            try:
+                ends.append(process.wait(max(0.0, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                raise AssertionError("".join(self.say(n) for n in self.lives)) from None
         self.clean()
         return ends
 
@@ -152,10 +154,9 @@ class ServedJob:
 
     def end(self) -> None:
         """Kill what runs, and clean up."""
-        for pid in self.pids.values():
-            if not self.zygote.ask(poll=pid):
-                os.kill(pid, signal.SIGKILL)
-                wait_for(lambda pid=pid: self.zygote.ask(poll=pid))
+        for process in self.lives.values():
+            process.kill()
+            process.wait(TIME_LIMIT_S)
         self.clean()
 
     def lines(self) -> list[dict[str, Any]]:

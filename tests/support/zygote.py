@@ -15,24 +15,28 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from helper_process import close_helper
 from repository import REPOSITORY, SUPPORT
 
 PROGRAM = SUPPORT / "zygote_program.py"
 FORKED_RANK = SUPPORT / "forked_rank.py"
 TIME_LIMIT_S = 90.0
+ENV = {
+    **os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/cluster", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
 
 
 class Zygote:
     """A process that has loaded modules, and forks programs that use them.
 
     Args:
-        loaded: "torch" for learners, "supervisor" for what starts and watches them.
+        loaded: "torch" for learners, "supervisor" for what starts and watches them, "dlctl" for
+            the command.
     """
 
     def __init__(self, loaded: str = "torch") -> None:
@@ -42,46 +46,40 @@ class Zygote:
         self.socket = Path(self._folder.name, "zygote")
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(self.socket), loaded],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
-            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/cluster",
-                 "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, env=ENV,
         )  # fmt: skip
+        self._turn, self._is_ready = threading.Lock(), False
 
-    def ask(self, **request: Any) -> Any:
-        """Send a request and return its answer."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        answer = ""
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        if not answer:
-            code = self._process.wait(10)
-            self._said.seek(0)
-            raise RuntimeError(f"the zygote has ended with {code}: {self._said.read()}")
-        return json.loads(answer)
+    def wait_until_ready(self) -> None:
+        """Wait until it has loaded all."""
+        with self._turn:
+            if self._is_ready:
+                return
+            assert self._process.stdout is not None
+            self._is_ready = self._process.stdout.readline() == "ready\n"
+            if not self._is_ready:
+                code = self._process.wait(10)
+                self._said.seek(0)
+                raise RuntimeError(f"the zygote has ended with {code}: {self._said.read()}")
 
     def rank(self) -> list[str]:
         """Return what mpiexec starts in the place of Python: `[*mpiexec, *rank(), "script.py"]`."""
-        self.ask(ready=True)
+        self.wait_until_ready()
         return [sys.executable, "-I", "-S", str(FORKED_RANK), str(self.socket)]
 
     def run(
-        self, *arguments: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 200
+        self, *argv: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 200
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script, or the loop if the arguments are a job directory and an attempt."""
-        with tempfile.TemporaryDirectory() as folder:
-            out, errors = (Path(folder, name) for name in ("out", "errors"))
-            pid = self.ask(
-                start=[str(argument) for argument in arguments], log=str(out), errors=str(errors),
-                cwd=str(REPOSITORY), env=dict(env or {}),
-            )  # fmt: skip
+        """Run `python ARGV`, a script or `-m MODULE`, to its end."""
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+            process = self.start(*argv, env={**ENV, **(env or {})}, stdout=out, stderr=errors,
+                                 leaves=True)  # fmt: skip
             try:
-                code = wait_for(lambda: self.ask(poll=pid), timeout_s)["code"]
-            except AssertionError as error:
-                os.kill(pid, signal.SIGKILL)
-                raise AssertionError(f"{out.read_text()}\n{errors.read_text()}") from error
-            return subprocess.CompletedProcess(arguments, code, out.read_text(), errors.read_text())
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired as late:
+                process.kill()
+                raise AssertionError(f"{_all_of(out)}\n{_all_of(errors)}") from late
+            return subprocess.CompletedProcess(argv, code, _all_of(out), _all_of(errors))
 
     def start(
         self,
@@ -89,20 +87,55 @@ class Zygote:
         env: Mapping[str, str],
         stdin: int = subprocess.DEVNULL,
         stdout: int | IO[str] | None = None,
+        stderr: IO[str] | None = None,
+        leaves: bool = False,
     ) -> Forked:
         """Start `python ARGV`, a script or `-m MODULE`, in the repository.
 
         Args:
             env: Its whole environment.
             stdin: `DEVNULL` or `PIPE`.
-            stdout: Of its standard error, too: a file, `PIPE`, or None for that of the tests.
+            stdout: A file, `PIPE`, or None for the standard error of the tests.
+            stderr: A file, or None for where its standard output goes.
+            leaves: It ends as learners do, without freeing what torch has.
         """
-        self.ask(ready=True)
-        return Forked(self.socket, list(map(str, argv)), env, stdin, stdout)
+        to_it: IO[str] | None = None
+        from_it: IO[str] | None = None
+        with contextlib.ExitStack() as theirs:
+            given = said = theirs.enter_context(Path(os.devnull).open("r+"))
+            if stdin == subprocess.PIPE:
+                given, to_it = _pipe(theirs, to_it=True)
+            if stdout == subprocess.PIPE:
+                said, from_it = _pipe(theirs, to_it=False)
+            elif stdout is None:
+                said = theirs.enter_context(os.fdopen(os.dup(2), "w"))
+            elif not isinstance(stdout, int):
+                said = stdout
+            streams = [given.fileno(), said.fileno(), (stderr or said).fileno()]
+            forked = self.fork(streams, argv, env, REPOSITORY, leaves=leaves)
+        forked.stdin, forked.stdout = to_it, from_it
+        return forked
+
+    def fork(
+        self,
+        streams: list[int],
+        argv: Sequence[str | Path],
+        env: Mapping[str, str],
+        cwd: Path,
+        *,
+        leaves: bool = False,
+    ) -> Forked:
+        """Start `python ARGV` with these standard streams."""
+        self.wait_until_ready()
+        asked = {"argv": list(map(str, argv)), "cwd": str(cwd), "env": dict(env), "leaves": leaves}
+        return Forked(self.socket, asked, streams)
 
     def close(self) -> None:
         """End it; its learners end with it."""
-        close_helper(self._process)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._process.stdout.close()
         self._said.close()
         self._folder.cleanup()
 
@@ -126,28 +159,13 @@ class Forked:
     It is killed when nobody refers to this object any more.
     """
 
-    def __init__(
-        self, zygote: Path, argv: list[str], env: Mapping[str, str], stdin: int,
-        stdout: int | IO[str] | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, zygote: Path, asked: Mapping[str, Any], streams: list[int]) -> None:
         self.stdin: IO[str] | None = None
         self.stdout: IO[str] | None = None
         self.returncode: int | None = None
-        with contextlib.ExitStack() as theirs:
-            given = said = theirs.enter_context(Path(os.devnull).open("r+"))
-            if stdin == subprocess.PIPE:
-                given, self.stdin = _pipe(theirs, to_it=True)
-            if stdout == subprocess.PIPE:
-                said, self.stdout = _pipe(theirs, to_it=False)
-            elif stdout is None:
-                said = theirs.enter_context(os.fdopen(os.dup(2), "w"))
-            elif not isinstance(stdout, int):
-                said = stdout
-            self._asked = socket.socket(socket.AF_UNIX)
-            self._asked.connect(str(zygote))
-            asked = {"argv": argv, "cwd": str(REPOSITORY), "env": dict(env)}
-            streams = [given.fileno(), said.fileno(), said.fileno()]
-            socket.send_fds(self._asked, [(json.dumps(asked) + "\n").encode()], streams)
+        self._asked = socket.socket(socket.AF_UNIX)
+        self._asked.connect(str(zygote))
+        socket.send_fds(self._asked, [(json.dumps(asked) + "\n").encode()], streams)
         self._answers = self._asked.makefile()
         self.pid = int(self._answers.readline())
 
@@ -157,9 +175,12 @@ class Forked:
             if not select.select([self._asked], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             self.returncode = int(self._answers.readline())
-            self._answers.close()
-            self._asked.close()
+            self.__del__()
         return self.returncode
+
+    def __del__(self) -> None:
+        self._answers.close()
+        self._asked.close()
 
     def poll(self) -> int | None:
         """Return its exit code, or None while it runs."""
@@ -195,6 +216,11 @@ class Forked:
 
     def __exit__(self, *_: object) -> None:
         self.communicate()
+
+
+def _all_of(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 def _pipe(theirs: contextlib.ExitStack, *, to_it: bool) -> tuple[IO[str], IO[str]]:

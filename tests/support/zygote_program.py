@@ -1,13 +1,14 @@
 """Forks programs that others ask for: see zygote.py. Not a test itself.
 
-The arguments are a Unix socket and what is loaded: "torch" or "supervisor". A request on standard
-input is a line of JSON that asks for a learner, and so is its answer. At the socket one asks with
-three descriptors, its standard streams, and hears its process and then how that ended; ranks under
-mpiexec do so, too: see forked_rank.py.
+The arguments are a Unix socket and what is loaded: "torch", "supervisor" or "dlctl". At the socket
+one asks with a line of JSON and three descriptors, the program's standard streams, and hears its
+process and then how that ended; ranks under mpiexec do so, too: see forked_rank.py.
 
 A supervisor starts watchdogs and these start collectors. They are forks of their parents here: they
 have the parent, session, signals, descriptors and environment that they would have otherwise, but
-no command line of their own.
+no command line of their own. What all commands of dlctl do alike is done before they fork:
+importing dlctl, and building its command line. At its end a command leaves its memory to the
+kernel; freeing it object by object would first copy what it shares with this process.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import importlib
 import io
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -40,33 +42,12 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _REQUEST_BYTES = 1 << 18
 
 
-def become(
-    arguments: list[str], log: str, cwd: str, env: dict[str, str], errors: str = ""
-) -> NoReturn:
-    """Be a learner, in a fork of this process; what it prints goes to files, or to one."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    said, told = (
-        os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for file in (log, errors or log)
-    )
-    _begin([nothing, said, told], cwd)
-    os.environ.update(env)
-    if arguments[0].endswith(".py"):
-        sys.argv = arguments
-        runpy.run_path(arguments[0], run_name="__main__")
-        arguments = []
-    if "torch" not in sys.modules:
-        sys.exit()
-    import learner.train
-
-    learner.train.leave(learner.train.main(arguments) if arguments else 0)
-
-
 def _begin(streams: list[int], cwd: str) -> None:
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
+        os.close(descriptor)
     os.chdir(cwd)
-    _open_streams()
 
 
 def _open_streams() -> None:
@@ -77,13 +58,43 @@ def _open_streams() -> None:
 
 
 def become_program(
-    streams: list[int], argv: list[str], cwd: str, env: dict[str, str]
+    streams: list[int], argv: list[str], cwd: str, env: dict[str, str], *, leaves: bool
 ) -> Callable[[], object]:
-    """Be a program that Python is to run, and return how: a script, or `-m` and a module."""
+    """Be a program that Python is to run, and return how: a script, or `-m` and a module.
+
+    Args:
+        leaves: It ends as learners do, which is quick.
+    """
     _begin(streams, cwd)
-    for descriptor in streams:
-        os.close(descriptor)
-    return _prepared(argv, env)
+    if argv[:2] == ["-m", "dlctl"]:
+        return _command(argv[2:], env)
+    _open_streams()
+    work = _prepared(argv, env)
+    if not leaves or "torch" not in sys.modules:
+        return work
+    from learner import train
+
+    if argv[:2] == ["-m", "learner.train"]:
+        return lambda: train.leave(train.main(argv[2:]))
+    return lambda: (work(), train.leave(0))
+
+
+def _command(argv: list[str], env: dict[str, str]) -> Callable[[], object]:
+    """Be what `python -m dlctl` is at its start."""
+    import typer.main
+
+    import dlctl.__main__
+
+    os.environ.clear()
+    os.environ.update(env)
+    encoding = env.get("PYTHONIOENCODING", "utf-8")
+    sys.stdin = os.fdopen(0, encoding=encoding)
+    sys.stdout = os.fdopen(1, "w", encoding=encoding)
+    sys.stderr = os.fdopen(2, "w", encoding=encoding, errors="backslashreplace", buffering=1)
+    sys.argv = [str(dlctl.__main__.__file__), *argv]
+    sys.modules["__main__"].__package__ = "dlctl"
+    typer.main.get_command = lambda _: BUILT[0]
+    return lambda: end_as(dlctl.__main__.main)
 
 
 def _prepared(argv: list[str], env: Mapping[str, str]) -> Callable[[], object]:
@@ -151,16 +162,15 @@ def end_as(work: Callable[[], object]) -> NoReturn:
 
 
 class Requests:
-    """Answers on standard input and at a socket."""
+    """Answers at a socket, until standard input ends."""
 
     def __init__(self, path: str) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
         self._listener.listen(64)
-        self._ended: dict[int, int] = {}  # that have ended, and how
         self._ranks: dict[int, tuple[int, socket.socket]] = {}
         """By the descriptor of the rank's process: its number, and who asked for it."""
-        self._line = b""
+        print("ready", flush=True)
 
     def serve(self) -> Callable[[], object] | None:
         """Answer until nobody asks; in the fork of a rank, return what it is to do."""
@@ -169,9 +179,8 @@ class Requests:
             watched = [0, self._listener.fileno(), *self._ranks, *connections]
             for ready in select.select(watched, [], [])[0]:
                 if ready == 0:
-                    if not self._read_request():
-                        return None
-                elif ready == self._listener.fileno():
+                    return None
+                if ready == self._listener.fileno():
                     if work := self._accept():
                         return work
                 elif ready in self._ranks:
@@ -179,27 +188,6 @@ class Requests:
                 elif connections[ready] in self._ranks:  # its stand-in was ended
                     os.kill(self._ranks[connections[ready]][0], signal.SIGKILL)
                     self._collect(connections[ready])
-
-    def _read_request(self) -> bool:
-        part = os.read(0, _REQUEST_BYTES)
-        *lines, self._line = (self._line + part).split(b"\n")
-        for line in lines:
-            print(json.dumps(self._answer(json.loads(line))), flush=True)
-        return bool(part)
-
-    def _answer(self, request: dict[str, Any]) -> Any:
-        if "ready" in request:
-            return True
-        if "start" in request:
-            pid = os.fork()
-            if not pid:
-                become(request.pop("start"), **request)
-            self._ended.pop(pid, None)  # of another one that had the same number
-            return pid
-        pid = request["poll"]
-        if pid not in self._ended and (found := os.waitpid(pid, os.WNOHANG))[0]:
-            self._ended[pid] = os.waitstatus_to_exitcode(found[1])
-        return {"code": self._ended[pid]} if pid in self._ended else None
 
     def _accept(self) -> Callable[[], object] | None:
         asker, _ = self._listener.accept()
@@ -240,13 +228,41 @@ def load(what: str) -> None:
         importlib.import_module("learner.train")
         torch_compiler.import_late()
         return
-    for name in PROGRAMS:
-        package = hasattr(importlib.import_module(name), "__path__")
-        program = f"{name}.__main__" if package else name
-        importlib.import_module(program)
-        del sys.modules[program]  # it will be the main module
-    subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    if what == "dlctl":
+        _load_commands()
+    else:
+        for name in PROGRAMS:
+            package = hasattr(importlib.import_module(name), "__path__")
+            program = f"{name}.__main__" if package else name
+            importlib.import_module(program)
+            del sys.modules[program]  # it will be the main module
+        subprocess.Popen = ForkingPopen  # type: ignore[misc]
     gc.freeze()
+
+
+BUILT: list[Any] = []
+"""The command line of dlctl, if it is loaded."""
+_LOADED_LATE = (
+    "encodings.idna", "encodings.unicode_escape", "encodings.utf_8_sig", "jinja2.sandbox",
+    "paramiko", "pydantic.type_adapter", "resource",
+)  # fmt: skip
+"""What commands load inside their functions."""
+
+
+def _load_commands() -> None:
+    import typer.main
+    import typer.testing
+
+    import dlctl
+    from dlctl.cli import main as command_line
+
+    for module in pkgutil.walk_packages(dlctl.__path__, "dlctl."):
+        importlib.import_module(module.name)
+    for name in _LOADED_LATE:
+        importlib.import_module(name)
+    BUILT.append(typer.main.get_command(command_line.app))
+    dict(BUILT[0].commands)  # makes all of them
+    typer.testing.CliRunner().invoke(command_line.app, ["--help"])
 
 
 if __name__ == "__main__":

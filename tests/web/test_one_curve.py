@@ -10,6 +10,7 @@ from itertools import groupby
 from canvas import PAINTED
 from open_views import dashboard_url, page_rows, picture_of, steps_of, watched
 from trainings import submit, wait_for_file, wait_for_state, write_training
+from waiting import wait_until
 
 from dlctl import contract
 from dlctl.contract import Status
@@ -49,7 +50,7 @@ STEPS = 4 * 80
 
 
 def test_a_curve_is_unbroken_through_a_halt_a_resume_and_a_lost_node(
-    dlctl, cluster, cluster_site, wait_until, visit
+    dlctl, cluster, cluster_site, visit
 ):
     """The page and the terminal are open from the beginning to the end, the list from a resume."""
     folder = write_training(
@@ -65,7 +66,7 @@ def test_a_curve_is_unbroken_through_a_halt_a_resume_and_a_lost_node(
         wait_until(lambda: _steps(job, 1) > 60, what="steps of attempt 1")
         terminal.wait_for("TRAINING ·")
         dlctl("halt", training_id, ok=True)
-        wait_for_state(dlctl, wait_until, training_id, "HALTED")
+        wait_for_state(dlctl, training_id, "HALTED")
         state.filter(has_text="HALTED").wait_for()
         _wait_for_steps(page, _newest_step(job, 1))
         picture_of(page, "1-halted")
@@ -80,8 +81,8 @@ def test_a_curve_is_unbroken_through_a_halt_a_resume_and_a_lost_node(
             wait_until(lambda: _steps(job, 3) > 0, 240, what="a step of attempt 3")
             state.filter(has_text="TRAINING").wait_for()
             picture_of(page, "3-node-lost")
-            wait_for_file(wait_until, job / contract.verdict_file(3), timeout_s=240)
-            wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+            wait_for_file(job / contract.verdict_file(3), timeout_s=240)
+            wait_for_state(dlctl, training_id, "COMPLETED")
             records = _check(dlctl, training_id)
             lines, trouble = followed.communicate(timeout=120)
             assert followed.returncode == 0, trouble

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from open_views import dashboard_url, page_rows, picture_of, steps_of
 from trainings import change_site, submit, wait_for_state, write_training
+from waiting import wait_until
 
 from dlctl import contract
 
@@ -31,7 +32,7 @@ SAYS_SO = re.compile(
 )
 
 
-def test_a_site_that_is_cut_off_and_comes_back(dlctl, cluster_site, xdg, wait_until, visit):
+def test_a_site_that_is_cut_off_and_comes_back(dlctl, cluster_site, xdg, visit):
     quick = change_site(cluster_site, xdg.config, "quick", transport={"connect_timeout_s": 2})
     folder = write_training(
         dlctl.cwd / "job", {"command": "exec python3 program.py"}, {"program.py": PROGRAM}
@@ -76,7 +77,7 @@ def test_a_site_that_is_cut_off_and_comes_back(dlctl, cluster_site, xdg, wait_un
             for each in (page, cached, bare):
                 each.locator(".facts .trouble").wait_for(state="detached")
             (quick.job_dir(training_id) / "results/end").touch()
-            wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+            wait_for_state(dlctl, training_id, "COMPLETED")
             for each in (page, cached, bare):
                 each.locator(".head .state", has_text="COMPLETED").wait_for()
                 assert each.locator(".head .state").inner_text() == "COMPLETED"

@@ -26,18 +26,24 @@ PROOFS = {
         "tests/cluster/test_bad_nodes.py",
         "test_a_node_with_a_dead_gpu_is_named_avoided_and_remembered",
     ),
-    "disk_full": ("tests/cluster/test_full_disk.py", "test_a_disk_that_fills_up_while_training"),
-    "node_lost": (KINDS, "test_a_lost_node_is_named"),
+    "disk_full": (
+        "tests/cluster/test_full_disk.py",
+        "test_a_disk_that_is_full_for_a_while_is_waited_for",
+    ),
+    "node_lost": (
+        "tests/cluster/test_between_links.py",
+        "test_a_lost_node_ends_no_training_whichever_it_is",
+    ),
     "network": (KINDS, "test_what_a_learner_says_is_the_kind_and_slurm_calls_the_job_failed"),
     "hung": (
         "tests/cluster/test_hung_learners.py",
         "test_a_learner_that_blocks_is_named_and_the_attempt_retried",
     ),
     "time_limit": (
-        "tests/cluster/test_other_starters.py",
+        "tests/cluster/test_between_links.py",
         "test_a_job_that_asks_slurm_for_another_run_is_both_links",
     ),
-    "preempted": ("tests/cluster/test_preemption.py", "test_a_job_that_is_preempted_goes_on"),
+    "preempted": (KINDS, "test_a_job_that_is_preempted_goes_on"),
     "try_again": (
         "tests/cluster/test_going_on.py",
         "test_a_cancel_between_two_links_ends_the_chain",

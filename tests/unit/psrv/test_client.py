@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from repository import SUPPORT
 
 from dlctl import contract
-from dlctl.contract import Parameters, snapshot_file
+from dlctl.contract import Parameters
 from psrv.client import Client, join
 from psrv.errors import LateError, ServerError
 from psrv.push import waiting
@@ -29,22 +30,31 @@ from psrv.push.snapshots import fresh_snapshots, write_snapshot
 from psrv.push.waiting import WaitPolicy
 from psrv.shard.format import COUNT, PRIMARY, REPLICA, SLOTS, create_shard
 from psrv.shard.private_folder import mark_removed
-from psrv.solvers.partition import ShardSet, layout_of, split_evenly
+from psrv.solvers.partition import ShardSet, split_evenly
 from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD, RoundSolver, Solver
 
 PARAMETERS = Parameters(170_000, "float32", 1, "model")
 
 
-def make(folder: Path) -> None:
-    for shard in range(2):
-        layout = layout_of(PARAMETERS, 2, shard, Downpour(), PRIMARY)
-        create_shard(folder / f"shard-{shard}", layout, 1)
+def make(
+    folder: Path, *kinds: int, solver: Solver | RoundSolver | None = None, learners: int = 0
+) -> ShardSet:
+    """Create shards of these kinds."""
+    shards = ShardSet(folder, PARAMETERS, len(kinds), 1)
+    for number, kind in enumerate(kinds):
+        layout = shards.layout(number, solver or Downpour(), kind)
+        create_shard(shards.path(number), layout, 1, learners=learners)
+    return shards
+
+
+def two(folder: Path) -> ShardSet:
+    """Return a set of two shards, which need not exist."""
+    return ShardSet(folder, PARAMETERS, 2, 1)
 
 
 @pytest.fixture
 def client(shm_folder: Path) -> Iterator[Client]:
-    make(shm_folder)
-    client = join(ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(1))
+    client = join(make(shm_folder, PRIMARY, PRIMARY), Downpour(), WaitPolicy(1))
     yield client
     client.leave()
 
@@ -97,12 +107,9 @@ def test_a_tensor_that_does_not_fit_changes_nothing(client: Client, wrong: torch
 def test_a_leaving_learner_warns_of_pushes_that_reached_no_primary(
     shm_folder: Path, solver: Solver | RoundSolver
 ) -> None:
-    layout = layout_of(PARAMETERS, 1, 0, solver, REPLICA)
-    create_shard(shm_folder / "shard-0", layout, 1)
     said: list[str] = []
-    client = join(
-        ShardSet(shm_folder, PARAMETERS, 1, 1), solver, WaitPolicy(0.05, warn=said.append)
-    )
+    shards = make(shm_folder, REPLICA, solver=solver)
+    client = join(shards, solver, WaitPolicy(0.05, warn=said.append))
     client.push(torch.ones(170_000), 1.0)
     client.leave()
     assert len(said) == 1 and "the last pushes have not come" in said[0]
@@ -110,15 +117,14 @@ def test_a_leaving_learner_warns_of_pushes_that_reached_no_primary(
 
 def test_a_learner_that_leaves_a_round_waits_for_its_end_on_the_primary(shm_folder: Path) -> None:
     """Learner 0 takes the weights once all others have left; they must include that round."""
-    layout = layout_of(PARAMETERS, 1, 0, ParallelSGD(), REPLICA)
-    create_shard(shm_folder / "shard-0", layout, 1)
-    client = join(ShardSet(shm_folder, PARAMETERS, 1, 1), ParallelSGD(), WaitPolicy(30))
+    shards = make(shm_folder, REPLICA, solver=ParallelSGD())
+    client = join(shards, ParallelSGD(), WaitPolicy(30))
     client.push(torch.ones(170_000), 1.0)
     shard, ended = client._shards[0], []
 
     def answer() -> None:
         ended.append(shard.members.all())
-        for block in range(layout.blocks):
+        for block in range(shard.layout.blocks):
             shard.set_progress(block, 1, 0)
 
     timer = threading.Timer(0.3, answer)
@@ -134,14 +140,11 @@ def test_shards_that_are_being_made_are_waited_for(shm_folder: Path) -> None:
     said: list[str] = []
 
     def finish() -> None:
-        make(shm_folder)
+        make(shm_folder, PRIMARY, PRIMARY)
         unfinished.unlink()
 
     threading.Timer(0.3, finish).start()
-    client = join(
-        ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(0.05, warn=said.append)
-    )
-    client.leave()
+    join(two(shm_folder), Downpour(), WaitPolicy(0.05, warn=said.append)).leave()
     path = shm_folder / "shard-0"
     assert said == [f"the parameter server has been making {path} for 0.05 s: waiting"]
 
@@ -150,38 +153,30 @@ def test_a_shard_finished_during_the_search_is_found(
     shm_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def glob(*_: object) -> list[Path]:
-        make(shm_folder)
+        make(shm_folder, PRIMARY, PRIMARY)
         return []
 
     monkeypatch.setattr(Path, "glob", glob)
-    join(ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(0.0)).leave()
+    join(two(shm_folder), Downpour(), WaitPolicy(0.0)).leave()
 
 
-def test_a_missing_server_is_reported(shm_folder: Path) -> None:
+def test_shards_that_are_missing_removed_or_not_private_are_refused(shm_folder: Path) -> None:
     with pytest.raises(ServerError, match=r"no parameter server has made .*/shard-0 for 0\.1 s"):
-        join(ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(0.1))
-
-
-def test_shards_in_a_folder_that_others_can_write_to_are_refused(shm_folder: Path) -> None:
-    create_shard(shm_folder / "shard-0", layout_of(PARAMETERS, 1, 0, Downpour(), PRIMARY), 1)
-    shm_folder.chmod(0o777)
-    with pytest.raises(ServerError, match="is not private to this user"):
-        join(ShardSet(shm_folder, PARAMETERS, 1, 1), Downpour(), WaitPolicy(1.0))
-    shm_folder.chmod(0o700)
-    join(ShardSet(shm_folder, PARAMETERS, 1, 1), Downpour(), WaitPolicy(1.0)).leave()
-
-
-def test_a_learner_does_not_wait_for_a_removed_shard(shm_folder: Path) -> None:
+        join(two(shm_folder), Downpour(), WaitPolicy(0.1))
     mark_removed(shm_folder)
     with pytest.raises(ServerError, match=r"/shard-0 is gone, in which .*: somebody has removed"):
-        join(ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(60))
+        join(two(shm_folder), Downpour(), WaitPolicy(60))
+    shards = make(shm_folder, PRIMARY)
+    shm_folder.chmod(0o777)
+    with pytest.raises(ServerError, match="is not private to this user"):
+        join(shards, Downpour(), WaitPolicy(1.0))
+    shm_folder.chmod(0o700)
+    join(shards, Downpour(), WaitPolicy(1.0)).leave()
 
 
 @pytest.mark.parametrize("how", ["back", "halt"])
 def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: str) -> None:
     """They would arrive as one step, computed from weights that have not changed."""
-    layout = layout_of(PARAMETERS, 1, 0, Downpour(), REPLICA)
-    create_shard(shm_folder / "shard-0", layout, 1)
     late = how == "halt"
 
     def come_back(_: str) -> None:
@@ -189,7 +184,7 @@ def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: st
             client._shards[0].all_added().fill(0)
 
     policy = WaitPolicy(0.2, warn=come_back, late=lambda _: late)
-    client = join(ShardSet(shm_folder, PARAMETERS, 1, 1), Downpour(), policy)
+    client = join(make(shm_folder, REPLICA), Downpour(), policy)
     gradient = torch.ones(170_000)
     for _ in range(MOST + 1):
         assert client.wait_for_others() == 0
@@ -206,11 +201,8 @@ def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: st
 def test_pushes_that_move_a_replica_are_bounded_by_their_counter(shm_folder: Path) -> None:
     """One more would overflow into an exchange that was never begun, and sending would stop."""
     solver = ElasticAveraging(0.1)
-    layout = layout_of(PARAMETERS, 1, 0, solver, REPLICA)
-    create_shard(shm_folder / "shard-0", layout, 1)
-    client = join(
-        ShardSet(shm_folder, PARAMETERS, 1, 1), solver, WaitPolicy(0.1, late=lambda _: True)
-    )
+    shards = make(shm_folder, REPLICA, solver=solver)
+    client = join(shards, solver, WaitPolicy(0.1, late=lambda _: True))
     added, weights = client._shards[0].all_added(), torch.ones(170_000)
     added.fill(COUNT - SLOTS)  # as if each learner had just seen the counter
     assert client.wait_for_others() == 0
@@ -225,19 +217,14 @@ def test_pushes_that_move_a_replica_are_bounded_by_their_counter(shm_folder: Pat
 
 def test_the_solver_s_rows_are_read_for_a_checkpoint(shm_folder: Path) -> None:
     solver = Downpour(momentum=0.5)
-    for shard, kind in enumerate((PRIMARY, REPLICA)):
-        layout = layout_of(PARAMETERS, 2, shard, solver, kind)
-        create_shard(shm_folder / f"shard-{shard}", layout, 1)
-        snapshot = torch.full((2, layout.count), 3.0)
-        rows = shm_folder / snapshot_file(1, shard)
-        rows.parent.mkdir(parents=True, exist_ok=True)
-        rows.write_bytes(snapshot.numpy().tobytes())
-    shards = ShardSet(shm_folder, PARAMETERS, 2, 1, shm_folder)
+    shards = replace(make(shm_folder, PRIMARY, REPLICA, solver=solver), job_dir=shm_folder)
+    count = shards.layout(0, solver, PRIMARY).count
+    shards.snapshot(1).parent.mkdir(parents=True)
+    shards.snapshot(1).write_bytes(torch.full((2, 170_000 - count), 3.0).numpy().tobytes())
     client = join(shards, solver, WaitPolicy(0.1))
     client.push(torch.ones(170_000), 0.1)
     rows = torch.empty(1, 170_000)
     client.solver_rows(rows)
-    count = layout_of(PARAMETERS, 2, 0, solver, PRIMARY).count
     assert rows[0, :count].eq(1).all() and rows[0, count:].eq(3).all()
     client.leave()  # no server sends its pushes to the primary: it waits only 0.1 s
 
@@ -264,11 +251,7 @@ def test_a_checkpoint_waits_for_snapshots_that_answer_its_own_request(tmp_path: 
 
 
 def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
-    solver = Downpour()
-    for shard, kind in enumerate((PRIMARY, REPLICA)):
-        layout = layout_of(PARAMETERS, 2, shard, solver, kind)
-        create_shard(shm_folder / f"shard-{shard}", layout, 1)
-    client = join(ShardSet(shm_folder, PARAMETERS, 2, 1), solver, WaitPolicy(1))
+    client = join(make(shm_folder, PRIMARY, REPLICA), Downpour(), WaitPolicy(1))
     with pytest.raises(ServerError, match="another node's parameter server has not answered"):
         client.refresh(0.01)
     server = client._shards[1]  # one object per file and process
@@ -285,14 +268,9 @@ def test_a_halt_ends_waits_for_other_nodes(
     monkeypatch.setattr(
         waiting, "time", SimpleNamespace(monotonic=looks.__next__, sleep=lambda _: None)
     )
-    layout = layout_of(PARAMETERS, 1, 0, Downpour(), REPLICA)
-    create_shard(shm_folder / "shard-0", layout, 1)
     said: list[str] = []
-    client = join(
-        ShardSet(shm_folder, PARAMETERS, 1, 1),
-        Downpour(),
-        WaitPolicy(60, warn=said.append, late=lambda _: True),
-    )
+    policy = WaitPolicy(60, warn=said.append, late=lambda _: True)
+    client = join(make(shm_folder, REPLICA), Downpour(), policy)
     with pytest.raises(ServerError, match="has not answered for as long as the halt leaves time"):
         client.refresh(60)
     client.push(torch.ones(170_000), 1.0)
@@ -306,24 +284,16 @@ def test_a_halt_ends_waits_for_other_nodes(
 
 def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folder: Path) -> None:
     """A small model in many shards: the first has no block, and so no count."""
-    shards = 5
-    for shard in range(shards):
-        layout = layout_of(PARAMETERS, shards, shard, Downpour(), PRIMARY)
-        create_shard(shm_folder / f"shard-{shard}", layout, 1, learners=2)
+    shards = make(shm_folder, *5 * [PRIMARY], learners=2)
     here, other = (
-        join(
-            ShardSet(shm_folder, PARAMETERS, shards, 1),
-            Downpour(),
-            WaitPolicy(10),
-            rank=rank,
-            learners=2,
-        )
-        for rank in range(2)
+        join(shards, Downpour(), WaitPolicy(10), rank=rank, learners=2) for rank in range(2)
     )
     assert not here._shards[0].layout.blocks
     for _ in range(3):
         other.push(torch.ones(170_000), 1.0)
     assert here.pushes_by_others() == 3
+    here.push(torch.ones(170_000), 1.0)
+    assert here.pushes_by_others() == 3  # its own does not count
     other.leave()
     here.leave()
 
@@ -350,15 +320,8 @@ def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[
 
 @pytest.mark.slow
 def test_staleness_is_bounded_and_the_dead_are_not_waited_for(shm_folder: Path) -> None:
-    make(shm_folder)
-    client = join(
-        ShardSet(shm_folder, PARAMETERS, 2, 1),
-        Downpour(),
-        WaitPolicy(10),
-        rank=0,
-        learners=2,
-        staleness=2,
-    )
+    shards = make(shm_folder, PRIMARY, PRIMARY)
+    client = join(shards, Downpour(), WaitPolicy(10), learners=2, staleness=2)
     members, gradient = client._shards[0].members, torch.ones(170_000)
     with fork_learner(shm_folder, staleness=2, pushes=4) as other:
         assert other.stdout is not None
@@ -369,11 +332,8 @@ def test_staleness_is_bounded_and_the_dead_are_not_waited_for(shm_folder: Path) 
         client.push_pull(gradient, gradient, 0.0)
         assert other.stdout.readline() == "4\n"
         assert client.pushes_by_others() == 1
-        other_slot = 1 - client._shards[0].slot
-        assert (
-            members.clock(other_slot) == 4
-            and members.slowest(excluding=client._shards[0].slot) == 4
-        )
+        slot = client._shards[0].slot
+        assert members.clock(1 - slot) == members.slowest(excluding=slot) == 4
         for _ in range(5):
             client.push(gradient, 0.0)
         assert client.wait_for_others() == 0

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_job import DIGITS, make_served_job, resources
 from torch import nn
-from zygote import wait_for
+from zygote import TIME_LIMIT_S, wait_for
 
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, LearningRateSchedule, ParameterServer, Training
@@ -200,7 +200,7 @@ def test_killed_learners_are_replaced_and_every_sample_is_trained_on(make_job, s
     job.start(0)
     wait_for(lambda: json.loads(noted.read_text())["epoch"] >= 2)
     job.kill(2)  # it is not restarted
-    del job.pids[2]
+    del job.lives[2]
     assert job.codes() == [0, 0], job.say(0) + job.say(1)
     assert "learner 0 was started again, in epoch 2" in job.say(0)
     history = job.metrics()["history"]
@@ -327,7 +327,7 @@ def test_a_restarted_learner_begins_with_the_server_s_weights(make_job):
     job.kill(1)
     wait_for((job.directory / "waits-0").exists)
     job.start(1)
-    begins = job.directory / f"begins-{job.pids[1]}"
+    begins = job.directory / f"begins-{job.lives[1].pid}"
     wait_for(lambda: begins.exists() and begins.read_text())
     (job.directory / "go").touch()
     assert job.codes() == [0, 0], job.say(0) + job.say(1)
@@ -355,8 +355,7 @@ def test_each_chunk_is_in_the_weights_once(make_job, script):
     code = program(sleep_s=0, more=DIES_BEFORE_A_PUSH, change=COUNTS_CHUNKS) + script
     job = make_job(code, 2, "downpour_sgd", {"training": Training(3, 8, 5)})
     job.start(program="train.py" if script else "")
-    wait_for(lambda: (end := job.zygote.ask(poll=job.pids[1])) and end["code"] == -signal.SIGKILL)
-    del job.pids[1]
+    assert job.lives.pop(1).wait(TIME_LIMIT_S) == -signal.SIGKILL
     assert job.codes() == [0], job.say(0)
     assert weights_of(job) == {-3.0 * SAMPLES / 4}
 

@@ -54,6 +54,14 @@ def shard(path: Path) -> Iterator[Shard]:
     shard.close()
 
 
+def enter(shard: Shard, mask: int) -> int:
+    """Let another learner of these ranks be there; return its slot."""
+    slot = shard.members.take()
+    assert slot is not None
+    shard.members.enter(slot, mask)
+    return slot
+
+
 def run(zygote: Zygote, what: str, path: Path) -> str:
     done = zygote.run(PROGRAM, what, path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -114,9 +122,7 @@ def test_learners_given_up_meanwhile_are_not_waited_for(shard: Shard) -> None:
 
 def test_a_returning_learner_waits_for_living_ones_only(shard: Shard) -> None:
     shard.expected = 2
-    other = shard.members.take()
-    assert other is not None
-    shard.members.enter(other, 0b10)
+    other = enter(shard, 0b10)
     Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(0))
     shard.members.pause(other)
     Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(0))
@@ -127,9 +133,7 @@ def test_an_undone_end_of_a_round_is_not_believed(
     shard: Shard, call: str, tmp_path: Path, zygote: Zygote
 ) -> None:
     turn = Turn([shard], rank=0, learners=1, wait_policy=WaitPolicy(1))
-    other = shard.members.take()
-    assert other is not None
-    shard.members.enter(other, 0b10)
+    enter(shard, 0b10)
     shard.update(lambda parts, block: (parts[1].fill_(1), shard.set_progress(block, 0, 0b11)))  # type: ignore[func-returns-value]
     (tmp_path / "dies.py").write_text(DIES_AT_THE_END)
     killed = zygote.run(tmp_path / "dies.py", shard.path)
@@ -152,9 +156,7 @@ def test_an_undone_end_of_a_round_is_not_believed(
 def waiting_is_said_once(shard: Shard, end: Callable[[int], None]) -> Iterator[Warn]:
     """Yield a warn function; when it is called, `end` soon releases the late rank 0."""
     said: list[str] = []
-    late = shard.members.take()
-    assert late is not None
-    shard.members.enter(late, 0b01)
+    late = enter(shard, 0b01)
 
     def say(line: str) -> None:
         said.append(line)
@@ -257,9 +259,7 @@ def test_a_halt_waits_for_this_node_s_learners_and_briefly_for_others(
 def test_a_learner_that_leaves_during_a_halt_is_not_taken_for_another_node(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = shard.members.take()
-    assert here is not None
-    shard.members.enter(here, 0b01)
+    here = enter(shard, 0b01)
     staleness_bound = StalenessBound(shard, 0, WaitPolicy(60, late=lambda _: True))
     staleness_bound.pushed()
     began, remove_dead = time.monotonic(), shard.members.remove_dead
@@ -290,36 +290,26 @@ def test_a_late_learner_begins_with_the_same_round_in_all_shards(shard: Shard, p
     other.close()
 
 
-def test_a_learner_that_joins_during_a_round_takes_part_in_the_next(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("begins", [6, 0], ids=["it joins", "it returns"])
+def test_a_learner_that_comes_during_a_round_takes_part_in_the_next(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, begins: int
 ) -> None:
-    shard.set_progress(0, 5, 0b10)
+    """Just before, others end the round before, or begin the first, and the sum may be sent."""
+    if begins:
+        shard.set_progress(0, begins - 1, 0b10)
+    else:
+        shard.expected = 1  # all have joined, and one has died
     enter = shard.members.enter
 
     def late(slot: int, mask: int, first: int) -> None:
-        if first == 6:  # just before, the others end round 5, and the sum of round 6 is sent
-            shard.set_progress(0, 6, 0b10)
+        if first == begins:
+            shard.set_progress(0, begins, 0b10)
         enter(slot, mask, first)
 
     monkeypatch.setattr(shard.members, "enter", late)
-    assert Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(0)).number == 7
-    assert [member.first_round for member in shard.members.all()] == [7]
-
-
-def test_a_learner_that_returns_during_the_first_round_takes_part_in_the_next(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shard.expected = 1  # all have joined, and one has died
-    enter = shard.members.enter
-
-    def late(slot: int, mask: int, first: int) -> None:
-        if first == 0:  # the others begin just before; a replica may have sent the sum
-            shard.set_progress(0, 0, 0b10)
-        enter(slot, mask, first)
-
-    monkeypatch.setattr(shard.members, "enter", late)
-    assert Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(0)).number == 1
-    assert [member.first_round for member in shard.members.all()] == [1]
+    turn = Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(0))
+    assert turn.number == begins + 1
+    assert [member.first_round for member in shard.members.all()] == [begins + 1]
 
 
 def test_a_learner_that_returns_without_its_server_keeps_the_replica_s_round(path: Path) -> None:
@@ -335,10 +325,7 @@ def test_a_learner_that_returns_without_its_server_keeps_the_replica_s_round(pat
 
 def test_the_last_learner_to_leave_ends_open_rounds(shard: Shard) -> None:
     """These learners push without a pull, and their pushes count as done."""
-    others = [shard.members.take(), shard.members.take()]
-    for rank, slot in enumerate(others, 1):
-        assert slot is not None
-        shard.members.enter(slot, 1 << rank)
+    others = [enter(shard, 0b010), enter(shard, 0b100)]
     pushes = InRounds([shard], ParallelSGD(), 0, 3, WaitPolicy(1))
     pushes.push(torch.ones(LAYOUT.count), None, 0.5)
     shard.members.pause(others[0])
@@ -367,9 +354,7 @@ def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> Non
 
 
 def test_a_round_has_the_rate_of_its_first_learner(shard: Shard) -> None:
-    other = shard.members.take()
-    assert other is not None
-    shard.members.enter(other, 0b01)
+    enter(shard, 0b01)
     turn = Turn([shard], rank=1, learners=2, wait_policy=WaitPolicy(1))
     ones, rates = torch.ones(LAYOUT.block_count), []
 

@@ -1,4 +1,4 @@
-"""A connection to a primary, without a network: what it sends, and when."""
+"""Connections to a primary, without a network: what they send and log, and when."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import torch
 
 from psrv.push.flow_control import Outgoing
 from psrv.push.push import AtOnce
+from psrv.server import link
 from psrv.server.forwarder import AtOnceForwarder
-from psrv.server.link import AHEAD, BlockConnection
+from psrv.server.link import AHEAD, BlockConnection, Peer, ReconnectingConnection
 from psrv.server.outbox import Outbox
-from psrv.server.reconnect import Peer
 from psrv.shard.format import BLOCKS_AT, REPLICA, WRITER, ShardLayout, create_shard
 from psrv.shard.shard import ThreadedShard
 from psrv.solvers.solver import Downpour
-from psrv.transport.base import DisconnectedError, Frame, Kind
+from psrv.transport.base import DisconnectedError, Frame, Kind, Purpose, RefusedError
+from psrv.transport.tcp import Connection
 
 STEP = 65_536
 BLOCKS = 40
@@ -175,3 +176,61 @@ def test_a_leaving_learner_does_not_wait_for_others_pushes(shard: ThreadedShard)
     assert not behind.has_come()
     answer(second)
     assert behind.has_come() and shard.all_added().all()
+
+
+class Played(ReconnectingConnection):
+    """Attempts, each some seconds after the last one, with an error or None if it connects."""
+
+    def __init__(self, attempts: list[tuple[float, Exception | None]], lasts_s: float) -> None:
+        self.now = 100.0
+        self._lasts_s = lasts_s
+        self.lines: list[str] = []
+        self._attempts = attempts
+        peer = Peer("primary", self._next, self.lines.append, self.lines.append)
+        super().__init__(peer, "clocks", Purpose.CLOCKS)
+
+    def _next(self, purpose: Purpose) -> Connection:
+        if not self._attempts:
+            self.stop()
+            raise DisconnectedError("stopped")
+        passed_s, error = self._attempts.pop(0)
+        self.now += passed_s
+        if error is not None:
+            raise error
+        return None  # type: ignore[return-value]
+
+    def use(self, connection: Connection) -> None:
+        self.now += self._lasts_s
+        raise DisconnectedError("the other side ended the connection")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "lines"),
+    [
+        ([(0, None), (1, DisconnectedError("no server answers")), (0.5, None)], ["connected"]),
+        (
+            [(0, None), (1, DisconnectedError("no server answers")),
+             (1.5, DisconnectedError("no server answers")), (9, None)],
+            ["connected", "no server answers", "connected"],
+        ),
+        ([(0, None), (0, RefusedError("node 1 was given up"))],
+         ["connected", "node 1 was given up"]),
+    ],
+)  # fmt: skip
+def test_a_short_outage_is_not_logged(monkeypatch, attempts, lines) -> None:
+    """At the end of a training servers leave one by one: logging that would suggest a failure."""
+    played = Played(attempts, lasts_s=5)
+    monkeypatch.setattr(link.time, "monotonic", lambda: played.now)
+    played.run()
+    assert played.lines == [f"primary, clocks: {line}" for line in lines]
+
+
+def test_a_flapping_connection_is_logged(monkeypatch) -> None:
+    played = Played([(0.5, None)] * 6, lasts_s=0.5)
+    monkeypatch.setattr(link.time, "monotonic", lambda: played.now)
+    played.run()
+    assert played.lines[:3] == [
+        "primary, clocks: connected",
+        "primary, clocks: the other side ended the connection",
+        "primary, clocks: connected",
+    ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,107 +33,78 @@ from psrv.transport.base import (
 from psrv.transport.reachability import Reachability
 
 PROGRAM = SUPPORT / "node_server_program.py"
-REJOINING = SUPPORT / "rejoining_program.py"
-Play = Callable[..., str]
 
 
-@pytest.fixture
-def play(shm_folder: Path, zygote: Zygote) -> Play:
-    """Runs a scenario of a program; returns its output."""
-
-    def run(scenario: str, program: Path = PROGRAM) -> str:
-        own = shm_folder / scenario
-        own.mkdir()
-        done = zygote.run(program, scenario, own)
-        assert (done.returncode, done.stderr) == (0, ""), done.stdout
-        return done.stdout
-
-    return run
-
-
-@pytest.mark.slow
-def test_learners_of_two_nodes_reach_the_minimum_with_every_solver(play: Play) -> None:
-    names = ("downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco")
-    both = "node 0 at 1: True\nnode 1 at 1: True\n"
-    assert play("solvers") == "".join(f"{name}\n{both}" for name in names)
-
-
-@pytest.mark.first("kill")
-@pytest.mark.parametrize("fault", ["cut", "kill"])
-def test_no_push_is_lost_or_counted_twice(play: Play, fault: str) -> None:
-    faults = "faults while learners pushed: True\none was killed: True\n"
-    assert play(f"exact:{fault}") == f"{faults}node 0: 1.0\nnode 1: 1.0\n"
-
-
-@pytest.mark.slow
-def test_what_center_and_learners_draw_from_each_other_is_not_lost(play: Play) -> None:
-    assert play("drawn") == "sum: True\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["", "cut", "kill"])
-def test_rounds_have_the_bits_of_sums_in_rank_order(play: Play, fault: str) -> None:
-    assert play(f"rounds:{fault}") == (
-        "faults while learners pushed: True\nnode 0 has the bits: True\nnode 1 has the bits: True\n"
-    )
+BOTH_AT_1 = "node 0 at 1: True\nnode 1 at 1: True\n"
+SOLVER_NAMES = ("downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco")
+EXACT = """\
+faults while learners pushed: True
+one was killed: True
+node 0: 1.0
+node 1: 1.0
+"""
+BITS = """\
+faults while learners pushed: True
+node 0 has the bits: True
+node 1 has the bits: True
+"""
+FENCED = """\
+node 0: 15.0
+node 1: 15.0
+node 2: 15.0
+it says: this node was given up: its server ends
+node 0: 25.0
+node 2: 25.0
+"""
+REFUSED = """\
+let in
+it does not know the secret of this training's attempt (and says it is node 1 of attempt 1)
+it belongs to attempt 2, and this is attempt 1
+node 1 has another model, or another solver
+node 1 wants node 1: this is another one
+node 9 wants node 0: this is another one
+node 1 was given up
+logged: 6 False
+"""
+LOST = "node 0 at 1: True\nnode 2 at 1: True\n"
+AHEAD = "ahead by 1 to 3: True\n"
+SLOW = pytest.mark.slow
 
 
-def test_a_push_counts_in_its_round_after_its_learner_left(play: Play) -> None:
-    assert play("left") == "node 0: 2.0\nnode 1: 2.0\n"
-
-
-def test_a_learner_that_rejoins_an_empty_training_is_in_the_next_round(play: Play) -> None:
-    """It once waited forever for a round without members, and kept the last chunk."""
-    assert play("alone", REJOINING) == "node 0: 8.0\nnode 1: 8.0\n"
-
-
-def test_learners_that_join_and_leave_lose_no_push_in_rounds(play: Play) -> None:
-    assert play("often", REJOINING) == "node 0: 1.0\nnode 1: 1.0\n"
-
-
-@pytest.mark.slow
-def test_rounds_end_whole_while_learners_and_servers_are_killed(play: Play) -> None:
-    assert play("killed", REJOINING) == "nodes have the same weights: True\n"
-
-
-@pytest.mark.first("downpour")
-@pytest.mark.parametrize("solver", ["downpour", "elastic", "parallel"])
-def test_a_lost_node_s_shard_moves_to_another_node(play: Play, solver: str) -> None:
-    assert play(f"lost:{solver}") == "node 0 at 1: True\nnode 2 at 1: True\n"
-
-
-def test_a_replica_takes_a_new_primary_s_weights_despite_equal_push_counts(play: Play) -> None:
-    """Otherwise a learner that only pulls would validate, or save, outdated weights."""
-    assert play("moved") == "the same on both nodes: True\n"
-
-
-def test_a_node_that_was_given_up_is_refused(play: Play) -> None:
-    assert play("fenced") == (
-        "node 0: 15.0\nnode 1: 15.0\nnode 2: 15.0\n"
-        "it says: this node was given up: its server ends\n"
-        "node 0: 25.0\nnode 2: 25.0\n"
-    )
-
-
-@pytest.mark.first("1")
-@pytest.mark.parametrize("slow", [0, 1])
-def test_learners_wait_for_a_slow_one_on_another_node(play: Play, slow: int) -> None:
-    """Node 0 is the primary of the first shard, which has all clocks."""
-    assert play(f"staleness_bound:{slow}") == "ahead by 1 to 3: True\n"
-
-
-def test_peers_without_the_secret_or_of_another_training_are_refused(play: Play) -> None:
-    assert play("refused").splitlines() == [
-        "let in",
-        "it does not know the secret of this training's attempt "
-        "(and says it is node 1 of attempt 1)",
-        "it belongs to attempt 2, and this is attempt 1",
-        "node 1 has another model, or another solver",
-        "node 1 wants node 1: this is another one",
-        "node 9 wants node 0: this is another one",
-        "node 1 was given up",
-        "logged: 6 False",
-    ]
+@pytest.mark.parametrize(
+    ("scenario", "output"),
+    [
+        pytest.param(scenario, output, id=scenario, marks=marks)
+        for scenario, output, *marks in [
+            ("solvers", "".join(f"{name}\n{BOTH_AT_1}" for name in SOLVER_NAMES), SLOW),
+            ("exact:cut", EXACT, SLOW),
+            ("exact:kill", EXACT),
+            ("drawn", "sum: True\n", SLOW),
+            *((f"rounds:{fault}", BITS, SLOW) for fault in ("", "cut", "kill")),
+            ("left", "node 0: 2.0\nnode 1: 2.0\n"),
+            ("alone", "node 0: 8.0\nnode 1: 8.0\n"),
+            ("often", "node 0: 1.0\nnode 1: 1.0\n"),
+            ("killed", "nodes have the same weights: True\n", SLOW),
+            ("lost:downpour", LOST),
+            ("lost:elastic", LOST, SLOW),
+            ("lost:parallel", LOST, SLOW),
+            ("moved", "the same on both nodes: True\n"),
+            ("fenced", FENCED),
+            ("staleness_bound:0", AHEAD, SLOW),
+            ("staleness_bound:1", AHEAD),
+            ("refused", REFUSED),
+        ]
+    ],
+)
+def test_a_scenario_of_several_nodes_ends_as_it_must(
+    shm_folder: Path, zygote: Zygote, scenario: str, output: str
+) -> None:
+    """Each scenario's docstring in node_server_program.py says what is promised."""
+    own = shm_folder / scenario
+    own.mkdir()
+    done = zygote.run(PROGRAM, scenario, own)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout == output
 
 
 SETTINGS = Settings(1, 0, [1, 1], Downpour(), "127.0.0.1")

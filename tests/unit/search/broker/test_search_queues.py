@@ -38,12 +38,28 @@ def replayed(log: list[tuple[int, bytes]]) -> tuple[Queues, list[tuple[int, byte
     return queues, own
 
 
+def leased() -> tuple[Queues, list[tuple[int, bytes]], m.Lease]:
+    """Let w1 run the only task: the queues, their log, the lease."""
+    queues, log = make_queues()
+    queues.submit("one", [make_task(1)], 10)
+    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+    return queues, log, lease
+
+
+def report_of(lease: m.Lease, **more: object) -> m.Report:
+    return m.Report(task_id=lease.task.id, lease_id=lease.id, **more)
+
+
+def result_of(lease: m.Lease, outcome: m.Outcome, **more: object) -> m.Result:
+    return m.Result(task_id=lease.task.id, lease_id=lease.id, outcome=outcome, **more)
+
+
 def outcome_of(queues: Queues, model: str = "one") -> list[m.Result]:
     return [each.result for each in queues.results.mailbox(model).accepted]
 
 
 def success(lease: m.Lease) -> m.Result:
-    return m.Result(task_id=lease.task.id, lease_id=lease.id, outcome=m.SUCCEEDED, value=b"1")
+    return result_of(lease, m.SUCCEEDED, value=b"1")
 
 
 def test_a_task_goes_from_owned_to_processing_to_results() -> None:
@@ -59,9 +75,7 @@ def test_a_task_goes_from_owned_to_processing_to_results() -> None:
 
 
 def test_a_late_result_is_dropped_once_another_worker_has_the_task() -> None:
-    queues, _ = make_queues()
-    queues.submit("one", [make_task(1)], 10)
-    (old,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues, _, old = leased()
     queues.lapse(LEASE_S + 1)
     (new,) = queues.lease("w2", 1, ROOM, LEASE_S + 1)
     assert queues.accept("w1", [success(old)], LEASE_S + 2) == [old.task.id]
@@ -71,12 +85,9 @@ def test_a_late_result_is_dropped_once_another_worker_has_the_task() -> None:
 
 
 def test_a_worker_that_was_cut_off_goes_on_if_nobody_else_has_the_task() -> None:
-    queues, log = make_queues()
-    queues.submit("one", [make_task(1)], 10)
-    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues, log, lease = leased()
     queues.lapse(LEASE_S + 1)
-    report = m.Report(task_id=lease.task.id, lease_id=lease.id)
-    assert queues.renew("w1", [report], LEASE_S + 2) == {}
+    assert queues.renew("w1", [report_of(lease)], LEASE_S + 2) == {}
     assert queues.lease("w2", 1, ROOM, LEASE_S + 2) == []
     assert queues.tasks[lease.task.id].task.deaths == 0  # its worker had not died
     queues.accept("w1", [success(lease)], LEASE_S + 3)
@@ -86,14 +97,11 @@ def test_a_worker_that_was_cut_off_goes_on_if_nobody_else_has_the_task() -> None
 
 
 def test_a_lease_is_valid_until_there_is_a_newer_one_and_never_again() -> None:
-    queues, _ = make_queues()
-    queues.submit("one", [make_task(1)], 10)
-    (old,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues, _, old = leased()
     queues.lapse(LEASE_S + 1)
     (new,) = queues.lease("w2", 1, ROOM, LEASE_S + 1)
     queues.lapse(3 * LEASE_S)  # w2's lease has lapsed, too; nobody has the task
-    report = m.Report(task_id=old.task.id, lease_id=old.id)
-    assert queues.renew("w1", [report], 3 * LEASE_S) == {old.task.id: m.STOP}
+    assert queues.renew("w1", [report_of(old)], 3 * LEASE_S) == {old.task.id: m.STOP}
     queues.accept("w1", [success(old)], 3 * LEASE_S)
     assert queues.counts["dropped"] == 1
     queues.accept("w2", [success(new)], 3 * LEASE_S)
@@ -101,15 +109,13 @@ def test_a_lease_is_valid_until_there_is_a_newer_one_and_never_again() -> None:
 
 
 def test_of_leases_of_a_former_incarnation_the_newest_that_shows_up_is_valid() -> None:
-    queues, log = make_queues()
-    queues.submit("one", [make_task(1)], 10)
-    (old,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues, log, old = leased()
     queues.lapse(LEASE_S + 1)
     (new,) = queues.lease("w2", 1, ROOM, LEASE_S + 1)
     for first, second in (((old, "w1"), (new, "w2")), ((new, "w2"), (old, "w1"))):
         again, _ = replayed(log)
         for lease, worker in (first, second):
-            again.renew(worker, [m.Report(task_id=lease.task.id, lease_id=lease.id)], 0.1)
+            again.renew(worker, [report_of(lease)], 0.1)
         again.accept("w1", [success(old)], 0.2)
         assert outcome_of(again) == []
         again.accept("w2", [success(new)], 0.3)
@@ -128,22 +134,10 @@ def test_the_death_of_a_worker_that_was_to_leave_is_not_the_tasks() -> None:
     assert queues.tasks[make_task(1).id].task.deaths == 2  # the first and the last
 
 
-def test_a_worker_is_told_to_stop_what_somebody_else_has() -> None:
-    queues, _ = make_queues()
-    queues.submit("one", [make_task(1)], 10)
-    (old,) = queues.lease("w1", 1, ROOM, 0.0)
-    queues.lapse(LEASE_S + 1)
-    queues.lease("w2", 1, ROOM, LEASE_S + 1)
-    report = m.Report(task_id=old.task.id, lease_id=old.id)
-    assert queues.renew("w1", [report], LEASE_S + 2) == {old.task.id: m.STOP}
-
-
 def test_renewed_leases_do_not_lapse() -> None:
-    queues, _ = make_queues()
-    queues.submit("one", [make_task(1)], 10)
-    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
+    queues, _, lease = leased()
     for now in range(1, 60):
-        queues.renew("w1", [m.Report(task_id=lease.task.id, lease_id=lease.id)], float(now))
+        queues.renew("w1", [report_of(lease)], float(now))
         assert queues.lapse(float(now)) == 0
     assert queues.lapse(59 + LEASE_S + 1) == 1
 
@@ -176,9 +170,7 @@ def test_a_task_that_is_handed_back_is_no_death_and_keeps_its_checkpoint() -> No
     queues.submit("one", [make_task(1)], 10)
     for _ in range(MOST_DEATHS + 1):
         (lease,) = queues.lease("w1", 1, ROOM, 0.0)
-        back = m.Result(
-            task_id=lease.task.id, lease_id=lease.id, outcome=m.HANDED_BACK, checkpoint="here"
-        )
+        back = result_of(lease, m.HANDED_BACK, checkpoint="here")
         queues.accept("w1", [back], 0.0)
     (lease,) = queues.lease("w1", 1, ROOM, 0.0)
     assert (lease.task.deaths, lease.task.checkpoint) == (0, "here")
@@ -190,7 +182,7 @@ def test_the_folder_of_a_run_that_may_go_on_is_given_to_nobody_else() -> None:
     queues.submit("one", [make_task(1), make_task(2, checkpoint=theirs)], 10)
     first, second = queues.lease("w1", 2, ROOM, 0.0)
     own = f"search/tasks/{first.task.id}/run-1"
-    back = m.Result(task_id=first.task.id, lease_id=first.id, outcome=m.HANDED_BACK, checkpoint=own)
+    back = result_of(first, m.HANDED_BACK, checkpoint=own)
     queues.accept("w1", [back], 0.0)
     (again,) = queues.lease("w2", 1, ROOM, 0.0)
     assert again.task.checkpoint == own
@@ -266,8 +258,7 @@ def test_a_helped_task_that_its_owner_no_longer_wants_is_stopped() -> None:
     (runs,) = queues.lease("w1", 1, ROOM, 0.0)
     queues.drop_helped("b2", [make_task(1).id, make_task(2).id])
     assert [report.task_id for report in queues.helping("b2")] == [runs.task.id]
-    report = m.Report(task_id=runs.task.id, lease_id=runs.id)
-    assert queues.renew("w1", [report], 1.0) == {runs.task.id: m.STOP}
+    assert queues.renew("w1", [report_of(runs)], 1.0) == {runs.task.id: m.STOP}
 
 
 def test_a_restart_remembers_what_was_withdrawn_and_how_far_tasks_came() -> None:
@@ -276,18 +267,13 @@ def test_a_restart_remembers_what_was_withdrawn_and_how_far_tasks_came() -> None
     leases = {lease.task.id: lease for lease in queues.lease("w1", 2, ROOM, 0.0)}
     queues.cancel("one", [make_task(1).id])
     lease = leases[make_task(2).id]
-    back = m.Result(
-        task_id=lease.task.id, lease_id=lease.id, outcome=m.HANDED_BACK, checkpoint="here"
-    )
+    back = result_of(lease, m.HANDED_BACK, checkpoint="here")
     queues.accept("w1", [back], 1.0)
     queues.lease("w2", 1, ROOM, 1.0)
     queues.lapse(LEASE_S / 2)
     queues.lose("w2", 6.0, 0.5)
     queues.lapse(7.0)
-    again = Queues(2, LEASE_S, lambda kind, payload: None)
-    for kind, payload in log:
-        replay(again, kind, payload)
-    begin(again, 0.0, 1.0)
+    again, _ = replayed(log)
     assert again.lease("w1", 9, ROOM, 0.5) == []  # for a moment they wait for their workers
     again.lapse(1.5)
     again.lapse(1.5)
@@ -298,15 +284,9 @@ def test_a_restart_remembers_what_was_withdrawn_and_how_far_tasks_came() -> None
 
 
 def test_a_worker_goes_on_with_its_task_over_a_restart() -> None:
-    queues, log = make_queues()
-    queues.submit("one", [make_task(1)], 10)
-    (lease,) = queues.lease("w1", 1, ROOM, 0.0)
-    again = Queues(2, LEASE_S, lambda kind, payload: None)
-    for kind, payload in log:
-        replay(again, kind, payload)
-    begin(again, 0.0, 1.0)
-    report = m.Report(task_id=lease.task.id, lease_id=lease.id)
-    assert again.renew("w1", [report], 0.5) == {}
+    queues, log, lease = leased()
+    again, _ = replayed(log)
+    assert again.renew("w1", [report_of(lease)], 0.5) == {}
     again.lapse(2.0)
     assert again.lease("w2", 1, ROOM, 2.0) == []
     again.accept("w1", [success(lease)], 3.0)
@@ -338,7 +318,7 @@ def test_what_was_counted_goes_on_over_restarts() -> None:
     queues.lease(PEER + "b2", 1, ROOM, 0.0, lend=True)
     queues.accept("w1", [success(first), success(first)], 1.0)
     queues.results.forget("one", 1)
-    failed = m.Result(task_id=second.task.id, lease_id=second.id, outcome=m.FAILED)
+    failed = result_of(second, m.FAILED)
     queues.accept("w1", [failed], 1.0)
     queues.accept("w1", [failed], 1.0)
     again, more = replayed(list(snapshot(queues)))
@@ -408,8 +388,7 @@ def test_deaths_at_a_broker_that_helps_are_not_lost_with_it() -> None:
     owner.renew(f"{PEER}helper", helper.helping("owner"), LEASE_S - 1)
     assert owner.tasks[make_task(1).id].task.deaths == 1
     assert [e.task.deaths for e in replayed(log)[0].tasks.values()] == [1]
-    report = m.Report(task_id=lease.task.id, lease_id=lease.id)
-    helper.renew("w1", [report], LEASE_S + 2)  # its worker had not died
+    helper.renew("w1", [report_of(lease)], LEASE_S + 2)  # its worker had not died
     owner.renew(f"{PEER}helper", helper.helping("owner"), LEASE_S - 1)
     assert owner.tasks[make_task(1).id].task.deaths == 0
 
@@ -420,14 +399,14 @@ def test_a_task_that_a_worker_hands_back_to_a_helper_keeps_the_deaths_counted_th
     helper.lease("w1", 1, ROOM, 0.0)
     helper.lapse(LEASE_S + 1)
     (lease,) = helper.lease("w1", 1, ROOM, LEASE_S + 1)
-    back = m.Result(task_id=lease.task.id, lease_id=lease.id, outcome=m.HANDED_BACK)
+    back = result_of(lease, m.HANDED_BACK)
     helper.accept("w1", [back], LEASE_S + 2)
     assert [each.result.deaths for each in helper.results.helped["owner"].values()] == [1]
 
 
 def test_a_report_at_a_broker_that_helps_reaches_the_model_once_with_its_step() -> None:
     owner, _, helper, lease = run_at_a_helper()
-    report = m.Report(task_id=lease.task.id, lease_id=lease.id, step=9, metrics={"loss": 0.5})
+    report = report_of(lease, step=9, metrics={"loss": 0.5})
     helper.renew("w1", [report], 1.0)
     box = owner.results.mailbox("one")
     owner.renew(f"{PEER}helper", helper.helping("owner"), 1.0)
@@ -499,14 +478,14 @@ class Broker(RuleBasedStateMachine):
         if not self.leases:
             return
         worker, lease = data.draw(st.sampled_from(self.leases))  # it may be sent twice, or late
-        result = m.Result(task_id=lease.task.id, lease_id=lease.id, outcome=outcome)
+        result = result_of(lease, outcome)
         assert self.queues.accept(worker, [result], self.now) == [lease.task.id]
 
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
         if self.leases:
             worker, lease = data.draw(st.sampled_from(self.leases))
-            report = m.Report(task_id=lease.task.id, lease_id=lease.id, metrics={"loss": 1.0})
+            report = report_of(lease, metrics={"loss": 1.0})
             self.queues.renew(worker, [report], self.now)
 
     @rule(model=st.sampled_from(MODELS), data=st.data())

@@ -1,19 +1,21 @@
-"""A broker's answers, with a real log and a real lease, called without a network."""
+"""A broker's answers, and what it tells in its file."""
 
 import asyncio
+import threading
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from event_loops import run_loop
+import pytest
+from broker_in_process import broker_in, submit
+from event_loops import in_loop
 
+from dlctl import contract
+from search.broker import service as service_module
 from search.broker.queues import Queues
-from search.broker.service import BrokerService
-from search.journal.epochs import Lease, log_path
-from search.journal.log import Log
+from search.broker.status import tell
 from search.protocol import messages as m
 
-NO_CONTEXT = cast(Any, None)
 FREE = m.Needs(cpus=1)
 
 
@@ -27,140 +29,135 @@ class Counting(Queues):
         return super().lease(*arguments, **more)
 
 
-def take(worker: str, wait_s: float = 0.0, *results: m.Result) -> m.ExchangeRequest:
-    return m.ExchangeRequest(worker=worker, want=1, free=FREE, wait_s=wait_s, results=results)
+async def exchange(broker: Any, worker: str = "w1", **fields: Any) -> list[m.Lease]:
+    """Ask for a task, unless the fields say otherwise."""
+    asked = {"want": 1, "free": FREE} | fields
+    request = m.ExchangeRequest(worker=worker, **asked)
+    return list((await broker.Exchange(request, None)).leases)
 
 
-def test_only_a_task_that_comes_back_wakes_workers_that_wait(tmp_path: Path) -> None:
+async def waits(broker: Any, worker: str = "w1", **fields: Any) -> asyncio.Future[list[m.Lease]]:
+    """Begin a call that waits for tasks."""
+    call = asyncio.ensure_future(exchange(broker, worker, wait_s=30.0, **fields))
+    await asyncio.sleep(0)
+    return call
+
+
+def end(lease: m.Lease, outcome: m.Outcome = m.SUCCEEDED) -> list[m.Result]:
+    return [m.Result(task_id=lease.task.id, lease_id=lease.id, outcome=outcome)]
+
+
+@in_loop
+async def test_only_a_task_that_comes_back_wakes_workers_that_wait(tmp_path: Path) -> None:
     """With a thousand workers, waking all of them for each result left the broker a tenth."""
-
-    async def run() -> None:
-        lease = Lease.claim(tmp_path, 10.0)
-        log = Log(log_path(tmp_path, 1))
-        queues = Counting(1, 10.0, log.append)
-        service = BrokerService("b", queues, log, lease)
-        try:
-            for number in range(2):
-                task = m.Task(id=f"{number:032x}", type="python")
-                await service.Submit(m.SubmitRequest(model="m", tasks=[task]), NO_CONTEXT)
-            leases = [(await service.Exchange(take("w1"), NO_CONTEXT)).leases[0] for _ in range(2)]
-            waits = asyncio.ensure_future(service.Exchange(take("w2", 30.0), NO_CONTEXT))
-            await asyncio.sleep(0)
-            before = queues.asked
-            ended, back = (
-                m.Result(task_id=each.task.id, lease_id=each.id, outcome=outcome)
-                for each, outcome in zip(leases, (m.SUCCEEDED, m.HANDED_BACK), strict=True)
-            )
-            bring = m.ExchangeRequest(worker="w1", results=[ended])
-            await service.Exchange(bring, NO_CONTEXT)
-            assert queues.asked == before + 1  # by w1's own call
-            await service.Exchange(m.ExchangeRequest(worker="w1", results=[back]), NO_CONTEXT)
-            assert [each.task.id for each in (await waits).leases] == [back.task_id]
-        finally:
-            log.close()
-            lease.close()
-
-    run_loop(run())
+    with broker_in(tmp_path, queues=Counting) as broker:
+        await submit(broker, 0, 1)
+        (ended,), (back,) = [await exchange(broker) for _ in range(2)]
+        call = await waits(broker, "w2")
+        before = broker.queues.asked
+        await exchange(broker, want=0, results=end(ended))
+        assert broker.queues.asked == before + 1  # by w1's own call
+        await exchange(broker, want=0, results=end(back, m.HANDED_BACK))
+        assert [each.task.id for each in await call] == [back.task.id]
 
 
-def test_a_broker_whose_lease_has_lapsed_gives_out_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        lease = Lease.claim(tmp_path, 10.0)
-        log = Log(log_path(tmp_path, 1))
-        service = BrokerService("b", Queues(1, 10.0, log.append), log, lease)
-        try:
-            task = m.Task(id=f"{1:032x}", type="python")
-            await service.Submit(m.SubmitRequest(model="m", tasks=[task]), NO_CONTEXT)
-            lease.close()
-            assert not (await service.Exchange(take("w1"), NO_CONTEXT)).leases
-        finally:
-            log.close()
-            lease.close()
-
-    run_loop(run())
+@in_loop
+async def test_a_broker_whose_lease_has_lapsed_gives_out_nothing(tmp_path: Path) -> None:
+    with broker_in(tmp_path) as broker:
+        await submit(broker, 1)
+        broker._lease.close()
+        assert not await exchange(broker)
 
 
-def test_a_worker_that_has_ended_what_it_ran_begins_one_of_the_tasks_that_it_waits_for(
+@in_loop
+async def test_a_worker_that_has_ended_what_it_ran_begins_one_of_the_tasks_that_it_waits_for(
     tmp_path: Path,
 ) -> None:
     """All of them were taken for tasks that wait there, and had no deaths."""
-
-    async def run() -> None:
-        lease, log = Lease.claim(tmp_path, 10.0), Log(log_path(tmp_path, 1))
-        queues = Queues(1, 10.0, log.append)
-        service = BrokerService("b", queues, log, lease)
-
-        async def submit(*numbers: int) -> None:
-            tasks = [m.Task(id=f"{number:032x}", type="python") for number in numbers]
-            await service.Submit(m.SubmitRequest(model="m", tasks=tasks), NO_CONTEXT)
-
-        try:
-            await submit(0)
-            (ran,) = (await service.Exchange(take("w1"), NO_CONTEXT)).leases
-            ask = m.ExchangeRequest(worker="w1", ahead=5, has=FREE, free=m.Needs(), wait_s=30.0)
-            waits = asyncio.ensure_future(service.Exchange(ask, NO_CONTEXT))
-            await asyncio.sleep(0)
-            ended = m.Result(task_id=ran.task.id, lease_id=ran.id, outcome=m.SUCCEEDED)
-            bring = m.ExchangeRequest(worker="w1", results=[ended], free=FREE)
-            await service.Exchange(bring, NO_CONTEXT)
-            await submit(1, 2)
-            leases = (await waits).leases
-            assert [queues.tasks[each.task.id].begun for each in leases] == [True, False]
-        finally:
-            log.close()
-            lease.close()
-
-    run_loop(run())
+    with broker_in(tmp_path) as broker:
+        await submit(broker, 0)
+        (ran,) = await exchange(broker)
+        call = await waits(broker, want=0, ahead=5, has=FREE, free=m.Needs())
+        await exchange(broker, want=0, results=end(ran))
+        await submit(broker, 1, 2)
+        assert [broker.queues.tasks[each.task.id].begun for each in await call] == [True, False]
 
 
-def test_a_large_task_goes_to_a_worker_whose_small_ones_ended_meanwhile(tmp_path: Path) -> None:
-    """The call that waits was made when less was free. The worker need not ask again."""
-
-    async def run() -> None:
-        lease, log = Lease.claim(tmp_path, 10.0), Log(log_path(tmp_path, 1))
-        service = BrokerService("b", Queues(1, 10.0, log.append), log, lease)
-
-        async def submit(number: int, cpus: int) -> None:
-            task = m.Task(id=f"{number:032x}", type="python", needs=m.Needs(cpus=cpus))
-            await service.Submit(m.SubmitRequest(model="m", tasks=[task]), NO_CONTEXT)
-
-        try:
-            await submit(0, 1)
-            ask = m.ExchangeRequest(worker="w1", want=1, free=m.Needs(cpus=2))
-            (small,) = (await service.Exchange(ask, NO_CONTEXT)).leases
-            ask = m.ExchangeRequest(worker="w1", want=1, free=m.Needs(cpus=1), wait_s=60.0)
-            waits = asyncio.ensure_future(service.Exchange(ask, NO_CONTEXT))
-            await asyncio.sleep(0)
-            ended = m.Result(task_id=small.task.id, lease_id=small.id, outcome=m.SUCCEEDED)
-            bring = m.ExchangeRequest(worker="w1", results=[ended], free=m.Needs(cpus=2))
-            await service.Exchange(bring, NO_CONTEXT)
-            await submit(1, 2)
-            assert [each.task.id for each in (await waits).leases] == [f"{1:032x}"]
-        finally:
-            log.close()
-            lease.close()
-
-    run_loop(run())
-
-
-def test_the_end_of_a_worker_that_said_that_it_leaves_is_no_death_of_its_task(
+@in_loop
+async def test_a_large_task_goes_to_a_worker_whose_small_ones_ended_meanwhile(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        lease, log = Lease.claim(tmp_path, 10.0), Log(log_path(tmp_path, 1))
-        queues = Queues(1, 10.0, log.append)
-        service = BrokerService("b", queues, log, lease)
-        try:
-            task = m.Task(id=f"{1:032x}", type="python")
-            await service.Submit(m.SubmitRequest(model="m", tasks=[task]), NO_CONTEXT)
-            for worker, leaving, deaths in (("w1", True, 0), ("w2", False, 1)):
-                await service.Exchange(take(worker), NO_CONTEXT)
-                bye = m.ExchangeRequest(worker=worker, leaving=leaving)
-                await service.Exchange(bye, NO_CONTEXT)
-                assert queues.lapse(time.monotonic() + 11) == 1
-                assert queues.tasks[task.id].task.deaths == deaths
-        finally:
-            log.close()
-            lease.close()
+    """The call that waits was made when less was free. The worker need not ask again."""
+    with broker_in(tmp_path) as broker:
+        await submit(broker, 0)
+        (small,) = await exchange(broker, free=m.Needs(cpus=2))
+        call = await waits(broker)
+        await exchange(broker, want=0, results=end(small), free=m.Needs(cpus=2))
+        await submit(broker, 1, needs=m.Needs(cpus=2))
+        assert [each.task.id for each in await call] == [f"{1:032x}"]
 
-    run_loop(run())
+
+@in_loop
+async def test_the_end_of_a_worker_that_said_that_it_leaves_is_no_death_of_its_task(
+    tmp_path: Path,
+) -> None:
+    with broker_in(tmp_path) as broker:
+        await submit(broker, 1)
+        for worker, leaving, deaths in (("w1", True, 0), ("w2", False, 1)):
+            await exchange(broker, worker)
+            await exchange(broker, worker, want=0, free=None, leaving=leaving)
+            assert broker.queues.lapse(time.monotonic() + 61) == 1
+            assert broker.queues.tasks[f"{1:032x}"].task.deaths == deaths
+
+
+@in_loop
+async def test_a_model_is_told_how_much_room_there_is_by_number_bytes_and_what_the_disk_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "MOST_TASKS", 5)
+    monkeypatch.setattr(service_module, "MOST_KEPT_BYTES", 1000)
+    with broker_in(tmp_path) as broker:
+        queues = broker.queues
+        reply = await submit(broker, 0, 1, 2, payload=b"x")
+        assert (len(reply.accepted), reply.room) == (3, 2)
+        assert (await submit(broker, 3, payload=b"x" * 2000)).room == 0
+        assert not (await submit(broker, 4, payload=b"x")).accepted
+        queues.cancel("m", [f"{3:032x}"])
+        queues.results.forget("m", 1)
+        reply = await submit(broker, 5, 6, 7, payload=b"x")
+        assert (len(reply.accepted), reply.room) == (2, 0)
+        queues.cancel("m", [f"{0:032x}"])
+        queues.results.forget("m", 2)
+        await broker._log.flushed()
+        monkeypatch.setattr(service_module, "MOST_BACKLOG_BYTES", -1)
+        assert broker._room() == 0
+
+
+@in_loop
+async def test_a_broker_that_ends_writes_nothing_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that was under way made the file again that a broker which retires had removed."""
+    began, may_end = threading.Event(), threading.Event()
+    written: list[bool] = []
+    whole = contract.write_whole
+
+    def slow(path: Path, text: str, **more: Any) -> None:
+        if not began.is_set():
+            began.set()
+            may_end.wait(60)
+        whole(path, text, **more)
+        written.append(task.done())
+
+    with broker_in(tmp_path) as broker:
+        monkeypatch.setattr("dlctl.contract.write_whole", slow)
+        task = asyncio.ensure_future(tell(tmp_path, broker))
+        await asyncio.to_thread(began.wait, 60)
+        task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.wait([task], timeout=60)
+        while len(written) < 2:
+            await asyncio.sleep(0)
+        assert written == [False, False]

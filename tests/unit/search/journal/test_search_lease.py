@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,42 +40,29 @@ def write_lease(folder: Path, number: int, **changes: object) -> Holder:
     return holder
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def lapse_after(folder: Path, beats: int, lease_s: float = LEASE_S) -> float:
     """Return how long a successor waits for a holder that beats so often, each 0.3 s."""
-    clock = Clock()
+    now_s = 0.0
 
     def sleep(s: float) -> None:
-        clock.now_s += s
-        if (beat := int(clock.now_s / 0.3) + 1) <= beats:
+        nonlocal now_s
+        now_s += s
+        if (beat := int(now_s / 0.3) + 1) <= beats:
             write_lease(folder, 1, beat=beat)
 
-    write_lease(folder, 1)
-    wait_for_lapse(Watch(folder, 1, lease_s, clock=clock), sleep)
-    return clock.now_s
+    wait_for_lapse(Watch(folder, 1, lease_s, clock=lambda: now_s), sleep)
+    return now_s
 
 
 def test_a_successor_waits_for_the_whole_lease_after_the_last_change(tmp_path: Path) -> None:
+    write_lease(tmp_path, 1)
     assert LEASE_S < lapse_after(tmp_path, beats=0) < LEASE_S + 0.3
     assert 0.9 + LEASE_S < lapse_after(tmp_path, beats=4) < 0.9 + LEASE_S + 0.4
 
 
 def test_a_lease_that_can_not_be_read_is_waited_for_too(tmp_path: Path) -> None:
     (tmp_path / "1.lease").write_text("")
-    clock = Clock()
-
-    def sleep(s: float) -> None:
-        clock.now_s += s
-
-    wait_for_lapse(Watch(tmp_path, 1, 7.0, clock=clock), sleep)
-    assert clock.now_s > 7.0
+    assert lapse_after(tmp_path, beats=0, lease_s=7.0) > 7.0
 
 
 def test_a_process_that_died_here_is_not_waited_for(tmp_path: Path) -> None:
@@ -113,16 +102,14 @@ def test_a_holder_that_can_not_write_stops_acknowledging(tmp_path: Path) -> None
         lease.close()
 
 
+def at_once(claim: Callable[[], Any]) -> list[Any]:
+    """Return what eight threads get that claim at once."""
+    with ThreadPoolExecutor(8) as threads:
+        return [each.result() for each in [threads.submit(claim) for _ in range(8)]]
+
+
 def test_two_that_claim_at_once_get_different_numbers(tmp_path: Path) -> None:
-    got: list[Lease] = []
-    threads = [
-        threading.Thread(target=lambda: got.append(Lease.claim(tmp_path, LEASE_S)))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    got = at_once(lambda: Lease.claim(tmp_path, LEASE_S))
     assert sorted(lease.incarnation for lease in got) == list(range(1, 9))
     for lease in got:
         lease.close()
@@ -130,15 +117,7 @@ def test_two_that_claim_at_once_get_different_numbers(tmp_path: Path) -> None:
 
 def test_of_those_that_adopt_an_incarnation_at_once_one_succeeds(tmp_path: Path) -> None:
     write_lease(tmp_path, 1)
-    got: list[Lease | None] = []
-    threads = [
-        threading.Thread(target=lambda: got.append(Lease.claim_after(tmp_path, 1, LEASE_S)))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    got = at_once(lambda: Lease.claim_after(tmp_path, 1, LEASE_S))
     (lease,) = filter(None, got)
     assert lease.incarnation == 2 and len(got) == 8
     lease.close()

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from event_loops import run_loop
+from event_loops import in_loop, run_loop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,7 +54,8 @@ def test_a_flipped_bit_is_never_read_as_a_record(
     assert len(found) < len(records)
 
 
-def test_flushed_means_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_flushed_means_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     real = os.fdatasync
     path = tmp_path / "1.log"
@@ -64,22 +65,19 @@ def test_flushed_means_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         synced.append(path.stat().st_size)
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
-
-    async def run() -> None:
-        log = Log(path)
-        for number in range(100):
-            log.append(1, str(number).encode())
-        await log.flushed()
-        assert synced[-1] == path.stat().st_size
-        assert len(synced) < 100  # together, not one by one
-        log.close()
-
-    run_loop(run())
+    log = Log(path)
+    for number in range(100):
+        log.append(1, str(number).encode())
+    await log.flushed()
+    assert synced[-1] == path.stat().st_size
+    assert len(synced) < 100  # together, not one by one
+    log.close()
     assert [r.payload for r in read_records(path)[0]] == [str(n).encode() for n in range(100)]
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
-def test_while_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_lost(
+@in_loop
+async def test_while_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     full = True
@@ -91,28 +89,23 @@ def test_while_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_lost(
         return real(*arguments)
 
     monkeypatch.setattr(os, call, refuse)
-
-    async def run() -> None:
-        nonlocal full
-        log = Log(tmp_path / "1.log")
-        log.append(1, b"one")
-        flushed = asyncio.ensure_future(log.flushed())
-        while not flushed.done():
-            await asyncio.sleep(0.02)
-            log.look()
-        for refused in (flushed, log.flushed()):
-            with pytest.raises(SearchError, match="the disk is full: .*1.log can't be written"):
-                await refused
-        assert log.backlog_bytes > 0
-        log.append(2, b"two")
-        full = False
-        while log.full:
-            await asyncio.sleep(0.02)
-        await log.flushed()
-        assert not log.full and log.backlog_bytes == 0
-        log.close()
-
-    run_loop(run())
+    log = Log(tmp_path / "1.log")
+    log.append(1, b"one")
+    flushed = asyncio.ensure_future(log.flushed())
+    while not flushed.done():
+        await asyncio.sleep(0.02)
+        log.look()
+    for refused in (flushed, log.flushed()):
+        with pytest.raises(SearchError, match="the disk is full: .*1.log can't be written"):
+            await refused
+    assert log.backlog_bytes > 0
+    log.append(2, b"two")
+    full = False
+    while log.full:
+        await asyncio.sleep(0.02)
+    await log.flushed()
+    assert not log.full and log.backlog_bytes == 0
+    log.close()
     assert read_records(tmp_path / "1.log")[0] == [Record(1, b"one"), Record(2, b"two")]
 
 
@@ -150,54 +143,48 @@ def test_while_the_disk_hangs_callers_are_told_and_nothing_is_lost(
     assert read_records(tmp_path / "1.log")[0] == [Record(1, b"one"), Record(2, b"two")]
 
 
-def test_a_disk_that_fails_acknowledges_nothing_ever_again(
+@in_loop
+async def test_a_disk_that_fails_acknowledges_nothing_ever_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(file: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    async def run() -> None:
-        log = Log(tmp_path / "1.log")
-        monkeypatch.setattr(os, "fdatasync", fail)
-        log.append(1, b"one")
-        for _ in range(2):
-            with pytest.raises(SearchError, match="log can't be written: .*Input/output error"):
-                await log.flushed()
-        log.close()
-
-    run_loop(run())
+    log = Log(tmp_path / "1.log")
+    monkeypatch.setattr(os, "fdatasync", fail)
+    log.append(1, b"one")
+    for _ in range(2):
+        with pytest.raises(SearchError, match="log can't be written: .*Input/output error"):
+            await log.flushed()
+    log.close()
 
 
-def test_an_incarnation_never_writes_into_a_log_that_exists(tmp_path: Path) -> None:
+@in_loop
+async def test_an_incarnation_never_writes_into_a_log_that_exists(tmp_path: Path) -> None:
     (tmp_path / "1.log").write_bytes(b"")
-
-    async def run() -> None:
-        with pytest.raises(FileExistsError):
-            Log(tmp_path / "1.log")
-
-    run_loop(run())
+    with pytest.raises(FileExistsError):
+        Log(tmp_path / "1.log")
 
 
-def test_a_further_segment_begins_with_a_snapshot_and_the_old_one_is_removed(
+@in_loop
+async def test_a_further_segment_begins_with_a_snapshot_and_the_old_one_is_removed(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        log = Log(tmp_path / "1.0.log")
-        for number in range(20):
-            log.append(1, bytes([number]))
-        log.begin_segment(tmp_path / "1.1.log", [(7, b"all"), (8, b"")])
-        log.append(2, b"later")
-        await log.flushed()
-        assert log.segment_bytes == (tmp_path / "1.1.log").stat().st_size
-        log.close()
-
-    run_loop(run())
+    log = Log(tmp_path / "1.0.log")
+    for number in range(20):
+        log.append(1, bytes([number]))
+    log.begin_segment(tmp_path / "1.1.log", [(7, b"all"), (8, b"")])
+    log.append(2, b"later")
+    await log.flushed()
+    assert log.segment_bytes == (tmp_path / "1.1.log").stat().st_size
+    log.close()
     assert [path.name for path in tmp_path.iterdir()] == ["1.1.log"]
     records = read_records(tmp_path / "1.1.log")[0]
     assert records == [Record(7, b"all"), Record(8, b""), Record(2, b"later")]
 
 
-def test_without_room_for_a_snapshot_the_log_goes_on_in_the_old_file(
+@in_loop
+async def test_without_room_for_a_snapshot_the_log_goes_on_in_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pwrite
@@ -208,15 +195,11 @@ def test_without_room_for_a_snapshot_the_log_goes_on_in_the_old_file(
         return real(file, data, at)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-
-    async def run() -> None:
-        log = Log(tmp_path / "1.0.log")
-        log.append(1, b"one")
-        log.begin_segment(tmp_path / "1.1.log", [(7, b"snapshot")])
-        log.append(2, b"two")
-        await log.flushed()
-        log.close()
-
-    run_loop(run())
+    log = Log(tmp_path / "1.0.log")
+    log.append(1, b"one")
+    log.begin_segment(tmp_path / "1.1.log", [(7, b"snapshot")])
+    log.append(2, b"two")
+    await log.flushed()
+    log.close()
     assert [path.name for path in tmp_path.iterdir()] == ["1.0.log"]
     assert read_records(tmp_path / "1.0.log")[0] == [Record(1, b"one"), Record(2, b"two")]

@@ -9,8 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from dlctl.contract import search as files
 from dlctl.contract.search import Budget, Parameter, Spec, Task
+from dlctl.search import trials
 from search.errors import SearchError
+from search.hub.__main__ import Progress
 from search.model.drive import ended_of
 from search.model.log import DamagedLogError, TrialLog
 from search.model.state import Ended, HopelessError, ReplayError, Search
@@ -27,7 +30,7 @@ def spec(strategy="genetic", trials=40, **more):
 
 
 def open_search(path, what):
-    return Search(what, make_strategy(what), TrialLog(path / "trials.jsonl"), clock=lambda: 5.0)
+    return Search(what, make_strategy(what), TrialLog(path / files.TRIALS), clock=lambda: 5.0)
 
 
 def ended(point):
@@ -87,7 +90,7 @@ def test_a_result_counts_once(tmp_path):
 def test_a_line_that_was_never_finished_is_cut(tmp_path):
     search = open_search(tmp_path, spec())
     search.ask(2)
-    path = tmp_path / "trials.jsonl"
+    path = tmp_path / files.TRIALS
     with path.open("a") as file:
         file.write('{"event":"tell","num')
     again = open_search(tmp_path, spec())
@@ -99,7 +102,7 @@ def test_a_line_that_was_never_finished_is_cut(tmp_path):
 
 def test_a_damaged_line_is_named(tmp_path):
     open_search(tmp_path, spec()).ask(2)
-    path = tmp_path / "trials.jsonl"
+    path = tmp_path / files.TRIALS
     path.write_bytes(path.read_bytes() + b"\0\0\n")
     with pytest.raises(DamagedLogError, match=r"line 3 of .*trials.jsonl can't be read"):
         open_search(tmp_path, spec())
@@ -108,7 +111,7 @@ def test_a_damaged_line_is_named(tmp_path):
 def test_a_full_disk_is_said_and_leaves_no_half_line(tmp_path):
     search = open_search(tmp_path, spec())
     search.ask(2)
-    path = tmp_path / "trials.jsonl"
+    path = tmp_path / files.TRIALS
     before = path.read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
@@ -140,11 +143,11 @@ def test_only_a_finite_number_is_a_metric(tmp_path, result, metric):
     search = open_search(tmp_path, spec())
     search.ask(1)
     search.end(search.outstanding[0], result)
-    told = json.loads((tmp_path / "trials.jsonl").read_text().splitlines()[-1])
+    told = json.loads((tmp_path / files.TRIALS).read_text().splitlines()[-1])
     assert told["metric"] == metric and search.failed == (metric is None)
     is_lacking = result.outcome == "SUCCEEDED" and metric is None
     assert ("the result has no finite number 'loss'" in told["error"]) == is_lacking
-    assert "NaN" not in (tmp_path / "trials.jsonl").read_text()
+    assert "NaN" not in (tmp_path / files.TRIALS).read_text()
 
 
 def test_the_greatest_is_best_if_it_is_to_be_maximized(tmp_path):
@@ -249,3 +252,64 @@ def test_of_a_long_error_both_ends_are_told(tmp_path):
     with pytest.raises(HopelessError, match="RuntimeError: the.* … .*No module named") as told:
         search.give_up_in_vain()
     assert len(told.value.message) < 400
+
+
+# Two models of one search write to its log at the same time -----------------------------------
+
+
+def end_one(search):
+    number, task_id = min(search.outstanding.items())
+    return search.end(task_id, Ended("SUCCEEDED", {"loss": float(number)}))
+
+
+def test_a_model_ends_once_another_one_has_begun(tmp_path):
+    first = open_search(tmp_path, spec("random", 9))
+    first.ask(2)
+    second = open_search(tmp_path, spec("random", 9))
+    assert second.outstanding == first.outstanding
+    with pytest.raises(SearchError, match="another model"):
+        end_one(first)
+    assert end_one(second)
+    with pytest.raises(SearchError, match="another model"):
+        first.ask(1)
+    assert len(open_search(tmp_path, spec("random", 9)).outstanding) == 1
+
+
+def test_a_model_that_only_waits_ends_once_another_one_has_begun(tmp_path):
+    """The other one takes all results: it waited for them for ever."""
+    first = open_search(tmp_path, spec("random", 9))
+    first.ask(2)
+    first.look()
+    open_search(tmp_path, spec("random", 9))
+    with pytest.raises(SearchError, match="another model"):
+        first.look()
+
+
+def test_what_a_former_model_still_writes_counts_for_nobody(tmp_path):
+    """It hung between its look at the log and its line, which comes behind the other's."""
+    path = tmp_path / files.TRIALS
+    first = open_search(tmp_path, spec("random", 9))
+    first.ask(2)
+    asked = [line for line in path.read_bytes().splitlines(keepends=True) if b'"ask"' in line]
+    second = open_search(tmp_path, spec("random", 9))
+    with path.open("ab") as file:
+        file.writelines(asked)
+    assert end_one(second), "the newest goes on"
+    assert (path.read_bytes().count(b'"ask"'), len(second.trials)) == (2, 2)
+    log = trials.TrialLog()
+    log.feed(path.read_bytes())
+    assert len(log.rows) == 2
+    progress = Progress(tmp_path, spec("random", 9))
+    progress.look()
+    assert (progress.asked, progress.done) == (2, 1)
+    third = open_search(tmp_path, spec("random", 9))
+    assert len(third.trials) == 2 and third.outstanding == second.outstanding
+
+
+def test_a_log_of_an_earlier_version_goes_on(tmp_path):
+    path = tmp_path / files.TRIALS
+    open_search(tmp_path, spec("random", 9)).ask(2)
+    events = [json.loads(line) for line in path.read_bytes().splitlines()]
+    old = [{k: v for k, v in e.items() if k != "model"} for e in events if e["event"] != "begin"]
+    path.write_text("".join(json.dumps(event) + "\n" for event in old))
+    assert len(open_search(tmp_path, spec("random", 9)).trials) == 2

@@ -1,19 +1,30 @@
-"""Who may connect, and who may call what: real servers and real certificates."""
+"""Who may connect, who may call what, and where processes listen: real servers and certificates."""
 
-from collections.abc import Awaitable, Callable
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from event_loops import run_loop
+from event_loops import in_loop
+from repository import REPOSITORY
 from search_keys import write_keys
 
+import search.protocol
 from dlctl.contract import search as files
 from search.errors import SearchError
 from search.protocol import messages as m
 from search.protocol.channels import Credentials, open_channel, open_server
+from search.protocol.endpoints import (
+    NAMESERVER,
+    Endpoint,
+    read_endpoints,
+    read_nameserver,
+    write_endpoint,
+)
 from search.protocol.stubs import BrokerStub, NameserverStub, make_handler
 
 
@@ -28,19 +39,16 @@ class Nameserver:
         return m.LookupReply(broker="b")
 
 
-def serve(job_dir: Path, use: Callable[[str], Awaitable[None]], role: str = "nameserver") -> None:
-    """Run `use` with the address of a nameserver."""
-
-    async def run() -> None:
-        handlers = [make_handler("Nameserver", Nameserver())]
-        server, address = open_server("127.0.0.1", Credentials.load(job_dir, role), handlers)
-        await server.start()
-        try:
-            await use(address)
-        finally:
-            await server.stop(None)
-
-    run_loop(run())
+@asynccontextmanager
+async def serving(job_dir: Path, role: str = "nameserver") -> AsyncIterator[str]:
+    """Yield the address of a nameserver."""
+    handlers = [make_handler("Nameserver", Nameserver())]
+    server, address = open_server("127.0.0.1", Credentials.load(job_dir, role), handlers)
+    await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop(None)
 
 
 @pytest.fixture
@@ -54,81 +62,61 @@ async def beat(address: str, credentials: Credentials) -> m.HeartbeatReply:
         return await NameserverStub(channel).Heartbeat(m.HeartbeatRequest(broker="b"), timeout=60)
 
 
-def test_the_right_role_is_answered(job_dir: Path) -> None:
-    async def use(address: str) -> None:
-        reply = await beat(address, Credentials.load(job_dir, "broker"))
-        assert reply.register_again
-
-    serve(job_dir, use)
+async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), str(caught.value.details())
 
 
-@pytest.mark.parametrize("role", ["worker", "model", "client", "nameserver"])
-def test_another_role_is_refused(job_dir: Path, role: str) -> None:
-    async def use(address: str) -> None:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await beat(address, Credentials.load(job_dir, role))
-        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        assert caught.value.details() == f"the role '{role}' may not call Heartbeat"
-
-    serve(job_dir, use)
-
-
-def test_a_stranger_with_an_authority_of_his_own_is_refused(job_dir: Path, tmp_path: Path) -> None:
-    write_keys(tmp_path / "theirs")
-
-    async def use(address: str) -> None:
-        theirs, ours = (Credentials.load(tmp_path / each, "broker") for each in ("theirs", "ours"))
-        for stranger in (
-            theirs,
-            Credentials("broker", ours.authority, theirs.certificate, theirs.key),
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await beat(address, stranger)
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-
-    serve(job_dir, use)
-
-
-def test_a_caller_without_a_certificate_is_refused(job_dir: Path) -> None:
-    async def use(address: str) -> None:
-        tls = grpc.ssl_channel_credentials((job_dir / files.KEYS / "ca.pem").read_bytes())
-        options = [("grpc.ssl_target_name_override", "search.dlctl")]
-        async with grpc.aio.secure_channel(address, tls, options=options) as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await NameserverStub(channel).Lookup(m.LookupRequest(), timeout=60)
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        async with grpc.aio.insecure_channel(address) as channel:
-            with pytest.raises(grpc.aio.AioRpcError):
-                await NameserverStub(channel).Lookup(m.LookupRequest(), timeout=60)
-
-    serve(job_dir, use)
-
-
-def test_a_worker_can_not_pose_as_a_server(job_dir: Path) -> None:
-    async def use(address: str) -> None:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await beat(address, Credentials.load(job_dir, "broker"))
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-
-    serve(job_dir, use, role="worker")
-
-
-def test_another_version_of_the_protocol_is_told_apart(job_dir: Path) -> None:
-    async def use(address: str) -> None:
-        async with open_channel(address, Credentials.load(job_dir, "model")) as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await BrokerStub(channel).Submit(m.SubmitRequest(), timeout=60)
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-    serve(job_dir, use)
-
-
-def test_a_proxy_in_the_environment_is_not_used(
-    job_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:9"])
+@in_loop
+async def test_the_right_role_is_answered_and_a_proxy_in_the_environment_is_not_used(
+    job_dir: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    test_the_right_role_is_answered(job_dir)
+        monkeypatch.setenv(name, proxy)
+    async with serving(job_dir) as address:
+        assert (await beat(address, Credentials.load(job_dir, "broker"))).register_again
+
+
+@in_loop
+async def test_other_roles_and_strangers_are_refused(job_dir: Path, tmp_path: Path) -> None:
+    """A stranger has an authority of his own, or no certificate."""
+    write_keys(tmp_path / "theirs")
+    theirs, ours = (Credentials.load(tmp_path / each, "broker") for each in ("theirs", "ours"))
+    stranger = Credentials("broker", ours.authority, theirs.certificate, theirs.key)
+    tls = grpc.ssl_channel_credentials((job_dir / files.KEYS / "ca.pem").read_bytes())
+    options = [("grpc.ssl_target_name_override", "search.dlctl")]
+    async with serving(job_dir) as address:
+        for role in ("worker", "model", "client", "nameserver"):
+            code, why = await refusal(beat(address, Credentials.load(job_dir, role)))
+            assert code is grpc.StatusCode.PERMISSION_DENIED
+            assert why == f"the role '{role}' may not call Heartbeat"
+        for each in (theirs, stranger):
+            assert (await refusal(beat(address, each)))[0] is grpc.StatusCode.UNAVAILABLE
+        async with grpc.aio.secure_channel(address, tls, options=options) as channel:
+            lookup = NameserverStub(channel).Lookup(m.LookupRequest(), timeout=60)
+            assert (await refusal(lookup))[0] is grpc.StatusCode.UNAVAILABLE
+        async with grpc.aio.insecure_channel(address) as channel:
+            await refusal(NameserverStub(channel).Lookup(m.LookupRequest(), timeout=60))
+    async with serving(job_dir, "worker") as address:  # which can't pose as a server
+        assert (await refusal(beat(address, ours)))[0] is grpc.StatusCode.UNAVAILABLE
+
+
+@in_loop
+async def test_another_version_of_the_protocol_is_refused_in_a_sentence(job_dir: Path) -> None:
+    async with serving(job_dir) as address:
+        async with open_channel(address, Credentials.load(job_dir, "model")) as channel:
+            code, _ = await refusal(BrokerStub(channel).Submit(m.SubmitRequest(), timeout=60))
+            assert code is grpc.StatusCode.UNIMPLEMENTED
+        async with open_channel(address, Credentials.load(job_dir, "worker")) as channel:
+            for method in ("/search.v2.Broker/Exchange", "/search.v1.Nameserver/Guess"):
+                call = channel.unary_unary(method)(b"what it says", timeout=60)
+                assert await refusal(call) == (
+                    grpc.StatusCode.UNIMPLEMENTED,
+                    f"{method} is not known here, where search.v1 is spoken: use the version of "
+                    "dlctl that is in the job directory's runtime",
+                )
 
 
 def test_missing_keys_are_named(tmp_path: Path) -> None:
@@ -136,18 +124,23 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
         Credentials.load(tmp_path, "worker")
 
 
-def test_another_version_of_the_protocol_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    write_keys(tmp_path)
+def test_the_stored_messages_are_those_that_the_proto_compiles_to(tmp_path: Path) -> None:
+    subprocess.run([REPOSITORY / ".ci/make-protocol", tmp_path], check=True)
+    for name in ("search.binpb", "messages.pyi"):
+        stored = Path(search.protocol.__file__).with_name(name)
+        assert (tmp_path / name).read_bytes() == stored.read_bytes(), (
+            f"run .ci/make-protocol: {name}"
+        )
+    assert m.Outcome.Name(m.SUCCEEDED) == "SUCCEEDED"
+    assert m.Outcome.Value("HANDED_BACK") == m.HANDED_BACK
 
-    async def use(address: str) -> None:
-        async with open_channel(address, Credentials.load(tmp_path, "worker")) as channel:
-            for method in ("/search.v2.Broker/Exchange", "/search.v1.Nameserver/Guess"):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await channel.unary_unary(method)(b"what it says", timeout=60)
-                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-                assert caught.value.details() == (
-                    f"{method} is not known here, where search.v1 is spoken: use the version of "
-                    "dlctl that is in the job directory's runtime"
-                )
 
-    serve(tmp_path, use)
+def test_the_newest_endpoints_of_brokers_and_of_the_nameserver_are_found(tmp_path: Path) -> None:
+    assert (read_endpoints(tmp_path), read_nameserver(tmp_path)) == ([], None)
+    first, second = Endpoint("b1", 2, "n3:4000"), Endpoint("b2", 7, "n2:4000")
+    nameserver = Endpoint(NAMESERVER, 1, "n1:4001")
+    for endpoint in (second, nameserver, Endpoint("b1", 1, "n1:4000"), first):
+        write_endpoint(tmp_path, endpoint)
+    (tmp_path / files.ENDPOINTS / "b3.json").write_text("{")
+    assert read_endpoints(tmp_path) == [first, second]
+    assert read_nameserver(tmp_path) == nameserver
