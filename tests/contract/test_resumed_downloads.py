@@ -61,6 +61,20 @@ def received(monkeypatch):
     return sizes
 
 
+@pytest.fixture
+def made(tmp_path):
+    """A folder of the site with large files, and the one here that they come into."""
+
+    def make(**files):
+        for name, content in files.items():
+            (tmp_path / "site").mkdir(exist_ok=True)
+            (tmp_path / "site" / name).write_bytes(content * SIZE_BYTES)
+        (tmp_path / "site/small").write_bytes(b"s")
+        return tmp_path / "site", tmp_path / "here"
+
+    return make
+
+
 def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -103,10 +117,8 @@ def test_a_beginning_that_was_damaged_here_is_sent_again(transport, site, tmp_pa
 
 @pytest.mark.first("ssh")
 @over_ssh
-def test_another_file_of_the_same_name_does_not_go_on(transport, tmp_path):
-    base, here = tmp_path / "site", tmp_path / "here"
-    base.mkdir()
-    (base / "big").write_bytes(b"1" * SIZE_BYTES)
+def test_another_file_of_the_same_name_does_not_go_on(transport, made):
+    base, here = made(big=b"1")
     argv = [sys.executable, "-c", PROGRAM, str(SIZE_BYTES // 2), str(base), str(here), ""]
     assert subprocess.run(argv, timeout=60).returncode == -signal.SIGKILL
     (base / "big").write_bytes(b"2" * SIZE_BYTES)
@@ -134,12 +146,8 @@ def test_a_lost_connection_is_opened_again_in_mid_file(ssh_setup, site, tmp_path
 
 @pytest.mark.first("ssh")
 @over_ssh
-def test_a_file_that_changes_meanwhile_comes_as_it_is_then(transport, tmp_path):
-    base, here = tmp_path / "site", tmp_path / "here"
-    base.mkdir()
-    (base / "big").write_bytes(b"1" * SIZE_BYTES)
-    (base / "other").write_bytes(b"o" * SIZE_BYTES)
-    (base / "small").write_bytes(b"s")
+def test_a_file_that_changes_meanwhile_comes_as_it_is_then(transport, made):
+    base, here = made(big=b"1", other=b"o")
     changes = []
 
     def change(done_bytes, total_bytes):
@@ -154,50 +162,32 @@ def test_a_file_that_changes_meanwhile_comes_as_it_is_then(transport, tmp_path):
 
 @pytest.mark.first("ssh")
 @over_ssh
-def test_what_is_removed_while_it_is_fetched_is_left_out_by_name(transport, tmp_path):
-    base, here = tmp_path / "site", tmp_path / "here"
-    base.mkdir()
-    for name in ("big", "other"):
-        (base / name).write_bytes(b"1" * SIZE_BYTES)
+def test_what_is_removed_while_it_is_fetched_is_left_out_by_name(transport, made):
+    base, here = made(big=b"1", other=b"1")
 
     def remove(done_bytes, total_bytes):
         if done_bytes > CHUNK_BYTES:
             (base / "big").unlink(missing_ok=True)
 
     left_out = {}
-    download(
-        transport,
-        str(base),
-        ["big", "other"],
-        here,
-        on_left_out=left_out.__setitem__,
-        on_progress=remove,
-    )
+    download(transport, str(base), ["big", "other"], here, remove,
+             on_left_out=left_out.__setitem__)  # fmt: skip
     assert left_out == {"big": "was removed while it was fetched"}
     assert [path.name for path in here.iterdir()] == ["other"]
 
 
 @pytest.mark.slow
 @over_ssh
-def test_a_file_that_always_changes_is_left_out_by_name(transport, tmp_path):
-    base, here = tmp_path / "site", tmp_path / "here"
-    base.mkdir()
-    (base / "log").write_bytes(b"1" * SIZE_BYTES)
-    (base / "small").write_bytes(b"s")
+def test_a_file_that_always_changes_is_left_out_by_name(transport, made, tmp_path):
+    base, here = made(log=b"1")
 
     def grow(done_bytes, total_bytes):
         with (base / "log").open("ab") as file:
             file.write(b"more")
 
     left_out = []
-    download(
-        transport,
-        str(base),
-        ["log", "small"],
-        here,
-        on_left_out=lambda *each: left_out.append(each),
-        on_progress=grow,
-    )
+    download(transport, str(base), ["log", "small"], here, grow,
+             on_left_out=lambda *each: left_out.append(each))  # fmt: skip
     assert left_out == [("log", "changes while it is fetched, or can't be read")]
     assert [p.name for p in here.iterdir()] == ["small"]
     with pytest.raises(TransferError, match="log did not arrive: changes while it is fetched"):

@@ -122,11 +122,6 @@ def test_a_group_rewrites_its_own_table_and_no_other(tmp_path):
     )
     with pytest.raises(SystemExit, match="benchmarks c"):
         write("c", "new\n", page)
-
-
-def test_what_a_table_has_can_be_read_again(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("<!-- written by `python -m benchmarks a` -->\n<!-- end -->\n")
     write("a", table([result("submit_cold", scp=1.0, rsync=2.0), result("status_cold")]), page)
     assert known("a", page) == {"submit_cold": {"scp", "rsync"}, "status_cold": set()}
 

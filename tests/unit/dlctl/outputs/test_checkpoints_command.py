@@ -78,18 +78,8 @@ def test_no_name_of_a_checkpoint_hides_it_or_another_one(tmp_path):
     assert [[c.step for c in each] for each in found.values()] == [[7], [4]]
 
 
-def test_an_unknown_step_is_none(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints/best.pt").write_text("12")
-    (tmp_path / "plan.json").write_text('{"checkpoint": {"files": "*.pt"}}')
-    (found,) = checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))
-    assert (found.step, found.complete) == (None, True)
-    told = answers(Run("t"), Known(0.0, checkpoints=saved_of([found]), ended=True))
-    assert [a.text for a in told if a.key == "checkpoint"] == ["Yes, 2 B."]
-
-
-def test_a_programs_own_folders_named_by_steps_are_its_own(tmp_path):
-    """dlctl's have twelve digits; only these have a marker of dlctl's."""
+def test_a_programs_own_names_have_its_own_steps_or_none(tmp_path):
+    """dlctl's folders have steps of twelve digits; only these have a marker of dlctl's."""
     for step in (9, 10):
         (tmp_path / f"checkpoints/step-{step}").mkdir(parents=True)
         (tmp_path / f"checkpoints/step-{step}/model.bin").write_text("x" * step)
@@ -98,6 +88,12 @@ def test_a_programs_own_folders_named_by_steps_are_its_own(tmp_path):
         ("step-10", 10, True), ("step-9", 9, True),
     ]  # fmt: skip
     assert newest_checkpoint(tmp_path, "step-*")[0] == 10
+    (tmp_path / "checkpoints/best.pt").write_text("12")
+    (tmp_path / "plan.json").write_text('{"checkpoint": {"files": "*.pt"}}')
+    (found,) = checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))
+    assert (found.step, found.complete) == (None, True)
+    told = answers(Run("t"), Known(0.0, checkpoints=saved_of([found]), ended=True))
+    assert [a.text for a in told if a.key == "checkpoint"] == ["Yes, 2 B."]
 
 
 def test_they_are_listed_and_shown_with_a_shell_alone(job_dir: Path) -> None:
@@ -113,6 +109,9 @@ def test_they_are_listed_and_shown_with_a_shell_alone(job_dir: Path) -> None:
     assert (big["dtype"], big["shape"]) == ("int64", [LARGE])
     assert big["places"] == ["share-0.h5:1:0"]
     assert checkpoints.list_checkpoints(LocalTransport(), str(job_dir / "none")) == []
+    make_engine(job_dir / "checkpoints").save(40, {"step": 40}, {"seed": 5, "learners": 3})
+    newest = checkpoints.list_checkpoints(LocalTransport(), str(job_dir))[0]
+    assert (newest.step, newest.learners) == (40, 3), "although the first learner alone saves"
     with pytest.raises(ResultsError, match="no complete checkpoint of step 30"):
         checkpoints.show_checkpoint(LocalTransport(), str(job_dir), 30)
 
@@ -166,12 +165,6 @@ def test_many_learners_cost_few_round_trips(job_dir: Path, monkeypatch: pytest.M
     assert len(big["places"]) == 256
     assert len(calls) == 3
     assert max(map(len, calls)) < 128 * 1024
-
-
-def test_the_learners_of_a_training_whose_first_alone_saves_are_told(job_dir: Path) -> None:
-    make_engine(job_dir / "checkpoints").save(40, {"step": 40}, {"seed": 5, "learners": 3})
-    found = checkpoints.list_checkpoints(LocalTransport(), str(job_dir))[0]
-    assert (found.step, found.learners) == (40, 3)
 
 
 def test_verify_names_the_damaged_files(job_dir: Path) -> None:
@@ -238,24 +231,15 @@ def test_diff_says_what_differs_and_by_how_much(
 ) -> None:
     monkeypatch.setattr(tool, "BLOCK_BYTES", block_bytes)
     nan, inf = math.nan, math.inf
-    states = {
-        1: {
-            "a": torch.zeros(6),
-            "b": torch.ones(2),
-            "c": torch.ones(3),
-            "e": torch.tensor([nan, inf, 1, 0]),
-            "f": torch.tensor([3j, 1, 1]),
-        },
-        2: {
-            "a": torch.tensor([0, 0, -2.5, 0, 0, 1]),
-            "b": torch.ones(2),
-            "c": torch.ones(3).half(),
-            "d": torch.ones(1),
-            "e": torch.tensor([nan, inf, nan, -0.0]),
-            "f": torch.tensor([0, 1, 1 + 4j]),
-        },
-    }
-    for step, state in states.items():
+    pairs = {
+        "a": (torch.zeros(6), torch.tensor([0, 0, -2.5, 0, 0, 1])),
+        "b": (torch.ones(2), torch.ones(2)), "c": (torch.ones(3), torch.ones(3).half()),
+        "d": (None, torch.ones(1)),
+        "e": (torch.tensor([nan, inf, 1, 0]), torch.tensor([nan, inf, nan, -0.0])),
+        "f": (torch.tensor([3j, 1, 1]), torch.tensor([0, 1, 1 + 4j])),
+    }  # fmt: skip
+    for step in (1, 2):
+        state = {name: pair[step - 1] for name, pair in pairs.items() if pair[step - 1] is not None}
         make_engine(tmp_path / "checkpoints").save(step, state)
     answer = tool.main(["diff", str(tmp_path), "1", str(tmp_path), "-"])
     found = {t["name"]: (t["difference"], t["largest"]) for t in answer["tensors"]}

@@ -52,11 +52,6 @@ def test_the_sentence_has_the_rule_the_largest_file_and_how_many_more(folder):
     )
 
 
-def test_nothing_left_out_is_no_word(tmp_path):
-    (tmp_path / "train.py").touch()
-    assert left_out.summary(collect(tmp_path)) == "1 file, 0 B"
-
-
 def test_a_rule_above_the_folder_is_named(folder):
     (folder / ".git").mkdir()
     (folder / ".gitignore").write_text("\n/lib/__*\n")
@@ -183,9 +178,6 @@ def test_a_log_names_what_was_not_sent(line, path):
     left = [LeftOut("data/", ".gitignore:3", has_modules=True), LeftOut("w.pkl", "a:1")]
     found = missed(["start", line], [*left, LeftOut("wandb/", "a:2")])
     assert (found and found[0]) == path
-
-
-def test_words_of_a_line_that_may_be_paths():
     assert list(named_paths("cp a data/b $X/c", is_shell=True)) == ["cp", "a", "data/b"]
 
 
@@ -205,7 +197,11 @@ def test_the_commands_say_it(dlctl, folder, xdg):
     assert {"path": "notes.md", "size_bytes": 20, "left_out_by": ".dlctlignore:1"} in listed
 
 
-def test_what_init_writes_for_editors_is_neither_sent_nor_told(tmp_path):
+def test_nothing_left_out_is_no_word_nor_is_what_init_writes_for_editors(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/train.py").touch()
+    assert left_out.summary(collect(tmp_path / "mine")) == "1 file, 0 B"
+    (tmp_path / "mine/train.py").unlink()
     scaffold(tmp_path)
     assert left_out.summary(collect(tmp_path)).startswith("3 files, ")
     assert "left out" not in left_out.summary(collect(tmp_path))

@@ -147,13 +147,9 @@ def test_listings_ask_for_fixed_fields(fake):
     assert (tmp_path / "scancel.argv").read_text() == "80+1\n"
 
 
-def test_no_accounting_no_question():
-    bare = make_scheduler("slurm", accounting=False)
-    assert bare.history_script(["1"]) is None
+def test_no_accounting_no_question_and_an_unknown_kind_is_an_error_of_the_site():
+    assert make_scheduler("slurm", accounting=False).history_script(["1"]) is None
     assert SLURM.history_script([]) is None
-
-
-def test_an_unknown_kind_is_an_error_of_the_site():
     with pytest.raises(SiteError, match="'pbs'"):
         make_scheduler("pbs")
 
@@ -269,9 +265,6 @@ def test_names_with_separators_and_newlines_do_not_break_the_queue():
     jobs = SLURM.parse_queue(0, rows, "")
     assert [(job.job_id, job.name) for job in jobs] == [("1", "na|me\ttab"), ("2", "two\nlines")]
     assert jobs[1].comment == "dlctl:t.1"
-
-
-def test_an_empty_queue_is_no_error():
     assert SLURM.parse_queue(*recorded("squeue-no-user")) == []
 
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import http.client
-import io
 import os
 import socket
 import ssl
 import stat
 import subprocess
-import tarfile
 import time
-import zipfile
 from contextlib import closing, suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
 import websockets.sync.client
-from rest_server import RestServer, running, zipped
+from rest_server import RestServer, running
 from websockets.exceptions import InvalidStatus
 
 from dlctl.errors import Misused, RecordError
-from dlctl.serve import app, guard, run, uploads
+from dlctl.serve import app, guard, run
 from dlctl.serve.desk import Desk
 from dlctl.web import connections
 
@@ -140,18 +135,6 @@ def test_strangers_that_begin_no_tls_keep_nobody_out(desk, tmp_path, monkeypatch
             each.close()
 
 
-def test_an_archive_that_climbs_or_links_is_refused(server):
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
-        link = tarfile.TarInfo("code")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)
-    for content in (zipped({"../evil": "x"}), zipped({"/evil": "x"}), made.getvalue(), b"none"):
-        answer = server.send_form(LIST, {"manifest": "name: x", "code": content})
-        assert answer.status == 422, answer
-    assert not [*uploads.uploads_folder().iterdir()]
-
-
 def test_a_port_that_is_taken_is_told_with_a_way_out(desk, server):
     taken = run.Place(port=server.port)
     with pytest.raises(RecordError, match="in use") as told, run.prepared(desk, taken):
@@ -229,34 +212,6 @@ def test_places_that_others_could_reach_are_refused(desk, monkeypatch, tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(Misused, match="root"):
         run.Place()
-
-
-def test_the_same_upload_is_kept_once_and_an_unused_one_goes_after_a_day(desk):
-    def send() -> Path:
-        return uploads.folder_of(b"name: x", io.BytesIO(zipped({"run.py": "pass"})))
-
-    folder = send()
-    assert send() == folder
-    assert sorted(each.name for each in folder.iterdir()) == ["manifest.yml", "run.py"]
-    uploads.remove_unused([])
-    assert folder.exists()
-    old = time.time() - 2 * 24 * 3600
-    os.utime(folder, (old, old))
-    record: Any = type("Record", (), {"manifest_path": str(folder / "manifest.yml")})
-    uploads.remove_unused([record])
-    assert folder.exists()
-    uploads.remove_unused([])
-    assert not folder.exists()
-
-
-def test_a_bomb_is_refused(desk, monkeypatch):
-    monkeypatch.setattr(uploads, "MOST_UNPACKED_BYTES", 1 << 20)
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("zeros", bytes(4 << 20))
-    with pytest.raises(uploads.TooLarge):
-        uploads.folder_of(b"name: x", made)
-    assert not [*uploads.uploads_folder().iterdir()]
 
 
 def test_a_server_whose_code_was_updated_says_so(server, monkeypatch):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import zipfile
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,8 @@ import pytest
 from login_side import make_record
 
 from dlctl.contract import State
+from dlctl.errors import TransferError
+from dlctl.files.listing import SiteFile
 from dlctl.record import GONE
 from dlctl.serve import openapi, results, trainings
 from dlctl.serve.app import OPERATIONS
@@ -189,10 +193,46 @@ def test_part_of_a_file(asked, span):
     assert results.span_of(asked, 11) == span
 
 
-@pytest.mark.parametrize("position", ["nonsense", "{}x", '{"a": Infinity}', "[1]", '{"a": "x"}'])
+def test_results_whose_names_are_no_text_are_in_the_zip(desk, monkeypatch):
+    files = [SiteFile("caf\udce9.txt", "f", 2, "", ""), SiteFile("b", "f", 2, "", "")]
+    monkeypatch.setattr(results, "files_of", lambda *_: ("/there", files))
+    monkeypatch.setattr(results, "read_part", lambda *_: iter([b"ab"]))
+    call = SimpleNamespace(desk=desk)
+    content = b"".join(results.zipped(call, make_record(site="local"), "results"))
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.namelist() == ["caf?.txt", "b"]
+
+
+@pytest.mark.parametrize("content", [None, b"123"])
+def test_a_file_that_is_shorter_than_it_was_is_not_called_whole(desk, tmp_path, content):
+    path = tmp_path / "model.pt"
+    if content is not None:
+        path.write_bytes(content)
+    with desk.open("local") as session, pytest.raises(TransferError, match=r"model\.pt"):
+        list(results.read_part(session, str(path), 0, 5))
+
+
+def test_each_site_is_looked_at_again_when_somebody_asks(desk, monkeypatch):
+    woken: list[str] = []
+    now = [1000.0]
+    monkeypatch.setattr(desk.live, "wake", woken.append)
+    monkeypatch.setattr("dlctl.serve.desk.time", SimpleNamespace(monotonic=lambda: now[0]))
+    one, other = (make_record(site=site, state=State.TRAINING) for site in ("one", "other"))
+    desk.keep_new([one, other])
+    now[0] += 3600
+    desk.keep_new([one])
+    now[0] += 1
+    desk.keep_new([other, one])
+    assert woken.count("one") == woken.count("other") == 2
+
+
+@pytest.mark.parametrize("position", [
+    "nonsense", "{}x", '{"a": Infinity}', "[1]", '{"a": "x"}',
+    pytest.param("[" * 200_000, id="deep"),
+])  # fmt: skip
 def test_a_position_of_no_stream_is_refused(server, training, position):
     packed = base64.urlsafe_b64encode(zlib.compress(position.encode())).decode()
-    for sent in (packed, position):
+    for sent in (packed, position[:1000]):
         answer = server.ask(f"{training}/metrics", accept="text/event-stream", last_event_id=sent)
         assert answer.status == 400 and "Last-Event-ID" in answer.json["detail"]
 

@@ -20,7 +20,7 @@ from dlctl.site_admin.setup import (
     setup_script,
     wants_cuda,
 )
-from dlctl.sites.files import Site, find_site, parse_site
+from dlctl.sites.files import Partition, Site, find_site, parse_site
 from dlctl.transport.local import LocalTransport
 
 
@@ -170,14 +170,8 @@ def test_an_answer_that_was_cut_off_is_no_success():
 def test_cuda_is_expected_where_the_site_has_gpus(tmp_path):
     here = site(tmp_path, [])
     assert not wants_cuda(here) and "CUDA" in setup_advice(here)
-    gpus = here.model_copy(update={"partitions": {"g": here_partition(4)}})
+    gpus = here.model_copy(update={"partitions": {"g": Partition(gpus_per_node=4)}})
     assert wants_cuda(gpus) and not setup_advice(gpus)
-
-
-def here_partition(gpus: int):  # type: ignore[no-untyped-def]
-    from dlctl.sites.files import Partition
-
-    return Partition(gpus_per_node=gpus)
 
 
 def test_the_scripts_pass_shellcheck(tmp_path):

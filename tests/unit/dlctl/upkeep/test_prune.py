@@ -58,6 +58,14 @@ def prune_now(scene, **how):
     return remove(scene.session, scene.store, look(scene.session, scene.store, ANY, **how))
 
 
+def leave_unused(scene):
+    """Leave what a training that is gone has shared, and nobody has asked for since."""
+    completed(scene)
+    prune_now(scene)
+    age(*shared(scene))
+    return look(scene.session, scene.store, ANY)
+
+
 # Trainings ----------------------------------------------------------------------------------------
 
 
@@ -79,7 +87,7 @@ def test_what_has_ended_goes_and_what_waits_or_runs_stays(scene):
     assert [each.training_id for each in scene.store.all()] == [waiting.training_id]
 
 
-def test_only_what_ended_long_ago_goes(scene):
+def test_only_what_ended_long_ago_goes_and_a_silent_scheduler_ends_nothing(scene):
     record = completed(scene)
     verdict = job(scene, record) / contract.verdict_file(1)
     assert look(scene.session, scene.store, 30 * DAY_S).trainings == []
@@ -88,9 +96,7 @@ def test_only_what_ended_long_ago_goes(scene):
     )  # noqa: E501
     assert len(look(scene.session, scene.store, 30 * DAY_S).trainings) == 1
     assert look(scene.session, scene.store, 50 * DAY_S).trainings == []
-
-
-def test_a_scheduler_that_is_silent_ends_nothing(scene):
+    prune_now(scene)
     send(scene)
     scene.scheduler.silent = True
     assert look(scene.session, scene.store, ANY).trainings == []
@@ -161,28 +167,21 @@ def go_on(scene):
     return resume(scene.session, record, scene.store, lambda r: scene.request(r.training_id))
 
 
-def test_a_training_that_was_resumed_after_the_look_stays(scene):
+@pytest.mark.parametrize("keep_results", [False, True])
+def test_a_training_that_was_resumed_after_the_look_stays(scene, keep_results):
     record = halted(scene)
-    going = look(scene.session, scene.store, ANY)
+    share = job(scene, record) / "checkpoints/step-1/share"
+    share.parent.mkdir(parents=True)
+    share.write_text("x" * 10_000)
+    going = look(scene.session, scene.store, ANY, keep_results=keep_results)
     assert [each.record.training_id for each in going.trainings] == [record.training_id]
     again = go_on(scene)
     assert again.attempt == 2
     done = remove(scene.session, scene.store, going)
     assert done.trainings == [] and "attempt 2" in done.stays[record.training_id]
-    assert scene.store.all()[0].attempt == 2
+    assert scene.store.all()[0].attempt == 2 and share.exists()
     run_everything(scene)
     assert refresh(scene.session, [again], scene.store)[0].state is State.COMPLETED
-
-
-def test_checkpoints_of_a_training_that_was_resumed_after_the_look_stay(scene):
-    record = halted(scene)
-    share = job(scene, record) / "checkpoints/step-1/share"
-    share.parent.mkdir(parents=True)
-    share.write_text("x" * 10_000)
-    going = look(scene.session, scene.store, ANY, keep_results=True)
-    go_on(scene)
-    done = remove(scene.session, scene.store, going)
-    assert record.training_id in done.stays and share.exists()
 
 
 @pytest.mark.slow
@@ -274,9 +273,7 @@ def test_a_prune_that_was_killed_is_finished_or_undone_by_the_next(scene, fenced
         (aside / "attempts/2").mkdir()
         (aside / "attempts/2/submit.begin").touch()
     age(aside)
-    session = scene.session
-    going = look(session, scene.store, 10 * DAY_S)
-    remove(session, scene.store, going)
+    remove(scene.session, scene.store, look(scene.session, scene.store, 10 * DAY_S))
     assert not aside.exists()
     assert job(scene, record).exists() is not fenced
 
@@ -320,18 +317,13 @@ def test_a_damaged_training_keeps_all_that_trainings_share(scene):
 
 
 def test_a_check_of_a_site_does_not_count_as_a_question(scene):
-    completed(scene)
-    prune_now(scene)
-    age(*shared(scene))
+    leave_unused(scene)
     assert all_damaged(scene.session.transport, str(scene.root)) == []
     assert len(look(scene.session, scene.store, ANY).unused) == 2
 
 
 def test_a_submission_after_the_look_keeps_what_it_uses(scene):
-    completed(scene)
-    prune_now(scene)
-    age(*shared(scene))
-    going = look(scene.session, scene.store, ANY)
+    going = leave_unused(scene)
     assert len(going.unused) == 2
     record = send(scene)
     done = remove(scene.session, scene.store, going)
@@ -342,10 +334,7 @@ def test_a_submission_after_the_look_keeps_what_it_uses(scene):
 
 def test_a_submission_that_has_only_asked_keeps_what_it_will_use(scene):
     """Between its look and its job directory no plan names the runtime."""
-    completed(scene)
-    prune_now(scene)
-    age(*shared(scene))
-    going = look(scene.session, scene.store, ANY)
+    going = leave_unused(scene)
     names = [f"{path.parent.name}/{path.name}" for path in shared(scene)]
     assert damaged(scene.session.transport, str(scene.root), names) == set()
     assert remove(scene.session, scene.store, going).unused == []

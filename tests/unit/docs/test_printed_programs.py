@@ -1,4 +1,4 @@
-"""The snippets of docs/export.md run as they are printed, on the model of examples/digits."""
+"""The programs of docs/export.md, on the model of examples/digits, and of docs/cursor.md run."""
 
 import contextlib
 import dataclasses
@@ -6,10 +6,13 @@ import importlib
 import os
 import re
 import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 import torch
 from repository import REPOSITORY
@@ -105,3 +108,26 @@ def test_what_is_missing_is_one_sentence(job_dir, tmp_path):
             job.main([str(job_dir), "--format", "torchscript", "--checkpoint", "newest"])
         with pytest.raises(UserFault, match="there is no checkpoint '7'"):
             job.main([str(job_dir), "--format", "torchscript", "--checkpoint", "7"])
+
+
+@pytest.mark.slow
+def test_the_cursors_example_runs_as_printed_by_two_learners_at_once(tmp_path):
+    page = (REPOSITORY / "docs/cursor.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    with h5py.File(tmp_path / "train.h5", "w") as made:
+        made["images"] = np.zeros((1000, 1, 2, 2), np.float32)
+        made["labels"] = np.zeros(1000, np.int64)
+    (tmp_path / "train.py").write_text(program)
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    learners = [
+        subprocess.Popen([sys.executable, "train.py"], cwd=tmp_path, env=env, text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)
+    ]  # fmt: skip
+    said = [learner.communicate(timeout=120) for learner in learners]
+    assert [learner.returncode for learner in learners] == [0, 0], said
+    assert [errors for _, errors in said] == ["", ""]
+    trained = [0, 0, 0]
+    for output, _ in said:
+        for number, samples in re.findall(r"^pass (\d): (\d+) samples$", output, re.MULTILINE):
+            trained[int(number)] += int(samples)
+    assert trained == [1000, 1000, 1000]
