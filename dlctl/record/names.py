@@ -1,4 +1,4 @@
-"""What a user may call a training: the beginning or end of its id, `@latest`, or the folder."""
+"""Find a training by the beginning or end of its id, by `@latest`, or by its folder."""
 
 from __future__ import annotations
 

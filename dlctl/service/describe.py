@@ -1,4 +1,4 @@
-"""What is known of one training, and what it has made: how much is fetched, and how to fetch it."""
+"""Describe one training, and what it has made: how much is fetched, and how to fetch it."""
 
 from __future__ import annotations
 

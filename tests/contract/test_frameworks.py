@@ -1,4 +1,4 @@
-"""What holds for every program of a framework: train.sh, the built-in loop, old plans' commands."""
+"""The promises of every framework's program: train.sh, the built-in loop, old plans' commands."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What holds for every launcher: the plan's command line, and the ranks that its processes read."""
+"""Every launcher has the plan's command line, and its processes read their ranks."""
 
 import itertools
 from dataclasses import replace
@@ -24,7 +24,7 @@ VARIABLES = {
     },
     "direct": lambda _rank: {},
 }  # fmt: skip
-"""What each launcher sets for a process of three on two nodes. A new launcher needs a line."""
+"""The variables of a process of three on two nodes, by launcher. A new launcher needs a line."""
 
 
 def resources(per_node=PER_NODE):

@@ -66,7 +66,7 @@ def guests(ssh_setup, lasting, tmp_path):
 
 @pytest.fixture
 def printed(monkeypatch, wait_until):
-    """What followers have printed; `until` waits for a text."""
+    """The output of all followers; `until` waits for a text."""
 
     class Printed:
         text = ""
@@ -155,7 +155,7 @@ def test_a_dashboard_of_many_trainings_that_live_starts_no_process(guests, wait_
 
 
 def watch(guests, jobs):
-    """What `dlctl watch` looks with, at trainings that have a checkpoint."""
+    """Return what `dlctl watch` looks with, at trainings that have a checkpoint."""
     for record in jobs.records:
         folder = Path(record.job_dir, "checkpoints")
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""What holds for every type of data store that the nodes read and write."""
+"""The promises of every type of data store that the nodes read and write."""
 
 import hashlib
 import os

@@ -21,7 +21,7 @@ from dlctl.scheduler.slurm import Slurm
 from dlctl.script_templates import render_script
 
 EXPECTED = "SC1091,SC2015,SC2016"
-"""Of shellcheck: files of the site, `A && B || C`, and quotes around the user's own words."""
+"""Accepted: files of the site, `A && B || C`, and quotes around the user's own words."""
 
 
 def script_of(case, folder, renews):

@@ -1,4 +1,4 @@
-"""How `python -m benchmarks --smoke` judges a group, by programs that stand for groups."""
+"""`python -m benchmarks --smoke` judges groups; here programs stand for groups."""
 
 from __future__ import annotations
 

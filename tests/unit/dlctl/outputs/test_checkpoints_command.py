@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ SESSION = Session(None, LocalTransport(), None)
 
 
 @pytest.fixture
-def job_dir(tmp_path: Path) -> Path:
+def job_dir(tmp_path):
     directory = tmp_path / "a job"
     for step in (10, 20, 30):
         store(directory / "checkpoints", step, keep=Keep(3, every_steps=20))
@@ -96,7 +95,7 @@ def test_a_programs_own_names_have_its_own_steps_or_none(tmp_path):
     assert [a.text for a in told if a.key == "checkpoint"] == ["Yes, 2 B."]
 
 
-def test_they_are_listed_and_shown_with_a_shell_alone(job_dir: Path) -> None:
+def test_they_are_listed_and_shown_with_a_shell_alone(job_dir):
     found = checkpoints.list_checkpoints(LocalTransport(), str(job_dir))
     assert [(c.step, c.complete, c.kept_for_ever) for c in found] == [
         (30, False, False), (20, True, True), (10, True, False),
@@ -123,9 +122,7 @@ def test_they_are_listed_and_shown_with_a_shell_alone(job_dir: Path) -> None:
         ("state.json", None), ("share-0.json", "{}"), ("share-0.json", '{"pieces": [1]}'),
     ],
 )  # fmt: skip
-def test_a_checkpoint_that_is_not_understood_is_named(
-    job_dir: Path, name: str, content: str | None
-) -> None:
+def test_a_checkpoint_that_is_not_understood_is_named(job_dir, name, content):
     path = job_dir / "checkpoints" / layout.directory_name(20) / name
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(ResultsError, match=r"step-000000000020 can't be understood"):
@@ -135,9 +132,7 @@ def test_a_checkpoint_that_is_not_understood_is_named(
 @pytest.mark.parametrize(
     "content", ["[1]", "{}", '{"files": {"a": 1}}', '{"files": {}, "epoch": []}']
 )
-def test_a_marker_that_is_not_understood_makes_no_complete_checkpoint(
-    job_dir: Path, content: str
-) -> None:
+def test_a_marker_that_is_not_understood_makes_no_complete_checkpoint(job_dir, content):
     marker = job_dir / "checkpoints" / layout.directory_name(20) / layout.MARKER_FILE
     marker.write_text(content)
     found = checkpoints.list_checkpoints(LocalTransport(), str(job_dir))
@@ -146,7 +141,7 @@ def test_a_marker_that_is_not_understood_makes_no_complete_checkpoint(
         checkpoints.show_checkpoint(LocalTransport(), str(job_dir), 20)
 
 
-def test_many_learners_cost_few_round_trips(job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_learners_cost_few_round_trips(job_dir, monkeypatch):
     folder = job_dir / "checkpoints" / layout.directory_name(20)
     marker = json.loads((folder / layout.MARKER_FILE).read_text())
     share = json.loads((folder / layout.record_file(0)).read_text())
@@ -167,7 +162,7 @@ def test_many_learners_cost_few_round_trips(job_dir: Path, monkeypatch: pytest.M
     assert max(map(len, calls)) < 128 * 1024
 
 
-def test_verify_names_the_damaged_files(job_dir: Path) -> None:
+def test_verify_names_the_damaged_files(job_dir):
     share = job_dir / "checkpoints" / layout.directory_name(10) / layout.share_file(0)
     content = bytearray(share.read_bytes())
     content[9] ^= 1  # in the structure of the file, which loading does not need
@@ -181,9 +176,7 @@ def test_verify_names_the_damaged_files(job_dir: Path) -> None:
         tool.main(["verify", str(job_dir), "7"])
 
 
-def test_what_training_removes_meanwhile_is_not_damaged(
-    job_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_training_removes_meanwhile_is_not_damaged(job_dir, monkeypatch):
     def problem(directory: Path) -> str | None:
         if directory.name == layout.directory_name(10):
             shutil.rmtree(directory)
@@ -206,9 +199,7 @@ def test_what_training_removes_meanwhile_is_not_damaged(
         ("share-0.json", lambda share: [piece.update(crc32=[]) for piece in share["pieces"]]),
     ],
 )
-def test_records_that_do_not_fit_are_damage_of_one_checkpoint(
-    job_dir: Path, name: str, change: Callable[[Any], Any]
-) -> None:
+def test_records_that_do_not_fit_are_damage_of_one_checkpoint(job_dir, name, change):
     folder = job_dir / "checkpoints" / layout.directory_name(20)
     record = json.loads((folder / name).read_text())
     change(record)
@@ -226,9 +217,7 @@ def test_records_that_do_not_fit_are_damage_of_one_checkpoint(
 
 
 @pytest.mark.parametrize("block_bytes", [8, 4 * 1024**2])
-def test_diff_says_what_differs_and_by_how_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_diff_says_what_differs_and_by_how_much(tmp_path, monkeypatch, block_bytes):
     monkeypatch.setattr(tool, "BLOCK_BYTES", block_bytes)
     nan, inf = math.nan, math.inf
     pairs = {
@@ -254,7 +243,7 @@ def test_diff_says_what_differs_and_by_how_much(
     json.dumps(answer)
 
 
-def test_the_tool_is_run_at_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tool_is_run_at_the_site(monkeypatch):
     calls: list[Any] = []
 
     def run_module(session: Any, plan: Any, module: str, arguments: Any, **how: Any) -> Any:

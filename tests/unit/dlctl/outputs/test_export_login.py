@@ -1,4 +1,4 @@
-"""What `dlctl export` asks a site for, and where it puts the answer."""
+"""`dlctl export` asks a site for the right weights, and puts the model in its place."""
 
 import hashlib
 
@@ -18,7 +18,7 @@ SESSION = Session(None, LocalTransport(), None)
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What the site is asked for; it answers at once."""
+    """The calls at the site, which answers at once."""
     calls = []
 
     def run_module(session, plan, module, arguments, **how):

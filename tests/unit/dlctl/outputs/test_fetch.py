@@ -215,7 +215,7 @@ def test_nothing_is_written_through_a_link_in_the_way(job, tmp_path):
 
 
 def test_a_copy_has_no_edits(job, tmp_path):
-    """What only has another time is no edit, nor is a log that has grown at the site."""
+    """Another time alone is no edit, nor is a log that has grown at the site."""
 
     def forget_times(folder):
         for path in folder.rglob("*"):

@@ -1,4 +1,4 @@
-"""What was read of a training is kept on this machine, and opens without its site."""
+"""The metrics of a training are kept on this machine, and open without its site."""
 
 import os
 import shutil
@@ -213,7 +213,7 @@ def test_lines_of_a_long_watch_do_not_fill_the_memory(record, monkeypatch):
 def test_a_connection_that_breaks_between_two_reads_leaves_no_gap(
     record, monkeypatch, breaks_after
 ):
-    """What a look has read counts, although the look did not come to its end."""
+    """The lines that a look has read count, although the look did not come to its end."""
     monkeypatch.setattr("dlctl.outputs.metrics.files._LOOK_BYTES", 40_000)
     file = MetricsFile(path_of(record))
     file.add_all([make_line(s, 1, 1000.0 + s, {"loss": 1 / s}) for s in range(1, 20_001)])

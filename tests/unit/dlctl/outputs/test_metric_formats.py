@@ -1,4 +1,4 @@
-"""What `dlctl metrics` writes is read by the programs that it is for."""
+"""The files of `dlctl metrics` are read by the programs that they are for."""
 
 import csv
 import io

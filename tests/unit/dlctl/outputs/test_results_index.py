@@ -1,4 +1,4 @@
-"""What the index of the results holds, and what it names as left out."""
+"""The index of the results has each file, and names those left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from learner.storage.index import tell_index, write_index
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path):
     folder = tmp_path / contract.RESULTS
     (folder / "sub").mkdir(parents=True)
     (folder / "sub/model").write_text("ab")
@@ -49,9 +49,7 @@ def test_a_name_that_is_no_utf8_is_indexed(results):
     assert [file.path for file in index_of(results).files] == [name, "sub/model"]
 
 
-def test_a_half_written_file_of_a_killed_process_is_not_a_result(
-    results, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_half_written_file_of_a_killed_process_is_not_a_result(results, monkeypatch):
     class Killed(BaseException):
         pass
 

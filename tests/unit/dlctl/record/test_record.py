@@ -166,23 +166,16 @@ def test_a_full_disk_does_not_keep_anyone_from_reading(store):
     subprocess.run([sys.executable, "-c", program, store.path], check=True)
 
 
-def test_what_a_site_did_is_no_error_where_it_cannot_be_written(store, monkeypatch):
-    store.add(make_record())
+def test_what_cannot_be_written_is_told_and_known_all_the_same(store, monkeypatch):
     told = []
-    monkeypatch.setattr(file, "_WRITE_PATIENCE_S", 0.1)
-    with changed(store.path):
-        RecordStore(store.path, told.append).update(make_record(state=State.COMPLETED))
-    assert told == [f"the local record {store.path} can't be used: database is locked; "
-                    "what is known is not written down"]  # fmt: skip
-
-
-def test_what_cannot_be_written_is_known_all_the_same(store, monkeypatch):
     store.add(make_record(), make_record(training_id="t-2"))
-    mine = RecordStore(store.path)
+    mine = RecordStore(store.path, told.append)
     monkeypatch.setattr(file, "_WRITE_PATIENCE_S", 0.1)
     with changed(store.path):
         mine.update(make_record(state=State.FAILED, seen_at=2.0), make_record(training_id="t-2"))
         assert [r.state for r in mine.all()] == [State.FAILED, State.QUEUED]
+    assert told == [f"the local record {store.path} can't be used: database is locked; "
+                    "what is known is not written down"]  # fmt: skip
     store.remove("t-2")
     store.tag(store.all(), lambda tags: [*tags, "new"])
     assert [(r.state, r.tags) for r in mine.all()] == [(State.FAILED, ["new"])]

@@ -1,4 +1,4 @@
-"""What is not sent is said: how much, by which rule, and whether the program names it."""
+"""dlctl tells what it does not send: how much, by which rule, and whether the program names it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlctl.sites.files import load_site
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Return a folder whose ignore files leave out data and weights."""
     made = {
         ".gitignore": "/logs\n# big\n/data/\n", ".dlctlignore": "notes.md\n",
@@ -41,6 +41,8 @@ def warnings(folder: Path, **files: str) -> list[str]:
     for name, text in files.items():
         (folder / {"train": "train.py", "manifest": "manifest.yml"}[name]).write_text(text)
     request = prepare(folder / "manifest.yml", Overrides(), load_site("local"))
+    paths = [each.path for each in request.plan.left_out]
+    assert len(paths) == len({*paths})
     return [each for each in request.plan.not_in_this_version if "not sent" in each]
 
 
@@ -119,23 +121,18 @@ def test_what_is_no_path_to_read_is_no_warning(folder, line):
 
 
 def test_a_manifest_that_names_it_is_told(folder):
-    (told,) = warnings(
-        folder,
-        manifest="name: a\nframework: {name: pytorch, command: python train.py --data data}\n",
-    )
+    head = "name: a\nframework: {name: pytorch, command: python train.py"
+    (told,) = warnings(folder, manifest=f"{head} --data data}}\n")
     assert told == (
         "framework.command:1 names data, which is not sent: .gitignore:3 leaves it out. To send it,"
         " add the line !/data/ to .dlctlignore, or put it into a data store."
     )
-
-
-def test_with_a_data_store_a_bare_name_may_be_in_it(folder):
     store = (
         "data_stores: [{id: s, type: mount_volume, connection: {path: /x}, "
         "training_data: {container: x}}]\n"
     )
-    manifest = (folder / "manifest.yml").read_text() + store
-    assert warnings(folder, train="open(D / 'x.txt')\n", manifest=manifest) == []
+    in_a_store = f"{head}}}\n{store}"
+    assert warnings(folder, train="open(D / 'x.txt')\n", manifest=in_a_store) == []
 
 
 def test_a_needed_file_that_is_excluded_is_refused_with_the_line_that_sends_it(folder):
@@ -147,7 +144,9 @@ def test_a_needed_file_that_is_excluded_is_refused_with_the_line_that_sends_it(f
     assert caught.value.hint == "add the line !/net.py to lib/.dlctlignore, or move the file"
 
 
-def test_the_line_that_is_named_sends_it(folder):
+def test_the_plan_holds_it_for_the_node_and_the_line_that_is_named_sends_it(folder):
+    plan = prepare(folder / "manifest.yml", Overrides(), load_site("local")).plan
+    assert LeftOut("data/", ".gitignore:3", has_modules=True) in plan.left_out
     for each in left_out.for_plan(collect(folder).left_out):
         if each.rule != "dlctl":
             file, line = allowing_line(each)
@@ -179,12 +178,6 @@ def test_a_log_names_what_was_not_sent(line, path):
     found = missed(["start", line], [*left, LeftOut("wandb/", "a:2")])
     assert (found and found[0]) == path
     assert list(named_paths("cp a data/b $X/c", is_shell=True)) == ["cp", "a", "data/b"]
-
-
-def test_the_plan_holds_it_for_the_node(folder):
-    plan = prepare(folder / "manifest.yml", Overrides(), load_site("local")).plan
-    assert LeftOut("data/", ".gitignore:3", has_modules=True) in plan.left_out
-    assert len({each.path for each in plan.left_out}) == len(plan.left_out)
 
 
 def test_the_commands_say_it(dlctl, folder, xdg):

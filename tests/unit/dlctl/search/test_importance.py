@@ -1,4 +1,4 @@
-"""How much each parameter explains, on searches of which the answer is known."""
+"""The importance of parameters, on searches of which the answer is known."""
 
 import random
 

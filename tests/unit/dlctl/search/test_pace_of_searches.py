@@ -1,4 +1,4 @@
-"""How often those who watch a search ask for the jobs of its workers: by a clock of the test's."""
+"""Those who watch a search ask seldom for the jobs of its workers: by a clock of the test's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strangers do to a server that runs: others notice nothing, and it stays small."""
+"""Strangers at a server that runs: others notice nothing, and it stays small."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -38,7 +37,7 @@ except PermissionError:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RestServer]:
+def server(tmp_path):
     env = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state"), "DLCTL_SITE": "local"}
     made = RestServer(env, tmp_path, free_port())
     made.start()

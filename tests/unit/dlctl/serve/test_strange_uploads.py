@@ -1,4 +1,4 @@
-"""What an archive, a repository or a body may bring without harm to this machine."""
+"""No archive, repository or body harms this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def committed(folder: Path) -> str:
 
 
 @pytest.fixture
-def repository(desk, tmp_path, monkeypatch) -> Path:
+def repository(desk, tmp_path, monkeypatch):
     monkeypatch.setattr(uploads, "_PROTOCOLS", "file")
     folder = tmp_path / "repository"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""What one client's stream may do to the others, and to the server's memory."""
+"""No client's stream harms the others, or the server's memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOG = "attempts/1/learner-0.log"
 
 
 @pytest.fixture
-def path(desk, tmp_path) -> str:
+def path(desk, tmp_path):
     job = tmp_path / "jobs/t-1"
     log = job / LOG
     log.parent.mkdir(parents=True)

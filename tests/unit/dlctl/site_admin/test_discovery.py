@@ -1,4 +1,4 @@
-"""What a site says about itself: recorded answers, and the script itself under several shells."""
+"""The discovery of a site: recorded answers, and the script itself under several shells."""
 
 import shutil
 import subprocess

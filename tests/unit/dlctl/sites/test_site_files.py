@@ -34,7 +34,7 @@ environment: {python: /env/bin/python}
 
 
 @pytest.fixture(autouse=True)
-def directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "da ta"))
 

@@ -143,16 +143,13 @@ def test_a_later_attempt_and_a_scheduler_that_is_silent(scene, other):
     assert found.records[0].stale_since is not None
 
 
-def test_a_site_without_a_root_has_nothing(scene, other, tmp_path):
-    scene.site = scene.site.model_copy(update={"root": str(tmp_path / "nowhere")})
-    assert adopt(scene.connect(BadTransport()), other).added == []
-
-
-def test_code_of_another_machine_is_not_rebuilt_from_here(scene, other):
+def test_code_of_another_machine_is_not_rebuilt_from_here(scene, other, tmp_path):
     send(scene)
     record = adopt(scene.session, other).added[0]
     with pytest.raises(ManifestError, match="submitted from another machine"):
         prepare_again(record, scene.site)
+    scene.site = scene.site.model_copy(update={"root": str(tmp_path / "nowhere")})
+    assert adopt(scene.connect(BadTransport()), other).added == [], "a site without a root"
 
 
 # A record that is damaged -------------------------------------------------------------------------

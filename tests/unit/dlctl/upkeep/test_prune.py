@@ -1,4 +1,4 @@
-"""What may go at a site goes, and nothing that anybody may be using at that moment."""
+"""`dlctl prune` removes what may go, and nothing that anybody may be using at that moment."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.stores import CachedData
 from dlctl.data import SiteCache
-from dlctl.errors import DlctlError, RecordError, RemoteCommandError
+from dlctl.errors import DlctlError, RecordError
 from dlctl.files.site_folders import all_damaged, damaged
 from dlctl.lifecycle import cancel, delete, refresh, resume, submit
 from dlctl.record import RecordStore
@@ -102,22 +102,16 @@ def test_only_what_ended_long_ago_goes_and_a_silent_scheduler_ends_nothing(scene
     assert look(scene.session, scene.store, ANY).trainings == []
 
 
-def test_a_training_that_goes_on_stays(scene):
+def test_a_training_that_goes_on_or_may_go_on_stays(scene):
     record = completed(scene)
     action = contract.Action(contract.Next.RETRY, "a node was lost", 2, "job", time.time() + 500)
     verdict = contract.Verdict(1, "1", State.FAILED, "A node was lost.", action=action)
     (job(scene, record) / contract.verdict_file(1)).write_text(contract.to_json(verdict))
     assert [r.state for r in take_inventory(scene.session).records] == [State.QUEUED]
     assert look(scene.session, scene.store, ANY).trainings == []
-
-
-def test_a_job_that_ended_without_a_word_may_go_on_and_stays(scene):
-    """The next dlctl that looks begins another attempt: see `dlctl.lifecycle.watch`."""
-    record = completed(scene)
+    # Without a word the next dlctl that looks begins another attempt: `dlctl.lifecycle.watch`.
     (job(scene, record) / contract.verdict_file(1)).unlink()
     scene.scheduler.set_state(1, "NODE_FAIL")
-    plan = contract.read_record(contract.Plan, job(scene, record) / contract.PLAN)
-    assert plan.lifecycle is not None
     known = take_inventory(scene.session).records[0]
     assert known.state is State.QUEUED and "next dlctl command" in known.reason
     assert look(scene.session, scene.store, ANY).trainings == []
@@ -190,25 +184,16 @@ def test_a_resumption_and_a_prune_at_the_same_time_leave_all_or_nothing(scene):
     for _ in range(8):
         record = halted(scene)
         going = look(scene.session, scene.store, ANY)
-        outcome = []
-
-        def resumes(record=record, outcome=outcome):
-            try:
-                mine = scene.connect(LocalTransport())
-                outcome.append(resume(mine, record, scene.store,
-                                      lambda r: scene.request(r.training_id)))  # fmt: skip
-            except DlctlError as error:
-                outcome.append(error)
-
-        thread = threading.Thread(target=resumes)
-        thread.start()
-        done = remove(scene.connect(LocalTransport()), scene.store, going)
-        thread.join()
+        mine = scene.connect(LocalTransport())
+        with ThreadPoolExecutor(1) as pool:
+            resuming = pool.submit(resume, mine, record, scene.store,
+                                   lambda r: scene.request(r.training_id))  # fmt: skip
+            done = remove(scene.connect(LocalTransport()), scene.store, going)
         if record.training_id in done.trainings:
-            assert isinstance(outcome[0], DlctlError), outcome
+            assert isinstance(resuming.exception(), DlctlError)
             assert not job(scene, record).exists()
         else:
-            assert outcome[0].attempt == 2 and job(scene, record).is_dir()
+            assert resuming.result().attempt == 2 and job(scene, record).is_dir()
         assert not list((scene.root / "jobs").glob(".dlctl-prune*"))
         prune_now(scene)
 
@@ -347,7 +332,6 @@ def test_submissions_and_prunes_at_the_same_time(scene):
     completed(scene)
     prune_now(scene)
     stop, aged, at_work = threading.Event(), threading.Event(), threading.Lock()
-    failures = []
 
     def prunes():
         session, store = scene.connect(LocalTransport()), scene.store
@@ -355,25 +339,21 @@ def test_submissions_and_prunes_at_the_same_time(scene):
             with at_work:  # what a submission has asked for does not get older meanwhile
                 age(*(folder for folder in shared(scene) if not folder.name.startswith(".")))
             aged.set()
-            try:
-                remove(session, store, look(session, store, 10 * DAY_S))
-            except RemoteCommandError as error:
-                failures.append(error)
+            remove(session, store, look(session, store, 10 * DAY_S))
 
-    thread = threading.Thread(target=prunes)
-    thread.start()
     records = []
-    try:
-        for _ in range(12):
-            assert aged.wait(60)
-            aged.clear()
-            with at_work:
-                mine = scene.connect(LocalTransport())
-                records.append(submit(mine, scene.request(), scene.store))
-    finally:
-        stop.set()
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(1) as pool:
+        pruning = pool.submit(prunes)
+        try:
+            for _ in range(12):
+                assert aged.wait(60)
+                aged.clear()
+                with at_work:
+                    mine = scene.connect(LocalTransport())
+                    records.append(submit(mine, scene.request(), scene.store))
+        finally:
+            stop.set()
+        pruning.result()
     names = [f"{path.parent.name}/{path.name}" for path in shared(scene)]
     assert len(names) == 2
     assert damaged(scene.session.transport, str(scene.root), names) == set()

@@ -1,4 +1,4 @@
-"""What a site's own du and df tell, and what may go by it."""
+"""A site's own du and df tell what takes room, and what may go."""
 
 from dlctl.upkeep.usage import parse_usage
 
