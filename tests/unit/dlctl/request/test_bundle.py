@@ -183,10 +183,13 @@ def test_links_inside_are_sent_as_they_are(folder):
         (folder / name).symlink_to(target)
     found = {file.path: file.link for file in collect(folder).files}
     assert found == {"a": "b", "alias.py": "train.py", "b": "a", "inner": "lib", "train.py": None}
-    add(folder, "lib/a")
-    (folder / "trick").symlink_to("inner/../../project-2")
-    with pytest.raises(BundleError, match="trick"):
-        collect(folder)
+    (folder / "lib/deep").mkdir(parents=True)
+    (folder / "lib/deep/top").symlink_to("../..")
+    for name, target in {"trick": "inner/../../project-2", "lib/deep/hop": "top/../other"}.items():
+        (folder / name).symlink_to(target)
+        with pytest.raises(BundleError, match=name):  # the second one's words stay inside
+            collect(folder)
+        (folder / name).unlink()
 
 
 @pytest.fixture

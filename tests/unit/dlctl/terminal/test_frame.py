@@ -153,6 +153,7 @@ def test_answers_are_wrapped_between_words_where_they_stand_beside_the_curves(tm
 def test_a_wrapped_text_breaks_words_only_if_they_are_wider_than_a_line():
     head = Line().add("- ")
     assert texts(wrapped(head, "one two three", 11)) == ["- one two", "  three"]
+    assert texts(wrapped(head, "one four five", 10)) == ["- one four", "  five"], "it just fits"
     assert texts(wrapped(head, "数据数据数据", 11)) == ["- 数据数据", "  数据"]
     assert texts(wrapped(head, "", 11)) == ["-"]
 
