@@ -71,13 +71,10 @@ def test_what_is_refused(session, record, wanted, said):
     session.site.webhook_hosts.clear()
     with pytest.raises(Misused, match=said):
         webhooks.register(session, record, wanted)
-    assert webhooks.endpoints(session, record) == []
-
-
-def test_a_training_that_has_ended_takes_no_endpoint(session, record):
     with pytest.raises(RecordError, match="t-1 is FAILED"):
         webhooks.register(session, replace(record, state=State.FAILED),
                           Endpoint("a", "failed", "https://hook.example.org/"))  # fmt: skip
+    assert webhooks.endpoints(session, record) == []
 
 
 def test_of_programs_that_register_at_once_none_loses_its_endpoint(session, record):

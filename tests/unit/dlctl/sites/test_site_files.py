@@ -59,13 +59,19 @@ def test_the_shipped_sites_are_right(tmp_path):
     ]
 
 
-def test_units_become_bytes_and_seconds():
+def test_units_become_bytes_and_seconds_and_numbers_have_limits():
     site = parse_site("x", SLURM)
     assert site.partitions["cpu"].memory_bytes_per_node == 16 * 1024**3
     assert site.partitions["cpu"].max_time_s == 86400
     assert site.partitions["gpu"].max_time_s is None
     assert site.default_partition == "cpu"
     assert Partition(memory_per_node=5, max_time=6).max_time_s == 6
+    settings = TransportSettings(kind="ssh", host="h")
+    with pytest.raises(ValueError):
+        settings.host = "x"
+    for port in (0, 65536):
+        with pytest.raises(ValueError):
+            TransportSettings(kind="ssh", host="h", port=port)
 
 
 def test_all_errors_are_reported_at_once_with_their_places():
@@ -228,11 +234,8 @@ def test_a_site_file_that_cannot_be_changed_safely_stays_unchanged():
         set_python("x", "/new")
     assert "python: /new" in caught.value.hint
     assert path.read_text() == text
-
-
-def test_setup_of_a_shipped_site_writes_the_users_own():
-    path = set_python("local", "/x/bin/python")
-    assert path == user_directory() / "local.yml"
+    # Of a shipped site it writes the user's own file.
+    assert set_python("local", "/x/bin/python") == user_directory() / "local.yml"
     assert load_site("local").environment.python == "/x/bin/python"
 
 
@@ -248,12 +251,3 @@ def test_scalars_are_read_as_they_were_written(value):
     written = f"key: {yaml_scalar(value)}\n"
     assert written.count("\n") == 1
     assert load_bytes(written.encode(), "x").data == {"key": value}
-
-
-def test_models_are_frozen_and_have_their_limits():
-    settings = TransportSettings(kind="ssh", host="h")
-    with pytest.raises(ValueError):
-        settings.host = "x"
-    for port in (0, 65536):
-        with pytest.raises(ValueError):
-            TransportSettings(kind="ssh", host="h", port=port)
