@@ -50,13 +50,10 @@ def test_every_spike_of_one_point_is_seen():
         assert hit == [1.0]
 
 
-def test_a_zoom_shows_single_points():
+def test_a_zoom_shows_single_points_and_the_next_view_those_that_have_come():
     shown = curve_of(float(i) for i in range(30_000)).view(20_000, 20_050, 200)
     assert list(shown.step_last)[:3] == [19_999.0, 20_000.0, 20_001.0]
     assert set(shown.count) == {1.0}
-
-
-def test_points_that_come_after_a_view_are_in_the_next():
     curve = curve_of([1.0] * 5000)
     curve.view(0, 5000, 100)
     for step in range(5001, 9001):

@@ -66,9 +66,18 @@ def test_a_frame_fits(tmp_path, columns, rows, count):
         assert not any(c in line for line in texts(lines) for c in "\x1b\t\n")
 
 
-@pytest.mark.parametrize("run", [Run("empty"), run_of(count=1), run_of(name=HOSTILE)])
+def run_at_odd_times():
+    run, loop = run_of(), Origin(1, 0, Source.LOOP)
+    run.add(loop, MetricsLine(401, 1, None, {"accuracy": 0.5}))
+    run.add(loop, MetricsLine(402, 1, 1e18, {"accuracy": 1e308}))
+    return run
+
+
+@pytest.mark.parametrize(
+    "run", [Run("empty"), run_of(count=1), run_of(name=HOSTILE), run_at_odd_times()]
+)
 def test_odd_runs_are_drawn(tmp_path, run):
-    for view in [View(), View(logarithmic=True), View(metric=2, smooth=True)]:
+    for view in [View(), View(logarithmic=True, by_time=True), View(metric=2, smooth=True)]:
         lines = frame([shown(run, tmp_path)], view, 80, 24, 2000.0)
         assert len(lines) == 24
         assert max(line.width for line in lines) <= 80
@@ -128,15 +137,6 @@ def test_bins_that_begin_or_end_without_a_number_are_drawn():
     for logarithmic in (False, True):
         lines = draw(Plot([Drawn(columns, 75)], 0, 5001, logarithmic), 60, 10)
         assert any("⣿" in text or "⡇" in text or "⠁" in text for text in texts(lines))
-
-
-def test_points_without_a_time_and_odd_times_are_left_out(tmp_path):
-    run = run_of()
-    loop = Origin(1, 0, Source.LOOP)
-    run.add(loop, MetricsLine(401, 1, None, {"accuracy": 0.5}))
-    run.add(loop, MetricsLine(402, 1, 1e18, {"accuracy": 1e308}))
-    for view in (View(by_time=True), View(), View(logarithmic=True, by_time=True)):
-        assert len(drawn(shown(run, tmp_path), view)) == 24
 
 
 def test_answers_are_wrapped_between_words_where_they_stand_beside_the_curves(tmp_path):
